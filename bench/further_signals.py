@@ -114,7 +114,7 @@ def run(case: str, knows: bool, folder: Path) -> dict[str, Any]:
     """One training under a daemon: what was told, saved and lost."""
     from harness import NO_PAUSE, World
 
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     folder.mkdir(parents=True)
     world = World(folder)

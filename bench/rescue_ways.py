@@ -21,8 +21,8 @@ from harness import NO_PAUSE
 from rescue_rows import Row
 from rescue_trainings import MB, WATCHDOG, Place, Reference, resumed
 
-from watchdog_app.actions.memory_group import GroupV1, GroupV2
 from watchdog_app.agent.saving import inventory
+from watchdog_app.airbag.memory_group import GroupV1, GroupV2
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.demo.losses import read
 

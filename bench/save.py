@@ -23,11 +23,11 @@ import sys
 import tempfile
 import time
 
-from watchdog_app.actions.memory_group import GroupV1, open_group
 from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.agent.session import Capture, Session
+from watchdog_app.airbag.memory_group import GroupV1, open_group
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.text.quantities import KIB, MIB
 

@@ -20,7 +20,7 @@ import psutil
 
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.tasks import group
-from watchdog_app.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import Machine
 
 PYTHONS = 23
 PROCESSES = 300

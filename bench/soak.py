@@ -31,7 +31,7 @@ from soak_churn import Churn, write_config
 
 from watchdog_app.airbag import page_folder
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.protocol.client import Client
+from watchdog_app.client.client import Client
 
 ROOT = Path(__file__).parent.parent
 APART = "WATCHDOG_SOAK_APART"

@@ -46,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "e2e")
 from harness import NO_PAUSE, World
 
 from watchdog_app.base.errors import DaemonNotRunning
-from watchdog_app.protocol.client import Client
+from watchdog_app.client.client import Client
 
 TRAIN = Path(__file__).resolve().parent.parent / "tests" / "vm" / "programs" / "train.py"
 WITHOUT_RIGHT = ["setpriv", "--inh-caps=-ipc_lock", "--bounding-set=-ipc_lock"]

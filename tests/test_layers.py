@@ -30,25 +30,26 @@ MAY_IMPORT = {
     "core.policy": {"core.model", "core.forecast", "core.diagnosis", "core.explain", "base"},
     "core.replay": {"core.model", "core.forecast", "core.policy", "base"},
     "config": {"core", "base"},
-    "machine": {"core.model", "core.diagnosis.gpu_faults", "base"},
-    "sensors": {"core", "machine.gpu", "base"},
-    "actions": {"core", "base"},
-    "protocol": {"core.model.machine", "core.model.agent", "base"},
+    "machine": set(),
+    "machine.gpu": {"core.model", "core.diagnosis.gpu_faults", "base"},
+    "machine.sensors": {"core", "machine.gpu", "base"},
+    "machine.process_control": {"core.model", "base"},
+    "client": {"core.model.machine", "core.model.agent", "base"},
     "history": {"core", "base"},
-    "daemon": {"core", "config", "history", "sensors", "actions", "airbag", "protocol", "base"},
-    "cli": {"protocol", "config", *SCREENS, "base"},
-    "tray": {"protocol", "desktop", *SCREENS, "base"},
+    "daemon": {"core", "config", "history", "machine", "airbag", "client", "base"},
+    "cli": {"client", "config", *SCREENS, "base"},
+    "tray": {"client", "desktop", *SCREENS, "base"},
     "desktop": {"base"},
     "enable": {"agent.hook", "base"},
-    "top": {"protocol", *SCREENS, "base"},
-    "agent": {"protocol", "airbag", "base"},
+    "top": {"client", *SCREENS, "base"},
+    "agent": {"client", "airbag", "base"},
     # It writes rescues as the agent would, and looks at the processes in its group.
     "airbag": {
-        *("agent.saving", "agent.reporting.identity", "core", "actions", "protocol", "base"),
+        *("agent.saving", "agent.reporting.identity", "core", "client", "base"),
     },
-    "demo": {"protocol", "actions.memory_group", "base"},
+    "demo": {"client", "airbag.memory_group", "base"},
     "estimate": {"core", "agent.reporting", "base"},
-    "doctor": {"core", "machine.gpu", "sensors", "config", "protocol", "base"},
+    "doctor": {"core", "machine", "config", "client", "base"},
 }
 # Single modules that may reach further, and why.
 EXCEPTIONS = {
@@ -60,7 +61,9 @@ EXCEPTIONS = {
     "watchdog_app.cli.stop": {"daemon.instance"},  # waits until the lock is free
     "watchdog_app.cli.history": {"history.past"},  # the journal when no daemon runs
     "watchdog_app.cli.explain": {"history.past"},  # deaths, from the journal it left
-    "watchdog_app.cli.explain_log": {"sensors.kernel_deaths"},  # the same lines, from journald
+    "watchdog_app.cli.explain_log": {
+        "machine.sensors.kernel_deaths"
+    },  # the same lines, from journald
     "watchdog_app.cli.explain_rescue": {
         "agent.saving.inventory",
         "agent.saving.names",
@@ -94,7 +97,7 @@ EXCEPTIONS = {
         "core.model.decisions",
         "history.past",  # the journal that a daemon left
     },
-    "watchdog_app.cli.record": {"core.replay", "sensors.machine"},
+    "watchdog_app.cli.record": {"core.replay", "machine.sensors.machine"},
     "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown
     "watchdog_app.__main__": {"cli"},
 }
@@ -146,10 +149,10 @@ def _statements(tree: ast.AST, at_import_only: bool):
 
 
 def part(name: str) -> str:
-    """The folder of a module; of the core its subfolder."""
+    """The folder of a module; of core and machine its subfolder."""
     first, *more = name.removeprefix("watchdog_app.").split(".")
     is_folder = more and (PACKAGE / first / more[0]).is_dir()
-    return f"{first}.{more[0]}" if first == "core" and is_folder else first
+    return f"{first}.{more[0]}" if first in ("core", "machine") and is_folder else first
 
 
 @pytest.mark.parametrize("name", sorted(MODULES))
@@ -348,7 +351,7 @@ def test_the_daemon_holds_nothing_heavy():
     loaded = set(
         python(
             "import sys, watchdog_app.daemon.app, watchdog_app.cli.run\n"
-            "from watchdog_app.sensors.machine import open_machine\n"
+            "from watchdog_app.machine.sensors.machine import open_machine\n"
             "open_machine().close()\n"
             "print(*sys.modules)"
         ).split()

@@ -11,8 +11,8 @@ from typing import Any
 
 from support.waiting import until
 
-from watchdog_app.protocol import messages, transport
-from watchdog_app.protocol.framing import LineDecoder, encode
+from watchdog_app.client import messages, transport
+from watchdog_app.client.framing import LineDecoder, encode
 
 
 class StandIn:

@@ -12,7 +12,7 @@ from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.reporting.announcements import Announcements
 from watchdog_app.agent.reporting.breakdown import Breakdown
 from watchdog_app.agent.reporting.link import Link
-from watchdog_app.protocol import messages
+from watchdog_app.client import messages
 
 LARGE = 1 << 30
 

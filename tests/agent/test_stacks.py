@@ -13,7 +13,7 @@ from daemon_stand_in import StandIn
 from watchdog_app.agent.reporting import stacks
 from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.saving.worker import Worker
-from watchdog_app.protocol import messages
+from watchdog_app.client import messages
 
 
 def wait_here(release: threading.Event, password: str) -> str:

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from watchdog_app.base.errors import DaemonNotRunning, RequestError
-from watchdog_app.protocol import messages, transport
-from watchdog_app.protocol.client import Client
-from watchdog_app.protocol.framing import encode
+from watchdog_app.client import messages, transport
+from watchdog_app.client.client import Client
+from watchdog_app.client.framing import encode
 
 
 @contextlib.contextmanager

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from bag_desk import MIB, STORM, bag_folder, pids_in, state
 
-from watchdog_app.actions import processes
 from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.machine.process_control import processes
 
 JUMP = """
 import sys, time

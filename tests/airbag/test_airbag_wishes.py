@@ -12,7 +12,7 @@ import pytest
 
 from watchdog_app.airbag import wishes
 from watchdog_app.base.errors import ActionError
-from watchdog_app.protocol import transport
+from watchdog_app.client import transport
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a socket with a path")
 

@@ -14,9 +14,9 @@ import pytest
 from support.waiting import until
 
 from watchdog_app.base.errors import DaemonNotRunning
-from watchdog_app.protocol import messages
-from watchdog_app.protocol.client import Client
-from watchdog_app.protocol.framing import LineDecoder, encode
+from watchdog_app.client import messages
+from watchdog_app.client.client import Client
+from watchdog_app.client.framing import LineDecoder, encode
 
 # Nothing is done of its own accord: other tests run on the same machine.
 QUIET = """

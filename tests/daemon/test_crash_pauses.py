@@ -17,7 +17,6 @@ import time
 import pytest
 from crash.crash_disk import compiled
 
-from watchdog_app.actions.paused import Paused
 from watchdog_app.agent.reporting.identity import start_time
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.machine import ProcessKey
@@ -25,6 +24,7 @@ from watchdog_app.daemon import offline, pause_store
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.pauses import Pause, outcome
 from watchdog_app.history.journal import Journal
+from watchdog_app.machine.process_control.paused import Paused
 
 SLEEPER = "import time\nwhile True: time.sleep(0.1)\n"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from speaking_agent import SPEAKS
 
-from watchdog_app.protocol import messages
+from watchdog_app.client import messages
 
 # An agent reduced to its words: registers, reports, and does as it is told on its command line.
 AGENT = (

@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from watchdog_app.base.errors import RequestError
+from watchdog_app.client.messages import Params
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.poller import Poller
-from watchdog_app.protocol.messages import Params
 
 KEY = ProcessKey(7, 70)
 CARD = {"device": "GPU:0", "used_bytes": 5, "limit_bytes": 8}

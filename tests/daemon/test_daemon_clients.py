@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
-from watchdog_app.protocol import messages, transport
-from watchdog_app.protocol.framing import MAX_LINE_BYTES
+from watchdog_app.client import messages, transport
+from watchdog_app.client.framing import MAX_LINE_BYTES
 
 SLEEP = "import time\nwhile True:\n    time.sleep(0.1)\n"
 DOCS = Path(__file__).parents[2] / "docs"

@@ -14,6 +14,7 @@ from watchdog_app.airbag import groups, record
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.base.threads import Worker
+from watchdog_app.client.messages import Params
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import find
@@ -24,8 +25,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.poller import READ, WRITE, Poller, Waker
-from watchdog_app.protocol.messages import Params
-from watchdog_app.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import Machine
 
 
 @pytest.fixture

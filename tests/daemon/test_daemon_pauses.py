@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.actions.paused import Paused
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.daemon.pauses import Pause, Pauses, as_held, intent, outcome, remembered
+from watchdog_app.machine.process_control.paused import Paused
 
 ROOT, WORKER = ProcessKey(10, 100), ProcessKey(11, 101)
 PAUSE = Pause(ROOT, "train.py", Paused((ROOT, WORKER), "sigstop", 5.0), "asked for")

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from watchdog_app.base.errors import RequestError
+from watchdog_app.client.framing import encode
+from watchdog_app.client.messages import Params
 from watchdog_app.core.model.agent import (
     AgentState,
     BufferMemory,
@@ -20,8 +22,6 @@ from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_messages
 from watchdog_app.daemon.allocation_traces import Traces, warned_s
 from watchdog_app.daemon.thread_dumps import Stacks, to_json
-from watchdog_app.protocol.framing import encode
-from watchdog_app.protocol.messages import Params
 
 KEY = ProcessKey(10, 500)
 FRAME = {"file": "/x/train.py", "line": 42, "function": "step"}
@@ -214,7 +214,7 @@ def test_who_asks_meanwhile_gets_the_same_picture():
 def test_threads_are_read_beside_the_loop(monkeypatch):
     """The kernel may make that reader wait for as long as an exec takes."""
     from watchdog_app.daemon.inspections import Inspections
-    from watchdog_app.sensors import threads
+    from watchdog_app.machine.sensors import threads
 
     begun, go, woken = (threading.Event() for _ in range(3))
     answers = []

@@ -13,7 +13,7 @@ from test_daemon_agents import begin
 from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.settings import NotifySettings, Settings, StageSettings
-from watchdog_app.daemon.notification_filter import NotificationFilter
+from watchdog_app.daemon.notify.filter import NotificationFilter
 
 NOON = 1_793_450_000.0
 

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Training, World
 
-from watchdog_app.actions.memory_group import open_group
+from watchdog_app.airbag.memory_group import open_group
 from watchdog_app.base.errors import ActionError
 
 

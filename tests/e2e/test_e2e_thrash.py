@@ -11,7 +11,7 @@ import pytest
 from harness import NO_PAUSE, World
 
 from watchdog_app.base.errors import DaemonNotRunning
-from watchdog_app.protocol.client import Client
+from watchdog_app.client.client import Client
 
 pytestmark = pytest.mark.cgroup
 

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from watchdog_app import config
-from watchdog_app.actions.paused import Paused
 from watchdog_app.agent.saving import finished, layout, manifest
 from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.base.errors import (
@@ -33,14 +32,15 @@ from watchdog_app.base.errors import (
 from watchdog_app.base.linux import cgroups, kernel_log, process
 from watchdog_app.base.text.plain import argument, plain
 from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.client import messages
+from watchdog_app.client.framing import BadLine, LineDecoder, LineTooLong, decode, encode
 from watchdog_app.core.replay import play, trace
 from watchdog_app.daemon import crash_reports
 from watchdog_app.daemon.pauses import remembered
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.gpu import events
-from watchdog_app.protocol import messages
-from watchdog_app.protocol.framing import BadLine, LineDecoder, LineTooLong, decode, encode
-from watchdog_app.sensors import (
+from watchdog_app.machine.process_control.paused import Paused
+from watchdog_app.machine.sensors import (
     command_line,
     host,
     jupyter_rest,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from watchdog_app.cli.history_text import render, sentence
+from watchdog_app.client.messages import Params
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
@@ -13,7 +14,6 @@ from watchdog_app.history import past_exits
 from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
-from watchdog_app.protocol.messages import Params
 
 BEGIN_S = 1.7e9
 DONE, FAILED = OutcomeStatus.DONE, OutcomeStatus.FAILED

@@ -19,7 +19,7 @@ from support.waiting import until
 
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task, TaskKind
 from watchdog_app.core.model.tasks import group
-from watchdog_app.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import Machine
 
 WORKERS = """
 import multiprocessing, subprocess, sys, time

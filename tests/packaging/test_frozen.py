@@ -98,7 +98,7 @@ def test_every_command_is_in_it(watchdog):
 @pytest.mark.parametrize(
     ("module", "status", "said"),
     [
-        ("watchdog_app.actions.desktop_notice", 1, '"delivered": false'),
+        ("watchdog_app.daemon.notify.desktop_helper", 1, '"delivered": false'),
         ("watchdog_app.machine.gpu.reader", 4, '"code":12'),  # no driver library
         ("os", 2, "no part"),
         ("watchdog_app.cli", 2, "no part"),

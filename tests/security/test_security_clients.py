@@ -12,11 +12,11 @@ import time
 import pytest
 
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.client import messages, transport
+from watchdog_app.client.framing import encode
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import Poller
 from watchdog_app.daemon.rpc import BURST, MAX_UNANSWERED, RATE_PER_S, Connection, RpcServer
-from watchdog_app.protocol import messages, transport
-from watchdog_app.protocol.framing import encode
 
 _STATUS = encode(messages.request(1, "status"))
 _LATE_S = 2.0  # a tick is due each second; a machine with two busy cores gets another on top
@@ -390,9 +390,9 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
     from types import SimpleNamespace
 
     from watchdog_app.base.errors import RequestError
+    from watchdog_app.client.messages import Params
     from watchdog_app.daemon.agents import Agents
     from watchdog_app.daemon.poller import Poller
-    from watchdog_app.protocol.messages import Params
 
     poller = Poller(lambda _: None)
     agents = Agents(poller, lambda _: True, lambda _: None, 1.0)
@@ -410,8 +410,8 @@ def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook():
     from types import SimpleNamespace
 
     from watchdog_app.base.errors import RequestError
+    from watchdog_app.client.messages import Params
     from watchdog_app.daemon.inspections import Inspections
-    from watchdog_app.protocol.messages import Params
 
     insight = Inspections(
         None, None, watching=None, observer=None, pauses=None, wake=None, grew=None, log=None

@@ -14,9 +14,9 @@ from watchdog_app.agent.saving.names import RescueName, is_strangers
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.base.errors import ConfigError, WatchdogError
 from watchdog_app.base.runtime_dir import private_folder
+from watchdog_app.client import transport
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.history.journal import Journal
-from watchdog_app.protocol import transport
 
 STRANGER = 65534
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -218,7 +218,7 @@ def test_a_pipe_in_the_place_of_the_lock_is_refused_at_once(tmp_path):
 def test_a_client_says_nothing_to_a_strangers_daemon(tmp_path):
     """Somebody else listens where our daemon should: the peer's user is asked before a word."""
     from watchdog_app.base.errors import ProtocolError
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     path = str(tmp_path / "daemon.sock")
     ready, told = os.pipe()

@@ -21,7 +21,7 @@ from typing import Any
 
 from watchdog_app.agent.saving import manifest
 from watchdog_app.base.errors import RescueError, WatchdogError
-from watchdog_app.protocol.client import Client
+from watchdog_app.client.client import Client
 
 USER = "me"
 UID = pwd.getpwnam(USER).pw_uid

@@ -10,7 +10,7 @@ from pathlib import Path
 from guest import until
 from guest_groups import groups_locked
 
-from watchdog_app.sensors import memberships
+from watchdog_app.machine.sensors import memberships
 
 
 def test_systemd_starts_the_daemon_and_hears_that_it_turns(me):

@@ -97,7 +97,7 @@ def _tell_name() -> None:
 
         from watchdog_app.agent.reporting.identity import own
         from watchdog_app.base.errors import WatchdogError
-        from watchdog_app.protocol.client import Client
+        from watchdog_app.client.client import Client
 
         with suppress(WatchdogError, OSError), Client.connect(role="agent") as daemon:
             me = own()

@@ -14,8 +14,8 @@ import sys
 import time
 from contextlib import suppress
 
-from watchdog_app.actions.memory_group import GroupV1
 from watchdog_app.airbag.groups import enclosing
+from watchdog_app.airbag.memory_group import GroupV1
 from watchdog_app.base.linux.cgroups import Group, Usage, read_usage
 from watchdog_app.base.linux.files import write_bytes
 from watchdog_app.base.linux.process import all_halted

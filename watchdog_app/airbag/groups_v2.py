@@ -13,8 +13,8 @@ import os
 import select
 from contextlib import suppress
 
-from watchdog_app.actions.memory_group import GroupV2
 from watchdog_app.airbag.groups import enclosing
+from watchdog_app.airbag.memory_group import GroupV2
 from watchdog_app.base.linux.cgroups import Group, Usage, read_usage
 from watchdog_app.base.linux.files import write_bytes
 

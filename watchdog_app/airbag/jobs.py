@@ -127,7 +127,7 @@ def copy(pid: int, start_time: int, page: str) -> dict[str, Any]:
 def ask(pid: int) -> dict[str, Any]:
     """Have the daemon ask one training to save: as `copy`."""
     from watchdog_app.base.errors import WatchdogError
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     try:
         with Client.connect() as daemon:
@@ -149,7 +149,7 @@ def ask(pid: int) -> dict[str, Any]:
 def tell() -> dict[str, Any]:
     """Let the daemon look at the bags now, where one runs."""
     from watchdog_app.base.errors import WatchdogError
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     try:
         with Client.connect(timeout_s=TELL_DEADLINE_S / 2) as daemon:

@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 
 from watchdog_app.base.errors import ActionError, TargetGone
-from watchdog_app.protocol import transport
+from watchdog_app.client import transport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from contextlib import suppress
 CHILD = "--child"
 # What a frozen program runs by name: it must not become a way to run just anything.
 MODULES = (
-    "watchdog_app.actions.desktop_notice",
+    "watchdog_app.daemon.notify.desktop_helper",
     "watchdog_app.airbag.copy",
     "watchdog_app.airbag.keep",
     "watchdog_app.machine.gpu.reader",

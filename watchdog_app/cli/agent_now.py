@@ -23,7 +23,7 @@ def ask() -> tuple[list[dict[str, Any]] | None, str | None]:
     Returns:
         The processes, None where no daemon answers; and the reason in words, None where it does.
     """
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     try:
         with Client.connect(timeout_s=_ANSWER_S) as client:

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("Name one task, or write --all.")
     if args.timeout is not None and not args.wait:
         raise UsageError("--timeout belongs to --wait; add --wait or leave it out.")
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     timeout_s = args.timeout or _TIMEOUT_S
     with Client.connect() as daemon, _Progress(args.wait and not args.json):

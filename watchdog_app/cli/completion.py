@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
 def _tasks() -> list[str]:
     """Names of the running tasks, then their pids; nothing without a daemon."""
     from watchdog_app.base.errors import WatchdogError
+    from watchdog_app.client.client import Client
     from watchdog_app.core.model.status import Status
-    from watchdog_app.protocol.client import Client
 
     try:
         with Client.connect(timeout_s=1.0) as daemon:

@@ -79,7 +79,7 @@ def spoken(key: str, value: Any) -> str:
 
 def of_the_daemon() -> list[Json] | None:
     """The settings that a running daemon uses; None when there is none to ask."""
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     try:
         with Client.connect(timeout_s=2.0) as daemon:

@@ -217,8 +217,8 @@ def _tell(where: str, args: argparse.Namespace) -> None:
     """Make a running daemon read the file, and say what it still does otherwise."""
     from watchdog_app.base.errors import DaemonNotRunning
     from watchdog_app.cli.config_text import differences, of_the_daemon
+    from watchdog_app.client.client import Client
     from watchdog_app.config import describe, load
-    from watchdog_app.protocol.client import Client
 
     if args.no_reload:
         print("A running daemon takes it over with: watchdog reload")

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     if args.minutes is not None:
         wanted["minutes"] = float(args.minutes)
     entries: list[Json] | None = None
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     try:
         with Client.connect() as daemon:
@@ -157,7 +157,7 @@ def _decided(daemon: Any, task: str | None) -> list[Json]:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     wanted = {"task": args.task, "limit": 4 * _MOST_DEATHS, "kinds": ["death", "end"]}
     try:

@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Ask the daemon, or read the journal it left."""
     if args.since is not None and args.until is not None and args.since > args.until:
         raise UsageError("--since is later than --until; nothing can lie between.")
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     wanted = {
         "since_unix_s": args.since,

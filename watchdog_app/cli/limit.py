@@ -153,8 +153,8 @@ def _find(wanted: str, bags: list[BagRecord]) -> BagRecord:
 def _pid(wanted: str) -> int | None:
     if pid_in(wanted) is not None:
         return pid_in(wanted)
+    from watchdog_app.client.client import Client
     from watchdog_app.core.model.status import Status
-    from watchdog_app.protocol.client import Client
 
     try:  # a notebook's name is known to the daemon alone
         with Client.connect() as daemon:

@@ -16,9 +16,9 @@ from watchdog_app.base.text.style import Style, style_of
 from watchdog_app.cli.json_output import dumps, timed, without_daemon
 from watchdog_app.cli.status_text import render
 from watchdog_app.cli.terminal import columns_of, rows_of
+from watchdog_app.client.client import Client
 from watchdog_app.core.explain.selection import SORTS
 from watchdog_app.core.model.status import Status
-from watchdog_app.protocol.client import Client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

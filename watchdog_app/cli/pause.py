@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Pause it, and say what that means for its kind."""
+    from watchdog_app.client.client import Client
     from watchdog_app.core.model.status import Status
-    from watchdog_app.protocol.client import Client
 
     with Client.connect() as daemon:
         result = daemon.call("task.pause", task=args.task, reply_timeout_s=30.0)

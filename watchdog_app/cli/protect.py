@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Switch it, or tell."""
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     if args.for_s is not None and args.state != "off":
         raise UsageError("--for goes with off: watchdog protect off --for 1h")

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
     """Ask for it."""
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     with Client.connect() as daemon:
         daemon.call("reload")

@@ -247,7 +247,7 @@ def _had_agent(task: str) -> bool:
 def _ask(method: str, key: str, **wanted: Any) -> list[dict[str, Any]]:
     """Ask the daemon; without one, the journal that it left."""
     from watchdog_app.base.errors import DaemonNotRunning
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     try:
         with Client.connect() as daemon:

@@ -80,8 +80,8 @@ def known_places() -> Places:
 
 
 def _ask() -> tuple[Status, list[dict[str, Any]]]:
+    from watchdog_app.client.client import Client
     from watchdog_app.core.model.status import Status
-    from watchdog_app.protocol.client import Client
 
     with Client.connect() as daemon:
         status = Status.read(daemon.call("status"))

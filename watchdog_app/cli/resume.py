@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> int:
     """Resume through the daemon; by what it wrote down when it does not answer."""
     if bool(args.task) == args.all:
         raise UsageError("Name one task, or write --all.")
+    from watchdog_app.client.client import Client
     from watchdog_app.core.model.status import Status
-    from watchdog_app.protocol.client import Client
 
     try:
         with Client.connect() as daemon:

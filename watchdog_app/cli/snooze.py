@@ -64,8 +64,8 @@ def _time(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Ask the daemon for it."""
+    from watchdog_app.client.client import Client
     from watchdog_app.core.model.status import Status
-    from watchdog_app.protocol.client import Client
 
     if args.end and args.for_s is not None:
         raise UsageError("Choose one of --for and --end.")

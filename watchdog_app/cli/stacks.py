@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Ask for a picture and print it."""
     from watchdog_app.base.text.style import style_of
     from watchdog_app.cli.terminal import columns_of
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     with Client.connect(timeout_s=_ANSWER_S) as daemon:
         found = daemon.call("task.stacks", task=args.task)

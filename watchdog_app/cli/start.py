@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
     """Start it unless it runs."""
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     try:
         with Client.connect() as daemon:

@@ -95,7 +95,7 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
         from watchdog_app.cli.live_status import watch
 
         return watch(args)
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     try:
         with Client.connect() as daemon:

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
     """Ask it to end and wait for that."""
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     try:
         with Client.connect() as daemon:
@@ -123,8 +123,8 @@ def _runs() -> bool:
     import os
 
     from watchdog_app.base import paths
+    from watchdog_app.client.client import Client
     from watchdog_app.daemon.instance import holder
-    from watchdog_app.protocol.client import Client
 
     try:
         Client.connect(timeout_s=1.0).close()

@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Ask, wait, print."""
     from watchdog_app.base.errors import UsageError
     from watchdog_app.cli.terminal import columns_of
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     if not _LEAST_S <= args.for_s <= _MOST_S:
         raise UsageError("--for must be between 1s and 2min.")

@@ -99,8 +99,8 @@ def _once() -> int:
     import time
 
     from watchdog_app.base.text.layout import plain
+    from watchdog_app.client.client import Client
     from watchdog_app.core.model.status import Status
-    from watchdog_app.protocol.client import Client
     from watchdog_app.tray.menu_model import Entry, menu
     from watchdog_app.tray.state import FILL_STEPS, outlook
 

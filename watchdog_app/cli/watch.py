@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
 NAME = "watch"
 HELP = "show notices as lines of text, as they come"
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _follow() -> Iterator[dict[str, Any]]:
     """Notices, over restarts of the daemon. Raises DaemonNotRunning when there is none at first."""
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     client = Client.connect()
     _remark("Waiting for notices; Ctrl-C ends this.")
@@ -110,7 +110,7 @@ def _notifications(client: Client) -> Iterator[dict[str, Any]]:
 
 
 def _again() -> Client:
-    from watchdog_app.protocol.client import Client
+    from watchdog_app.client.client import Client
 
     while True:
         time.sleep(_RETRY_S)

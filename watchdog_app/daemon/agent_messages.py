@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import RequestError
+from watchdog_app.client.messages import BAD_PARAMS, Params
 from watchdog_app.core.model.agent import (
     BufferMemory,
     Frame,
@@ -11,7 +12,6 @@ from watchdog_app.core.model.agent import (
     MemoryParts,
     MoreTensors,
 )
-from watchdog_app.protocol.messages import BAD_PARAMS, Params
 
 _FAR = 2**53  # a whole number that JSON readers keep exact
 _BUFFERS = 16

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from watchdog_app.client.messages import Params
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.rpc import Connection, Reply
-from watchdog_app.protocol.messages import Params
 
 
 class AgentMethods:

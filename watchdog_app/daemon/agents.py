@@ -16,13 +16,13 @@ from typing import Any
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid, open_pidfd
+from watchdog_app.client.messages import REFUSED, Params
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_messages
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.rpc import Connection
-from watchdog_app.protocol.messages import REFUSED, Params
 
 _FAR = 2**53  # a whole number that JSON readers keep exact
 _DEVICES = 64  # that one process computes on

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
+from watchdog_app.client.messages import REFUSED, Params
 from watchdog_app.core.model.agent import MemoryGrowth
 from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
@@ -16,7 +17,6 @@ from watchdog_app.core.model.resource import SPECS
 from watchdog_app.core.model.tasks import named
 from watchdog_app.daemon import agent_messages
 from watchdog_app.daemon.agents import Agent, Agents
-from watchdog_app.protocol.messages import REFUSED, Params
 
 DEFAULT_S = 10.0
 _WARNED_S = 5.0  # by ourselves, where there is so much time

@@ -23,7 +23,7 @@ from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.poller import READ
 from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.history.journal import Journal
-from watchdog_app.sensors import memberships
+from watchdog_app.machine.sensors import memberships
 
 _LOCK = "daemon.lock"
 _CHORES_S = 3.0

@@ -16,11 +16,11 @@ from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.dispatcher import Dispatcher
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.notification_filter import NotificationFilter
+from watchdog_app.daemon.notify.dispatcher import Dispatcher
+from watchdog_app.daemon.notify.filter import NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.rpc import RpcServer

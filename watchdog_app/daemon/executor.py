@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.decisions import (
     Decision,
@@ -24,14 +23,15 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import named
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
-from watchdog_app.daemon.dispatcher import Dispatcher
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.notification_filter import NotificationFilter
+from watchdog_app.daemon.notify.dispatcher import Dispatcher
+from watchdog_app.daemon.notify.filter import NotificationFilter
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
 from watchdog_app.daemon.stops import Ended, Stops
 from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.history.writer import JournalWriter
+from watchdog_app.machine.process_control.paused import Paused, Resumed
 
 # A decision is given this long to reach the disk, many times what a sync takes on one that is well.
 # Then it is acted on anyhow: beside memory that runs out a disk that swaps takes seconds.

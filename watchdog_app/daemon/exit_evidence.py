@@ -17,7 +17,7 @@ from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKi
 from watchdog_app.core.model.resource import Reading
 from watchdog_app.daemon import crash_reports, guard_exits
 from watchdog_app.daemon.oom_counters import OomCounters, Span
-from watchdog_app.sensors.kernel_deaths import KernelDeaths
+from watchdog_app.machine.sensors.kernel_deaths import KernelDeaths
 
 KERNELS = (TaskKind.NOTEBOOK, TaskKind.KERNEL)
 _OOM_DAEMONS = ("bustd", "earlyoom", "nohang", "oomd", "systemd-oomd")

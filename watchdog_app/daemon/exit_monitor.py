@@ -35,7 +35,7 @@ from watchdog_app.daemon.status import Look
 from watchdog_app.daemon.unit_exits import UnitExits
 from watchdog_app.history.entries import about_task, death_entry, worker_entry
 from watchdog_app.history.journal import Entry
-from watchdog_app.sensors import descriptors
+from watchdog_app.machine.sensors import descriptors
 
 _MOST_HANDLES = 500
 # How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.

@@ -20,6 +20,7 @@ from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.threads import Worker
+from watchdog_app.client.messages import BAD_PARAMS, REFUSED, Params
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey, Task
@@ -27,7 +28,6 @@ from watchdog_app.core.model.readings import in_airbag
 from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.log import Log
 from watchdog_app.history.journal import Entry
-from watchdog_app.protocol.messages import BAD_PARAMS, REFUSED, Params
 
 _TOLD = {"held": "critical", "refusing": "critical", "opened": "normal", "ending": "critical"}
 _SWEEP_S = 5.0

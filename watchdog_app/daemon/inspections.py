@@ -15,6 +15,7 @@ from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.threads import Worker
+from watchdog_app.client.messages import REFUSED, Params
 from watchdog_app.core.explain.memory import about_growth
 from watchdog_app.core.model.agent import MemoryGrowth, ProcessThreads, ThreadDump
 from watchdog_app.core.model.history import SwapTraffic
@@ -27,7 +28,6 @@ from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.watching import Watching
-from watchdog_app.protocol.messages import REFUSED, Params
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -197,6 +197,6 @@ class Inspections:
 
 
 def _look_at(keys: Iterable[ProcessKey]) -> tuple[tuple[ProcessThreads, ...], float]:
-    from watchdog_app.sensors import threads  # asked for seldom
+    from watchdog_app.machine.sensors import threads  # asked for seldom
 
     return threads.look(keys), time.monotonic()

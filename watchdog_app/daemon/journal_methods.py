@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from watchdog_app.base.errors import TaskNotFound
+from watchdog_app.client import messages
+from watchdog_app.client.messages import Params
 from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.tasks import find
@@ -18,8 +20,6 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.history.journal import KINDS
 from watchdog_app.history.writer import JournalWriter
-from watchdog_app.protocol import messages
-from watchdog_app.protocol.messages import Params
 
 _MOST_ENTRIES = 1000
 _MOST_POINTS = 10_000

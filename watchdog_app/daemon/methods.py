@@ -11,27 +11,27 @@ from functools import partial
 from typing import Any, Protocol
 
 from watchdog_app import __version__
-from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.base.threads import Worker
+from watchdog_app.client import messages
+from watchdog_app.client.messages import Params
 from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue, no_agent
-from watchdog_app.daemon.dispatcher import Dispatcher
 from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.inspections import Inspections
 from watchdog_app.daemon.journal_methods import LATER, JournalMethods, Later, Method
 from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.status_size import fitting
 from watchdog_app.history.writer import JournalWriter
-from watchdog_app.protocol import messages
-from watchdog_app.protocol.messages import Params
+from watchdog_app.machine.process_control.paused import Paused, Resumed
 
 ROLES = ("cli", "tray", "agent")
 TOPICS = ("status", "notices")

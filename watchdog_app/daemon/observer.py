@@ -11,7 +11,6 @@ from contextlib import suppress
 from operator import is_
 from typing import Any
 
-from watchdog_app.actions import processes
 from watchdog_app.base.errors import SensorError
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, Outcome, Stage
@@ -30,8 +29,9 @@ from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.pauses import as_held
 from watchdog_app.daemon.status import Look
-from watchdog_app.sensors.machine import MachineFace
-from watchdog_app.sensors.wakeups import Wakeups
+from watchdog_app.machine.process_control import processes
+from watchdog_app.machine.sensors.machine import MachineFace
+from watchdog_app.machine.sensors.wakeups import Wakeups
 
 _TORN_S = 0.2  # between the figures of one look
 _FAILURES = 3  # in a row before the engine is made anew

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.model.machine import ProcessKey
     from watchdog_app.daemon.pauses import Pause
-    from watchdog_app.sensors.machine import MachineFace
+    from watchdog_app.machine.sensors.machine import MachineFace
 
 
 def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str, Any]] | None:
@@ -40,7 +40,7 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
         TaskNotFound: none that is paused, or more than one, answers to that name.
         WatchdogError: what is written down cannot be read, or the system refused.
     """
-    from watchdog_app.actions import processes
+    from watchdog_app.machine.process_control import processes
 
     found = _standing(thaw=True)
     if found is None:
@@ -130,7 +130,7 @@ class _States:
 
     def of(self, key: ProcessKey) -> str | None:
         if self._machine is None:
-            from watchdog_app.sensors.machine import open_machine
+            from watchdog_app.machine.sensors.machine import open_machine
 
             self._machine = self._stack.enter_context(closing(open_machine()))
         try:
@@ -236,7 +236,7 @@ def stopped() -> str:
     """
     from watchdog_app.base.text.plain import plain
     from watchdog_app.core.model.tasks import group
-    from watchdog_app.sensors.machine import open_machine
+    from watchdog_app.machine.sensors.machine import open_machine
 
     with suppress(WatchdogError, OSError), closing(open_machine()) as machine:
         seen = machine.sample(time.monotonic(), time.time())

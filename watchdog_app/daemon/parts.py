@@ -18,7 +18,6 @@ from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.control import Control
-from watchdog_app.daemon.dispatcher import Dispatcher
 from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.exit_monitor import ExitMonitor
 from watchdog_app.daemon.faults import Faults
@@ -29,7 +28,8 @@ from watchdog_app.daemon.kernel_state import KernelState
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.missed_exits import MissedExits
-from watchdog_app.daemon.notification_filter import NotificationFilter
+from watchdog_app.daemon.notify.dispatcher import Dispatcher
+from watchdog_app.daemon.notify.filter import NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pauses
@@ -41,7 +41,7 @@ from watchdog_app.daemon.unit_exits import UnitExits
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.worker_exits import WorkerExits
 from watchdog_app.history.writer import JournalWriter
-from watchdog_app.sensors.machine import PATIENCE_S, open_machine
+from watchdog_app.machine.sensors.machine import PATIENCE_S, open_machine
 
 
 class Parts:

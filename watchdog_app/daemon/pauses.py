@@ -12,9 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.actions.paused import Paused
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.machine.process_control.paused import Paused
 
 StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
 
@@ -119,7 +119,7 @@ def thaw_unfinished(stored: Mapping[str, Any], boot: str) -> None:
     """
     if stored.get("boot") != boot or "intended" not in stored:
         return
-    from watchdog_app.actions.freezer import freezer_of
+    from watchdog_app.machine.process_control.freezer import freezer_of
 
     with suppress(
         KeyError, TypeError, ValueError, IndexError, OverflowError, OSError, WatchdogError

@@ -19,10 +19,8 @@ from typing import Any
 
 from watchdog_app.base.errors import ProtocolError
 from watchdog_app.base.runtime_dir import private_folder
-from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.poller import READ, WRITE, Poller
-from watchdog_app.protocol import messages, transport
-from watchdog_app.protocol.framing import (
+from watchdog_app.client import messages, transport
+from watchdog_app.client.framing import (
     BadLine,
     LineDecoder,
     LineTooLong,
@@ -30,7 +28,9 @@ from watchdog_app.protocol.framing import (
     decode,
     encode,
 )
-from watchdog_app.sensors import descriptors
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.poller import READ, WRITE, Poller
+from watchdog_app.machine.sensors import descriptors
 
 MAX_CONNECTIONS = 500
 MAX_UNANSWERED = 8  # requests of one client that wait for their answers

@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from watchdog_app.actions import processes
-from watchdog_app.actions.paused import Paused, Resumed
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import plain
 from watchdog_app.base.threads import Worker
@@ -19,6 +17,8 @@ from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pause, Pauses
+from watchdog_app.machine.process_control import processes
+from watchdog_app.machine.process_control.paused import Paused, Resumed
 
 _RECORD_S = 1.0  # for a pause to be written down before its first signal
 

@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
+from watchdog_app.client.messages import REFUSED, Params
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import named
 from watchdog_app.daemon.agent_messages import frame
 from watchdog_app.daemon.agents import Agent, Agents
-from watchdog_app.protocol.messages import REFUSED, Params
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Stacks:
     Args:
         agents: those there are.
         send: a notification to one of them.
-        look_at: looks at processes as `sensors.threads.look` does and tells, in this thread, now or
+        look_at: looks at processes as `threads.look` does and tells, in this thread, now or
             later, in the order in which it was asked.
     """
 

@@ -10,7 +10,7 @@ from functools import partial
 
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.exits import UnitEnd
-from watchdog_app.sensors import unit_end
+from watchdog_app.machine.sensors import unit_end
 
 # Until then an end is neither written down nor told: under memory pressure journalctl is slow.
 _WAIT_S = 12.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from watchdog_app.base.linux.process import open_pidfd
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.poller import READ, Poller
-from watchdog_app.sensors import descriptors
+from watchdog_app.machine.sensors import descriptors
 
 _MOST = 500
 

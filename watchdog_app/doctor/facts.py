@@ -15,7 +15,7 @@ from watchdog_app.doctor.environments import Environment
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.machine import Machine, Process, processes
 from watchdog_app.machine.gpu.nvml_binding import Code
-from watchdog_app.sensors.host import HostReader
+from watchdog_app.machine.sensors.host import HostReader
 
 T = TypeVar("T")
 
@@ -147,7 +147,7 @@ class Facts:
 
     def _ask_daemon(self) -> dict[str, Any]:
         """Its status; empty: it does not run, or does not answer (`watchdogs` says why)."""
-        from watchdog_app.protocol.client import Client
+        from watchdog_app.client.client import Client
 
         try:
             with Client.connect(paths.socket_path(self.machine.env), timeout_s=5.0) as daemon:

@@ -10,8 +10,8 @@ from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.machine import Machine
-from watchdog_app.sensors.cgroups import GroupReader
-from watchdog_app.sensors.host import parse_meminfo
+from watchdog_app.machine.sensors.cgroups import GroupReader
+from watchdog_app.machine.sensors.host import parse_meminfo
 
 _MAKE_SWAP = (
     "sudo fallocate -l 8G /swapfile && sudo chmod 600 /swapfile",

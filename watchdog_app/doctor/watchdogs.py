@@ -23,7 +23,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     yield _journal(facts)
     status = None
     try:
-        from watchdog_app.protocol.client import Client
+        from watchdog_app.client.client import Client
 
         with Client.connect(paths.socket_path(machine.env), timeout_s=5.0) as daemon:
             status = daemon.call("status")

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
-from watchdog_app.protocol.client import Client
+from watchdog_app.client.client import Client
 
 _RETRY_S = 1.0
 _SLICE_S = 0.2  # a request of the screen waits no longer than this for its turn

@@ -16,8 +16,8 @@ from collections import deque
 from contextlib import suppress
 
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
+from watchdog_app.client.client import Client
 from watchdog_app.core.model.status import Notification, Status
-from watchdog_app.protocol.client import Client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
 from watchdog_app.agent.reporting.identity import own
 from watchdog_app.agent.saving import run_lock
 from watchdog_app.base.errors import RequestError, WatchdogError
-from watchdog_app.protocol.client import Client
+from watchdog_app.client.client import Client
 
 _MOST_WAITING = 100  # messages; the oldest is dropped
 _REPORT_EVERY_S = 1.0

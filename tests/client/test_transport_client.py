@@ -1,0 +1,275 @@
+"""The transport and the blocking client, against real sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from watchdog_app.base.errors import (
+    DaemonFull,
+    DaemonNotRunning,
+    ProtocolError,
+    RequestError,
+    TaskNotFound,
+)
+from watchdog_app.client import messages, transport
+from watchdog_app.client.client import Client
+from watchdog_app.client.framing import LineDecoder, encode
+
+HELLO = {"protocol": 1, "version": "9.9", "pid": 42}
+
+
+class Script:
+    """A daemon that plays a script: a function from each message to what is sent back."""
+
+    def __init__(self, path, answer):
+        self.received = []
+        self._listener = transport.listen(str(path))
+        self._listener.setblocking(True)
+        self._answer = answer
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        connection, _ = self._listener.accept()
+        decoder = LineDecoder()
+        with connection:
+            while data := connection.recv(65536):
+                for message in decoder.feed(data):
+                    self.received.append(message)
+                    back = self._answer(message)
+                    if back is None:
+                        return
+                    connection.sendall(back)
+
+    def close(self):
+        self._listener.close()
+        self._thread.join(5)
+
+
+@pytest.fixture
+def play(tmp_path):
+    """Start a scripted daemon; the path of its socket."""
+    scripts = []
+
+    def start(answer, name="daemon.sock"):
+        def with_hello(message):
+            if message["method"] == "hello":
+                return encode(messages.result(message["id"], HELLO))
+            return answer(message)
+
+        scripts.append(Script(tmp_path / name, with_hello))
+        return str(tmp_path / name)
+
+    yield start
+    for script in scripts:
+        script.close()
+
+
+def test_the_socket_is_open_to_its_user_alone(tmp_path):
+    """Its mode is 0600 from the first moment, and the umask is as before."""
+    before = os.umask(0o022)
+    os.umask(before)
+
+    listener = transport.listen(str(tmp_path / "s"))
+
+    assert 0o600 == stat.S_IMODE(os.stat(tmp_path / "s").st_mode)
+    after = os.umask(before)
+    assert before == after
+    listener.close()
+
+
+def test_the_kernel_says_who_is_at_the_other_end(tmp_path):
+    """User and process of the peer are this process's own here, and trusted."""
+    listener = transport.listen(str(tmp_path / "s"))
+    client = transport.connect(str(tmp_path / "s"), 5)
+    server, _ = listener.accept()
+
+    peer = transport.peer(server)
+
+    assert (os.getuid(), os.getpid()) == (peer.uid, peer.pid)
+    assert peer.trusted
+    for each in (client, server, listener):
+        each.close()
+
+
+def test_another_user_is_not_trusted():
+    """Neither this user nor root: not to be served, not to be believed."""
+    assert not transport.Peer(os.getuid() + 12345, 1).trusted
+
+
+def test_a_path_longer_than_an_address_works(tmp_path):
+    """Folders of tests and of some homes are longer than the 107 bytes of sun_path."""
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+
+    listener = transport.listen(str(folder / "daemon.sock"))
+    client = transport.connect(str(folder / "daemon.sock"), 5)
+
+    assert listener.accept()[0].close() is None
+    client.close()
+    listener.close()
+
+
+def test_a_call_returns_the_result(play):
+    """The answer of the daemon is what `call` returns; the greeting is known."""
+    path = play(lambda m: encode(messages.result(m["id"], m["params"])))
+
+    with Client.connect(path) as client:
+        assert {"task": "a", "wait": True} == client.call("task.checkpoint", task="a", wait=True)
+        assert (42, "9.9") == (client.daemon_pid, client.daemon_version)
+
+
+def test_notifications_in_between_are_kept_in_order(play):
+    """What comes before the answer is not lost."""
+
+    def answer(message):
+        notes = b"".join(encode(messages.notification("status", {"n": n})) for n in (1, 2))
+        return notes + encode(messages.result(message["id"], "yes"))
+
+    with Client.connect(play(answer)) as client:
+        assert "yes" == client.call("status")
+        found = [note["params"]["n"] for note in client.notifications(0.05)]
+    assert [1, 2] == found
+
+
+def test_notifications_that_nobody_reads_are_bounded(play):
+    """A client that only calls does not grow."""
+
+    def answer(message):
+        notes = b"".join(encode(messages.notification("status", {"n": n})) for n in range(1500))
+        return notes + encode(messages.result(message["id"], "yes"))
+
+    with Client.connect(play(answer)) as client:
+        client.call("status")
+        found = [note["params"]["n"] for note in client.notifications(0.05)]
+    assert list(range(500, 1500)) == found
+
+
+@pytest.mark.parametrize("code", [messages.NOT_FOUND, messages.SEVERAL_FIT])
+def test_a_task_that_is_not_found_brings_its_candidates(play, code):
+    """The error is of its own kind and lists who could have been meant."""
+    data = {"candidates": [{"pid": 7, "name": "train.py"}]}
+    path = play(lambda m: encode(messages.error(m["id"], code, "which?", data)))
+
+    with Client.connect(path) as client, pytest.raises(TaskNotFound, match="which") as caught:
+        client.call("task.pause", task="x")
+
+    assert code == caught.value.code
+    assert ({"pid": 7, "name": "train.py"},) == caught.value.candidates
+
+
+def test_a_refusal_is_raised_with_the_daemons_words(play):
+    """Message and code of the error are the daemon's."""
+    path = play(lambda m: encode(messages.error(m["id"], messages.REFUSED, "not now")))
+
+    with Client.connect(path) as client, pytest.raises(RequestError, match="not now") as caught:
+        client.call("stop")
+    assert messages.REFUSED == caught.value.code
+
+
+@pytest.mark.parametrize("body", [None, 5, "no", {}, {"code": "x"}, {"code": -32002, "data": 3}])
+def test_a_refusal_without_sense_is_a_refusal_all_the_same(play, body):
+    """No error of another kind escapes."""
+    path = play(lambda m: encode({"jsonrpc": "2.0", "id": m["id"], "error": body}))
+
+    with Client.connect(path) as client, pytest.raises(RequestError):
+        client.call("status")
+
+
+@pytest.mark.parametrize("first", ["the daemon", "the client"])
+def test_a_daemon_without_room_is_told_from_one_that_is_gone(tmp_path, monkeypatch, first):
+    """It says so and ends the connection, before or after the greeting was sent."""
+    path = str(tmp_path / "full.sock")
+    listener = transport.listen(path)
+    listener.setblocking(True)
+
+    def refuse():
+        connection, _ = listener.accept()
+        connection.sendall(encode(messages.error(None, messages.REFUSED, "500 already")))
+        connection.close()
+
+    greet = Client._greet
+    refusing = threading.Thread(target=refuse, daemon=True)
+
+    def greet_late(self, role):
+        refusing.join(5)
+        return greet(self, role)
+
+    if first == "the daemon":
+        monkeypatch.setattr(Client, "_greet", greet_late)
+    refusing.start()
+    with pytest.raises(DaemonFull, match=r"runs but .*500 already"):
+        Client.connect(path)
+    refusing.join(5)
+    listener.close()
+
+
+def test_nobody_listening_says_how_to_start(tmp_path):
+    """Neither a missing socket nor one that a dead daemon left is a traceback."""
+    with pytest.raises(DaemonNotRunning, match="watchdog start"):
+        Client.connect(str(tmp_path / "daemon.sock"))
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(str(tmp_path / "left.sock"))
+    left.close()
+    with pytest.raises(DaemonNotRunning, match="watchdog start"):
+        Client.connect(str(tmp_path / "left.sock"))
+
+
+def test_a_daemon_that_does_not_answer_is_told_in_time(play):
+    """The call ends after the time that was given, and says so."""
+    path = play(lambda _: b"")
+    with Client.connect(path) as client:
+        began = time.monotonic()
+        with pytest.raises(ProtocolError, match="did not answer status within"):
+            client.call("status", reply_timeout_s=0.2)
+    assert 0.15 < time.monotonic() - began
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(play):
+    """After a call that was given up, the next gets its own answer."""
+    late = []
+
+    def answer(message):
+        late.append(encode(messages.result(message["id"], message["method"])))
+        return b"" if len(late) == 1 else late[0] + late[1]
+
+    with Client.connect(play(answer)) as client:
+        with pytest.raises(ProtocolError):
+            client.call("first", reply_timeout_s=0.1)
+        assert "second" == client.call("second")
+
+
+def test_the_end_of_the_daemon_is_told(play):
+    """In the middle of a call and while notifications are awaited."""
+    with Client.connect(play(lambda _: None)) as client:
+        with pytest.raises(DaemonNotRunning, match="ended the connection"):
+            client.call("status")
+        with pytest.raises(DaemonNotRunning):
+            list(client.notifications(1))
+
+
+def test_nonsense_from_the_daemon_is_a_protocol_error(play):
+    """Not an error of the JSON library."""
+    with Client.connect(play(lambda _: b"nonsense\n")) as client, pytest.raises(ProtocolError):
+        client.call("status")
+
+
+def test_importing_the_client_costs_no_more_than_it_must():
+    """No asyncio, logging, dataclasses or typing behind `watchdog status`."""
+    code = "import watchdog_app.client.client, sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    heavy = {"asyncio", "logging", "dataclasses", "typing", "tempfile", "subprocess", "inspect"}
+    assert set() == heavy & set(loaded)

@@ -1,0 +1,485 @@
+"""Notices reach the desktop, the terminal and the user's command, or it is said why not."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.waiting import until
+
+from watchdog_app.core.model.decisions import Notification, NotificationAction
+from watchdog_app.daemon.notify.channels import Delivery, Fanout
+from watchdog_app.daemon.notify.command import CommandNotifier
+from watchdog_app.daemon.notify.desktop import DesktopNotifier
+from watchdog_app.daemon.notify.terminal import TerminalNotifier
+
+SERVICE = Path(__file__).with_name("notification_service.py")
+BUS = """\
+<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig>
+  <type>session</type>
+  <listen>unix:dir={folder}</listen>
+  <servicedir>{services}</servicedir>
+  <policy context="default">
+    <allow send_destination="*" eavesdrop="true"/>
+    <allow eavesdrop="true"/>
+    <allow own="*"/>
+  </policy>
+</busconfig>
+"""
+
+
+def notice(**changes) -> Notification:
+    values = {
+        "id": "n1",
+        "incident": "i1",
+        "stage": "warn",
+        "urgency": "critical",
+        "title": "RAM full in about 4 min: train.ipynb",
+        "body": "RAM: 6.00 GiB of 7.00 GiB.\nIf it goes on, it dies.",
+        "task": 4242,
+        "unix_s": 1.7e9,
+        "actions": (
+            NotificationAction("pause", "Pause", "watchdog pause train.ipynb"),
+            NotificationAction("show", "Show", "watchdog top"),
+        ),
+    }
+    return Notification(**{**values, **changes})
+
+
+class Way:
+    """A notifier that answers as it is told and counts."""
+
+    def __init__(self, delivered: bool, via: str = "way") -> None:
+        self.answer = Delivery(delivered, via, "" if delivered else "broken")
+        self.seen: list[Notification] = []
+
+    def notify(self, notice: Notification) -> Delivery:
+        self.seen.append(notice)
+        return self.answer
+
+
+# Fanout
+
+
+def test_a_notice_goes_every_way_and_is_delivered_when_one_worked():
+    """Failures are told beside it."""
+    good, bad = Way(True, "terminal"), Way(False, "desktop")
+
+    delivery = Fanout([bad, good]).notify(notice())
+
+    assert Delivery(True, "terminal", "desktop: broken") == delivery
+    assert 1 == len(good.seen) == len(bad.seen)
+
+
+def test_a_notice_without_any_way_is_not_delivered():
+    """Switched off is said, with the place where it is switched on."""
+    delivery = Fanout([]).notify(notice())
+
+    assert not delivery.delivered
+    assert "[notify]" in delivery.detail
+
+
+def test_a_flood_of_one_incident_is_stopped_and_another_incident_is_heard():
+    """Twenty a minute of one incident, whatever a rule does wrong."""
+    now = [0.0]
+    way = Way(True)
+    fanout = Fanout([way], clock=lambda: now[0])
+
+    deliveries = [fanout.notify(notice()) for _ in range(25)]
+
+    assert 20 == sum(each.delivered for each in deliveries)
+    assert "More than 20 notices" in deliveries[-1].detail
+    assert fanout.notify(notice(incident="i2")).delivered
+    now[0] = 61.0
+    assert fanout.notify(notice()).delivered
+
+
+# Terminal
+
+
+def test_the_terminal_gets_plain_lines():
+    """No control character of a name gets through, and what cannot be encoded is replaced."""
+    stream = io.StringIO()
+
+    delivery = TerminalNotifier(stream).notify(
+        notice(title="Paused: \x1b[2Jtrain\u202e.ipynb", body="one\ntwo\x07")
+    )
+
+    assert delivery.delivered
+    lines = stream.getvalue().splitlines()
+    assert lines[0].endswith("watchdog: Paused: ?[2Jtrain?.ipynb")
+    # What to type instead of a button.
+    assert ["one", "two?", "> watchdog pause train.ipynb"] == [line.strip() for line in lines[1:]]
+
+
+def test_a_closed_terminal_is_not_delivered():
+    """The daemon outlives the terminal that it was started from."""
+    stream = io.StringIO()
+    stream.close()
+
+    delivery = TerminalNotifier(stream).notify(notice())
+
+    assert not delivery.delivered
+    assert "cannot be written" in delivery.detail
+
+
+# The user's command
+
+
+def python(program: str) -> list[str]:
+    return [sys.executable, "-c", program]
+
+
+def test_the_command_gets_the_notice_as_json_and_as_variables(tmp_path):
+    """On standard input the whole, in the environment the parts."""
+    out = tmp_path / "got"
+    program = (
+        "import json, os, sys\n"
+        f"json.dump([json.load(sys.stdin), dict(os.environ)], open({str(out)!r}, 'w'))"
+    )
+
+    delivery = CommandNotifier(python(program)).notify(notice())
+
+    assert Delivery(True, "command", "") == delivery
+    value, environment = json.loads(out.read_text())
+    assert notice().to_json() == value
+    assert {
+        "key": "pause",
+        "label": "Pause",
+        "command": "watchdog pause train.ipynb",
+    } == value["actions"][0]
+    assert "RAM full in about 4 min: train.ipynb" == environment["WATCHDOG_TITLE"]
+    assert "4242" == environment["WATCHDOG_TASK"]
+
+
+def test_names_are_never_seen_by_a_shell(tmp_path):
+    """What looks like a command substitution stays text."""
+    trap = tmp_path / "trap"
+    out = tmp_path / "got"
+    program = f"import os; open({str(out)!r}, 'w').write(os.environ['WATCHDOG_TITLE'])"
+    title = f"$(touch {trap}); `touch {trap}`\0 \udcff"
+
+    delivery = CommandNotifier(python(program)).notify(notice(title=title))
+
+    assert delivery.delivered
+    assert not trap.exists()
+    assert f"$(touch {trap}); `touch {trap}` ?" == out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("argv", "why"),
+    [
+        (["/nonexistent/mail"], "could not be started"),
+        (["/etc/passwd"], "could not be started"),
+        (python("import sys; print('no such host'); sys.exit(3)"), "status 3: no such host"),
+    ],
+    ids=["missing", "no program", "failing"],
+)
+def test_a_command_that_fails_is_not_delivered_and_says_why(argv, why):
+    """The reason is in the detail, for `watchdog history`."""
+    delivery = CommandNotifier(argv).notify(notice())
+
+    assert not delivery.delivered
+    assert why in delivery.detail
+
+
+def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path):
+    """The daemon waits no longer than it was told to."""
+    out = tmp_path / "pid"
+    program = (
+        "import subprocess, time\n"
+        f"open({str(out)!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid))\n"
+        "time.sleep(600)"
+    )
+
+    delivery = CommandNotifier(python(program), timeout_s=2.0).notify(notice())
+
+    assert not delivery.delivered
+    assert "did not end within 2 s" in delivery.detail
+    until(lambda: not running(int(out.read_text())))
+
+
+def test_a_command_that_leaves_a_program_behind_does_not_block(tmp_path):
+    """What runs on in the background holds the output open; nobody waits for it."""
+    out = tmp_path / "pid"
+    program = (
+        "import subprocess\n"
+        f"open({str(out)!r}, 'w').write(str(subprocess.Popen(['sleep', '600']).pid))"
+    )
+
+    began = time.monotonic()
+    delivery = CommandNotifier(python(program), timeout_s=60.0).notify(notice())
+
+    assert delivery.delivered
+    assert time.monotonic() - began < 60
+    os.kill(int(out.read_text()), 9)
+
+
+# The desktop, for real
+
+
+@pytest.fixture
+def bus(tmp_path):
+    """A private session bus; gives its environment and starts services on it."""
+    if shutil.which("dbus-daemon") is None:
+        without = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        without("dbus-daemon is missing: apt-get install dbus")
+    started = []
+    services = tmp_path / "services"
+    services.mkdir()
+    # Not --session: that one starts whatever notification service this machine has installed.
+    config = tmp_path / "bus.conf"
+    config.write_text(BUS.format(folder=tmp_path, services=services))
+    daemon = subprocess.Popen(
+        ["dbus-daemon", f"--config-file={config}", "--nofork", "--print-address=1"],
+        stdout=subprocess.PIPE,
+    )
+    started.append(daemon)
+    env = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": daemon.stdout.readline().decode().strip()}
+    log = tmp_path / "shown"
+    log.touch()
+
+    class Bus:
+        environment = env
+
+        @staticmethod
+        def serve_broken() -> None:
+            (services / "broken.service").write_text(
+                "[D-BUS Service]\nName=org.freedesktop.Notifications\nExec=/bin/false\n"
+            )
+
+        @staticmethod
+        def serve(mode: str) -> None:
+            process = subprocess.Popen(
+                [sys.executable, str(SERVICE), str(log), mode], env=env, stdout=subprocess.PIPE
+            )
+            started.append(process)
+            assert b"ready\n" == process.stdout.readline()
+
+        @staticmethod
+        def shown() -> list[dict]:
+            return [json.loads(line) for line in log.read_text().splitlines()]
+
+    yield Bus
+    for process in reversed(started):
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def desktop(env, **changes) -> DesktopNotifier:
+    return DesktopNotifier(env=env, sleep=lambda seconds: None, **changes)
+
+
+@pytest.mark.desktop
+def test_a_notice_is_shown_on_the_desktop_with_its_urgency(bus):
+    """Title, body and urgency arrive; the server's word is the delivery."""
+    bus.serve("plain")
+
+    delivery = desktop(bus.environment).notify(notice(body="<b>5 < 6</b>"))
+
+    assert Delivery(True, "desktop", "") == delivery
+    (shown,) = bus.shown()
+    assert ("watchdog", 2) == (shown["app"], shown["urgency"])
+    assert "RAM full in about 4 min: train.ipynb" == shown["title"]
+    # The helper has ended when a button would be pressed: what to type stands there instead.
+    assert [] == shown["actions"]
+    assert "<b>5 < 6</b>\nwatchdog pause train.ipynb" == shown["body"]
+
+
+@pytest.mark.desktop
+def test_what_the_text_says_already_is_not_said_again(bus):
+    """One line to type, not two."""
+    bus.serve("plain")
+    body = "Make room, then: watchdog pause train.ipynb"
+
+    desktop(bus.environment).notify(notice(body=body))
+
+    assert body == bus.shown()[0]["body"]
+
+
+@pytest.mark.desktop
+def test_control_characters_reach_no_server(bus):
+    """Some servers read the text as XML, which has no escape sequences."""
+    bus.serve("plain")
+
+    desktop(bus.environment).notify(
+        notice(title="a\x1b[31m.py", body="one\ntwo\x00\u202e", actions=())
+    )
+
+    (shown,) = bus.shown()
+    assert ("a?[31m.py", "one\ntwo??") == (shown["title"], shown["body"])
+
+
+@pytest.mark.desktop
+def test_a_server_that_wants_a_break_gets_one(bus):
+    """GNOME refuses what comes too fast: it is tried once more."""
+    bus.serve("excess")
+
+    delivery = desktop(bus.environment).notify(notice())
+
+    assert delivery.delivered
+    assert 1 == len(bus.shown())
+
+
+@pytest.mark.desktop
+def test_a_service_that_cannot_be_started_is_named(bus):
+    """It is installed and broken, which is not the same as missing."""
+    bus.serve_broken()
+
+    delivery = desktop(bus.environment).notify(notice())
+
+    assert not delivery.delivered
+    assert "could not be started" in delivery.detail
+
+
+@pytest.mark.desktop
+def test_names_are_no_markup_where_the_server_knows_markup(bus):
+    """A file called <img src=...> is shown as that."""
+    bus.serve("markup")
+
+    desktop(bus.environment).notify(notice(body='<img src="x">.ipynb & co'))
+
+    assert '&lt;img src="x"&gt;.ipynb &amp; co' == bus.shown()[0]["body"].splitlines()[0]
+
+
+@pytest.mark.desktop
+def test_notices_of_one_incident_replace_each_other(bus):
+    """One bubble an incident and task, another for another."""
+    bus.serve("plain")
+    notifier = desktop(bus.environment)
+
+    for each in (notice(), notice(id="n2"), notice(id="n3", incident="i2"), notice(task=7)):
+        notifier.notify(each)
+
+    assert [0, 41, 0, 0] == [shown["replaces"] for shown in bus.shown()]
+
+
+@pytest.mark.desktop
+def test_notices_keep_a_second_apart(bus):
+    """GNOME refuses more."""
+    bus.serve("plain")
+    waits: list[float] = []
+    notifier = DesktopNotifier(env=bus.environment, clock=lambda: 5.0, sleep=waits.append)
+
+    notifier.notify(notice())
+    notifier.notify(notice(id="n2"))
+
+    assert [1.0] == waits
+
+
+@pytest.mark.desktop
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [
+        ("refuse", "refused it: too many notifications"),
+        ("hang", "did not answer within"),
+        (None, "no notification service runs in this session"),
+    ],
+)
+def test_a_notice_that_was_not_shown_says_why(bus, mode, why):
+    """Refused, no answer, nobody there: three different reasons, none a success."""
+    if mode is not None:
+        bus.serve(mode)
+
+    delivery = desktop(bus.environment).notify(notice())
+
+    assert not delivery.delivered
+    assert why in delivery.detail
+
+
+def test_without_a_session_bus_the_notice_is_not_delivered(tmp_path):
+    """An ssh session: said, and nothing hangs."""
+    env = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/no-bus"}
+
+    delivery = desktop(env).notify(notice())
+
+    assert not delivery.delivered
+    assert "no desktop session to show it on (no session bus)" in delivery.detail
+
+
+@pytest.mark.parametrize(
+    ("helper", "why"),
+    [
+        ([sys.executable, "-c", "import time; time.sleep(60)"], "did not answer within 0.5 s"),
+        ([sys.executable, "-c", "raise SystemExit('boom')"], "failed (status 1): boom"),
+        ([sys.executable, "-c", "print('[1]')"], "failed (status 0)"),
+        (["/nonexistent"], "could not be started"),
+    ],
+    ids=["hangs", "crashes", "talks nonsense", "missing"],
+)
+def test_a_broken_helper_is_an_undelivered_notice(helper, why):
+    """It can hang, crash or talk nonsense: the daemon goes on."""
+    delivery = DesktopNotifier(deadline_s=0.5, helper=helper).notify(notice())
+
+    assert not delivery.delivered
+    assert why in delivery.detail
+
+
+def test_the_helper_answers_to_what_is_no_notice():
+    """Garbage on standard input is an answer, not a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-m", "watchdog_app.daemon.notify.desktop_helper"],
+        input=b"{",
+        capture_output=True,
+        check=False,
+    )
+
+    assert 1 == done.returncode
+    assert json.loads(done.stdout)["delivered"] is False
+    assert b"Traceback" not in done.stderr
+
+
+PLYER = """
+import json, os, threading
+class notification:
+    @staticmethod
+    def notify(**given):
+        with open(os.environ["SAID"], "w") as file:
+            json.dump(given, file)
+        def show():
+            if os.environ.get("BREAK"):
+                raise OSError("Shell_NotifyIconW failed.")
+        threading.Thread(target=show).start()
+"""
+
+
+@pytest.mark.parametrize("broken", ["", "yes"])
+def test_plyer_is_the_last_resort(tmp_path, broken):
+    """Texts that are no options and fit a balloon; what fails in its own thread is a failure."""
+    (tmp_path / "plyer.py").write_text(PLYER)
+    said = tmp_path / "said"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "SAID": str(said), "BREAK": broken}
+    each = notice(title="--help " + "x" * 100, body="-b " + "\U0001f600" * 200)
+    program = (
+        "import sys, runpy, threading, json; sys.platform = 'win32';"
+        "runpy.run_module('watchdog_app.daemon.notify.desktop_helper', run_name='__main__')"
+    )
+
+    delivery = DesktopNotifier(env=env, helper=[sys.executable, "-c", program]).notify(each)
+
+    assert (not broken) is delivery.delivered
+    assert ("Shell_NotifyIconW failed." in delivery.detail) is bool(broken)
+    given = json.loads(said.read_text())
+    assert given["title"].startswith(" --help")
+    assert 63 >= len(given["title"].encode("utf-16-le")) // 2
+    assert 255 >= len(given["message"].encode("utf-16-le")) // 2
+    assert given["message"].endswith("\u2026")
+    assert 8 > given["timeout"]
+
+
+def running(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"

@@ -1,0 +1,113 @@
+"""Pausing what waits in the kernel: it stops when the wait ends, and a resume takes that back."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support.waiting import until
+
+from watchdog_app.base.linux.process import read_stat
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.daemon.pauses import Pause, Pauses
+from watchdog_app.machine.process_control import processes
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="states of Linux")
+
+# vfork(2): the parent sleeps uninterruptibly (D) until its child ends, as behind a dead disk.
+WAIT = """
+#include <unistd.h>
+void wait_in_kernel(void)
+{
+    if (vfork() == 0) {
+        sleep(600);
+        _exit(0);
+    }
+}
+"""
+
+
+def state(pid: int) -> str:
+    now = read_stat(pid)
+    return "" if now is None else now.state
+
+
+def child_of(pid: int) -> int:
+    """The one that it waits for; 0 before there is one: reading a file is a wait as well."""
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(found[0]) if found else 0
+
+
+@pytest.fixture
+def waiting(tmp_path):
+    """A Python that waits in the kernel: its key, and what ends the wait."""
+    assert shutil.which("gcc"), "needs gcc: sudo apt-get install gcc libc6-dev"
+    library = tmp_path / "wait.so"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", str(library), "-x", "c", "-"],
+        input=WAIT, text=True, check=True,
+    )  # fmt: skip
+    code = f"import ctypes, time; ctypes.CDLL({str(library)!r}).wait_in_kernel(); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    until(lambda: child_of(process.pid) and state(process.pid) == "D", "it waits in the kernel")
+    now = read_stat(process.pid)
+    assert now is not None
+    yield ProcessKey(*now.key)
+    for pid in (process.pid, *_session(process.pid)):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    process.wait(20)
+
+
+def _session(pid: int) -> list[int]:
+    """Everyone in the session that a process leads."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == pid:
+            found.append(int(name))
+    return found
+
+
+def test_a_resume_before_the_stop_has_taken_effect_takes_it_back(waiting: ProcessKey):
+    """Else it would stop hours later, with nobody left who knows of a pause."""
+    paused = processes.pause([waiting])
+    assert "D" == state(waiting.pid), "a signal cannot reach it yet"
+
+    resumed = processes.resume(paused)
+
+    assert waiting in resumed.keys
+    os.kill(child_of(waiting.pid), signal.SIGKILL)
+    until(lambda: state(waiting.pid) != "D", "the wait ends")
+    time.sleep(0.1)
+    assert state(waiting.pid) in "RS"
+
+
+def test_a_pause_of_what_waits_stands_until_it_has_stopped_or_run(waiting: ProcessKey):
+    """It is remembered for as long as the wait lasts; and once stopped, it is stopped."""
+    paused = processes.pause([waiting])
+    pauses = Pauses()
+    pauses.add(Pause(waiting, "train.py", paused, "asked for"))
+
+    def ended() -> list[Pause]:
+        return list(pauses.ended(lambda key: state(key.pid) or None))
+
+    child = child_of(waiting.pid)
+    assert [] == ended(), "it waits"
+    os.kill(child, signal.SIGKILL)
+    until(lambda: state(waiting.pid) == "T", "the wait ends, and it stops")
+    assert [] == ended(), "it is paused"
+    processes.resume(paused)
+    until(lambda: state(waiting.pid) in "RS", "it runs")
+    assert [waiting] == [pause.task for pause in ended()]

@@ -1,0 +1,608 @@
+"""Pause and resume on real processes: whole trees, nobody else, always undone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from support.waiting import until
+
+from watchdog_app.airbag import groups
+from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
+from watchdog_app.base.linux.process import ancestors, descendants, pids, read_stat
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.machine.process_control import processes, stop_psutil
+from watchdog_app.machine.process_control.paused import Paused
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
+
+# Ready when all five are there. A child in the background is forked: a shell that runs it in the
+# foreground waits for its exec in the kernel (vfork), where no signal stops it.
+TREE = """
+import os, subprocess, sys, time
+kept = [
+    subprocess.Popen(["sleep", "600"]),
+    subprocess.Popen(["sleep", "600"], start_new_session=True),
+    subprocess.Popen(["sh", "-c", "sleep 600 & echo up; wait"], stdout=subprocess.PIPE),
+]
+kept[-1].stdout.readline()
+print("ready", flush=True)
+time.sleep(600)
+"""
+# Forks without end: each child lives 20 ms, long enough to be caught between two looks.
+FORKS = """
+import os, sys, time
+print("ready", flush=True)
+while True:
+    if os.fork() == 0:
+        time.sleep(0.02)
+        os._exit(0)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+    time.sleep(0.001)
+"""
+
+
+@pytest.fixture
+def launch():
+    """Starts a Python program in a session of its own and ends all that it left behind."""
+    started = []
+    # Inherited by everything that descends from it, wherever it ends up in the tree.
+    mark = f"WATCHDOG_TEST={os.getpid()}-{time.monotonic_ns()}"
+    name, _, value = mark.partition("=")
+
+    def start(program: str) -> ProcessKey:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, name: value},
+        )
+        started.append(process)
+        assert b"ready\n" == process.stdout.readline()
+        return key_of(process.pid)
+
+    yield start
+    while marked := [pid for pid in pids() if mark in environment(pid)]:
+        for pid in marked:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for process in started:
+            process.poll()
+        time.sleep(0.01)
+    for process in started:
+        process.wait(10)
+        process.stdout.close()
+
+
+def environment(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def key_of(pid: int) -> ProcessKey:
+    stat = read_stat(pid)
+    assert stat is not None
+    return ProcessKey(*stat.key)
+
+
+def states(keys) -> set[str]:
+    return {found.state for key in keys if (found := read_stat(key.pid))}
+
+
+def below(root: ProcessKey, *, quick: bool = False):
+    return descendants([(root.pid, root.start_time)], quick=quick)
+
+
+def tree_of(key: ProcessKey) -> list[ProcessKey]:
+    return [ProcessKey(*each.key) for each in below(key)]
+
+
+def test_pause_stops_the_whole_tree_and_resume_lets_it_run(launch):
+    """Children in sessions of their own and under shells are stopped, and all run again."""
+    root = launch(TREE)
+    until(lambda: len(tree_of(root)) == 5)
+    tree = tree_of(root)
+
+    paused = processes.pause([root])
+
+    assert set(tree) == set(paused.keys)
+    assert root == paused.keys[0]
+    assert {"T"} == states(tree)
+    assert "sigstop" == paused.method
+    resumed = processes.resume(paused)
+    assert tuple(reversed(paused.keys)) == resumed.keys
+    until(lambda: states(tree) <= {"S", "R"})
+
+
+def test_no_child_escapes_from_a_task_that_forks_without_end(launch):
+    """Parents stop before their children are looked up: nobody is left running."""
+    root = launch(FORKS)
+
+    paused = processes.pause([root])
+
+    assert {"T"} == states([root])
+    left = {each.state for each in below(root)}
+    assert left <= {"T", "Z"}
+    processes.resume(paused)
+    until(lambda: "T" not in states([root]))
+
+
+def test_processes_that_were_stopped_before_stay_stopped(launch):
+    """A user's own Ctrl-Z is not ours to undo."""
+    root = launch(TREE)
+    until(lambda: len(tree_of(root)) == 5)
+    by_hand = tree_of(root)[1]
+    os.kill(by_hand.pid, signal.SIGSTOP)
+    until(lambda: {"T"} == states([by_hand]))
+
+    paused = processes.pause([root])
+    processes.resume(paused)
+
+    assert (by_hand,) == paused.already_stopped
+    assert by_hand not in paused.keys
+    until(lambda: "T" not in states([root]))
+    assert {"T"} == states([by_hand])
+
+
+def test_a_task_that_was_stopped_as_a_whole_is_not_claimed(launch):
+    """Nothing of it is ours, so resuming that pause changes nothing."""
+    root = launch(TREE)
+    until(lambda: len(tree_of(root)) == 5)
+    for key in tree_of(root):
+        os.kill(key.pid, signal.SIGSTOP)
+    until(lambda: states(tree_of(root)) == {"T"})  # a signal takes its time
+
+    paused = processes.pause([root])
+
+    assert () == paused.keys
+    assert () == processes.resume(paused).keys
+    assert {"T"} == states(tree_of(root))
+
+
+def test_a_pid_that_passed_to_another_process_is_left_alone(launch):
+    """The same pid with another start time is somebody else."""
+    root = launch(TREE)
+
+    with pytest.raises(TargetGone, match="has ended"):
+        processes.pause([ProcessKey(root.pid, root.start_time - 1)])
+
+    assert "T" not in states([root])
+
+
+def test_a_process_that_has_ended_is_gone():
+    """No pid, no pause, and it is said so."""
+    process = subprocess.Popen(["true"])
+    key = key_of(process.pid)
+    process.wait()
+
+    with pytest.raises(TargetGone):
+        processes.pause([key])
+
+
+def test_a_zombie_is_gone(launch):
+    """A process that waits for its parent to read its end cannot be paused."""
+    process = subprocess.Popen(["true"])
+    until(lambda: read_stat(process.pid).state == "Z")
+
+    with pytest.raises(TargetGone):
+        processes.pause([key_of(process.pid)])
+
+    process.wait()
+
+
+def test_watchdog_never_stops_itself_or_what_it_runs_under():
+    """This process and all its ancestors are refused, the shell of a terminal among them."""
+    for pid in ancestors(os.getpid()):
+        with pytest.raises(TargetDenied, match="watchdog runs in it or under it"):
+            processes.pause([key_of(pid)])
+
+
+def test_a_protected_process_below_the_task_is_left_running(launch):
+    """A daemon that was started from the very notebook that is paused goes on."""
+    root = launch(TREE)
+    until(lambda: len(tree_of(root)) == 5)
+    daemon = tree_of(root)[2]
+
+    paused = processes.pause([root], own_pids=[daemon.pid])
+
+    assert (daemon,) == paused.skipped
+    assert "T" not in states([daemon])
+    processes.resume(paused)
+
+
+def test_another_users_process_is_refused(launch):
+    """The refusal is a clear error, and nothing was stopped."""
+    root = launch(TREE)
+
+    with pytest.raises(TargetDenied, match="belongs to another user"):
+        processes.pause([root], own_uid=os.getuid() + 1)
+
+    assert "T" not in states([root])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+def test_another_users_process_below_the_task_is_left_running(launch):
+    """A program that the task runs as somebody else is skipped and told."""
+    root = launch(
+        "import subprocess, time\n"
+        "kept = subprocess.Popen(['sleep', '600'], user=65534)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    until(lambda: len(tree_of(root)) == 2)
+
+    paused = processes.pause([root])
+
+    assert (root,) == paused.keys
+    assert (tree_of(root)[1],) == paused.skipped
+    processes.resume(paused)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a user's namespace may hide the kernel's threads")
+def test_a_thread_of_the_kernel_is_refused():
+    """kthreadd is pid 2 of every Linux outside of containers."""
+    two = read_stat(2)
+    if two is None or not two.is_kernel_thread:
+        pytest.skip("this container hides the kernel's threads")
+
+    with pytest.raises(TargetDenied, match="kernel"):
+        processes.pause([ProcessKey(*two.key)])
+
+
+def test_nothing_to_pause_is_an_error():
+    """An empty task is a mistake of the caller, said in words."""
+    with pytest.raises(ActionError, match="no processes"):
+        processes.pause([])
+
+
+def test_resume_tolerates_those_that_ended_and_those_that_run(launch):
+    """Vanished and already resumed processes are told and are no error."""
+    root = launch(TREE)
+    until(lambda: len(tree_of(root)) == 5)
+    paused = processes.pause([root])
+    killed, by_hand = paused.keys[1], paused.keys[2]
+    os.kill(killed.pid, signal.SIGKILL)
+    os.kill(by_hand.pid, signal.SIGCONT)
+    until(lambda: states([killed]) <= {"Z"} and states([by_hand]) == {"S"})
+
+    resumed = processes.resume(paused)
+
+    assert (killed,) == resumed.gone
+    assert (by_hand,) == resumed.already_running
+    assert root == resumed.keys[-1]
+
+
+def test_a_pause_outlives_its_process(launch):
+    """Written down and read back, it resumes the very same processes."""
+    root = launch(TREE)
+    paused = processes.pause([root])
+
+    again = Paused.from_json(paused.to_json())
+
+    assert paused == again
+    processes.resume(again)
+    until(lambda: "T" not in states([root]))
+
+
+@pytest.mark.parametrize("value", [{}, {"keys": [[1]]}, {"keys": 5, "method": "sigstop"}])
+def test_a_damaged_record_of_a_pause_is_a_value_error(value):
+    """A journal that was cut or altered is told, never half believed."""
+    with pytest.raises(ValueError, match="no record of a pause"):
+        Paused.from_json(value)
+
+
+def test_psutil_pauses_and_resumes_the_same_tree(launch):
+    """The way of other systems does the same where it can be tried: here."""
+    root = launch(TREE)
+    until(lambda: len(tree_of(root)) == 5)
+    key = ProcessKey(root.pid, int(psutil.Process(root.pid).create_time() * 1e6))
+
+    paused = stop_psutil.pause([key], frozenset(), os.getuid(), 5.0)
+
+    assert {each.pid for each in tree_of(root)} == {each.pid for each in paused.keys}
+    until(lambda: {"T"} == states(tree_of(root)))
+    resumed = processes.resume(paused)
+    assert tuple(reversed(paused.keys)) == resumed.keys
+    until(lambda: "T" not in states(tree_of(root)))
+
+
+def test_psutil_refuses_itself_and_the_gone(launch):
+    """The same refusals as on Linux."""
+    me = psutil.Process()
+    mine = ProcessKey(me.pid, int(me.create_time() * 1e6))
+    root = launch(TREE)
+
+    with pytest.raises(TargetDenied):
+        stop_psutil.pause([mine], frozenset(), os.getuid(), 5.0)
+    with pytest.raises(TargetGone):
+        stop_psutil.pause([ProcessKey(root.pid, 1)], frozenset(), os.getuid(), 5.0)
+
+
+LAUNCHER = """
+import subprocess, sys, time
+kept = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                        start_new_session=True)
+worker = subprocess.Popen(["sleep", "600"])
+print("ready", flush=True)
+time.sleep(600)
+"""
+SHELL = """
+import os, pty, sys, time
+pid, terminal = pty.fork()
+if pid == 0:
+    os.execvp("sh", ARGV)
+os.write(terminal, b"sleep 600\\n")
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_another_task_below_is_left_running(launch):
+    """What a launcher started as a task of its own is not stopped with the launcher."""
+    root = launch(LAUNCHER)
+    until(lambda: len(tree_of(root)) == 3)
+    other = next(key for key in tree_of(root) if os.getsid(key.pid) == key.pid and key != root)
+
+    paused = processes.pause([root, other], others=[other])
+
+    assert {*tree_of(root)} - {other} == set(paused.keys)
+    assert "T" not in states([other])
+    assert other not in [key for key, _ in processes.family([root], others=[other])]
+    processes.resume(paused)
+
+
+@pytest.mark.parametrize(
+    ("argv", "stops"), [(["sh", "-i"], False), (["sh", "-c", "sleep 600; true"], True)]
+)
+def test_a_shell_that_somebody_types_in_goes_on(launch, argv, stops):
+    """`pipenv shell` and the like; a notebook's `!command` is stopped with its notebook."""
+    root = launch(SHELL.replace("ARGV", repr(argv)))
+    until(lambda: len(tree_below(root)) == 3)
+    inside = tree_below(root)[1:]
+
+    paused = processes.pause([root, inside[-1]])
+
+    assert ({root, *inside} if stops else {root}) == set(paused.keys)
+    assert stops == ("T" in states(inside))
+    processes.resume(paused)
+
+
+def tree_below(key: ProcessKey) -> list[ProcessKey]:
+    """All that descend from it, shells included."""
+    found = [key]
+    for parent in found:
+        found += [
+            ProcessKey(*stat.key)
+            for stat in map(read_stat, pids())
+            if stat is not None and stat.ppid == parent.pid
+        ]
+    return found
+
+
+THREADS = """
+import subprocess, threading, time
+for _ in range(3):
+    argv = ["sh", "-c", "sleep 600; true"]
+    threading.Thread(target=lambda argv=argv: subprocess.Popen(argv).wait()).start()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("program", "count"), [(TREE, 5), (THREADS, 7)])
+def test_the_kernels_list_of_children_and_all_of_proc_say_the_same(launch, program, count):
+    """Children of children, of sessions of their own, and of threads are in both."""
+    root = launch(program)
+    until(lambda: len(below(root)) == count)
+
+    found = {each.key for each in below(root, quick=True)}
+
+    assert {each.key for each in below(root)} == found
+
+
+def test_where_the_kernel_lists_no_children_all_of_proc_is_read(tmp_path):
+    """Kernels without CONFIG_PROC_CHILDREN: the child is found by its parent's pid."""
+    for pid, ppid in ((71, 1), (72, 71), (73, 1)):
+        (tmp_path / str(pid)).mkdir()
+        fields = [str(pid), "(python)", "S", str(ppid), *["0"] * 17, "500", *["0"] * 30]
+        (tmp_path / str(pid) / "stat").write_text(" ".join(fields))
+
+    found = descendants([(71, 500)], str(tmp_path), quick=True)
+
+    assert [71, 72] == [each.pid for each in found]
+
+
+def test_the_family_is_known_with_who_is_stopped_already(launch):
+    """What is written down before the first signal."""
+    root = launch(TREE)
+    until(lambda: len(tree_of(root)) == 5)
+    by_hand = tree_of(root)[1]
+    os.kill(by_hand.pid, signal.SIGSTOP)
+    until(lambda: {"T"} == states([by_hand]))
+
+    found = dict(processes.family([root]))
+
+    assert set(tree_of(root)) == set(found)
+    assert [by_hand] == [key for key, stopped in found.items() if stopped]
+
+
+def new_group(top: str, name: str = "watchdog-test-") -> Path:
+    """A control group of our own below this hierarchy: `unified` is v2, `freezer` is v1."""
+    folder = Path("/sys/fs/cgroup") / top / f"{name}{os.getpid()}"
+    try:
+        folder.mkdir()
+    except OSError as error:
+        pytest.skip(f"no group can be made here: {error}")
+    return folder
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize("top", ["unified", "freezer"])
+def test_a_task_alone_in_its_group_is_stopped_at_one_instant(launch, top):
+    """The freezer holds it while the signals are sent, and is open again afterwards."""
+    folder = new_group(top)
+    try:
+        root = launch(FORKS)
+        (folder / "cgroup.procs").write_text(str(root.pid))
+        until(lambda: len((folder / "cgroup.procs").read_text().split()) > 1)
+
+        paused = processes.pause([root])
+
+        assert "freezer" == paused.method
+        assert {each.state for each in below(root)} <= {"T", "Z"}
+        control, thawed = (
+            ("cgroup.freeze", "0") if top == "unified" else ("freezer.state", "THAWED")
+        )
+        assert thawed == (folder / control).read_text().strip()
+        processes.resume(paused)
+        until(lambda: "T" not in states([root]))
+    finally:
+        for pid in (folder / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):  # they live 20 ms
+                os.kill(int(pid), signal.SIGKILL)
+        until(lambda: removed(folder))
+
+
+class Group:
+    """A task alone in a control group that others freeze."""
+
+    def __init__(self, folder: Path, top: str, root: ProcessKey) -> None:
+        self.folder = folder
+        self.root = root
+        self._unified = top == "unified"
+        until(lambda: len(tree_of(root)) == 5)
+        for key in tree_of(root):
+            (folder / "cgroup.procs").write_text(str(key.pid))
+
+    def freeze(self) -> None:
+        self._write("1", "FROZEN")
+        until(lambda: self.frozen)
+
+    def thaw(self) -> None:
+        self._write("0", "THAWED")
+
+    @property
+    def frozen(self) -> bool:
+        if self._unified:
+            return "frozen 1" in (self.folder / "cgroup.events").read_text()
+        return "FROZEN" == (self.folder / "freezer.state").read_text().strip()
+
+    def _write(self, unified: str, freezer: str) -> None:
+        control, word = ("cgroup.freeze", unified) if self._unified else ("freezer.state", freezer)
+        (self.folder / control).write_text(word)
+
+
+@pytest.fixture(params=["unified", "freezer"])
+def grouped(request, launch):
+    """Make a group of that name, with a task in it."""
+    made = []
+
+    def make(name: str) -> Group:
+        folder = new_group(request.param, name)
+        made.append(folder)
+        made[-1] = Group(folder, request.param, launch(TREE))
+        return made[-1]
+
+    yield make
+    for each in made:
+        folder = each.folder if isinstance(each, Group) else each
+        if isinstance(each, Group):
+            each.thaw()  # frozen in v1 not even SIGKILL ends it
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        until(lambda folder=folder: removed(folder))
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize("name", [groups.PREFIX, "watchdog-test-"])
+def test_a_freeze_of_somebody_elses_outlasts_a_pause(grouped, name):
+    """An airbag at its limit, or a container that was paused: it stops once that is over."""
+    group = grouped(name)
+    group.freeze()
+
+    paused = processes.pause([group.root])
+
+    assert "sigstop" == paused.method
+    assert group.frozen
+    assert processes.stopping(group.root)
+    assert "T" not in states([group.root])
+    group.thaw()
+    until(lambda: {"T"} == states(paused.keys))
+    assert not processes.stopping(group.root)
+    processes.resume(paused)
+    until(lambda: "T" not in states(paused.keys))
+
+
+@pytest.mark.cgroup
+def test_what_had_stopped_and_was_frozen_then_is_resumed(grouped):
+    """An airbag is frozen again once its program has stopped: after both it runs."""
+    group = grouped(groups.PREFIX)
+    paused = processes.pause([group.root])
+    assert {"T"} == states(paused.keys)
+    group.freeze()
+
+    resumed = processes.resume(paused)
+
+    assert set(paused.keys) == set(resumed.keys)
+    assert group.frozen  # whoever froze it lets it go
+    group.thaw()
+    until(lambda: states(paused.keys) <= {"R", "S"})
+    assert set(paused.keys) <= set(tree_of(group.root))  # all of them, and nobody has ended
+
+
+@pytest.mark.cgroup
+def test_an_airbag_that_runs_is_paused_without_its_freezer(grouped):
+    """Its keeper may need that at the very same moment: at the limit."""
+    group = grouped(groups.PREFIX)
+
+    paused = processes.pause([group.root])
+
+    assert "sigstop" == paused.method
+    assert not group.frozen
+    assert {"T"} == states(paused.keys)
+    processes.resume(paused)
+
+
+@pytest.mark.cgroup
+def test_a_group_with_somebody_else_in_it_is_not_frozen(launch):
+    """Two tasks share a group: the other one never stops."""
+    folder = new_group("freezer")
+    try:
+        root, other = launch(TREE), launch(TREE)
+        for key in (root, other):
+            (folder / "cgroup.procs").write_text(str(key.pid))
+
+        paused = processes.pause([root])
+
+        assert "sigstop" == paused.method
+        assert "T" not in states([other])
+        processes.resume(paused)
+    finally:
+        for pid in (folder / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        until(lambda: removed(folder))
+
+
+def removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,316 @@
+"""What has to wait for another process is read beside the loop, which waits for nobody."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from sensor_trees import NOW_UNIX_S, Tree
+from support.waiting import until
+
+from watchdog_app.base.errors import Gone
+from watchdog_app.base.linux.cgroups import Layout
+from watchdog_app.base.linux.process import Stat
+from watchdog_app.base.threads import Background, Question
+from watchdog_app.core.model.machine import ProcessInfo, TaskKind
+from watchdog_app.machine.sensors.jupyter_servers import JupyterServers
+from watchdog_app.machine.sensors.process_files import read_argv
+from watchdog_app.machine.sensors.process_info import Describer, Description
+from watchdog_app.machine.sensors.process_table import ProcessTable
+
+PATIENCE_S = 0.005
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """What a read waits for that the kernel holds up."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def held(gate: threading.Event, answer: str = "late") -> Callable[[], str]:
+    """A read that comes when the gate is open."""
+
+    def job() -> str:
+        gate.wait()
+        return answer
+
+    return job
+
+
+def test_who_does_not_hurry_gets_every_answer_at_once():
+    """Without a patience: doctor, offline commands."""
+    background = Background()
+
+    assert [0, 1, 2] == [background.ask(Question(n, "all"), lambda n=n: n) for n in range(3)]
+    assert not background.arrived
+
+
+def test_an_answer_that_is_late_is_given_when_it_is_asked_for_again(gate):
+    """Once; it is read anew after that."""
+    background = Background(PATIENCE_S)
+    question = Question(1, "all")
+    first = background.ask(question, held(gate))
+    again = background.ask(question, held(gate, "another"))
+
+    gate.set()
+
+    assert (None, None) == (first, again)
+    until(lambda: background.arrived)
+    assert "late" == background.ask(question, held(gate, "another"))
+    until(lambda: "third" == background.ask(question, held(gate, "third")))
+
+
+def test_one_that_is_held_up_holds_up_no_other(gate):
+    """Up to three of them; whom the fourth holds up comes when one of them goes on."""
+    background = Background(PATIENCE_S)
+    for pid in range(3):
+        background.ask(Question(pid, "all"), held(gate))
+    other = Question(10, "all")
+
+    until(lambda: "at once" == background.ask(other, lambda: "at once"))
+
+    background.ask(Question(4, "all"), held(gate))
+    waits = background.ask(other, lambda: "at last")
+    gate.set()
+    assert waits is None
+    until(lambda: "at last" == background.ask(other, lambda: "at last"))
+
+
+def test_a_look_waits_for_all_of_them_together_no_longer_than_it_may(gate):
+    """Then it asks and does not wait, until the next look."""
+    background = Background(10.0)
+    background.over()
+
+    background.ask(Question(1, "all"), held(gate))  # takes the time of this look
+
+    assert background.spent
+    assert background.ask(Question(2, "all"), held(gate)) is None
+    background.over()
+    assert not background.spent
+
+
+def test_what_fails_fails_for_who_asked():
+    """As if it had been read in place."""
+
+    def fail() -> str:
+        raise Gone("process 1 has ended")
+
+    with pytest.raises(Gone, match="process 1"):
+        Background().ask(Question(1, "all"), fail)
+
+
+def test_answers_about_those_who_have_ended_are_not_kept(gate):
+    """However many come and go while the kernel holds us up."""
+    background = Background(PATIENCE_S)
+    for pid in range(100):
+        background.ask(Question(pid, "all"), held(gate))
+    background.keep({7})
+    background.forget(8)
+
+    gate.set()
+
+    until(lambda: "late" == background.ask(Question(7, "all"), held(gate)))
+    assert not background.arrived
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the threads in /proc")
+def test_no_thread_stays_when_nothing_is_left_to_read(gate):
+    """They end by themselves."""
+    before = len(os.listdir("/proc/self/task"))
+    background = Background(PATIENCE_S)
+    for pid in range(3):
+        background.ask(Question(pid, "all"), held(gate))
+
+    gate.set()
+
+    until(lambda: len(os.listdir("/proc/self/task")) <= before)
+
+
+class Held(Describer):
+    """Describes processes; of one, the command line cannot be read until a gate is open."""
+
+    def __init__(self, tree: Tree, pid: int, gate: threading.Event) -> None:
+        locator = Layout(())
+        super().__init__(str(tree.proc), locator, JupyterServers([], lambda _: False))
+        self._pid, self._gate = pid, gate
+        self.reads = 0
+
+    def describe(self, pid: int, stat: Stat, uid: int) -> Description:
+        """As it does when the kernel makes it wait."""
+        if pid == self._pid:
+            self.reads += 1
+            self._gate.wait()
+        return super().describe(pid, stat, uid)
+
+
+class Looks:
+    """Looks at a captured machine, at times of their own."""
+
+    def __init__(self, tree: Tree, pid: int, gate: threading.Event) -> None:
+        self.describer = Held(tree, pid, gate)
+        self.table = ProcessTable(str(tree.proc), self.describer, os.getuid(), 1, PATIENCE_S)
+
+    def at(self, now_mono_s: float) -> dict[int, ProcessInfo]:
+        """Who is watched, by pid."""
+        self.table.update(now_mono_s, NOW_UNIX_S)
+        self.table.sample(now_mono_s, NOW_UNIX_S, swap_in_use=False)
+        return {key.pid: info for key, info in self.table.infos.items()}
+
+
+@pytest.fixture
+def looks(tree: Tree, gate: threading.Event) -> Iterator[Looks]:
+    """Process 431 is a script of which the command line cannot be read."""
+    found = Looks(tree, 431, gate)
+    yield found
+    found.table.close()
+
+
+def test_a_look_goes_on_without_who_cannot_be_read(looks):
+    """The others are there at the next look at the latest; it is not asked twice."""
+    rest = {410, 420, 421, 432, 433, 440, 450, 471}
+
+    until(lambda: rest == set(looks.at(0.0)))
+    assert 1 == looks.describer.reads
+
+
+def test_who_could_not_be_read_is_described_as_soon_as_that_comes(looks, gate):
+    """As if it had been read in place."""
+    looks.at(0.0)
+    gate.set()
+
+    until(lambda: 431 in looks.at(1.0))
+    info = looks.at(1.0)[431]
+    assert (TaskKind.SCRIPT, "train.py") == (info.kind, info.name)
+    assert info.started_unix_s is not None
+
+
+def test_nobody_grows_unseen_for_longer_than_two_seconds(looks, gate):
+    """Then it is watched without a name, and gets that when it can be read."""
+    looks.at(0.0)
+    soon = looks.at(1.0)
+    nameless = looks.at(3.0)[431]
+    key = nameless.key
+    gate.set()
+
+    assert 431 not in soon
+    assert ((), TaskKind.PYTHON) == (nameless.argv, nameless.kind)
+    until(lambda: "train.py" == looks.at(4.0)[431].name)
+    assert key == looks.at(5.0)[431].key
+
+
+def test_who_ends_before_it_could_be_read_is_forgotten(looks, gate, tree):
+    """Also one that was watched without a name by then."""
+    looks.at(0.0)
+    looks.at(3.0)
+    shutil.rmtree(tree.proc / "431")
+
+    gone = looks.at(10.0)
+    gate.set()
+
+    assert 431 not in gone
+    assert 431 not in looks.at(12.0)
+
+
+# Copies the page tables of 100 MB again and again, under the lock of its memory map (dup_mmap), on
+# a processor that it hardly gets. Private: of what is shared no page table is copied.
+FORKS = """
+import mmap, os, sys
+held = mmap.mmap(-1, 100 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+held.madvise(mmap.MADV_NOHUGEPAGE)
+for at in range(0, len(held), 4096):
+    held[at] = 1
+print("ready", flush=True)
+sys.stdin.readline()
+os.sched_setaffinity(0, {int(sys.argv[1])})
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+while True:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+BUSY = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
+
+
+class CommandLine:
+    """Reads the command line of a process all the time, and tells when the kernel holds that up."""
+
+    def __init__(self, pid: int) -> None:
+        self.reads = 0
+        self.over = False
+        self._path = Path(f"/proc/{pid}/cmdline")
+        self._began = time.monotonic()
+        threading.Thread(target=self._run, daemon=True).start()
+
+    @property
+    def held_up(self) -> bool:
+        return time.monotonic() - self._began > 0.1
+
+    def _run(self) -> None:
+        with suppress(OSError):
+            while not self.over:
+                self._began = time.monotonic()
+                self._path.read_bytes()
+                self.reads += 1
+                time.sleep(0.001)
+
+
+@pytest.fixture
+def starved() -> Iterator[tuple[int, list[subprocess.Popen[bytes]]]]:
+    """A process that keeps the lock of its memory map for want of a processor, and who has that."""
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("takes Linux and two processors: one of them is kept from a process")
+    ours = os.sched_getaffinity(0)
+    cpu = max(ours)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    forks = subprocess.Popen([sys.executable, "-c", FORKS, str(cpu)], **pipes)
+    busy = []
+    try:
+        assert "ready" == forks.stdout.readline().strip()
+        busy = [subprocess.Popen([sys.executable, "-c", BUSY, str(cpu)]) for _ in range(2)]
+        os.sched_setaffinity(0, ours - {cpu})
+        forks.stdin.write("go\n")
+        forks.stdin.flush()
+        yield forks.pid, busy
+    finally:
+        os.sched_setaffinity(0, ours)
+        for process in (*busy, forks):
+            process.kill()
+            process.wait()
+        forks.stdin.close()
+        forks.stdout.close()
+
+
+def test_a_real_process_that_keeps_its_lock_holds_up_nobody(starved):
+    """Who asks for its command line goes on while the kernel holds up who reads it in place."""
+    pid, busy = starved
+    reader = CommandLine(pid)
+    background = Background(PATIENCE_S)
+    question = Question(pid, "words")
+
+    def asked_meanwhile() -> bool:
+        """Asked, and gone on with, within one read that the kernel holds up."""
+        if not reader.held_up:
+            return False
+        reads = reader.reads
+        answer = background.ask(question, lambda: read_argv("/proc", pid))
+        return answer is None and reads == reader.reads
+
+    try:
+        until(asked_meanwhile)
+        for process in busy:
+            process.kill()
+        until(lambda: FORKS in (background.ask(question, tuple) or ()))
+    finally:
+        reader.over = True

@@ -1,0 +1,141 @@
+"""Room for rescues, and disks that do not answer."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+
+from watchdog_app.core.model.machine import DiskSpace
+from watchdog_app.machine.sensors.disks import Disks
+
+
+def test_room_is_what_the_file_system_says(tmp_path):
+    """At the first look already; what is kept for root is not free."""
+    disks = Disks()
+    disks.add(str(tmp_path))
+
+    (found,) = disks.read(0.0)
+    disks.close()
+
+    assert shutil.disk_usage(tmp_path).total == found.total_bytes
+    assert 0 < found.free_bytes <= found.total_bytes
+    assert {} == disks.faults
+
+
+def test_folder_that_does_not_exist_yet_stands_where_its_parent_stands(tmp_path):
+    """The agent makes it at the first save."""
+    disks = Disks()
+    path = str(tmp_path / "a" / "b")
+    disks.add(path)
+
+    (found,) = disks.read(0.0)
+    disks.close()
+
+    assert (path, shutil.disk_usage(tmp_path).total) == (found.path, found.total_bytes)
+
+
+def _until_heard(disks: Disks, now_mono_s: float) -> tuple[DiskSpace, ...]:
+    """What is read once the thread has answered."""
+    time.sleep(0.05)
+    return disks.read(now_mono_s)
+
+
+def test_folder_that_cannot_be_read_is_a_fault_until_it_can():
+    """The others are still watched."""
+    broken = True
+
+    def ask(path: str) -> DiskSpace:
+        if broken and path == "/bad":
+            raise OSError(5, "Input/output error")
+        return DiskSpace(path, 1, 2)
+
+    disks = Disks(ask)
+    disks.add("/bad")
+    disks.add("/good")
+    disks.read(0.0)
+    first = _until_heard(disks, 0.1)
+    fault = disks.faults["/bad"]
+    broken = False
+    disks.read(10.0)
+    second = _until_heard(disks, 10.1)
+    disks.close()
+
+    assert ["/good"] == [disk.path for disk in first]
+    assert "Input/output error" in fault.message
+    assert fault.remedy
+    assert ["/bad", "/good"] == [disk.path for disk in second]
+    assert {} == disks.faults
+
+
+def test_fault_of_a_folder_ends_with_its_watch():
+    """Nobody cares any more."""
+
+    def ask(path: str) -> DiskSpace:
+        raise OSError(5, "Input/output error")
+
+    disks = Disks(ask)
+    disks.add("/bad")
+    disks.read(0.0)
+    _until_heard(disks, 0.1)
+    disks.remove("/bad")
+    disks.close()
+
+    assert {} == disks.faults
+
+
+def test_disk_that_does_not_answer_stalls_no_tick():
+    """A fault after some seconds; only the first look waits, for a tenth of a second."""
+    hold = threading.Event()
+
+    def ask(path: str) -> DiskSpace:
+        hold.wait(20)
+        return DiskSpace(path, 1, 2)
+
+    disks = Disks(ask)
+    disks.add("/net")
+    begun = time.monotonic()
+
+    found = [disks.read(float(second)) for second in range(30)]
+    elapsed_s = time.monotonic() - begun
+    fault = disks.faults["/net"]
+    hold.set()
+    after = _until_heard(disks, 30.0)
+    disks.close()
+
+    assert {()} == set(found)
+    assert elapsed_s < 5.0  # of the twenty that the disk takes
+    assert "does not answer" in fault.message
+    assert ["/net"] == [disk.path for disk in after]
+    assert {} == disks.faults
+
+
+def test_many_new_folders_on_a_slow_disk_hold_up_one_look_once():
+    """The wait for first answers is one for all, not one for each."""
+    answered: list[str] = []
+
+    def ask(path: str) -> DiskSpace:
+        time.sleep(0.09)
+        answered.append(path)
+        return DiskSpace(path, 1, 2)
+
+    disks = Disks(ask)
+    for number in range(20):
+        disks.add(f"/net/run{number}")
+
+    found = disks.read(0.0)
+    heard_meanwhile = len(answered)
+    disks.close()
+
+    assert len(found) < 20
+    assert heard_meanwhile < 20
+
+
+def test_no_disks_no_thread():
+    """Nothing to ask, nothing running."""
+    before = len(os.listdir("/proc/self/task"))
+
+    assert () == Disks().read(0.0)
+
+    assert before == len(os.listdir("/proc/self/task"))

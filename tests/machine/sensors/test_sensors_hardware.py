@@ -1,0 +1,310 @@
+"""Cards, heat and power at one look that waits for nobody."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import namedtuple
+from dataclasses import dataclass
+
+import pytest
+from device_trees import LAPTOP_CPU, DeviceTree
+from support.waiting import until
+
+from watchdog_app.core.model.hardware import Fan, Gpu, Hardware, Throttling
+from watchdog_app.core.model.machine import Fault
+from watchdog_app.machine.sensors.hardware import HardwareWatch, HeatAndPower
+from watchdog_app.machine.sensors.portable_hardware import PsutilReader, battery, fans, temperatures
+
+# As psutil names them.
+Shwtemp = namedtuple("shwtemp", "label current high critical")
+Sfan = namedtuple("sfan", "label current")
+Sbattery = namedtuple("sbattery", "percent secsleft power_plugged")
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """An empty /sys."""
+    return DeviceTree(tmp_path / "sys")
+
+
+@pytest.fixture
+def watch_of():
+    """Makes watches that are closed at the end."""
+    made = []
+
+    def make(*arguments, **options):
+        options.setdefault("first_wait_s", 20.0)
+        made.append(HardwareWatch(*arguments, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def threads():
+    """Those of ours."""
+    return len(os.listdir("/proc/self/task"))
+
+
+class Device:
+    """A device whose answers are made here; it hangs when told to."""
+
+    def __init__(self):
+        self.answers = threading.Event()
+        self.answers.set()
+        self.asked = []
+        self.answered = 0
+        self.error = None
+        self.closed = threading.Event()
+
+    def present(self):
+        return True
+
+    def read(self, now_mono_s):
+        self.asked.append(now_mono_s)
+        self.answers.wait(60.0)
+        self.answered += 1
+        if self.error is not None:
+            raise self.error
+        return HeatAndPower(fans=(Fan("cpu", 1000 + len(self.asked)),))
+
+    def close(self):
+        self.closed.set()
+
+
+@dataclass
+class Look:
+    gpus: tuple[Gpu, ...] = ()
+    read_mono_s: float | None = None
+    driver_version: str | None = None
+    faults: tuple[Fault, ...] = ()
+
+
+class Cards:
+    """Where the cards are read."""
+
+    def __init__(self, *looks):
+        self.looks = list(looks)
+        self.closed = False
+        self.busy = []
+
+    def read(self, now_mono_s, busy=False):
+        self.busy.append(busy)
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def close(self):
+        self.closed = True
+
+
+def test_all_that_a_laptop_shows_is_in_one_look(tree, watch_of):
+    """Heat, fans, battery, plug, power and counts."""
+    tree.hwmon(0, "coretemp", **LAPTOP_CPU)
+    tree.hwmon(1, "thinkpad", fan1_input=2500)
+    tree.supply("BAT0", type="Battery", status="Discharging", capacity=60)
+    tree.supply("AC", type="Mains", online=0)
+    tree.package(0, 5, constraint_0_name="long_term", constraint_0_power_limit_uw=15_000_000)
+    tree.throttled(0, 0, 0, of_package=3, of_core=4)
+    watch = watch_of(str(tree.root))
+
+    found = watch.read(100.0)
+
+    assert [61.0] == [t.celsius for t in found.temperatures]
+    assert (Fan("thinkpad fan 1", 2500),) == found.fans
+    assert [60.0] == [b.percent for b in found.batteries]
+    assert (False, 15.0, Throttling(7)) == (
+        found.on_mains,
+        found.cpu_power.limit_w,
+        found.cpu_throttling,
+    )
+    assert {} == watch.faults
+
+
+def test_a_machine_without_any_of_it_has_no_thread_and_no_fault(tree, watch_of):
+    """A virtual machine. Cooling devices are no sensors."""
+    tree.write("class/thermal/cooling_device0", type="Processor")
+    watch = watch_of(str(tree.root))
+    before = threads()
+
+    assert Hardware() == watch.read(0.0)
+    assert {} == watch.faults
+    assert before == threads()
+
+
+def test_sensors_that_appear_are_found(tree, watch_of):
+    """A driver that was loaded later: within a minute."""
+    watch = watch_of(str(tree.root))
+    before = watch.read(0.0)
+    tree.hwmon(0, "coretemp", **LAPTOP_CPU)
+
+    assert () == before.temperatures
+    assert () == watch.read(59.0).temperatures
+    assert 1 == len(watch.read(61.0).temperatures)
+
+
+def test_sensors_are_asked_every_two_seconds(watch_of):
+    """At ten looks a second as well; between them the last answer stands."""
+    device = Device()
+    watch = watch_of(reader=device)
+    for look in range(50):
+        watch.read(look / 10)
+        until(lambda: len(device.asked) == device.answered)
+        time.sleep(0.005)  # from the answer to the queue
+
+    assert [0.0, 2.0, 4.0] == device.asked
+
+
+def test_a_device_that_hangs_delays_nobody_and_is_said(watch_of):
+    """And it is read again as soon as it answers."""
+    device = Device()
+    watch = watch_of(reader=device, first_wait_s=0.01)
+    device.answers.clear()
+
+    begun = time.monotonic()
+    looks = [watch.read(float(second)) for second in range(16)]
+    took_s = time.monotonic() - begun
+
+    assert took_s < 5.0
+    assert [Hardware()] * 16 == looks
+    assert "not watched" in watch.faults["hardware"].message
+    assert [0.0] == device.asked
+    device.answers.set()
+    until(lambda: watch.read(20.0).fans)
+    assert {} == watch.faults
+
+
+def test_a_device_that_stops_answering_leaves_no_stale_figures(watch_of):
+    """Heat of a quarter of a minute ago is no heat."""
+    device = Device()
+    watch = watch_of(reader=device)
+    assert watch.read(0.0).fans
+    device.answers.clear()
+
+    kept = watch.read(10.0).fans
+    gone = watch.read(26.0).fans
+    device.answers.set()
+
+    assert kept
+    assert () == gone
+
+
+def test_a_reader_that_fails_is_a_fault_until_it_works(watch_of):
+    """Whatever a driver shows, the loop goes on."""
+    device = Device()
+    device.error = ValueError("what is this")
+    watch = watch_of(reader=device)
+    watch.read(0.0)
+    failed = dict(watch.faults)
+    device.error = None
+    until(lambda: watch.read(10.0 + len(device.asked)).fans)
+
+    assert "what is this" in failed["hardware"].message
+    assert {} == watch.faults
+
+
+def test_closing_ends_the_thread_and_closes_everything():
+    """Without waiting for a device that hangs."""
+    device, cards = Device(), Cards(Look())
+    watch = HardwareWatch(reader=device, gpu=cards, first_wait_s=20.0)
+    watch.read(0.0)
+
+    watch.close()
+
+    assert device.closed.wait(20.0)
+    assert cards.closed
+
+
+def test_cards_are_read_closely_for_as_long_as_somebody_asks(watch_of, tree):
+    """Whoever is on them: in a container the driver does not say."""
+    cards = Cards(Look())
+    watch = watch_of(str(tree.root), gpu=cards)
+
+    watch.read(1.0)
+    watch.cards_busy = True
+    watch.read(2.0)
+    watch.cards_busy = False
+    watch.read(3.0)
+
+    assert [False, True, False] == cards.busy
+
+
+def test_cards_stand_beside_heat(tree, watch_of):
+    """With the time of their reading, the driver, and their faults while these last."""
+    card = Gpu("GPU-0", 0, "card")
+    lost = Fault("gpu", "lost", None)
+    cards = Cards(Look((card,), 5.0, "580.95"), Look((card,), 6.0, "580.95", (lost,)), Look())
+    tree.hwmon(0, "coretemp", **LAPTOP_CPU)
+    watch = watch_of(str(tree.root), gpu=cards)
+
+    found = watch.read(5.5)
+    first = dict(watch.faults)
+    watch.read(6.5)
+    second = dict(watch.faults)
+    watch.read(7.5)
+
+    assert ((card,), 5.0, "580.95", 1) == (
+        found.gpus,
+        found.gpus_mono_s,
+        found.driver_version,
+        len(found.temperatures),
+    )
+    assert ({}, {"gpu": lost}, {}) == (first, second, watch.faults)
+
+
+def test_psutil_is_asked_where_there_is_no_sys(watch_of):
+    """On any machine: what it does not know has no answer."""
+    watch = watch_of(reader=PsutilReader())
+
+    found = watch.read(0.0)
+
+    assert isinstance(found, Hardware)
+    assert {} == watch.faults
+
+
+def test_psutils_hottest_processor_sensor_is_the_processor():
+    """Its critical is where it slows down; other chips are not believed."""
+    found = temperatures(
+        {
+            "coretemp": [
+                Shwtemp("Core 0", 60.0, 100.0, 100.0),
+                Shwtemp("Core 1", 65.0, 100.0, 100.0),
+                Shwtemp("Core 2", None, None, None),
+            ],
+            "nct6775": [Shwtemp("AUXTIN", 117.0, 80.0, 90.0)],
+            "cpu": [Shwtemp("", -128.0, None, None)],
+        }
+    )
+
+    assert [("CPU", 65.0, 100.0, True)] == [
+        (t.label, t.celsius, t.slowdown_c, t.is_cpu) for t in found
+    ]
+
+
+def test_psutils_fans_without_a_label_are_named_by_their_chip():
+    """And one that does not know its speed is left out."""
+    found = fans({"asus": [Sfan("", 900), Sfan("cpu", 0), Sfan("x", None), Sfan("y", 65535)]})
+
+    assert (Fan("asus fan 1", 900), Fan("cpu", 0)) == found
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (None, ((), None)),
+        (Sbattery(None, -1, None), ((), None)),
+        (Sbattery(255, -1, True), ((), None)),
+    ],
+)
+def test_no_battery_is_none(answer, expected):
+    """A desktop, or a driver that says 255."""
+    assert expected == battery(answer)
+
+
+@pytest.mark.parametrize(("plugged", "expected"), [(True, False), (False, True), (None, False)])
+def test_psutils_battery_is_drained_when_it_is_unplugged(plugged, expected):
+    """Unknown is not unplugged."""
+    ((found,), on_mains) = battery(Sbattery(41, 3600, plugged))
+
+    assert (41.0, expected, plugged) == (found.percent, found.discharging, on_mains)

@@ -1,0 +1,134 @@
+"""Memory groups of processes are read beside the loop, which never waits for the kernel's lock."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sensor_trees import NOW_UNIX_S, Tree, by_pid
+
+from watchdog_app.core.model.machine import Snapshot
+from watchdog_app.machine.sensors import memberships
+from watchdog_app.machine.sensors.machine import PATIENCE_S, Machine
+from watchdog_app.machine.sensors.memberships import Memberships
+
+
+def machine_of(tree: Tree) -> Machine:
+    """As the daemon makes it: a look waits a moment, and no longer."""
+    found = Machine(
+        proc=str(tree.proc),
+        cgroup_root=str(tree.groups),
+        shm=str(tree.shm),
+        runtime_dirs=[],
+        own_uid=os.getuid(),
+        patience_s=PATIENCE_S,
+    )
+    tree.machines.append(found)
+    return found
+
+
+class Looks:
+    """Looks at a machine, a second of its clock apart."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine, self.now = machine, 0.0
+
+    def until(self, seen: Callable[[Snapshot], bool]) -> Snapshot:
+        for _ in range(500):
+            self.now += 1.0
+            found = self.machine.sample(self.now, NOW_UNIX_S + self.now)
+            if seen(found):
+                return found
+            time.sleep(0.02)
+        raise AssertionError("never seen")
+
+
+def block(tree: Tree, pid: int) -> Path:
+    """From now on a read of its groups waits, as for the kernel's lock."""
+    path = tree.proc / str(pid) / "cgroup"
+    path.unlink()
+    os.mkfifo(path)
+    return path
+
+
+def stuck(snapshot: Snapshot) -> bool:
+    return memberships.SOURCE in [fault.source for fault in snapshot.faults]
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_read_that_blocks_holds_up_no_look_and_no_other_process(tree: Tree, from_the_start: bool):
+    looks = Looks(machine_of(tree))
+    os.mkdir(f"{tree.groups}/memory/elsewhere")
+    if not from_the_start:
+        looks.until(lambda seen: by_pid(seen)[431].cgroup is not None)
+    path = block(tree, 450)
+
+    faulty = looks.until(stuck)
+    tree.enter_group(431, "4:memory:/elsewhere")
+    moved = looks.until(lambda seen: str(by_pid(seen)[431].cgroup).endswith("elsewhere"))
+    path.with_name("plain").write_text("4:memory:/elsewhere\n")
+    with open(path, "w") as file:
+        file.write("4:memory:/elsewhere\n")
+        path.with_name("plain").rename(path)
+    healed = looks.until(lambda seen: not stuck(seen))
+
+    assert {420, 431, 450} <= {sample.key.pid for sample in faulty.processes}
+    assert stuck(moved)
+    assert f"{tree.groups}/memory/elsewhere" == by_pid(healed)[450].cgroup
+
+
+def test_a_glance_does_not_wait_for_a_read_that_blocks(tree: Tree):
+    looks = Looks(machine_of(tree))
+    looks.until(lambda seen: by_pid(seen)[450].cgroup is not None)
+    block(tree, 450)
+    began = time.monotonic()
+
+    for at in range(20):
+        looks.machine._processes.changed(looks.now + 4.0 * at)
+
+    assert time.monotonic() - began < 60
+
+
+def test_a_move_to_another_group_is_seen_by_the_look_a_second_later(tree: Tree):
+    """Of one that has long been watched, too."""
+    machine = tree.machine()
+    machine.sample(0.0, NOW_UNIX_S)
+    machine.sample(60.0, NOW_UNIX_S + 60)
+    tree.enter_group(431, "4:memory:/batch")
+
+    at_once = machine.sample(60.2, NOW_UNIX_S + 60.2)
+    later = machine.sample(61.0, NOW_UNIX_S + 61)
+
+    assert f"{tree.groups}/memory/batch" != by_pid(at_once)[431].cgroup
+    assert f"{tree.groups}/memory/batch" == by_pid(later)[431].cgroup
+
+
+def test_all_reads_that_block_take_no_more_than_four_threads(tmp_path: Path):
+    pids = range(100, 110)
+    for pid in pids:
+        (tmp_path / str(pid)).mkdir()
+        os.mkfifo(tmp_path / str(pid) / "cgroup")
+    before = len(os.listdir("/proc/self/task"))
+    reader = Memberships(str(tmp_path), PATIENCE_S)
+
+    found = [reader.read(pids, 2.0 * turn) for turn in range(30)]
+
+    assert not any(found)
+    assert reader.fault is not None
+    assert before + 4 >= len(os.listdir("/proc/self/task"))
+
+
+def test_one_thread_serves_all_looks(tmp_path: Path):
+    for pid in (1, 2):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "cgroup").write_text("4:memory:/a\n")
+    before = len(os.listdir("/proc/self/task"))
+    reader = Memberships(str(tmp_path))
+
+    found = [reader.read((1, 2), float(turn)) for turn in range(50)]
+
+    assert [{1: b"4:memory:/a\n", 2: b"4:memory:/a\n"}] * 50 == found
+    assert before + 1 >= len(os.listdir("/proc/self/task"))

@@ -1,0 +1,251 @@
+"""
+The blocking client: what the command line, the tray and the agents talk through.
+
+    with Client.connect() as daemon:
+        print(daemon.call("status")["host"])
+
+One thread at a time. Importing this costs what `socket` and `json` cost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from watchdog_app import __version__
+from watchdog_app.base import paths
+from watchdog_app.base.errors import (
+    DaemonFull,
+    DaemonNotRunning,
+    ProtocolError,
+    RequestError,
+    TaskNotFound,
+)
+from watchdog_app.client import messages, transport
+from watchdog_app.client.framing import LineDecoder, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+    from typing import Any, Self
+
+_CHUNK_BYTES = 65536
+_MOST_NOTIFICATIONS = 1000  # kept while an answer is awaited; the oldest is dropped
+
+_START = "Start it with: watchdog start"
+
+
+class Client:
+    """One connection to the daemon; open from `connect` to `close`."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        self._socket = connection
+        self._timeout_s = timeout_s
+        self._decoder = LineDecoder()
+        self._ready: deque[dict[str, Any]] = deque()  # read, not yet looked at
+        self._notices: deque[dict[str, Any]] = deque(maxlen=_MOST_NOTIFICATIONS)
+        self._last_id = 0
+        self.daemon_pid: int | None = None
+        self.daemon_version: str | None = None
+
+    @classmethod
+    def connect(cls, path: str | None = None, role: str = "cli", timeout_s: float = 5.0) -> Self:
+        """
+        A client that the daemon has greeted.
+
+        Args:
+            path: the socket; None: where this user's daemon listens.
+            role: "cli", "tray" or "agent".
+            timeout_s: for the connection and, later, for each answer.
+
+        Raises:
+            DaemonNotRunning: nobody listens.
+            RequestError: the daemon speaks another version of the protocol.
+            DaemonFull: it runs, and has no room for one more connection.
+            ProtocolError: whoever listens there belongs to another user, or does not answer.
+        """
+        where = path or paths.socket_path()
+        try:
+            connection = transport.connect(where, timeout_s)
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            raise DaemonNotRunning(f"The watchdog daemon is not running. {_START}") from error
+        except PermissionError as error:
+            raise ProtocolError(
+                f"The socket {where} belongs to another user. Unset WATCHDOG_RUNTIME_DIR "
+                "or let it name a folder of your own."
+            ) from error
+        except TimeoutError as error:
+            raise ProtocolError(
+                f"The watchdog daemon took no connection at {where} for {timeout_s:g} s; "
+                "it may be stopped or overloaded. Restart it: watchdog stop; watchdog start"
+            ) from error
+        except OSError as error:
+            raise DaemonNotRunning(
+                f"The watchdog daemon cannot be reached at {where}: {error}. {_START}"
+            ) from error
+        try:
+            _check_owner(connection, where)
+            client = cls(connection, timeout_s)
+            greeting = client._greet(role)
+        except BaseException:
+            connection.close()
+            raise
+        client.daemon_pid = greeting.get("pid")
+        client.daemon_version = greeting.get("version")
+        return client
+
+    def call(self, method: str, /, *, reply_timeout_s: float | None = None, **params: Any) -> Any:
+        """
+        The result of a request. Notifications that come in between are kept.
+
+        Args:
+            method: as in docs/protocol.md.
+            reply_timeout_s: for this answer alone; None: as given to `connect`.
+            params: the parameters of the method.
+
+        Raises:
+            TaskNotFound: no task, or more than one, answers to the name; see `candidates`.
+            RequestError: the daemon refused, and says why.
+            DaemonNotRunning: the connection ended before the answer.
+            ProtocolError: no answer in time, or nonsense.
+        """
+        self._last_id += 1
+        wanted = self._last_id
+        limit_s = self._timeout_s if reply_timeout_s is None else reply_timeout_s
+        end = time.monotonic() + limit_s
+        self._send(messages.request(wanted, method, params))
+        while True:
+            message = self._next(end)
+            if message is None:
+                raise ProtocolError(
+                    f"The daemon did not answer {method} within {limit_s:g} s. "
+                    "Look at what it wrote, or restart it: watchdog stop; watchdog start"
+                )
+            if "method" in message:
+                self._notices.append(message)
+            elif message.get("id") == wanted:
+                if "error" in message:
+                    raise _refusal(message["error"])
+                return message.get("result")
+            elif message.get("id") is None and "error" in message:
+                raise _Unheard(str(_refusal(message["error"])))
+            # Any other id: the answer to a request that was given up earlier.
+
+    def notify(self, method: str, /, **params: Any) -> None:
+        """
+        Send a message that gets no answer.
+
+        Raises:
+            DaemonNotRunning: the connection has ended.
+        """
+        self._send(messages.notification(method, params))
+
+    def notifications(self, timeout_s: float | None) -> Iterator[dict[str, Any]]:
+        """
+        Notifications as they come, `{"method", "params"}`; ends when none came for `timeout_s`.
+
+        Raises:
+            DaemonNotRunning: the connection ended.
+        """
+        while True:
+            if self._notices:
+                yield self._notices.popleft()
+                continue
+            end = None if timeout_s is None else time.monotonic() + timeout_s
+            message = self._next(end)
+            if message is None:
+                return
+            if "method" in message:
+                yield message
+
+    def fileno(self) -> int:
+        """For a selector: readable when something came."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """End the connection; may be called twice."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _greet(self, role: str) -> Any:
+        """The answer to our first request; one that has no room answers before it has read it."""
+        try:
+            try:
+                return self.call(
+                    "hello", protocol=messages.PROTOCOL_VERSION, role=role, version=__version__
+                )
+            except DaemonNotRunning:  # it was faster than our request: its words may lie here
+                message = self._next(time.monotonic())
+                if message is None or "error" not in message or message.get("id") is not None:
+                    raise
+                raise _Unheard(str(_refusal(message["error"]))) from None
+        except _Unheard as error:
+            raise DaemonFull(
+                f"The watchdog daemon runs but does not serve this command: {error}"
+            ) from error
+
+    def _send(self, message: dict[str, Any]) -> None:
+        line = encode(message)
+        try:
+            self._socket.settimeout(self._timeout_s)
+            self._socket.sendall(line)
+        except TimeoutError as error:
+            raise ProtocolError(
+                f"The daemon took nothing for {self._timeout_s:g} s; it may be stopped."
+            ) from error
+        except OSError as error:
+            raise _ended() from error
+
+    def _next(self, end_mono_s: float | None) -> dict[str, Any] | None:
+        """The next message, or None when `end_mono_s` has passed."""
+        while not self._ready:
+            left_s = None if end_mono_s is None else end_mono_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                # Zero would mean: do not block. Ask once more for what lies there already.
+                left_s = 0.0005
+            try:
+                self._socket.settimeout(left_s)
+                data = self._socket.recv(_CHUNK_BYTES)
+            except TimeoutError:
+                return None
+            except OSError as error:
+                raise _ended() from error
+            if not data:
+                raise _ended()
+            self._ready.extend(self._decoder.feed(data))
+        return self._ready.popleft()
+
+
+def _check_owner(connection: socket.socket, where: str) -> None:
+    owner = transport.peer(connection)
+    if not owner.trusted:  # a folder in /tmp can be made by anybody who comes first
+        raise ProtocolError(
+            f"Whoever listens at {where} is user {owner.uid}, neither you nor root; "
+            "nothing was said to it. Remove that folder or set WATCHDOG_RUNTIME_DIR."
+        )
+
+
+def _ended() -> DaemonNotRunning:
+    return DaemonNotRunning(f"The watchdog daemon has ended the connection. {_START}")
+
+
+class _Unheard(RequestError):
+    """The daemon said something that answers no request: it has not read ours."""
+
+
+def _refusal(body: Any) -> RequestError:
+    if not isinstance(body, dict):
+        return RequestError("The daemon refused and did not say why.")
+    message = str(body.get("message", "The daemon refused and did not say why."))
+    code = body.get("code", messages.REFUSED)
+    if code in (messages.NOT_FOUND, messages.SEVERAL_FIT):
+        data = body.get("data")
+        found = data.get("candidates", []) if isinstance(data, dict) else []
+        return TaskNotFound(message, code, tuple(found))
+    return RequestError(message, code if isinstance(code, int) else messages.REFUSED)

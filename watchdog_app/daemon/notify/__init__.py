@@ -1,0 +1,1 @@
+"""Notifications: which are shown, when, and by which channel."""

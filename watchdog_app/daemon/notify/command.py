@@ -1,0 +1,105 @@
+"""
+Notices by a command of the user's own: a mail, a message to a phone, a light.
+
+The command is a list of arguments and never goes through a shell: what a file
+is called can be no command. It gets the notice as one JSON object on standard
+input, and the same in variables named WATCHDOG_*.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from watchdog_app.base import children
+from watchdog_app.base.text.plain import plain
+from watchdog_app.core.model.decisions import Notification
+from watchdog_app.daemon.notify.channels import Delivery
+
+TIMEOUT_S = 10.0
+_TOLD = 300  # characters of what a failed command wrote
+
+
+class CommandNotifier:
+    """
+    Runs `argv` for each notice and waits for it.
+
+    Args:
+        argv: program and arguments; a `~` at the start of the program is the home folder.
+        timeout_s: after that it is ended, with everything that it started.
+        env: the environment that it gets besides WATCHDOG_*.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        timeout_s: float = TIMEOUT_S,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._argv = [os.path.expanduser(argv[0]), *argv[1:]]
+        self._timeout_s = timeout_s
+        self._env = os.environ if env is None else env
+
+    def notify(self, notice: Notification) -> Delivery:
+        """Run it; delivered when it ends with status 0 in time."""
+        # A file and not a pipe: what a program left running in the background still holds a pipe
+        # open, and reading it would wait for that program.
+        with tempfile.TemporaryFile() as output:
+            try:
+                process = subprocess.Popen(
+                    self._argv,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**self._env, **variables(notice)},
+                    start_new_session=True,
+                )
+            except (OSError, ValueError) as error:
+                return self._failed(f"it could not be started: {error}")
+            children.ordinary(process.pid)
+            try:
+                process.communicate(json.dumps(notice.to_json()).encode(), self._timeout_s)
+            except subprocess.TimeoutExpired:
+                _end(process)
+                return self._failed(f"it did not end within {self._timeout_s:g} s and was ended")
+            if process.returncode == 0:
+                return Delivery(True, "command", "")
+            output.seek(0)
+            said = plain(output.read(4 * _TOLD).decode("utf-8", "replace"), _TOLD)
+            return self._failed(f"it ended with status {process.returncode}: {said}")
+
+    def _failed(self, why: str) -> Delivery:
+        return Delivery(False, "command", f"{plain(self._argv[0], 100)} of notify.command: {why}")
+
+
+def variables(notice: Notification) -> dict[str, str]:
+    """The notice as environment variables; a NUL, which none can hold, is left out."""
+    values = {
+        "WATCHDOG_NOTICE": notice.id,
+        "WATCHDOG_INCIDENT": notice.incident,
+        "WATCHDOG_STAGE": notice.stage,
+        "WATCHDOG_URGENCY": notice.urgency,
+        "WATCHDOG_TITLE": notice.title,
+        "WATCHDOG_BODY": notice.body,
+        "WATCHDOG_TASK": "" if notice.task is None else str(notice.task),
+    }
+    return {
+        key: value.replace("\0", "").encode("utf-8", "replace").decode()
+        for key, value in values.items()
+    }
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End it and all of its session that did not leave the group."""
+    try:
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    except (ProcessLookupError, PermissionError):
+        pass  # it ended by itself in this moment, or runs as somebody else
+    process.wait()

@@ -1,0 +1,104 @@
+"""
+Notices on the desktop, by a child that lives for one of them.
+
+The libraries that speak to a desktop cost the daemon 12 MB and could hang or
+crash in it. So a helper is started for each notice, reads it as JSON on
+standard input, and answers with one line of JSON whether it was shown.
+
+It has ended when a button would be pressed: so there are none, and the text
+says what to type instead.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from watchdog_app.base import children
+from watchdog_app.core.model.decisions import Notification
+from watchdog_app.daemon.notify.channels import Delivery, to_type
+
+DEADLINE_S = 8.0
+# GNOME refuses more than about one a second (ExcessNotificationGeneration).
+_GAP_S = 1.0
+_MOST_REMEMBERED = 64
+
+
+class DesktopNotifier:
+    """
+    Shows notices on the desktop of this user's session. Thread-safe.
+
+    A later notice of the same incident and task takes the place of the earlier one on the screen.
+
+    Args:
+        deadline_s: a helper that takes longer is ended, and the notice counts as not shown.
+        env: environment of the helper; None: that of this process.
+        helper: command line of the helper.
+    """
+
+    def __init__(
+        self,
+        deadline_s: float = DEADLINE_S,
+        env: Mapping[str, str] | None = None,
+        helper: Sequence[str] = children.argv_of("watchdog_app.daemon.notify.desktop_helper"),
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._deadline_s = deadline_s
+        self._env = None if env is None else dict(env)
+        self._helper = list(helper)
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._last_mono_s: float | None = None
+        self._shown: dict[tuple[str, int | None], int] = {}
+
+    def notify(self, notice: Notification) -> Delivery:
+        """Show it; blocks up to the deadline, and a second more right after another one."""
+        with self._lock:
+            if self._last_mono_s is not None:
+                self._sleep(max(0.0, _GAP_S - (self._clock() - self._last_mono_s)))
+            place = (notice.incident, notice.task)
+            body = "\n".join([notice.body, *to_type(notice)])
+            request = {**notice.to_json(), "body": body, "replaces": self._shown.get(place, 0)}
+            answer = self._ask(request)
+            self._last_mono_s = self._clock()
+            number = answer.get("number")
+            if notice.incident and isinstance(number, int) and number > 0:
+                self._shown.pop(place, None)
+                while len(self._shown) >= _MOST_REMEMBERED:
+                    del self._shown[next(iter(self._shown))]
+                self._shown[place] = number
+        return Delivery(answer.get("delivered") is True, "desktop", str(answer.get("detail", "")))
+
+    def _ask(self, request: Mapping[str, object]) -> dict[str, object]:
+        """The helper's answer; a helper that gives none is an answer too."""
+        try:
+            done = subprocess.run(
+                self._helper,
+                input=json.dumps(request).encode(),
+                capture_output=True,
+                timeout=self._deadline_s,
+                env=self._env,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {
+                "detail": f"the desktop did not answer within {self._deadline_s:g} s; "
+                "the notice is in `watchdog history`"
+            }
+        except (OSError, ValueError) as error:
+            return {"detail": f"the helper for desktop notices could not be started: {error}"}
+        try:
+            answer = json.loads(done.stdout.splitlines()[-1])
+        except (ValueError, IndexError):
+            answer = None
+        if not isinstance(answer, dict):
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            last = said[-1][:200] if said else "it said nothing"
+            status = done.returncode
+            return {"detail": f"the helper for desktop notices failed (status {status}): {last}"}
+        return answer

@@ -1,0 +1,121 @@
+"""
+The helper that shows one notice on the desktop, run with `python -m`.
+
+Reads the notice as JSON on standard input; writes
+{"delivered": bool, "detail": str, "number": int} as the last line of standard
+output. `number` is the server's id of what is shown, 0 where there is none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+_APP = "watchdog"
+# Of a balloon on Windows (NOTIFYICONDATAW), in UTF-16 units; more is an error in plyer.
+_TITLE_UNITS = 63
+_BODY_UNITS = 255
+_BALLOON_S = 5  # plyer keeps this process that long: shorter than the daemon waits for it
+_FAILS_WITHIN_S = 1.0
+_HAS_DBUS: bool = sys.platform not in ("win32", "darwin")
+
+
+def main() -> int:
+    """Show the notice that stands on standard input."""
+    # Libraries write to standard output too; the answer must stay the last line of ours.
+    answer_fd = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        request = json.loads(sys.stdin.buffer.read())
+    except ValueError as error:
+        answer = _no(f"the notice could not be read: {error}")
+    else:
+        answer = show(request) if isinstance(request, dict) else _no("the notice is no object")
+    os.write(answer_fd, json.dumps(answer).encode() + b"\n")
+    return 0 if answer["delivered"] else 1
+
+
+def show(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Show a notice in the best way that this system has."""
+    if _HAS_DBUS:
+        try:
+            import dbus_fast  # noqa: F401 - whether it is there
+
+            from watchdog_app.daemon.notify.dbus_notifications import Unreachable, show_once
+        except ImportError:
+            return _by_plyer(request, certain=False)
+        try:
+            replaces = request.get("replaces")
+            number = show_once(
+                title=str(request.get("title", "")),
+                body=str(request.get("body", "")),
+                urgency=str(request.get("urgency", "normal")),
+                replaces=replaces if isinstance(replaces, int) and replaces > 0 else 0,
+            )
+        except Unreachable as error:
+            return _no(str(error))
+        return {"delivered": True, "detail": "", "number": number}
+    return _by_plyer(request, certain=True)
+
+
+def _by_plyer(request: Mapping[str, Any], certain: bool) -> dict[str, Any]:
+    """
+    Through plyer: Windows, macOS, and Linux without dbus-fast.
+
+    On Linux it hands the text to notify-send as arguments and cannot tell whether anything was
+    shown: the text must not look like an option, and the answer is no.
+    """
+    failed: list[str] = []
+    # plyer shows a balloon in a thread of its own, and what fails there is told to nobody.
+    threading.excepthook = lambda args: failed.append(_failure(args.exc_value))
+    before = set(threading.enumerate())
+    try:
+        from plyer import notification
+
+        notification.notify(
+            title=_cut(_no_option(str(request.get("title", ""))), _TITLE_UNITS),
+            message=_cut(_no_option(str(request.get("body", ""))), _BODY_UNITS),
+            app_name=_APP,
+            timeout=_BALLOON_S,
+        )
+    except Exception as error:
+        failed.append(_failure(error))
+    for thread in set(threading.enumerate()) - before:
+        thread.join(_FAILS_WITHIN_S)
+    if failed:
+        return _no(f"plyer could not show it: {failed[0]}")
+    if not certain:
+        return _no(
+            "it was handed to plyer, which cannot tell whether it was shown; "
+            "install dbus-fast to be sure"
+        )
+    return {"delivered": True, "detail": "", "number": 0}
+
+
+def _failure(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _cut(text: str, units: int) -> str:
+    """The beginning of a text that is too long, with an ellipsis."""
+    if len(text.encode("utf-16-le", "replace")) // 2 <= units:
+        return text
+    while len(text.encode("utf-16-le", "replace")) // 2 > units - 1:
+        text = text[:-1]
+    return f"{text.rstrip()}\u2026"
+
+
+def _no_option(text: str) -> str:
+    return f" {text}" if text.startswith("-") else text
+
+
+def _no(detail: str) -> dict[str, Any]:
+    return {"delivered": False, "detail": detail, "number": 0}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,271 @@
+"""Pause and resume by signal on Linux: pidfd first, then start time, then the signal."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Collection, Sequence
+from enum import Enum
+
+from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
+from watchdog_app.base.linux.process import (
+    Stat,
+    ancestors,
+    below_shell,
+    descendants,
+    owners,
+    read_stat,
+    stop_pending,
+)
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.machine.process_control.freezer import freeze, freezer_of
+from watchdog_app.machine.process_control.paused import Paused, Resumed
+
+# A parent stops before its children are looked up, so each round can only find what was forked
+# before: two rounds are the rule. A tree that still grows after this many forks faster than that.
+_ROUNDS = 20
+_SETTLE_S = 0.25  # a process in a system call stops when that returns; a disk write may take longer
+_POLL_S = 0.002
+
+
+class _Sent(Enum):
+    DONE = "done"
+    NOT_NEEDED = "not needed"  # stopped already, or running already
+    GONE = "gone"
+    DENIED = "denied"
+
+
+def pause(
+    members: Sequence[ProcessKey],
+    protected: Collection[int],
+    own_uid: int,
+    at_unix_s: float,
+    proc: str = "/proc",
+    *,
+    others: Collection[ProcessKey] = (),
+) -> Paused:
+    """See `processes.pause`."""
+    if not members:
+        raise ActionError("There is nothing to pause: the task has no processes.")
+    members = _own(members, others, proc)
+    untouchable = {0, 1, *protected, *ancestors(os.getpid(), proc)}
+    stop = _Stop(members, untouchable, own_uid, proc, others)
+    stop.check_root()
+    freezer, frozen = None, False
+    try:
+        stop.named()
+        freezer = freezer_of(members[0].pid, {each.pid for each in stop.tree()}, proc)
+        frozen = freezer is not None and freeze(freezer)
+        stop.all()
+    except BaseException:
+        for key in reversed(stop.stopped):  # nothing is left half done
+            _send(key, signal.SIGCONT, proc)
+        raise
+    finally:
+        if frozen and freezer is not None:
+            freezer.thaw()
+    if not stop.stopped and not stop.already:
+        raise _gone(members[0])
+    _settle(stop.stopped, proc)
+    return Paused(
+        keys=tuple(stop.stopped),
+        method="freezer" if frozen else "sigstop",
+        at_unix_s=at_unix_s,
+        already_stopped=tuple(stop.already),
+        skipped=tuple(stop.skipped),
+    )
+
+
+def family(
+    members: Sequence[ProcessKey], others: Collection[ProcessKey] = (), proc: str = "/proc"
+) -> list[tuple[ProcessKey, bool]]:
+    """See `processes.family`; it is read before the first signal, so nothing else is read."""
+    found = descendants(_pairs(_own(members, others, proc)), proc, _pairs(others), quick=True)
+    return [(ProcessKey(*each.key), each.state in "Tt") for each in found if not each.has_ended]
+
+
+def resume(paused: Paused, proc: str = "/proc") -> Resumed:
+    """See `processes.resume`."""
+    resumed: list[ProcessKey] = []
+    gone: list[ProcessKey] = []
+    running: list[ProcessKey] = []
+    denied: list[ProcessKey] = []
+    places = {
+        _Sent.DONE: resumed,
+        _Sent.GONE: gone,
+        _Sent.NOT_NEEDED: running,
+        _Sent.DENIED: denied,
+    }
+    for key in reversed(paused.keys):
+        places[_send(key, signal.SIGCONT, proc)].append(key)
+    if denied:
+        pids = " ".join(str(key.pid) for key in denied)
+        raise TargetDenied(
+            f"The system refused to resume process {pids}: it runs under another user by now. "
+            f"It stays paused. Resume it as that user with: kill -CONT {pids}"
+        )
+    return Resumed(tuple(resumed), tuple(gone), tuple(running))
+
+
+class _Stop:
+    """One pause in the making."""
+
+    def __init__(
+        self,
+        members: Sequence[ProcessKey],
+        untouchable: Collection[int],
+        own_uid: int,
+        proc: str,
+        others: Collection[ProcessKey],
+    ) -> None:
+        self._members = members
+        self._untouchable = untouchable
+        self._own_uid = own_uid
+        self._proc = proc
+        self._others = others
+        self.stopped: list[ProcessKey] = []  # in this order
+        self.already: list[ProcessKey] = []
+        self.skipped: list[ProcessKey] = []
+        self._seen: set[ProcessKey] = set()
+
+    def check_root(self) -> None:
+        """Raises TargetGone or TargetDenied where the task as a whole is not to be stopped."""
+        key = self._members[0]
+        root = _alive(key, self._proc)
+        if root is None:
+            raise _gone(key)
+        if key.pid in self._untouchable:
+            raise TargetDenied(
+                f"Process {key.pid} was not paused: watchdog runs in it or under it, and would "
+                "stop itself. Start watchdog outside of it, for example in a terminal of its own."
+            )
+        if root.is_kernel_thread:
+            raise TargetDenied(f"Process {key.pid} was not paused: it is a thread of the kernel.")
+        if owners(key.pid, self._proc) != {self._own_uid}:
+            raise TargetDenied(
+                f"Process {key.pid} was not paused: it belongs to another user. "
+                "Ask that user, or the administrator."
+            )
+
+    def tree(self) -> list[Stat]:
+        """Everyone alive who is named, descends from the named, or from who was stopped so far."""
+        # A stopped worker counts as a root: it stays in the tree when its parent ends and the
+        # kernel gives it another one.
+        roots = _pairs((*self._members, *self.stopped))
+        found = descendants(roots, self._proc, _pairs(self._others))
+        return [each for each in found if not each.has_ended]
+
+    def named(self) -> None:
+        """
+        Stop those that the caller knows, at once.
+
+        Reading all of /proc takes some milliseconds, in which a fast leak takes megabytes.
+        """
+        for key in self._members:
+            now = _alive(key, self._proc)
+            if now is not None:
+                self._stop(now)
+
+    def all(self) -> None:
+        """Stop parents before children, and look again until nobody new has appeared."""
+        for _ in range(_ROUNDS):
+            fresh = [each for each in self.tree() if ProcessKey(*each.key) not in self._seen]
+            if not fresh:
+                return
+            for each in fresh:
+                self._stop(each)
+
+    def _stop(self, each: Stat) -> None:
+        key = ProcessKey(*each.key)
+        self._seen.add(key)
+        if (
+            key.pid in self._untouchable
+            or each.is_kernel_thread
+            or owners(key.pid, self._proc) != {self._own_uid}
+        ):
+            self.skipped.append(key)
+            return
+        sent = _send(key, signal.SIGSTOP, self._proc)
+        if sent is _Sent.DONE:
+            self.stopped.append(key)
+        elif sent is _Sent.NOT_NEEDED:
+            self.already.append(key)
+        elif sent is _Sent.DENIED:
+            if key == self._members[0]:
+                raise TargetDenied(
+                    f"The system refused to pause process {key.pid}. "
+                    "A security module or a container keeps watchdog from signalling it."
+                )
+            self.skipped.append(key)
+
+
+def _pairs(keys: Collection[ProcessKey]) -> list[tuple[int, int]]:
+    return [(key.pid, key.start_time) for key in keys]
+
+
+def _alive(key: ProcessKey, proc: str) -> Stat | None:
+    """That very process as it is now; None: it has ended."""
+    stat = read_stat(key.pid, proc)
+    return None if stat is None or stat.start_ticks != key.start_time or stat.has_ended else stat
+
+
+def _own(
+    members: Sequence[ProcessKey], others: Collection[ProcessKey], proc: str
+) -> Sequence[ProcessKey]:
+    """Those that are not another task's root, nor what somebody typed in a shell of its own."""
+    root = members[0]
+    return [
+        root,
+        *(
+            key
+            for key in members[1:]
+            if key not in others and not below_shell(key.pid, root.pid, proc)
+        ),
+    ]
+
+
+def _send(key: ProcessKey, number: signal.Signals, proc: str) -> _Sent:
+    try:
+        descriptor = os.pidfd_open(key.pid)
+    except ProcessLookupError:
+        return _Sent.GONE
+    except OSError:
+        return _Sent.DENIED
+    try:
+        # Only now: the descriptor holds this very process, whatever its pid becomes later.
+        now = _alive(key, proc)
+        if now is None:
+            return _Sent.GONE
+        # A debugger may hold it (t): the signal counts when it lets go.
+        stopping = number == signal.SIGSTOP
+        # One that waits in the kernel (D) may be on its way to stop; and so shows who had stopped
+        # before his group was frozen (cgroup v1).
+        if stopping:
+            needed = now.state != "T"
+        else:
+            needed = now.state not in "RSI" or stop_pending(key.pid, proc)
+        if not needed:
+            return _Sent.NOT_NEEDED
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return _Sent.GONE
+    except PermissionError:
+        return _Sent.DENIED
+    finally:
+        os.close(descriptor)
+    return _Sent.DONE
+
+
+def _settle(keys: Sequence[ProcessKey], proc: str) -> None:
+    """Wait until all are seen to be stopped; one that sleeps in the disk stops when it wakes."""
+    deadline = time.monotonic() + _SETTLE_S
+    for key in keys:
+        while (now := _alive(key, proc)) is not None and now.state not in "Tt":
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+
+
+def _gone(key: ProcessKey) -> TargetGone:
+    return TargetGone(f"Process {key.pid} has ended; there is nothing to pause.")

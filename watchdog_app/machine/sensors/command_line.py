@@ -1,0 +1,277 @@
+"""
+What a Python process runs, told from its command line: pure, arguments to values.
+
+The grammar is that of python(1), "Command line and environment"; the programs
+known by name are those whose own name tells a user nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from watchdog_app.base import children
+from watchdog_app.base.text.plain import shortened
+from watchdog_app.core.model.machine import TaskKind
+from watchdog_app.machine.sensors.known_programs import (
+    CONSOLES,
+    KNOWN_FILES,
+    LAUNCHERS,
+    OWN_COMMANDS,
+    SERVERS,
+)
+from watchdog_app.machine.sensors.notebooks import LONGEST_PATH
+
+# Options of the interpreter that take the next argument when their value does not follow at once.
+_WITH_VALUE = "WX"
+_INTERPRETER = re.compile(r"\.?(python|pypy|graalpy)", re.IGNORECASE)
+
+_OWN_PACKAGE = "watchdog_app"
+# Of it, what is run by its path: a keeper of an airbag takes no time to look for packages.
+_OWN_SCRIPTS = tuple(f"{_OWN_PACKAGE}/{each}" for each in ("__main__.py", "airbag/keep.py"))
+_CONNECTION = re.compile(r"--?f|--(?:[A-Za-z]+\.)?connection[-_]file")
+_KERNEL_FILE = re.compile(r"kernel-.+\.json")
+_LONGEST_FILE_NAME = 255
+# One more than a path can have: what was cut is taken for none.
+_LONGEST_WORD = LONGEST_PATH + 1
+_MOST_CHARS = 4 * LONGEST_PATH  # of all words
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a command line says: enough to name the process, before anything else is read."""
+
+    kind: TaskKind
+    name: str
+    script: str | None = None  # as it was given: perhaps relative to the working directory
+    notebook: str | None = None  # likewise
+    connection_file: str | None = None  # of a kernel, as it was given
+    own: bool = False  # watchdog itself: never a task
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What the interpreter was told to run, and the arguments after it."""
+
+    how: str  # "script", "module", "code", "stdin", "nothing", "title"
+    what: str
+    rest: tuple[str, ...] = ()
+
+
+def kept(argv: Iterable[str]) -> tuple[str, ...]:
+    """
+    As much of a command line as is of use.
+
+    A process may write what it likes over its own, and that is held for as long as it lives.
+    """
+    words: list[str] = []
+    left = _MOST_CHARS
+    for word in argv:
+        part = word[:_LONGEST_WORD]
+        left -= len(part) + 1
+        if left < 0:
+            break
+        words.append(part)
+    return tuple(words)
+
+
+def is_interpreter(path: str) -> bool:
+    """Whether a path is that of a Python interpreter, by its file name: python3.11, pypy3, ..."""
+    return _INTERPRETER.match(os.path.basename(path)) is not None
+
+
+def _target(argv: Sequence[str]) -> _Target:
+    """What an interpreter with these arguments runs."""
+    if len(argv) == 1 and not is_interpreter(argv[0]):
+        return _Target("title", argv[0])  # setproctitle writes one string over all arguments
+    index = 1
+    while index < len(argv):
+        argument = argv[index]
+        index += 1
+        if argument == "-":
+            return _Target("stdin", "-", tuple(argv[index:]))
+        if not argument.startswith("-"):
+            return _Target("script", argument, tuple(argv[index:]))
+        if argument.startswith("--"):
+            index += argument == "--check-hash-based-pycs"
+            continue
+        for place, letter in enumerate(argument[1:], start=2):
+            value = argument[place:]
+            if letter in "cm":
+                if not value:
+                    value = argv[index] if index < len(argv) else ""
+                    index += 1
+                how = "module" if letter == "m" else "code"
+                return _Target(how, value, tuple(argv[index:]))
+            if letter in _WITH_VALUE:
+                index += not value
+                break
+    return _Target("nothing", "")
+
+
+def _connection_file(argv: Sequence[str]) -> str | None:
+    """Value of the last connection file option in any of its spellings; None: there is none."""
+    found = None
+    for index, argument in enumerate(argv):
+        option, equals, value = argument.partition("=")
+        if _CONNECTION.fullmatch(option):
+            if equals:
+                found = value
+            elif index + 1 < len(argv):
+                found = argv[index + 1]
+        elif argument.startswith("-f") and argument.endswith(".json"):
+            found = argument[2:]
+    return found
+
+
+def kernel_id(connection_file: str) -> str | None:
+    """Jupyter's id of the kernel, of its connection file's name; None: the name holds none."""
+    name = os.path.basename(connection_file)
+    # One that is too long for a file is none.
+    fits = len(name) <= _LONGEST_FILE_NAME and _KERNEL_FILE.fullmatch(name)
+    return name[7:-5] if fits else None
+
+
+def is_spyder_kernel(argv: Sequence[str]) -> bool:
+    """Whether a command line starts the kernel behind one of Spyder's consoles."""
+    return _target(argv).what.startswith("spyder_kernels")
+
+
+def notebook_arguments(argv: Sequence[str]) -> tuple[str, ...]:
+    """Notebooks that a command line names: `papermill in.ipynb out.ipynb` runs the first."""
+    found = tuple(part for part in argv if part.endswith(".ipynb") and not part.startswith("-"))
+    runs_one = any(os.path.basename(part) == "papermill" for part in argv[:3])
+    return found[:1] if runs_one else found
+
+
+def identify(argv: Sequence[str], exe: str | None = None) -> Program:
+    """
+    What a Python process runs.
+
+    Args:
+        argv: its command line; empty when it cannot be read.
+        exe: its executable, for a program that holds an interpreter without being one.
+    """
+    program = _identified(argv, exe)
+    return replace(program, name=shortened(program.name))
+
+
+def _identified(argv: Sequence[str], exe: str | None) -> Program:
+    if not argv:
+        return Program(TaskKind.PYTHON, os.path.basename(exe or "python"))
+    target = _target(argv)
+    base = os.path.basename(target.what.rstrip("/"))
+    program = _own(target, base) or _own_frozen(argv, exe) or _kernel(argv, target, base)
+    if program is not None:
+        return program
+    if exe is not None and not is_interpreter(exe) and not is_interpreter(argv[0]):
+        return Program(TaskKind.PYTHON, os.path.basename(exe))  # frozen: it has no script
+    match target.how:
+        case "script":
+            return _script(target, base)
+        case "module":
+            return _module(target)
+        case "code":
+            return Program(TaskKind.PYTHON, _code_name(target.what))
+        case "title":
+            return Program(TaskKind.PYTHON, target.what)
+        case "stdin":
+            return Program(TaskKind.PYTHON, "python -")
+    return Program(TaskKind.PYTHON, "python")
+
+
+def _own(target: _Target, base: str) -> Program | None:
+    package, _, inner = target.what.partition(".")
+    if target.how == "module" and package == _OWN_PACKAGE:
+        # The demonstration's training is a training like any other.
+        own = not inner.startswith("demo.")
+        return Program(TaskKind.MODULE, target.what, own=True) if own else None
+    if target.how == "script":
+        # The installed command, not a script of the user's that bears the same name.
+        command = next((part for part in target.rest if not part.startswith("-")), None)
+        folder = os.path.basename(os.path.dirname(target.what))
+        if base in ("watchdog", "watchdog.exe", "watchdog-script.py") and (
+            command in OWN_COMMANDS or (command is None and folder in ("bin", "Scripts"))
+        ):
+            return Program(TaskKind.SCRIPT, "watchdog", script=target.what, own=True)
+        if base == _OWN_PACKAGE or target.what.endswith(_OWN_SCRIPTS):
+            return Program(TaskKind.SCRIPT, "watchdog", script=target.what, own=True)
+    return None
+
+
+def _own_frozen(argv: Sequence[str], exe: str | None) -> Program | None:
+    """Watchdog made into one program by PyInstaller, and the children that it runs."""
+    name = os.path.basename(exe or "").lower()
+    word = argv[1] if len(argv) > 1 else ""
+    if name in ("watchdog", "watchdog.exe") and word in (children.CHILD, *OWN_COMMANDS):
+        return Program(TaskKind.SCRIPT, "watchdog", script=argv[0], own=True)
+    return None
+
+
+def _kernel(argv: Sequence[str], target: _Target, base: str) -> Program | None:
+    connection = _connection_file(argv)
+    # -f is an option of many programs: the file's name or the program's must speak of a kernel.
+    named_kernel = target.how in ("script", "module") and "kernel" in target.what.lower()
+    if connection is not None and (named_kernel or kernel_id(connection)):
+        return Program(TaskKind.KERNEL, "kernel", connection_file=connection)
+    subcommand = target.rest[0] if target.rest else ""
+    if base in ("ipython", "ipython3", "IPython") and subcommand == "kernel":
+        return Program(TaskKind.KERNEL, "kernel")
+    if target.how == "module" and target.what in ("ipykernel_launcher", "ipykernel"):
+        return Program(TaskKind.KERNEL, "kernel")
+    return None
+
+
+def _script(target: _Target, base: str) -> Program:
+    if base == "__main__.py":
+        base = "/".join(target.what.split("/")[-2:])  # the folder tells more
+    if not base.endswith(".py") or base in KNOWN_FILES:
+        program = _known(base.removesuffix(".py"), target.rest)
+        if program is not None:
+            return program
+    return Program(TaskKind.SCRIPT, base or target.what, script=target.what)
+
+
+def _module(target: _Target) -> Program:
+    program = _known(target.what, target.rest)
+    return program or Program(TaskKind.MODULE, target.what or "python -m")
+
+
+def _known(name: str, rest: Sequence[str]) -> Program | None:
+    """A program known by its name, started as a script or as a module alike."""
+    word = name.lower()
+    subcommand = next((part for part in rest if not part.startswith("-")), "")
+    if word == "jupyter" and subcommand:
+        word = f"jupyter-{subcommand}"
+    if word in SERVERS:
+        return Program(TaskKind.SERVER, word)
+    if word in CONSOLES:
+        return Program(TaskKind.CONSOLE, word)
+    if word == "marimo":
+        book = next((part for part in rest if part.endswith((".py", ".md"))), None)
+        if book is not None:
+            return Program(TaskKind.NOTEBOOK, os.path.basename(book), notebook=book)
+        return Program(TaskKind.SERVER, "marimo")
+    if word in LAUNCHERS:
+        script = next((part for part in rest if part.endswith(".py")), None)
+        if script is not None:
+            return Program(TaskKind.SCRIPT, os.path.basename(script), script=script)
+        if word in ("ipython", "ipython3"):
+            return Program(TaskKind.CONSOLE, "ipython")
+    return None
+
+
+def _code_name(code: str) -> str:
+    """A few words for `python -c`; the workers of multiprocessing by what they are."""
+    for mark, name in (
+        ("multiprocessing.spawn import", "multiprocessing worker"),
+        ("multiprocessing.forkserver import", "multiprocessing fork server"),
+        ("multiprocessing.resource_tracker import", "multiprocessing resource tracker"),
+        ("multiprocessing.semaphore_tracker import", "multiprocessing semaphore tracker"),
+    ):
+        if mark in code:
+            return name
+    words = " ".join(code.split())
+    return f"python -c {words[:39]}…" if len(words) > 40 else f"python -c {words}"

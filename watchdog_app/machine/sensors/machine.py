@@ -1,0 +1,293 @@
+"""
+The machine, looked at once a tick: one consistent snapshot of everything that is watched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from watchdog_app.base.errors import Gone, SensorError
+from watchdog_app.base.linux.cgroups import Layout
+from watchdog_app.base.linux.files import read_bytes
+from watchdog_app.core.model.machine import (
+    CgroupMemory,
+    DiskSpace,
+    Fault,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+)
+from watchdog_app.core.policy.glance import Glance, Rest
+from watchdog_app.machine.gpu import Gpus
+from watchdog_app.machine.sensors.cgroups import GroupReader
+from watchdog_app.machine.sensors.disks import Disks
+from watchdog_app.machine.sensors.hardware import HardwareWatch
+from watchdog_app.machine.sensors.host import HostReader
+from watchdog_app.machine.sensors.jupyter_servers import JupyterServers
+from watchdog_app.machine.sensors.newcomers import tells_pids
+from watchdog_app.machine.sensors.process_info import Describer
+from watchdog_app.machine.sensors.process_table import ProcessTable
+from watchdog_app.machine.sensors.stillness import Stillness
+from watchdog_app.machine.sensors.strangers import Strangers
+
+# Of who looks at fixed times: most processes answer within 0.5 ms.
+PATIENCE_S = 0.005
+
+
+class MachineFace(Protocol):
+    """What every machine offers, whatever the operating system."""
+
+    can_glance: bool  # whether `glance` ever has an answer here
+
+    def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
+        """One look at everything."""
+
+    @property
+    def served(self) -> bool:
+        """A Jupyter server is known to serve one of the kernels."""
+
+    def glance(self, rest: Rest, now_mono_s: float) -> Glance | None:
+        """The few figures that tell whether a full look is needed; None: they do not do here."""
+
+    def still(self, rest: Rest, now_mono_s: float) -> bool:
+        """Whether nothing at all has happened, so that not even a glance is needed."""
+
+    def stirred(self) -> None:
+        """A glance has seen something move: whoever may have changed is asked at the next look."""
+
+    def review(self, key: ProcessKey) -> None:
+        """Much depends on this process: the next look shows the limits that it has then."""
+
+    def alive(self, key: ProcessKey) -> bool:
+        """Whether that very process still runs."""
+
+    def read_process(self, key: ProcessKey) -> ProcessSample:
+        """One process now. Raises Gone."""
+
+    def add_disk(self, path: str) -> None:
+        """Watch the file system that holds a folder."""
+
+    def remove_disk(self, path: str) -> None:
+        """Watch it no longer."""
+
+    def follow_cards(self, closely: bool) -> None:
+        """Read the graphics cards each second, whoever is on them; or as seldom as usual."""
+
+    def close(self) -> None:
+        """Give back what is held open."""
+
+
+class Machine:
+    """
+    A Linux machine, read through /proc and the cgroup file systems.
+
+    Not for several threads at once. Faults are those in force: one record a
+    source, in every snapshot until the cause is gone.
+    """
+
+    def __init__(
+        self,
+        proc: str = "/proc",
+        cgroup_root: str = "/sys/fs/cgroup",
+        shm: str = "/dev/shm",  # noqa: S108 - the very mount that is watched
+        runtime_dirs: Sequence[str] | None = None,
+        own_uid: int | None = None,
+        *,
+        hardware: HardwareWatch | None = None,
+        patience_s: float | None = None,
+    ) -> None:
+        """
+        Args:
+            proc: where the proc file system is mounted.
+            cgroup_root: what stands for /sys/fs/cgroup.
+            shm: the shared memory file system.
+            runtime_dirs: Jupyter's runtime folders besides those that kernels name;
+                None: the usual ones of this user.
+            own_uid: whose processes are watched; 0: everybody's. None: this process's user.
+            hardware: cards, heat and power; closed with this. None: heat and power of /sys.
+            patience_s: how long a look waits for one process whose memory map is locked; None:
+                until it is not.
+        """
+        try:
+            mountinfo = read_bytes(f"{proc}/self/mountinfo", 1 << 20)
+        except SensorError:
+            mountinfo = b""
+        # Of another /proc nothing tells cheaply that a process has begun.
+        self.can_glance = tells_pids(proc)
+        self._swap_in_use = False
+        self._host = HostReader(proc, shm)
+        self._servers = JupyterServers(runtime_dirs, lambda pid: os.path.exists(f"{proc}/{pid}"))
+        layout = Layout.discover(mountinfo, cgroup_root)
+        self._processes = ProcessTable(
+            proc,
+            Describer(proc, layout, self._servers),
+            os.getuid() if own_uid is None else own_uid,
+            os.getpid(),
+            patience_s,
+        )
+        self._groups = GroupReader(layout)
+        self._strangers = Strangers(proc)
+        self._stillness = Stillness(
+            proc, self._processes.glance, self._groups.may_have_changed, self._processes.changed
+        )
+        # Bound once: it is asked for every few seconds, from cold caches.
+        self.still = self._stillness.holds
+        self._disks = Disks()
+        self._hardware = HardwareWatch() if hardware is None else hardware
+
+    def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
+        """
+        One look at the machine: only the watched processes are read, by two files each.
+
+        Raises:
+            SensorError: the machine's memory cannot be read: there is nothing to watch by.
+        """
+        host = self._host.read()
+        self._swap_in_use = host.swap_free_bytes < host.swap_total_bytes
+        processes = self._processes
+        processes.update(now_mono_s, now_unix_s)
+        if self._servers.look(processes.kernels, now_mono_s, processes.notebooks):
+            processes.rename(self._servers.moved)
+        samples = processes.sample(now_mono_s, now_unix_s, swap_in_use=self._swap_in_use)
+        infos = processes.infos
+        groups: tuple[CgroupMemory, ...] = self._groups.read(
+            {info.cgroup for info in infos.values() if info.cgroup is not None}, now_mono_s
+        )
+        watched = {sample.key.pid for sample in samples}
+        groups = self._strangers.complete(groups, watched, now_mono_s)
+        disks: tuple[DiskSpace, ...] = self._disks.read(now_mono_s)
+        hardware = self._hardware.read(now_mono_s)
+        return Snapshot(
+            mono_s=now_mono_s,
+            unix_s=now_unix_s,
+            host=host,
+            processes=samples,
+            cgroups=groups,
+            disks=disks,
+            faults=self._faults(),
+            infos=infos,
+            hardware=hardware,
+        )
+
+    @property
+    def served(self) -> bool:
+        """A Jupyter server is known to serve one of the kernels."""
+        return self._servers.known
+
+    def glance(self, rest: Rest, now_mono_s: float) -> Glance | None:
+        """
+        The few figures that tell whether a full look is needed: mostly two files, kept open.
+
+        None where they cannot be had: an emulated /proc, a file that fails for a moment.
+        """
+        try:
+            host = self._host.glance(shm=rest.asks_shm)
+            newcomers = self._processes.glance(now_mono_s)
+            turned_up, self._stillness.turned_up = self._stillness.turned_up, False
+            changed = self._groups.limits_changed(now_mono_s) or turned_up
+            changed = changed or self._processes.changed(now_mono_s)
+            if rest.ram_alone:
+                return Glance(now_mono_s, *host, newcomers, changed)
+            return Glance(
+                now_mono_s,
+                *host,
+                newcomers,
+                changed,
+                self._groups.glance(rest.groups),
+                {pid: self._processes.address_space(pid) for pid in rest.spaces},
+            )
+        except (SensorError, OSError, ValueError):
+            return None
+
+    def stirred(self) -> None:
+        """A glance has seen something move: whoever may have changed is asked at the next look."""
+        self._processes.stirred()
+
+    def review(self, key: ProcessKey) -> None:
+        """Much depends on this process: the next look shows the limits that it has then."""
+        self._processes.review(key)
+        self._groups.review()
+
+    def alive(self, key: ProcessKey) -> bool:
+        """Whether that very process still runs; a zombie does not."""
+        try:
+            self.read_process(key)
+        except Gone:
+            return False
+        except SensorError:
+            return True  # it is there and may not be read
+        return True
+
+    def read_process(self, key: ProcessKey) -> ProcessSample:
+        """
+        One process now, watched or not.
+
+        Raises:
+            Gone: it has ended, is a zombie, or its pid belongs to another process.
+        """
+        return self._processes.read(key, swap_in_use=self._swap_in_use)
+
+    def add_disk(self, path: str) -> None:
+        """Watch the file system that holds a folder, whether the folder exists yet or not."""
+        self._disks.add(path)
+
+    def remove_disk(self, path: str) -> None:
+        """Watch it no longer; nothing happens when it is not watched."""
+        self._disks.remove(path)
+
+    def follow_cards(self, closely: bool) -> None:
+        """
+        Read the cards each second, or as seldom as usual.
+
+        Where the driver does not say who computes (containers, WSL) nothing else tells that
+        a card is filling up.
+        """
+        self._hardware.cards_busy = closely
+
+    def _faults(self) -> tuple[Fault, ...]:
+        sources = (
+            self._host.faults,
+            self._processes.faults,
+            self._disks.faults,
+            self._hardware.faults,
+        )
+        return tuple(fault for faults in sources for fault in faults.values())
+
+    def close(self) -> None:
+        """Give back the descriptors and the helper thread."""
+        self._servers.close()
+        self._disks.close()
+        self._hardware.close()
+        self._processes.close()
+        self._groups.close()
+        self._stillness.close()
+        self._host.close()
+
+
+def open_machine(
+    own_uid: int | None = None,
+    runtime_dirs: Sequence[str] | None = None,
+    platform: str = sys.platform,
+    *,
+    patience_s: float | None = None,
+) -> MachineFace:
+    """
+    The machine that we run on: /proc, /sys and its cards on Linux, psutil elsewhere.
+
+    Args:
+        own_uid: whose processes are watched; None: this process's user.
+        runtime_dirs: Jupyter's, besides those that kernels name.
+        platform: as `sys.platform`.
+        patience_s: as of `Machine`.
+    """
+    if platform == "linux":
+        hardware = HardwareWatch(gpu=Gpus())
+        return Machine(
+            own_uid=own_uid, runtime_dirs=runtime_dirs, hardware=hardware, patience_s=patience_s
+        )
+    from watchdog_app.machine.sensors.portable import PortableMachine
+
+    return PortableMachine(own_uid=own_uid, runtime_dirs=runtime_dirs)
