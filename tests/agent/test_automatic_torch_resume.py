@@ -8,8 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from watchdog_app.agent.found import automatic, automatic_lines
+from watchdog_app.agent.saving import chapters
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -95,3 +99,29 @@ def test_a_training_says_once_where_it_is_saved(trained: Path):
     # On a slow machine the uninterrupted trainings take long enough to be met as well.
     assert len(DONE) <= met <= 2 * len(DONE)
     assert len(DONE) == sum("When this program is run again" in line for line in said)
+
+
+def test_a_loop_without_a_loader_claims_no_epoch(trained: Path):
+    """Its epoch is not known; saving and resuming say so."""
+    said = (trained / "said.txt").read_text().splitlines()
+    saved = [line for line in said if "When this program is run again" in line]
+    resumed = [line for line in said if "going on from" in line]
+
+    assert len(DONE) - 1 == sum(", epoch " in line for line in saved)
+    assert 1 == sum("epoch not known: the epochs begin at 1" in line for line in resumed)
+
+
+def test_the_newest_of_several_waiting_rescues_is_offered(tmp_path: Path, monkeypatch):
+    """Also where a second run was killed and lies in the folder beside."""
+    first, second = tmp_path / "train.py", tmp_path / "train.py-2"
+    waits = {
+        str(first): automatic_lines.Waiting("first", 5, None, 100.0, None),
+        str(second): automatic_lines.Waiting("second", 9, 1, 200.0, None),
+    }
+    runs = {root: SimpleNamespace(directory=root, run="run") for root in waits}
+    monkeypatch.setattr(automatic, "place", lambda: (str(first), True))
+    monkeypatch.setattr(chapters, "may_resume", lambda root, _: root in waits)
+    monkeypatch.setattr(chapters, "waiting", runs.get)
+    monkeypatch.setattr(automatic_lines, "newest", lambda folder, _: waits[folder])
+
+    assert (f"{first}-3", waits[str(second)]) == automatic_lines.place()

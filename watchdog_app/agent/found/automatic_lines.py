@@ -66,20 +66,21 @@ class Waiting:
 
 def place() -> tuple[str, Waiting | None]:
     """
-    The folder for the next loop of this program, and what waits there, or in one before it.
+    The folder for the next loop of this program, and the newest that waits in the ones before it.
 
     A folder where a rescue waits is left alone: its own rescues would displace it.
     """
     directory, known = automatic.place()
-    first: Waiting | None = None
+    left: list[Waiting] = []
     for number in range(1, _MOST_PLACES):
         root = directory if number == 1 else f"{directory}-{number}"
         if not known or not chapters.may_resume(root, True):
-            return root, first
-        if first is None:
-            left = chapters.waiting(root)
-            first = None if left is None else newest(left.directory, left.run)
-    return root, first
+            break
+        run = chapters.waiting(root)
+        waits = None if run is None else newest(run.directory, run.run)
+        if waits is not None:
+            left.append(waits)
+    return root, max(left, key=lambda one: one.created_unix_s, default=None)
 
 
 def newest(folder: str, run: str | None) -> Waiting | None:
@@ -136,7 +137,11 @@ def offer(waiting: Waiting, directory: str) -> None:
     say(
         f"{described(waiting)} waits in {automatic.shown(waiting.path)}. This run has begun anew "
         f"and leaves it alone; its own rescues go to {automatic.shown(directory)}. "
-        + ("To go on from it, stop this run and write:" if waiting.found else _NAMED)
+        + (
+            f"{before_lines(waiting.epoch)}To go on from it, stop this run and write:"
+            if waiting.found
+            else _NAMED
+        )
     )
     if waiting.found is not None:
         print_code(waiting.found)
@@ -145,11 +150,26 @@ def offer(waiting: Waiting, directory: str) -> None:
 _NAMED = "It was saved by a Rescue(...) in the program: go on from it with the same one."
 
 
+def before_lines(epoch: int | None) -> str:
+    """What to know before the lines are used, with a blank behind it; empty where all is known."""
+    if epoch is not None:
+        return ""
+    return (
+        "Its epoch is not known, because the loop read no DataLoader or tf.data.Dataset: the lines "
+        "load what was saved and begin at epoch 1. For that run, set rescue.epoch to the number of "
+        "finished epochs. "
+    )
+
+
 def described(waiting: Waiting) -> str:
     """`a rescue of step 1200, epoch 4, saved 3 min ago`."""
     ago = format_duration(max(0.0, time.time() - waiting.created_unix_s))
-    epoch = "" if waiting.epoch is None else f", epoch {waiting.epoch + 1}"
-    return f"a rescue of step {waiting.step}{epoch}, saved {ago} ago,"
+    return f"a rescue of {place_in(waiting.step, waiting.epoch)}, saved {ago} ago,"
+
+
+def place_in(step: int, epoch: int | None) -> str:
+    """`step 1200, epoch 4`; without the epoch, counted from 0, where it is not known."""
+    return f"step {step}" if epoch is None else f"step {step}, epoch {epoch + 1}"
 
 
 def print_code(found: Recorded) -> None:

@@ -120,7 +120,7 @@ class FoundLoop:
                 return
         self._frame = frame
         try:
-            saved = session.boundary(self._step, epoch=self._passes.epoch, batch=self._passes.batch)
+            saved = session.boundary(self._step, epoch=self._epoch, batch=self._passes.batch)
             if saved is not None:
                 self._tell(saved.path)
         finally:
@@ -195,9 +195,14 @@ class FoundLoop:
         held = {name: thing for name, _, weak in self._names if (thing := weak()) is not None}
         return LoopState(held, self._position, self._passes)
 
+    @property
+    def _epoch(self) -> int | None:
+        """Counted from 0; None where the loop has read no data set, which tells its epochs."""
+        return self._passes.epoch if self._passes.begun else None
+
     def _position(self) -> dict[str, Any]:
         return {
-            "epoch": self._passes.epoch,
+            "epoch": self._epoch,
             "batch": self._passes.batch,
             "passes": self._passes.position(),
             "at_epoch": self._passes.at_epoch if self._passes.begun else None,
@@ -220,10 +225,10 @@ class FoundLoop:
         if not self._told:
             self._told = True
             more = f" A resume will not bring back: {'; '.join(lost)}." if lost else ""
+            where = automatic_lines.place_in(self._step, self._epoch)
             say(
-                f"saved in {automatic.shown(path)}: step {self._step}, epoch "
-                f"{self._passes.epoch + 1}. When this program is run again, it says how to go on "
-                f"from there.{more}"
+                f"saved in {automatic.shown(path)}: {where}. "
+                f"When this program is run again, it says how to go on from there.{more}"
             )
 
 

@@ -322,7 +322,7 @@ class FoundTraining:
         if not ended or session is None:
             return
         with self._guard:
-            epoch, batch = self._passes.epoch, self._passes.batch
+            epoch, batch = self._epoch, self._passes.batch
             session.tell_end(self._iterations, epoch=epoch, batch=batch)
             if session.beside is not None:
                 session.beside.charge(self._arming_s)
@@ -357,19 +357,25 @@ class FoundTraining:
         }
         return Capture(capture.entries, {**capture.meta, **more})
 
+    @property
+    def _epoch(self) -> int | None:
+        """Counted from 0; None where the loop has read no DataLoader, which tells its epochs."""
+        return self._passes.epoch if self._passes.begun else None
+
     def _position(self, tensors: Tensors) -> dict[str, Any]:
         passes = self._passes.position(tensors)
         batch = self._passes.batch
-        return {"epoch": self._passes.epoch, "batch": batch, "passes": passes, "at_epoch": None}
+        return {"epoch": self._epoch, "batch": batch, "passes": passes, "at_epoch": None}
 
     def _tell(self, path: str) -> None:
         if self._told:
             return
         self._told = True
+        where = automatic_lines.place_in(self._iterations, self._epoch)
         say(
-            f"saved in {automatic.shown(path)}: step {self._iterations}, epoch "
-            f"{self._passes.epoch + 1}. When this program is run again, it says how to go on from "
-            f"there. A resume will not bring back: {'; '.join(self._lost)}."
+            f"saved in {automatic.shown(path)}: {where}. "
+            "When this program is run again, it says how to go on from there. A resume will not "
+            f"bring back: {'; '.join(self._lost)}."
         )
 
 

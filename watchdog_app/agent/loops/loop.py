@@ -361,14 +361,14 @@ class LoopRescue(ABC, Generic[S, V, P]):
             return
         self._saved = saved
         self.step_number = rescue.step
-        self.epoch = saved.position["epoch"]
+        self.epoch = saved.position["epoch"] or 0
         self._passes.continue_from(saved.position["passes"])
         self.micro.remembered(saved.meta)
         chapters.resumed(rescue.path)
         session.link.goes_on_from(rescue.path, rescue.step, rescue.bytes, rescue.created_unix_s)
         self._words.resumed(
             rescue,
-            self.epoch,
+            saved.position["epoch"],
             saved.meta.get("not_restored") or (),
             self._changed_settings(saved),
             environment.differences(saved.meta["environment"], self._circumstances()),

@@ -17,7 +17,7 @@ class LoopWords:
     def resumed(
         self,
         rescue: LoadedRescue,
-        epoch: int,
+        epoch: int | None,
         lost: Iterable[str],
         settings: Iterable[str],
         changed: Iterable[str],
@@ -27,13 +27,14 @@ class LoopWords:
 
         Args:
             rescue: that one.
-            epoch: in which it was saved.
+            epoch: in which it was saved; None where nobody knows it.
             lost: what it does not hold.
             settings: which the program gives otherwise, and the rescue's count.
             changed: circumstances in which the last digits may differ.
         """
+        place = "epoch not known: the epochs begin at 1" if epoch is None else f"epoch {epoch + 1}"
         say(
-            f"going on from {rescue.path}: step {rescue.step}, epoch {epoch + 1}. "
+            f"going on from {rescue.path}: step {rescue.step}, {place}. "
             "To begin anew: Rescue(..., resume=False)."
         )
         for what, each in (

@@ -137,8 +137,7 @@ def offer(what: Unfinished) -> str:
 
 def _described(what: Unfinished) -> str:
     ago = format_duration(max(0.0, time.time() - what.created_unix_s))
-    epoch = "" if what.epoch is None else f", epoch {what.epoch + 1}"
-    return f"it was saved {ago} ago at step {what.step}{epoch}"
+    return f"it was saved {ago} ago at {automatic_lines.place_in(what.step, what.epoch)}"
 
 
 def _roots(program: str | None, *, thorough: bool) -> list[str]:
@@ -229,9 +228,10 @@ def _run(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
             )
             return
     if what.found is not None:
+        cell = what.cells.running if what.cells else "?"
         _tell(
-            f"the cells before are done. The loop in [{what.cells.running if what.cells else '?'}] "
-            "is your own: put these lines into it and run it."
+            f"the cells before are done. The loop in [{cell}] is your own. "
+            f"{automatic_lines.before_lines(what.epoch)}Put these lines into it and run it."
         )
         print("\n".join(f"    {line}" for line in automatic_lines.lines(what.found)))
 
