@@ -1,7 +1,7 @@
 """
 Score the forecast on a folder of recorded memory traces, in one process.
 
-    python bench/forecast_score.py FOLDER [--caution normal] [--pace glances] [--traces] [--moved 5]
+    python bench/forecast_score.py FOLDER [--caution C] [--pace adaptive] [--traces] [--moved N]
 
 FOLDER holds index.csv and, for each trace, ID.json and ID.csv.gz; or what `watchdog record` has
 written there (bench/forecast_record.py). With --moved the same programs are played under so many
@@ -23,12 +23,12 @@ import pickle
 import time
 
 from watchdog_app.core.forecast.stages import ResourceMonitor
-from watchdog_app.core.model.decisions import Caution, SaveCost, Stage
-from watchdog_app.core.model.history import PastSample
+from watchdog_app.core.model.decisions import Caution, SaveCost
 from watchdog_app.core.model.machine import HostMemory, Snapshot
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
-from watchdog_app.core.policy.glance import FULL_S, Rest, glance_s
+from watchdog_app.core.policy import cadence
+from watchdog_app.core.policy.engine import TickResult
 from watchdog_app.core.replay import trace
 
 GAP_S, NEAR_S = 5.0, 60.0
@@ -175,7 +175,7 @@ def play(rows, watch):
     return times, notify, rescue, etas, lows, highs, spent / len(rows)
 
 
-def looked_at(rows, watch, settings, glances):
+def sampled(rows, watch, settings, adaptive):
     """
     The same as `play`, of those samples alone that the daemon would have taken.
 
@@ -183,36 +183,28 @@ def looked_at(rows, watch, settings, glances):
         rows: the trace, sampled more finely than that.
         watch: the resource.
         settings: of the watch.
-        glances: whether it glances while nothing is near, or looks each `interval_s`.
+        adaptive: at the interval of the daemon, or each `interval_s`.
     """
-    taken, past = [], []
-    due = until = -1.0
-    base = step = every_s = 0.0
+    taken, before, due = [], (), -1.0
     for t, used, limit in rows:
         if t < due - 1e-6:
             continue
-        if glances and t < until and abs(used - base) <= step:
-            past.append(PastSample(t, used, limit))
-            due = t + every_s
-            continue
-        watch.recall(past)
-        past = []
         a = watch.step(t, used, limit, SaveCost())
         f = a.forecast
         taken.append(
             (t, a.notify, a.rescue, *((None,) * 3 if f is None else (f.eta_s, f.low_s, f.high_s)))
         )
-        until = -1.0
-        due = t + watch.next_look_s
-        if glances and a.stage is Stage.OK and watch.next_look_s >= settings.interval_s:
+        key = ResourceKey(ResourceKind.RAM)
+        readings = (Reading(key, "", used, limit, fatal=True, tasks=(), note=None),)
+        interval_s = watch.next_look_s
+        if adaptive:
             host = HostMemory(int(limit), int(limit - used), 0, 0, None, None, None, None, None)
-            reading = Reading(
-                key=ResourceKey(ResourceKind.RAM), label="", used=used, limit=limit,
-                fatal=True, tasks=(), note=None,
+            result = TickResult({key: a}, (), (), (), {}, None, None, interval_s)
+            interval_s = cadence.interval_s(
+                result, Snapshot(t, t, host, ()), readings, before=before, agents=(),
+                usual_s=settings.interval_s,
             )  # fmt: skip
-            rest = Rest(Snapshot(t, t, host, ()), [reading], 1.0, 0.0)
-            every_s = glance_s(host, [reading], settings.interval_s)
-            base, step, until, due = used, rest.ram_step, t + FULL_S, t + every_s
+        before, due = readings, t + interval_s
     if taken[-1][0] < rows[-1][0]:  # at rest to the end
         taken.append((rows[-1][0], False, False, None, None, None))
     return (*(list(each) for each in zip(*taken, strict=True)), 0.0)
@@ -227,8 +219,8 @@ def main():
     ap.add_argument("--family", action="store_true")
     ap.add_argument("--traces", action="store_true")
     ap.add_argument(
-        "--pace", choices=("samples", "looks", "glances"), default="samples",
-        help="take every sample, or as the daemon looks: each second at rest, or by glances",
+        "--pace", choices=("samples", "usual", "adaptive"), default="samples",
+        help="take every sample, or as the daemon: at interval_s, or less often at rest",
     )  # fmt: skip
     ap.add_argument("--moved", type=int, default=0, metavar="N", help="other limits, N times")
     a = ap.parse_args()
@@ -245,7 +237,7 @@ def main():
         if a.pace == "samples":
             played = play(rows, watch)
         else:
-            played = looked_at(rows, watch, settings, a.pace == "glances")
+            played = sampled(rows, watch, settings, a.pace == "adaptive")
         times, notify, rescue, etas, lows, highs, us = played
         cost.append(us)
         judged["notify"].append(judge(side, times, notify, etas, lows, highs))

@@ -83,7 +83,7 @@ def test_a_daemon_that_was_stopped_says_that_looks_are_missing(world):
 
     interval_s = daemon_status(world)["interval_s"]  # longer at rest, and on a busy machine
     world.process.send_signal(signal.SIGSTOP)
-    time.sleep(8.0 + interval_s)  # a glance is due after three at the latest
+    time.sleep(8.0 + interval_s)  # the next sample is due after two at the latest
     world.process.send_signal(signal.SIGCONT)
 
     def told() -> bool:  # a busy machine's lack of processor time may have been told before

@@ -27,7 +27,6 @@ from watchdog_app.machine.sensors import memberships
 
 _LOCK = "daemon.lock"
 _CHORES_S = 3.0
-_CHORES_AT_REST_S = 20.0
 _STATE_S = 15.0
 _GARBAGE_S = 60.0
 _LAST_WORDS = 50  # of the daemon itself: among them how it ended
@@ -162,7 +161,7 @@ class App:
         """Look, decide, act, answer, until told to end."""
         parts = self._parts
         while not parts.control.stopping:
-            self._sleep()
+            parts.poller.wait(self._wait_s(time.monotonic()))
             parts.faults.guard("requests", parts.server.serve)
             parts.faults.guard("airbags", self._announce)
             now = time.monotonic()
@@ -171,11 +170,8 @@ class App:
                 parts.watching.look_now()
             if now >= parts.watching.next_look_mono_s:
                 self._tick()
-            if parts.control.quiet_ends:  # told in time, at rest as well
-                self._next_chores_mono_s = min(self._next_chores_mono_s, now + _CHORES_S)
             if now >= self._next_chores_mono_s:
-                at_rest = parts.watching.next_glance_mono_s is not None
-                self._next_chores_mono_s = now + (_CHORES_AT_REST_S if at_rest else _CHORES_S)
+                self._next_chores_mono_s = now + _CHORES_S
                 parts.faults.guard("chores", partial(self._chores, now))
             if self._reloading:
                 self._reloading = False
@@ -211,21 +207,6 @@ class App:
         self._log.info("watchdog has ended; nothing is watched now")
 
     # One turn of the loop
-
-    def _sleep(self) -> None:
-        """Until something happens or is due; at rest the machine is glanced at meanwhile."""
-        now = time.monotonic()
-        until = now + self._wait_s(now)
-        watching = self._parts.watching
-        while True:
-            glance = watching.next_glance_mono_s
-            end = until if glance is None else min(until, glance)
-            if self._parts.poller.wait(end - now) or glance is None or glance >= until:
-                return
-            # Chores that are due are no reason to wake up, and wait for this.
-            if not watching.glance() or time.monotonic() >= self._next_chores_mono_s:
-                return
-            now = time.monotonic()
 
     def _tick(self) -> None:
         parts = self._parts
@@ -279,9 +260,7 @@ class App:
         parts = self._parts
         if parts.server.busy:
             return 0.0
-        due = [parts.watching.next_look_mono_s]
-        if parts.watching.next_glance_mono_s is None:
-            due.append(self._next_chores_mono_s)
+        due = [parts.watching.next_look_mono_s]  # chores wait for it
         for deadline in (
             parts.checkpoints.next_deadline_mono_s(),
             parts.inspections.next_deadline_mono_s(),

@@ -251,11 +251,6 @@ class Control:
         if not self._notification_filter.protecting:
             self._log.warning("protection is still switched off: watchdog protect on")
 
-    @property
-    def quiet_ends(self) -> bool:
-        """Something that people have switched off comes on by itself."""
-        return self._notification_filter.ends
-
     def look_quiet(self) -> None:
         """End what is over: protection off for a while, snoozes, quiet hours."""
         back_on, incidents = self._notification_filter.look()

@@ -30,7 +30,6 @@ from watchdog_app.core.model.exits import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import ResourceKind
-from watchdog_app.core.policy.glance import FULL_S
 from watchdog_app.daemon import crash_reports
 from watchdog_app.daemon.exit_evidence import KERNELS
 from watchdog_app.daemon.log import Log
@@ -45,7 +44,7 @@ _KEEP_S = 15.0  # between two lists: as often as the engine's state is kept
 _KEEP_ANYWAY_S = 60.0  # rescues and ages change as well
 _LONG_S = 60.0  # what runs for less than that is not missed
 _MOST_TASKS = 50
-_LAST_S = 310.0 + FULL_S  # of readings: what stands still is written some five minutes apart
+_LAST_S = 310.0  # of readings: what stands still is written some five minutes apart
 _FRESH_S = 60.0
 _HOT = 5.0  # degrees below the limit, at the last reading
 _EMPTY = 0.95  # of a battery

@@ -20,9 +20,7 @@ from watchdog_app.core.model.readings import readings as readings_of
 from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group
-from watchdog_app.core.policy import glance
 from watchdog_app.core.policy.engine import Engine
-from watchdog_app.core.policy.glance import Rest
 from watchdog_app.core.policy.rules import allowed
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.faults import Faults
@@ -67,7 +65,6 @@ class Observer:
         self._failures = 0
         self._disks: set[str] = set()
         self.told_notebooks = ToldNotebooks()
-        self._rest: Rest | None = None  # since the last look
         self._grouped: tuple[Snapshot | None, tuple[Task, ...]] = (None, ())
 
     def look(self) -> Look | None:
@@ -78,10 +75,7 @@ class Observer:
         if parts is None:
             return None
         snapshot, tasks, readings = parts
-        rest, self._rest = self._rest, None
         try:
-            if rest is not None:
-                self._engine.recall(rest.past())
             result = self._engine.tick(snapshot, tasks, readings, views)
         except Exception as error:
             self._engine_failed(error)
@@ -105,55 +99,9 @@ class Observer:
                 by_task[task.key] = view
         return Look(snapshot, tasks, readings, result, by_task)
 
-    def rest(self, look: Look) -> Rest | None:
-        """
-        How the machine may be left alone after a look, with glances alone; None: it may not.
-        """
-        try:
-            return self._rest_after(look)
-        except Exception as error:  # full looks do in any case
-            self._faults.failed("glance", error)
-            return None
-
-    def _rest_after(self, look: Look) -> Rest | None:
-        result, watch = look.result, self._settings.watch
-        quiet = (
-            self.machine.can_glance
-            and result.next_look_s >= watch.interval_s
-            and not (result.incidents or result.decisions or result.stalled)
-            and all(each.stage is Stage.OK for each in result.assessments.values())
-        )
-        if not quiet:
-            return None
-        snapshot, readings = look.snapshot, look.readings
-        views = self._agents.views()
-        full_s = glance.full_s(
-            snapshot,
-            readings,
-            views,
-            served=self.machine.served,
-        )
-        if full_s is None:
-            return None
-        every_s = glance.glance_s(snapshot.host, readings, watch.interval_s)
-        # A full look takes the place of a glance.
-        until_mono_s = snapshot.mono_s + max(1, int(full_s / every_s)) * every_s
-        self._rest = glance.Rest(snapshot, readings, every_s, until_mono_s)
-        return self._rest
-
-    def glance(self, rest: Rest, now_mono_s: float) -> bool:
-        """Whether the machine may be left alone further. Never raises."""
-        try:
-            if self.machine.still(rest, now_mono_s):
-                return True
-            found = self.machine.glance(rest, now_mono_s)
-            holds = found is not None and rest.holds(found)
-            if rest.moved:
-                self.machine.stirred()
-        except Exception as error:  # the full look says what is wrong
-            self._faults.failed("glance", error)
-            return False
-        return holds
+    def agents(self) -> Sequence[AgentState]:
+        """What the connected agents have told."""
+        return self._agents.views()
 
     def still_holds(
         self, decisions: Sequence[Decision]

@@ -14,14 +14,14 @@ from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.model.decisions import Decision, DecisionKind
 from watchdog_app.core.model.machine import Fault, ProcessKey, Task
 from watchdog_app.core.model.settings import WatchSettings
-from watchdog_app.core.policy.glance import Rest
+from watchdog_app.core.policy import cadence
 from watchdog_app.daemon.clocks import Clocks
 from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.exit_monitor import Death, ExitMonitor
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.loop_lag import LATE_S, LoopLag
 from watchdog_app.daemon.loop_lag import SOURCE as LATE
+from watchdog_app.daemon.loop_lag import LoopLag
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pauses
@@ -61,8 +61,7 @@ class Watching:
         self.look: Look | None = None
         self.interval_s = settings.interval_s
         self.next_look_mono_s = 0.0
-        self.next_glance_mono_s: float | None = None  # None: not at rest
-        self._rest: Rest | None = None
+        self._began_mono_s = 0.0  # the latest look
         self._followed = followed
         self._boot = boot
         self._observer = observer
@@ -100,12 +99,12 @@ class Watching:
         self, executor: Executor, exit_monitor: ExitMonitor, publish: Callable[[float], None]
     ) -> None:
         """One look and all that follows from it."""
-        began = time.monotonic()
+        began = self._began_mono_s = time.monotonic()
         if self._due_mono_s is not None:
             self.loop_lag.begins(min(self._due_mono_s, began), began, self.interval_s)
         spent_s = time.thread_time()
         self._heed_clocks()
-        look = self._observer.look()
+        before, look = self.look, self._observer.look()
         if look is not None:
             self.look = look
             self._faults.guard("deaths", partial(exit_monitor.take, look))
@@ -114,45 +113,35 @@ class Watching:
             self._faults.guard("journal", partial(self._record, look))
             self._faults.guard("pauses", self._pause_store.review)
             self._faults.guard("status", partial(publish, began))
-        slow_s, fast_s = self.settings.interval_s, self.settings.fast_interval_s
-        wanted_s = look.result.next_look_s if look is not None else slow_s
         # What it computed, not how long it took: without a processor it must not look less often.
         took_s = time.thread_time() - spent_s
-        self.interval_s = max(fast_s, min(slow_s, wanted_s), took_s / _BUSY_SHARE)
+        fastest_s = max(self.settings.fast_interval_s, took_s / _BUSY_SHARE)
+        self.interval_s = max(fastest_s, self._wanted_s(look, before))
         # From the beginning of this look, so that the rate holds whatever a look takes.
         self._due_mono_s = self.next_look_mono_s = began + self.interval_s
-        self._rest = self.next_glance_mono_s = None
-        if look is not None and not self._pauses.all() and not self._followed():
-            self._rest = self._observer.rest(look)
-        if self._rest is not None and self._rest.every_s >= self.interval_s:
-            self.next_look_mono_s = self._rest.until_mono_s
-            self._due_mono_s = self.next_glance_mono_s = began + self._rest.every_s
         self._tell_lateness(began)
 
-    def glance(self) -> bool:
-        """
-        Look shortly, at rest; False: a full look is due now.
-
-        While this is True nothing else of the daemon's needs a turn for its sake.
-        """
-        began, rest = time.monotonic(), self._rest
-        if rest is None or self._due_mono_s is None:
-            return False
-        if began - self._due_mono_s >= LATE_S:
-            self.loop_lag.begins(self._due_mono_s, began, rest.every_s)
-        if not self._observer.glance(rest, began):
-            self._due_mono_s = self.next_look_mono_s = began
-            self.next_glance_mono_s = None
-            return False
-        self._due_mono_s = self.next_glance_mono_s = began + rest.every_s
-        return True
+    def _wanted_s(self, look: Look | None, before: Look | None) -> float:
+        """Seconds to the next look, as the policy and people want it."""
+        usual_s = self.settings.interval_s
+        if look is None:
+            return usual_s
+        if self._pauses.all() or self._followed():
+            return min(usual_s, look.result.next_look_s)
+        earlier = () if before is None else before.readings
+        return cadence.interval_s(
+            look.result,
+            look.snapshot,
+            look.readings,
+            before=earlier,
+            agents=self._observer.agents(),
+            usual_s=usual_s,
+        )
 
     @property
     def fresh(self) -> bool:
         """Whether the latest look shows the machine as it is."""
-        if self._rest is None or self.look is None:
-            return True  # looks follow each other, or none can be had
-        return time.monotonic() - self.look.snapshot.mono_s < self.settings.interval_s
+        return time.monotonic() - self._began_mono_s < self.settings.interval_s
 
     def _tell_lateness(self, began: float) -> None:
         late = self.loop_lag.fault(began)

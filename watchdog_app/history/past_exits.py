@@ -16,7 +16,6 @@ from watchdog_app.core.explain import exits
 from watchdog_app.core.explain.exits import about_death
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
-from watchdog_app.core.policy.glance import FULL_S
 from watchdog_app.history.journal import Journal
 
 LATELY_S = 12 * 3600.0
@@ -25,7 +24,7 @@ MOST_MINUTES = 1440.0
 _MOST_ENTRIES = 1000
 _MOST_POINTS = 10_000
 # A series that stands still is kept at this distance: the first look after five minutes.
-_STILL_S = 310.0 + FULL_S
+_STILL_S = 310.0
 _KINDS = ("death", "end")
 _MARKS = {
     ("outcome", "checkpoint"): "saved",

@@ -80,18 +80,6 @@ def test_a_read_that_blocks_holds_up_no_look_and_no_other_process(tree: Tree, fr
     assert f"{tree.groups}/memory/elsewhere" == by_pid(healed)[450].cgroup
 
 
-def test_a_glance_does_not_wait_for_a_read_that_blocks(tree: Tree):
-    looks = Looks(machine_of(tree))
-    looks.until(lambda seen: by_pid(seen)[450].cgroup is not None)
-    block(tree, 450)
-    began = time.monotonic()
-
-    for at in range(20):
-        looks.machine._processes.changed(looks.now + 4.0 * at)
-
-    assert time.monotonic() - began < 60
-
-
 def test_a_move_to_another_group_is_seen_by_the_look_a_second_later(tree: Tree):
     """Of one that has long been watched, too."""
     machine = tree.machine()

@@ -283,9 +283,8 @@ def test_the_group_of_a_process_that_announces_growth_is_looked_at_anew(tree: Tr
     assert moved == after[450].cgroup
 
 
-def test_the_limits_above_a_process_that_announces_growth_are_read_anew(tree: Tree, monkeypatch):
-    """Also where the kernel does not tell that they were changed."""
-    monkeypatch.setattr("watchdog_app.machine.sensors.cgroups.LimitChanges.any", lambda _: False)
+def test_the_limits_above_a_process_that_announces_growth_are_read_anew(tree: Tree):
+    """At once, and not some seconds later."""
     machine = tree.machine()
     first = machine.sample(0.0, NOW_UNIX_S)
     (key,) = [one.key for one in first.processes if one.key.pid == 450]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.forecast import Forecaster, Outlook
 from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.model.decisions import Assessment, Caution, Regime, SaveCost, Stage
-from watchdog_app.core.model.history import PastSample
 from watchdog_app.core.model.resource import SPECS, Reading
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
@@ -139,13 +137,6 @@ class ResourceMonitor:
             rescue=rescue,
         )
         return self._assessment
-
-    def recall(self, past: Iterable[PastSample]) -> None:
-        """Take in what glances measured since the last step, oldest first; nothing is said."""
-        for mono_s, used, limit in past:
-            if mono_s > self._t and limit > 0.0:
-                self._t = mono_s
-                self._forecaster.update(mono_s, used, limit)
 
     def _tiers(self, now: float, outlook: Outlook, costs: SaveCost) -> tuple[bool, bool, bool]:
         """Whether it is time to notify, to save and to pause."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
 
 from watchdog_app.core.model.machine import HostMemory
 
@@ -46,14 +45,6 @@ class SwapTraffic:
             self.in_per_s = (now[1] - self._from[1]) / passed
             self.out_per_s = (now[2] - self._from[2]) / passed
             self._from = now
-
-
-class PastSample(NamedTuple):
-    """What a light sample measured of one resource."""
-
-    mono_s: float
-    used: float
-    limit: float
 
 
 _THRASH_BYTES_PER_S = 1024**2  # in and out at once: pages are needed again as soon as they leave

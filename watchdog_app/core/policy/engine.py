@@ -34,7 +34,6 @@ from watchdog_app.core.model.decisions import (
     Topic,
 )
 from watchdog_app.core.model.exits import Cause
-from watchdog_app.core.model.history import PastSample
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import (
     SPECS,
@@ -220,19 +219,6 @@ class Engine:
             stalled_threads=self._stalls.seen(),
             growth=self._growth,
         )
-
-    def recall(self, past: Mapping[ResourceKey, Sequence[PastSample]]) -> None:
-        """
-        Take in what glances measured since the last tick; call it before the next.
-
-        Args:
-            past: by resource, oldest first, all later than the last tick.
-        """
-        self._series.recall(past)
-        last = max((each[-1].mono_s for each in past.values() if each), default=None)
-        if last is not None and self._clock is not None and last > self._clock[0]:
-            # The machine was seen meanwhile: that is no gap.
-            self._clock = (last, self._clock[1] + last - self._clock[0])
 
     def reset_trends(self) -> None:
         """

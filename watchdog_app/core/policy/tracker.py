@@ -17,7 +17,7 @@ from watchdog_app.core.model.decisions import (
     Stage,
     TaskOutlook,
 )
-from watchdog_app.core.model.history import History, PastSample, SwapTraffic
+from watchdog_app.core.model.history import History, SwapTraffic
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
@@ -184,14 +184,6 @@ class Tracker:
         for task in tasks:
             self.usage.setdefault(task.key, TaskUsage()).add(now, task)
         self._follow_devices(snapshot, tasks)
-
-    def recall(self, past: Mapping[ResourceKey, Sequence[PastSample]]) -> None:
-        """Take in what glances measured since the last look, oldest first."""
-        for key, samples in past.items():
-            if key in self._watches:
-                self._watches[key][0].recall(samples)
-                for sample in samples:
-                    self._growths[key].add(sample.mono_s, sample.used)
 
     def reset_trends(self) -> None:
         """Forget all trends: no sample was taken for a while, and a gap is no trend."""

@@ -164,11 +164,6 @@ class NotificationFilter:
             self._shown[place] = _Shown(self._mono(), notice.topic, _stage(notice))
         return None
 
-    @property
-    def ends(self) -> bool:
-        """Whether there is something that `look` will end: protection off for a while, a snooze."""
-        return self._until is not None or bool(self._snoozes)
-
     def look(self) -> tuple[bool, frozenset[str]]:
         """
         What has ended since the last call.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import replace
 
 from watchdog_app.base.errors import Gone, SensorError
@@ -11,10 +10,9 @@ from watchdog_app.base.linux.cgroups import Group, Layout, Limits
 from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.machine.sensors.host import parse_pressure
-from watchdog_app.machine.sensors.limit_changes import LimitChanges
 
-# Where the kernel does not tell that they were changed (see `LimitChanges`).
-_LIMITS_EVERY_S = 5.0
+# A limit that is set by hand is seen within 5 s: two samples are at most 2 s apart.
+_LIMITS_EVERY_S = 3.0
 
 
 class _Followed(Group):
@@ -56,8 +54,6 @@ class GroupReader:
         self._layout = layout
         self._groups: dict[str, _Followed] = {}
         self._wanted: frozenset[str] = frozenset()
-        self._changes = LimitChanges()
-        self.may_have_changed = self._changes.pending  # whether to ask for `limits_changed`
 
     def read(self, folders: Iterable[str], now_mono_s: float) -> tuple[CgroupMemory, ...]:
         """
@@ -68,8 +64,6 @@ class GroupReader:
         wanted = frozenset(folders)
         if wanted != self._wanted:
             self._follow(wanted)
-        if self._changes.any():
-            self.review()
         found = []
         for path, group in self._groups.items():
             if now_mono_s >= group.due_mono_s:
@@ -88,32 +82,6 @@ class GroupReader:
                 self._groups[path].known = Limits()
         return tuple(found)
 
-    def glance(self, paths: Collection[str]) -> tuple[CgroupMemory, ...]:
-        """These groups now, with the limits of the last `read`; one that has ended is left out."""
-        found = []
-        for path in paths:
-            group = self._groups.get(path)
-            if group is not None:
-                with suppress(SensorError):
-                    found.append(group.memory())
-        return tuple(found)
-
-    def limits_changed(self, now_mono_s: float) -> bool:
-        """
-        Whether a limit of any group that is followed has been set since the last `read`.
-
-        Also of one that had none. True once; the next `read` reads them all.
-        """
-        changed = self._changes.any()
-        if not changed and not self._changes.complete:
-            changed = any(
-                now_mono_s >= group.due_mono_s and group.known.values != group.limits().values
-                for group in self._groups.values()
-            )
-        if changed:
-            self.review()
-        return changed
-
     def review(self) -> None:
         """The next `read` shows the limits as they are then, and not of some seconds ago."""
         for group in self._groups.values():
@@ -128,9 +96,6 @@ class GroupReader:
                 self._groups[path] = _Followed(path, version)
         self._groups = dict(sorted(self._groups.items()))
         self._wanted = wanted
-        self._changes.follow(
-            [f"{path}/{name}" for path, group in self._groups.items() for name in group.limit_names]
-        )
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -138,4 +103,3 @@ class GroupReader:
             group.close()
         self._groups.clear()
         self._wanted = frozenset()
-        self._changes.close()

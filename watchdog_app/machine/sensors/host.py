@@ -33,12 +33,6 @@ def parse_meminfo(data: bytes) -> dict[bytes, int]:
     return values
 
 
-def _kib(meminfo: bytes, label: bytes) -> int:
-    """Bytes of one line of /proc/meminfo. Raises ValueError: it is not there."""
-    at = meminfo.index(label) + len(label)
-    return int(meminfo[at : meminfo.index(b"k", at)]) * 1024
-
-
 def parse_swap_traffic(vmstat: bytes) -> tuple[int, int] | None:
     """Pages swapped in and out since boot, of /proc/vmstat; None: not in it."""
     found = []
@@ -116,8 +110,6 @@ class HostReader:
         self._block = f"{sys_root}/block"
         self._zram_of: int | None = None  # the SwapTotal at which no zram was found
         self._traffic: tuple[int, int] | None = None
-        self._total = 0
-        self._has_swap = True
         self.faults: dict[str, Fault] = {}
 
     def read(self) -> HostMemory:
@@ -137,7 +129,6 @@ class HostReader:
         swap_total = values.get(b"SwapTotal", 0)
         shm_used, shm_limit = self._read_shm()
         traffic = self._read_traffic(has_swap=swap_total > 0)
-        self._total, self._has_swap = total, swap_total > 0
         return HostMemory(
             total_bytes=total,
             available_bytes=min(total, available + self._read_arc()),
@@ -150,28 +141,6 @@ class HostReader:
             pressure=self._read_pressure(),
             **self._read_zram(swap_total),
         )
-
-    def glance(self, *, shm: bool) -> tuple[int, int, int | None]:
-        """
-        Bytes available, free in swap, and used of shared memory, as `read` counts them.
-
-        Args:
-            shm: whether the last is asked for.
-
-        Raises:
-            SensorError, ValueError: the level cannot be read so.
-        """
-        data = self._meminfo.read(1536)
-        at = data.index(b"MemAvailable:") + 13
-        available = int(data[at : data.index(b"k", at)]) * 1024
-        swap_free = _kib(data, b"SwapFree:") if self._has_swap else 0
-        shm_used = None
-        if shm:
-            found = os.statvfs(self._shm)
-            shm_used = (found.f_blocks - found.f_bfree) * found.f_frsize
-        if self._arc is not None:
-            available += self._read_arc()
-        return min(self._total, available), swap_free, shm_used
 
     def _read_traffic(self, *, has_swap: bool) -> tuple[int, int] | None:
         # Without swap the counters stand still, and vmstat is 4 KB that the kernel adds up

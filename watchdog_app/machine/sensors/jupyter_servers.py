@@ -71,11 +71,6 @@ class JupyterServers:
         self._hurry_until_mono_s = float("-inf")
         self.moved: Mapping[str, str] = {}  # notebooks by where they were at the look before
 
-    @property
-    def known(self) -> bool:
-        """A server of one of the kernels is known."""
-        return bool(self._servers)
-
     def of(self, kernel_id: str | None) -> Sequence[Session]:
         """Documents of a kernel, as its server said last; empty: nothing is known."""
         for server in self._servers.values():

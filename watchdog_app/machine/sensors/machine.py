@@ -20,17 +20,14 @@ from watchdog_app.core.model.machine import (
     ProcessSample,
     Snapshot,
 )
-from watchdog_app.core.policy.glance import Glance, Rest
 from watchdog_app.machine.gpu import Gpus
 from watchdog_app.machine.sensors.cgroups import GroupReader
 from watchdog_app.machine.sensors.disks import Disks
 from watchdog_app.machine.sensors.hardware import HardwareWatch
 from watchdog_app.machine.sensors.host import HostReader
 from watchdog_app.machine.sensors.jupyter_servers import JupyterServers
-from watchdog_app.machine.sensors.newcomers import tells_pids
 from watchdog_app.machine.sensors.process_info import Describer
 from watchdog_app.machine.sensors.process_table import ProcessTable
-from watchdog_app.machine.sensors.stillness import Stillness
 from watchdog_app.machine.sensors.strangers import Strangers
 
 # Of who looks at fixed times: most processes answer within 0.5 ms.
@@ -40,23 +37,8 @@ PATIENCE_S = 0.005
 class MachineFace(Protocol):
     """What every machine offers, whatever the operating system."""
 
-    can_glance: bool  # whether `glance` ever has an answer here
-
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
         """One look at everything."""
-
-    @property
-    def served(self) -> bool:
-        """A Jupyter server is known to serve one of the kernels."""
-
-    def glance(self, rest: Rest, now_mono_s: float) -> Glance | None:
-        """The few figures that tell whether a full look is needed; None: they do not do here."""
-
-    def still(self, rest: Rest, now_mono_s: float) -> bool:
-        """Whether nothing at all has happened, so that not even a glance is needed."""
-
-    def stirred(self) -> None:
-        """A glance has seen something move: whoever may have changed is asked at the next look."""
 
     def review(self, key: ProcessKey) -> None:
         """Much depends on this process: the next look shows the limits that it has then."""
@@ -115,8 +97,6 @@ class Machine:
             mountinfo = read_bytes(f"{proc}/self/mountinfo", 1 << 20)
         except SensorError:
             mountinfo = b""
-        # Of another /proc nothing tells cheaply that a process has begun.
-        self.can_glance = tells_pids(proc)
         self._swap_in_use = False
         self._host = HostReader(proc, shm)
         self._servers = JupyterServers(runtime_dirs, lambda pid: os.path.exists(f"{proc}/{pid}"))
@@ -130,11 +110,6 @@ class Machine:
         )
         self._groups = GroupReader(layout)
         self._strangers = Strangers(proc)
-        self._stillness = Stillness(
-            proc, self._processes.glance, self._groups.may_have_changed, self._processes.changed
-        )
-        # Bound once: it is asked for every few seconds, from cold caches.
-        self.still = self._stillness.holds
         self._disks = Disks()
         self._hardware = HardwareWatch() if hardware is None else hardware
 
@@ -171,40 +146,6 @@ class Machine:
             infos=infos,
             hardware=hardware,
         )
-
-    @property
-    def served(self) -> bool:
-        """A Jupyter server is known to serve one of the kernels."""
-        return self._servers.known
-
-    def glance(self, rest: Rest, now_mono_s: float) -> Glance | None:
-        """
-        The few figures that tell whether a full look is needed: mostly two files, kept open.
-
-        None where they cannot be had: an emulated /proc, a file that fails for a moment.
-        """
-        try:
-            host = self._host.glance(shm=rest.asks_shm)
-            newcomers = self._processes.glance(now_mono_s)
-            turned_up, self._stillness.turned_up = self._stillness.turned_up, False
-            changed = self._groups.limits_changed(now_mono_s) or turned_up
-            changed = changed or self._processes.changed(now_mono_s)
-            if rest.ram_alone:
-                return Glance(now_mono_s, *host, newcomers, changed)
-            return Glance(
-                now_mono_s,
-                *host,
-                newcomers,
-                changed,
-                self._groups.glance(rest.groups),
-                {pid: self._processes.address_space(pid) for pid in rest.spaces},
-            )
-        except (SensorError, OSError, ValueError):
-            return None
-
-    def stirred(self) -> None:
-        """A glance has seen something move: whoever may have changed is asked at the next look."""
-        self._processes.stirred()
 
     def review(self, key: ProcessKey) -> None:
         """Much depends on this process: the next look shows the limits that it has then."""
@@ -263,7 +204,6 @@ class Machine:
         self._hardware.close()
         self._processes.close()
         self._groups.close()
-        self._stillness.close()
         self._host.close()
 
 

@@ -24,7 +24,6 @@ from watchdog_app.core.model.machine import (
     ProcessSample,
     Snapshot,
 )
-from watchdog_app.core.policy.glance import Glance, Rest
 from watchdog_app.machine.sensors.command_line import kept
 from watchdog_app.machine.sensors.disks import Disks
 from watchdog_app.machine.sensors.hardware import HardwareWatch
@@ -78,7 +77,6 @@ class PortableMachine:
             shm: a shared memory file system, where there is one.
             hardware: cards, heat and power; closed with this. None: heat and power by psutil.
         """
-        self.can_glance = False
         self._own_uid = _own_uid() if own_uid is None else own_uid
         self._own_user = optional(psutil.Process().username)
         self._known: dict[int, _Known] = {}
@@ -136,24 +134,8 @@ class PortableMachine:
             hardware=hardware,
         )
 
-    @property
-    def served(self) -> bool:
-        """A Jupyter server is known to serve one of the kernels."""
-        return self._servers.known
-
-    def still(self, rest: Rest, now_mono_s: float) -> bool:  # noqa: ARG002
-        """Never known here."""
-        return False
-
-    def glance(self, rest: Rest, now_mono_s: float) -> Glance | None:  # noqa: ARG002
-        """None: nothing here tells cheaply that a process has begun."""
-        return None
-
-    def stirred(self) -> None:
-        """Every look is a full one."""
-
     def review(self, key: ProcessKey) -> None:
-        """The same."""
+        """Every sample asks for everything."""
 
     def alive(self, key: ProcessKey) -> bool:
         """Whether that very process still runs; a zombie does not."""

@@ -189,27 +189,6 @@ class ProcessFiles:
             shmem_bytes=self._shmem,
         )
 
-    def cpu_s(self) -> float:
-        """
-        Processor time used until now.
-
-        Raises:
-            Gone, Denied, Unsupported: it has ended, or cannot be read.
-        """
-        data = self._stat.read(2048)
-        if self._last is not None and data == self._data[0]:
-            return self._last.cpu_s
-        return _stat_of(data, self._stat.path).cpu_ticks / TICKS_PER_S
-
-    def address_space(self) -> int:
-        """
-        Bytes of address space now.
-
-        Raises:
-            Gone, Denied, Unsupported: it has ended, or cannot be read.
-        """
-        return self._sizes().size_bytes
-
     def _sizes(self) -> process.Statm:
         try:
             return process.Statm(self._statm.read(256))

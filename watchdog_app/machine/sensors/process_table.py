@@ -12,7 +12,8 @@ at a later look, and watched without a name when that takes long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -22,16 +23,13 @@ from watchdog_app.base.linux.files import descriptor_limit
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import Fault, ProcessInfo, ProcessKey, ProcessSample, TaskKind
 from watchdog_app.machine.sensors import ancestry, shown_kernels
-from watchdog_app.machine.sensors.bystanders import YOUNG_EVERY_S, YOUNG_S, Bystanders
 from watchdog_app.machine.sensors.command_line import identify
+from watchdog_app.machine.sensors.discovery import Discovery
 from watchdog_app.machine.sensors.forks import Forks
 from watchdog_app.machine.sensors.kernels import Witnesses
-from watchdog_app.machine.sensors.listing import Listing, pids
 from watchdog_app.machine.sensors.memberships import SOURCE as _GROUPS
 from watchdog_app.machine.sensors.memberships import Memberships
-from watchdog_app.machine.sensors.newcomers import Newcomers
 from watchdog_app.machine.sensors.process_files import (
-    TICKS_PER_S,
     ProcessFiles,
     read_argv,
     read_exe,
@@ -39,13 +37,14 @@ from watchdog_app.machine.sensors.process_files import (
     read_stat,
 )
 from watchdog_app.machine.sensors.process_info import Describer, Description
-from watchdog_app.machine.sensors.watched import AskedAtRest, Watched, computes
+from watchdog_app.machine.sensors.watched import YOUNG_EVERY_S, YOUNG_S, Watched
 
 _SOURCE = "processes"
 # Everything else is asked again this often: limits set by the program itself, late execs.
 _REVIEW_EVERY_S = 10.0
-# Later than that. Groups are asked in turn meanwhile, and whoever computes is asked more often.
-_REVIEW_AT_REST_S = 290.0
+# Later than that for a process that has done nothing: it has changed nothing of itself.
+_IDLE_SLACK_S = 20.0
+_NEW_S = 0.03  # of a processor, for the new processes of one sample; some 50 Pythons
 # Nobody grows unseen for longer, whatever the kernel makes us wait for.
 _NAMELESS_AFTER_S = 2.0
 # Two descriptors a process, at rest a third; the rest of the daemon needs some too.
@@ -69,23 +68,16 @@ class ProcessTable:
         self._own_uid = own_uid
         self._own_pid = own_pid
         self._watched: dict[int, Watched] = {}  # by pid
-        self._others = Bystanders(proc, self._background)
+        self._discovery = Discovery(proc, self._watched, self._background)
         # Pythons of which it is not known yet what they are, since when; watched or not.
         self._asked: dict[int, float] = {}
-        self._newcomers = Newcomers(
-            proc, own_uid, own_pid, watched=lambda pid: pid in self._watched
-        )
-        self._review_slack_s = 0.0
-        self._sampled_mono_s = 0.0
-        self._glanced = False  # since the last update: nothing nears its limit
         self._memberships = Memberships(proc, patience_s)
-        self._at_rest = AskedAtRest(describer, self._memberships)
-        self._listing = Listing(self._newcomers)
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
         self._kept = descriptor_limit() // (2 * _KEPT_SHARE)
         self._forks = Forks(proc, self._program_of, background=self._background)
         self._find_again = False
+        self._is_first = True
         self.faults: dict[str, Fault] = {}
 
     @property
@@ -114,33 +106,22 @@ class ProcessTable:
 
     def update(self, now_mono_s: float, now_unix_s: float) -> None:
         """Find who is new, drop who is gone, look again at who may have changed."""
-        at_rest, self._glanced = self._glanced, False
-        self._review_slack_s = _REVIEW_AT_REST_S if at_rest else 0.0
-        # Known for something else until now: a shell, a launcher.
-        became = [pid for pid in self._newcomers.became if pid in self._others]
-        if self._listing.due(now_mono_s, at_rest=at_rest):
-            self._list(now_mono_s, now_unix_s)
+        changes = self._discovery.look(now_mono_s)
+        if changes.there is not None:
+            self._keep(changes.there)
+        _show(self.faults, _SOURCE, self._discovery.fault)
         found, self._find_again = self._find_again, False
-        for pid in list(self._asked):
+        for pid in (*self._asked, *changes.again):
             found |= self._examine(pid, now_mono_s, now_unix_s)
-        for pid in became:
-            if pid in self._others:
-                found |= self._examine(pid, now_mono_s, now_unix_s)
-        for pid in self._others.due(now_mono_s, at_rest=at_rest):
-            found |= self._examine(pid, now_mono_s, now_unix_s)
+        # The first sample takes what it takes: there is nothing to miss yet.
+        spend_s = float("inf") if self._is_first else _NEW_S
+        self._is_first = False
+        end_s = time.thread_time() + spend_s
+        begun = self._discovery.begun
+        while begun and time.thread_time() <= end_s and not self._background.spent:
+            found |= self._examine(begun.popleft(), now_mono_s, now_unix_s)
         if found:
             self._find_ancestors()
-
-    def glance(self, now_mono_s: float) -> bool:
-        """
-        Whether a Python may have begun since the last update, or is known by now; cheap while not.
-        """
-        self._glanced = True
-        return self._newcomers.look(now_mono_s) or bool(self._asked and self._told())
-
-    def stirred(self) -> None:
-        """Something has moved since: at the next update there is no time to lose."""
-        self._glanced = False
 
     def review(self, key: ProcessKey) -> None:
         """At the next update it is asked anew for its memory group and its limits."""
@@ -149,23 +130,12 @@ class ProcessTable:
             watched.review_due_mono_s = float("-inf")
             self._memberships.review()
 
-    def changed(self, now_mono_s: float) -> bool:
-        """
-        Whether a watched process has another limit or memory group than at the last look.
-
-        Some are asked at each call: all in turn, those that compute more often.
-        """
-        keep = len(self._watched) <= self._kept
-        return self._at_rest.changed(self._watched, now_mono_s, keep=keep)
-
     def sample(
         self, now_mono_s: float, now_unix_s: float, *, swap_in_use: bool
     ) -> tuple[ProcessSample, ...]:
         """All watched processes now. One that ends while it is read is dropped: that is normal."""
         samples = []
         keep = len(self._watched) <= self._kept
-        elapsed_s, self._sampled_mono_s = now_mono_s - self._sampled_mono_s, now_mono_s
-        computing = False
         self._regroup(now_mono_s)
         for pid, watched in list(self._watched.items()):
             files = watched.files
@@ -173,17 +143,14 @@ class ProcessTable:
                 sample = files.sample(swap_in_use=swap_in_use)
             except SensorError:
                 self._drop(pid)
+                self._discovery.begun.append(pid)  # its pid may be another process's by now
                 continue
             if not keep:
                 files.close()
             seen, stat = watched.seen, files.stat
-            # Who does nothing changes nothing of itself: that can wait, at rest.
-            if sample is watched.last:
-                slack_s = self._review_slack_s
-            else:
-                slack_s = 0.0
-                computing |= computes(watched.last, sample, elapsed_s)
-                watched.last = sample
+            idle = sample is watched.last and now_mono_s - watched.since_mono_s >= YOUNG_S
+            slack_s = _IDLE_SLACK_S if idle else 0.0
+            watched.last = sample
             if (
                 now_mono_s >= watched.review_due_mono_s + slack_s
                 or stat.start_stack != seen.start_stack
@@ -192,22 +159,9 @@ class ProcessTable:
             ) and not self._review(watched, now_mono_s, now_unix_s):
                 continue
             samples.append(sample)
-        self._at_rest.sampled(computing=computing, now_mono_s=now_mono_s)
         completed = self._forks.complete(samples, now_mono_s)
         self._background.over()
         return completed
-
-    def address_space(self, pid: int) -> int:
-        """
-        Bytes of a watched process's address space now.
-
-        Raises:
-            Gone, Denied, Unsupported: it has ended, or cannot be read.
-        """
-        watched = self._watched.get(pid)
-        if watched is None:
-            raise Gone(f"process {pid} is not watched any more")
-        return watched.files.address_space()
 
     def read(self, key: ProcessKey, *, swap_in_use: bool) -> ProcessSample:
         """
@@ -230,42 +184,16 @@ class ProcessTable:
         """Give the descriptors back."""
         for watched in self._watched.values():
             watched.close()
-        self._newcomers.close()
+        self._discovery.close()
         self._memberships.close()
 
-    def _list(self, now_mono_s: float, now_unix_s: float) -> None:
-        try:
-            listed = pids(self._proc)
-        except OSError as error:
-            self.faults[_SOURCE] = Fault(
-                _SOURCE,
-                f"Processes are not watched: {self._proc} cannot be listed ({error.strerror}). "
-                "The machine's memory is still watched.",
-                "Mount the proc file system there.",
-            )
-            return
-        self.faults.pop(_SOURCE, None)
-        watched, others = self._watched, self._others
-        asked = self._asked
-        new = [pid for pid in others.unknown(listed) if pid not in watched and pid not in asked]
-        unnamed = sum(pid not in watched for pid in asked)
-        if len(listed) - len(new) < len(watched) + len(others) + unnamed:  # somebody has ended
-            there = frozenset(listed)
-            self._background.keep(there)
-            for pid in [pid for pid in asked if pid not in there]:
-                del asked[pid]
-            for pid in [pid for pid in watched if pid not in there]:
-                self._drop(pid)
-            for pid in [pid for pid in others if pid not in there]:
-                others.forget(pid)
-        found = False
-        self._listing.listed()
-        for pid in new:
-            if self._listing.spent(waited=self._background.spent):
-                break
-            found |= self._examine(pid, now_mono_s, now_unix_s)
-        if found:
-            self._find_ancestors()
+    def _keep(self, there: Container[int]) -> None:
+        """Drop whoever is not among these."""
+        self._background.keep(there)
+        for pid in [pid for pid in self._asked if pid not in there]:
+            del self._asked[pid]
+        for pid in [pid for pid in self._watched if pid not in there]:
+            self._drop(pid)
 
     def _examine(self, pid: int, now_mono_s: float, now_unix_s: float) -> bool:
         """Look at a pid of which it is not known what it is; whether it is watched from now on."""
@@ -273,12 +201,12 @@ class ProcessTable:
         try:
             # Root may ask anyone at once; others are refused all but the owner of foreign ones.
             foreign = self._own_uid != 0 and read_owner(self._proc, pid) != self._own_uid
-            if pid != self._own_pid and not foreign and self._others.holds_python(pid):
+            if pid != self._own_pid and not foreign and self._discovery.holds_python(pid):
                 uid = read_owner(self._proc, pid)
                 stat = read_stat(self._proc, pid)
                 description = self._described(pid, stat, uid)
                 if description is None:
-                    self._others.forget(pid)
+                    self._discovery.forget(pid)
                     self._asked[pid] = now_mono_s if asked_mono_s is None else asked_mono_s
                     if pid in self._watched or now_mono_s - self._asked[pid] < _NAMELESS_AFTER_S:
                         return False
@@ -288,14 +216,13 @@ class ProcessTable:
                     self._watch(pid, stat, description, now_mono_s)
                     return True
         except Gone:
-            self._others.forget(pid)
+            self._discovery.forget(pid)
             self._background.forget(pid)
             return False
         except SensorError:
             pass  # not for us to read: not for us to watch
         if pid in self._watched:
             self._drop(pid)
-        self._others.note(pid, now_mono_s)
         return False
 
     def _described(self, pid: int, stat: process.Stat, uid: int) -> Description | None:
@@ -307,7 +234,7 @@ class ProcessTable:
     def _watch(
         self, pid: int, stat: process.Stat, description: Description, now_mono_s: float
     ) -> None:
-        self._others.forget(pid)
+        self._discovery.forget(pid)
         self._changed = True
         watched = self._watched.get(pid)
         if watched is not None and watched.files.key == description.info.key:
@@ -355,7 +282,7 @@ class ProcessTable:
             watched.description = replace(watched.description, info=renewed)
             self._changed = True
         moved = stat.ppid != watched.seen.ppid
-        watched.seen, watched.asked_cpu_s = stat, stat.cpu_ticks / TICKS_PER_S
+        watched.seen = stat
         if moved:
             self._find_ancestors()
         return True
@@ -366,11 +293,7 @@ class ProcessTable:
             watched = self._watched[pid]
             if membership != watched.membership:
                 self._place(watched, membership)
-        fault = self._memberships.fault
-        if fault is None:
-            self.faults.pop(_GROUPS, None)
-        else:
-            self.faults[_GROUPS] = fault
+        _show(self.faults, _GROUPS, self._memberships.fault)
 
     def _place(self, watched: Watched, membership: bytes | None) -> None:
         watched.membership = membership
@@ -391,10 +314,6 @@ class ProcessTable:
         self._changed |= ancestry.tell(
             self._proc, self._watched.values(), self._info_of, self._argv_of_shell
         )
-
-    def _told(self) -> bool:
-        """Whether more is known of those that were asked, or one of them is not watched at all."""
-        return self._background.arrived or any(pid not in self._watched for pid in self._asked)
 
     def _argv_of(self, pid: int) -> tuple[str, ...] | None:
         """Command line of a process; None: that has to wait for it."""
@@ -419,3 +338,10 @@ class ProcessTable:
         self._watched.pop(pid).close()
         self._background.forget(pid)
         self._changed = True
+
+
+def _show(faults: dict[str, Fault], source: str, fault: Fault | None) -> None:
+    if fault is None:
+        faults.pop(source, None)
+    else:
+        faults[source] = fault

@@ -1,0 +1,147 @@
+"""When the next sample is due: soon near an end, seldom while nothing moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature
+from watchdog_app.core.model.machine import (
+    CgroupMemory,
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+    TaskKind,
+)
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.tasks import group
+from watchdog_app.core.policy.cadence import LONGEST_S, interval_s
+from watchdog_app.core.policy.engine import Engine
+
+GIB = 1 << 30
+MIB = 1 << 20
+KEY = ProcessKey(7, 70)
+FOLDER = "/sys/fs/cgroup/memory/train"
+
+
+def snapshot(mono_s: float = 0.0, free: int = 20 * GIB, **more: object) -> Snapshot:
+    host = HostMemory(24 * GIB, free, 0, 0, None, None, 0, 12 * GIB, None)
+    vsize = more.pop("vsize", 3 * GIB)
+    sample = ProcessSample(KEY, 1, "S", GIB, 0, 0, vsize, 0.0)
+    info = ProcessInfo(
+        KEY, 1, 0, "ann", "/usr/bin/python3", ("python3", "a.py"), "/", TaskKind.SCRIPT, "a.py",
+        cgroup=FOLDER, rlimit_as_bytes=8 * GIB if more.pop("limited", False) else None,
+        started_unix_s=more.pop("begun_unix_s", None),
+    )  # fmt: skip
+    found = Snapshot(mono_s, 1e9 + mono_s, host, (sample,), infos={KEY: info})
+    return replace(found, **more)
+
+
+def in_group(usage: int, file_bytes: int = 0, limit: int = 9 * GIB) -> Snapshot:
+    found = CgroupMemory(FOLDER, 1, usage, file_bytes, 0, limit, None, 0, None, None, 0)
+    return snapshot(cgroups=(found,))
+
+
+def with_shm(used: int, limit: int) -> Snapshot:
+    seen = snapshot()
+    return replace(seen, host=replace(seen.host, shm_used_bytes=used, shm_limit_bytes=limit))
+
+
+def due_s(seen: Snapshot, before: Snapshot | None = None, *agents: AgentState) -> float:
+    """Of a policy to which nothing else has happened."""
+    tasks = group(seen.processes, seen.infos)
+    found = readings(seen, tasks)
+    earlier = found
+    if before is not None:
+        earlier = readings(before, group(before.processes, before.infos))
+    result = Engine(Settings(), own_uid=0).tick(seen, tasks, found, {})
+    return interval_s(result, seen, found, before=earlier, agents=agents, usual_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "moved"),
+    [
+        (snapshot(), snapshot(), False),
+        (snapshot(), snapshot(free=20 * GIB - 90 * MIB), False),  # less than a two-hundredth
+        (snapshot(), snapshot(free=20 * GIB - 110 * MIB), True),
+        (snapshot(), snapshot(free=20 * GIB + 110 * MIB), True),  # it may be filled again
+        (in_group(GIB), in_group(GIB), False),
+        (in_group(GIB), in_group(GIB + 60 * MIB), True),
+        (in_group(GIB), in_group(GIB, limit=8 * GIB), True),  # set by hand
+        # At its limit with pages of files, of which programs take ever more: usage stands still.
+        (in_group(9 * GIB, 8 * GIB), in_group(9 * GIB, 8 * GIB - 60 * MIB), True),
+        (snapshot(), in_group(GIB), True),
+        (snapshot(limited=True), snapshot(limited=True, vsize=4 * GIB), True),
+        (with_shm(0, 64 * MIB), with_shm(200 << 10, 64 * MIB), False),
+        (with_shm(0, 64 * MIB), with_shm(MIB, 64 * MIB), True),
+        (with_shm(0, 12 * GIB), with_shm(MIB, 12 * GIB), False),
+    ],
+)
+def test_while_memory_moves_it_is_sampled_at_the_usual_rate(
+    before: Snapshot, now: Snapshot, moved: bool
+):
+    """A two-hundredth of the room that is left counts, of each kind of memory."""
+    assert moved is (due_s(now, before) == 1.0)
+
+
+def test_the_interval_follows_the_room():
+    """No more than two thirds of it can be gone before the next, at 4 GiB a second."""
+    assert LONGEST_S == due_s(snapshot(free=20 * GIB))
+    assert pytest.approx(1.5) == due_s(snapshot(free=9 * GIB))
+    assert due_s(snapshot(free=4 * GIB)) <= 1.0
+    assert pytest.approx(1.5) == due_s(in_group(GIB, limit=10 * GIB))
+
+
+def heat(celsius: float) -> Hardware:
+    return Hardware(temperatures=(Temperature("cpu", "CPU", celsius, 95.0, 100.0, True),))
+
+
+@pytest.mark.parametrize(
+    ("seen", "agents", "rests"),
+    [
+        (snapshot(), (AgentState(KEY, "keras", "/r"),), True),
+        (snapshot(), (AgentState(KEY, "keras", "/r", training=True),), False),
+        (snapshot(), (AgentState(KEY, "keras", "/r", saving=True),), False),
+        (snapshot(hardware=Hardware(gpus=(Gpu("GPU-1", 0, "H100"),))), (), True),
+        (
+            snapshot(
+                hardware=Hardware(gpus=(Gpu("1", 0, "H100", processes=(GpuProcess(7, GIB),)),))
+            ),
+            (),
+            False,
+        ),
+        (snapshot(hardware=heat(45.0)), (), True),
+        (snapshot(hardware=heat(90.0)), (), False),
+        (snapshot(unix_s=1e9 + 9.0, begun_unix_s=1e9), (), False),  # its first moments
+        (snapshot(unix_s=1e9 + 10.0, begun_unix_s=1e9), (), True),
+        (snapshot(unix_s=1e9, begun_unix_s=1e9 + 3600), (), True),  # the clock was set back
+    ],
+)
+def test_work_is_sampled_at_the_usual_rate(
+    seen: Snapshot, agents: tuple[AgentState, ...], rests: bool
+):
+    """Trainings, GPUs at work, heat near its limit and what has just begun."""
+    assert rests is (due_s(seen, None, *agents) == LONGEST_S)
+
+
+def test_near_an_end_the_policy_decides():
+    """A leak that ends within seconds is sampled more often than the usual interval."""
+    engine = Engine(Settings(), own_uid=0)
+    before, found = (), ()
+    for at in range(40):
+        seen = snapshot(float(at), free=20 * GIB - at * (GIB // 2) + at)
+        tasks = group(seen.processes, seen.infos)
+        before, found = found, readings(seen, tasks)
+        result = engine.tick(seen, tasks, found, {})
+
+    assert result.next_look_s < 1.0
+    assert result.next_look_s == interval_s(
+        result, seen, found, before=before, agents=(), usual_s=1.0
+    )
+    usual = interval_s(result, seen, found, before=before, agents=(), usual_s=0.01)
+    assert 0.01 == usual

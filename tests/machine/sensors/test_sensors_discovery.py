@@ -1,0 +1,275 @@
+"""Who began, and who is asked when whether it has become Python."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.base.linux.process import Stat, status_words
+from watchdog_app.core.policy.cadence import LONGEST_S
+from watchdog_app.machine.sensors.discovery import Discovery, tells_pids
+from watchdog_app.machine.sensors.machine import Machine
+
+WAIT_S = 20.0
+IDLE = "import signal; signal.pause()"
+
+
+@pytest.fixture
+def machine():
+    found = Machine(runtime_dirs=[])
+    found.sample(time.monotonic(), time.time())
+    yield found
+    found.close()
+
+
+def looks_until_seen(machine: Machine, pid: int, begun_mono_s: float) -> float:
+    """Seconds of the daemon's clock until a process is watched, at the slowest interval."""
+    now, end = begun_mono_s, time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        now += LONGEST_S
+        if pid in {each.key.pid for each in machine.sample(now, time.time()).processes}:
+            return now - begun_mono_s
+    raise AssertionError("never seen")
+
+
+def runs_python(pid: int) -> bool:
+    return "python" in os.readlink(f"/proc/{pid}/exe")
+
+
+def wait_for_python(pid: int) -> None:
+    end = time.monotonic() + WAIT_S
+    while not runs_python(pid):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_python_that_begins_is_watched_within_four_seconds(machine: Machine):
+    """Without a list of all processes."""
+    now = time.monotonic()
+    machine._processes._discovery._listed_mono_s = now + 1000.0
+    with subprocess.Popen([sys.executable, "-c", IDLE]) as process:
+        try:
+            wait_for_python(process.pid)
+            assert looks_until_seen(machine, process.pid, now) <= 4.0
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("young_s", [0.0, 6.0])
+def test_a_shell_that_becomes_python_is_watched_within_four_seconds(
+    machine: Machine, tmp_path: Path, young_s: float
+):
+    """What prepares for some seconds and becomes Python by exec."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    now = time.monotonic()
+    argv = ["sh", "-c", f"read x < {gate}; exec {sys.executable} -c '{IDLE}'"]
+    with subprocess.Popen(argv) as process:
+        try:
+            found = machine.sample(now, time.time())
+            now += young_s
+            found = machine.sample(now, time.time())
+            assert process.pid not in {each.key.pid for each in found.processes}
+            gate.write_text("go\n")
+            wait_for_python(process.pid)
+            assert looks_until_seen(machine, process.pid, now) <= 4.0
+        finally:
+            process.kill()
+
+
+def test_an_old_shell_that_becomes_python_is_watched_when_it_starts_a_thread(
+    machine: Machine, tmp_path: Path
+):
+    """Also where so many processes are there that its turn would come in minutes."""
+    program = tmp_path / "late.py"
+    program.write_text("import signal, threading\nthreading.Thread(target=signal.pause).start()\n")
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    argv = ["sh", "-c", f"read x < {gate}; exec {sys.executable} {program}"]
+    discovery = machine._processes._discovery
+    with subprocess.Popen(argv) as process:
+        try:
+            now = time.monotonic()
+            machine.sample(now, time.time())
+            # As if it had been there for an hour: never young, and not due for long.
+            discovery._young.clear()
+            del discovery._known[:]
+            discovery._listed_mono_s = now + 1000.0
+
+            gate.write_text("go\n")
+            end = time.monotonic() + WAIT_S
+            while len(os.listdir(f"/proc/{process.pid}/task")) < 2:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+
+            assert looks_until_seen(machine, process.pid, now) <= 4.0
+        finally:
+            process.kill()
+
+
+def test_a_thread_of_a_watched_process_is_not_asked():
+    """Its process is: what a program starts to work tells that it may have become Python."""
+    begun, over = threading.Event(), threading.Event()
+
+    def run() -> None:
+        begun.set()
+        over.wait(WAIT_S)
+
+    for watched, expected in (((os.getpid(),), False), ((), True)):
+        discovery = Discovery("/proc", watched)
+        discovery.look(0.0)
+        discovery.begun.clear()
+        begun.clear()
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            assert begun.wait(WAIT_S)
+            discovery.look(1.0)
+            assert expected is (os.getpid() in discovery.begun)
+            assert thread.native_id not in discovery.begun
+        finally:
+            over.set()
+            thread.join()
+            over.clear()
+            discovery.close()
+
+
+def test_a_pid_file_of_another_kernel_is_not_believed(tmp_path: Path):
+    """lxcfs lays its own over /proc/loadavg: the pids in it are those of another machine."""
+    program = (
+        "import ctypes, sys\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        "assert libc.unshare(0x20000) == 0\n"  # CLONE_NEWNS
+        "assert libc.mount(b'none', b'/', None, 0x44000, None) == 0\n"  # private, recursive
+        f"own = {os.fsencode(tmp_path / 'own')!r}\n"
+        "assert libc.mount(own, b'/proc/loadavg', None, 4096, None) == 0\n"
+        "from watchdog_app.machine.sensors.discovery import tells_pids\n"
+        "print(tells_pids('/proc'))\n"
+    )
+    (tmp_path / "own").write_text("0.00 0.01 0.05 1/300 12345\n")
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=False, capture_output=True, text=True
+    )
+    if done.returncode and os.getuid():
+        pytest.skip("only root lays a file over another here")
+
+    assert ("False\n", "") == (done.stdout, done.stderr)
+    assert tells_pids("/proc")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes somebody else")
+def test_a_program_that_becomes_ours_after_it_began_as_roots_is_not_given_up():
+    """sudo, cron: whoever may not be asked yet is asked again."""
+    program = (
+        "import os, pwd, resource, sys, time\n"  # while they may be read
+        "from watchdog_app.machine.sensors.machine import Machine\n"
+        "os.setgid(65534); os.setgroups([]); os.setuid(65534)\n"
+        "machine = Machine(runtime_dirs=[])\n"
+        "machine.sample(time.monotonic(), time.time())\n"
+        "print('ready', flush=True)\n"
+        "pid = int(sys.stdin.readline())\n"
+        "end, seen = time.monotonic() + 9, False\n"
+        "while time.monotonic() < end and not seen:\n"
+        "    found = machine.sample(time.monotonic(), time.time())\n"
+        "    seen = pid in {each.key.pid for each in found.processes}\n"
+        "    time.sleep(0.5)\n"
+        "print(seen)\n"
+    )
+    # The interpreter of these tests may be root's alone; a program is known by its name.
+    folder = tempfile.mkdtemp()
+    os.chmod(folder, 0o755)
+    interpreter = shutil.copy("/bin/sleep", f"{folder}/python3")
+    becoming = (
+        f"import os, sys, time; time.sleep(2); os.setgid(65534); os.setuid(65534); "
+        f"os.execv({interpreter!r}, ['python3', '60'])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as looker:
+        assert looker.stdout
+        assert "ready\n" == looker.stdout.readline()
+        with subprocess.Popen([sys.executable, "-c", becoming]) as becomer:
+            try:
+                out, _ = looker.communicate(f"{becomer.pid}\n", WAIT_S)
+            finally:
+                becomer.kill()
+                shutil.rmtree(folder)
+
+    assert "True\n" == out
+
+
+def processes(folder: Path, pids: range) -> None:
+    for pid in pids:
+        (folder / str(pid)).mkdir()
+
+
+def test_another_proc_is_listed_at_each_look(tmp_path: Path):
+    """Of its pids nothing else tells."""
+    elsewhere = Discovery(str(tmp_path))
+    processes(tmp_path, range(5, 8))
+
+    assert frozenset((5, 6, 7)) == elsewhere.look(0.0).there
+    assert [5, 6, 7] == list(elsewhere.begun)
+    elsewhere.begun.clear()
+    processes(tmp_path, range(8, 9))
+    assert frozenset((5, 6, 7, 8)) == elsewhere.look(1.0).there
+    assert [8] == list(elsewhere.begun)
+
+
+def test_a_process_is_asked_often_while_young_and_in_turn_later(tmp_path: Path):
+    """Everyone within 20 s, wherever that is not too many."""
+    processes(tmp_path, range(5, 305))
+    discovery = Discovery(str(tmp_path))
+    asked: dict[int, list[float]] = {}
+
+    for turn in range(100):
+        now = turn * LONGEST_S
+        for pid in discovery.look(now).again:
+            asked.setdefault(pid, []).append(now)
+
+    assert set(range(5, 305)) == set(asked)
+    for times in asked.values():
+        assert max(b - a for a, b in pairwise(times)) <= 25.0
+    assert [LONGEST_S * turn for turn in range(1, 6)] == asked[304][:5]
+
+
+def test_no_look_asks_more_than_some_of_thousands(tmp_path: Path):
+    """5,000 processes asked in one go would delay the sample; all get their turn."""
+    processes(tmp_path, range(1000, 4000))
+    discovery = Discovery(str(tmp_path))
+    discovery.look(0.0)
+    discovery.look(20.0)  # nobody is young any more
+
+    asked = [discovery.look(22.0 + LONGEST_S * turn).again for turn in range(60)]
+
+    assert max(map(len, asked)) <= 64
+    assert 3000 == len({pid for turn in asked for pid in turn})
+
+
+@pytest.mark.parametrize(
+    ("line", "thread"),
+    [
+        (b"2 (kthreadd) S 0 0 0 0 -1 2129984" + 20 * b" 0", True),
+        (b"2 (a) b) S 1 2 2 0 -1 4194560" + 20 * b" 0", False),
+    ],
+)
+def test_a_kernel_thread_is_told_by_its_flags(line: bytes, thread: bool):
+    """PF_KTHREAD; in a container process 2 is anybody."""
+    assert thread is Stat(line).is_kernel_thread
+
+
+def test_half_a_line_is_refused():
+    """So that nothing is concluded from it."""
+    with pytest.raises(ValueError, match="no line"):
+        Stat(b"2 (kthreadd) S")
+    assert [] == status_words(b"Name:\tx\n", b"Tgid")
+    assert [b"12"] == status_words(b"Name:\tx\nTgid:\t12\nNgid:\t0\n", b"Tgid")
