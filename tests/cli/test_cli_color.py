@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from watchdog_app.base.text.style import Style, style_of
+from watchdog_app.base.text.terminal import Style, style_of
 from watchdog_app.core.model.levels import Level
 
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from watchdog_app.base.text.layout import width
-from watchdog_app.base.text.style import Style
+from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli.explain_text import deaths_table, render_death
 from watchdog_app.cli.plot import plot
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.base.text import figures
+from watchdog_app.base.text import quantities
 from watchdog_app.core.model.status import Task
 
 MIB = 1024**2
@@ -26,8 +26,8 @@ GIB = 1024**3
 )
 def test_sizes(full, compact, value):
     """A size has three figures; what is no number is unknown, never zero."""
-    assert full == figures.size(value)
-    assert compact == figures.size(value, compact=True)
+    assert full == quantities.size(value)
+    assert compact == quantities.size(value, compact=True)
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_sizes(full, compact, value):
 )
 def test_rates(full, compact, value):
     """Less than a KiB a second is no trend."""
-    assert full == figures.rate(value)
-    assert compact == figures.rate(value, compact=True)
+    assert full == quantities.rate(value)
+    assert compact == quantities.rate(value, compact=True)
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def test_times_to_exhaustion(full, compact, eta, low, high):
     holder = Task.read({"eta_s": eta, "eta_low_s": low, "eta_high_s": high})
     times = holder.eta_s, holder.eta_low_s, holder.eta_high_s
 
-    assert full == figures.eta(*times)
-    assert compact == figures.eta(*times, compact=True)
+    assert full == quantities.eta(*times)
+    assert compact == quantities.eta(*times, compact=True)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_times_to_exhaustion(full, compact, eta, low, high):
 )
 def test_a_figure_and_its_limit(text, used, limit, unit):
     """Both in one unit where they share it, in their own where not."""
-    assert text == figures.of_limit(used, limit, unit)
+    assert text == quantities.of_limit(used, limit, unit)
 
 
 @pytest.mark.parametrize(("text", "value"), [("99 %", 0.9999), ("100 %", 1.0), ("N/A", None)])
 def test_a_ratio_is_full_only_when_it_is(text, value):
     """Percent are rounded down."""
-    assert text == figures.ratio(value)
+    assert text == quantities.ratio(value)
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_a_ratio_is_full_only_when_it_is(text, value):
 )
 def test_ages(text, seconds):
     """How long ago, in whole seconds; a clock that was set back is now."""
-    assert text == figures.age(seconds)
+    assert text == quantities.age(seconds)
 
 
 def test_an_end_within_the_second_has_no_range():
     """`<1 s (<1-<1 s)` tells nobody anything."""
-    assert "<1 s" == figures.eta(0.2, 0.1, 0.6)
+    assert "<1 s" == quantities.eta(0.2, 0.1, 0.6)

@@ -18,9 +18,8 @@ from support.statuses import (
     status,
 )
 
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.layout import width
-from watchdog_app.base.text.style import Style
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli.check import check
 from watchdog_app.cli.history_text import sentence
 from watchdog_app.cli.json_output import dumps, timed
@@ -147,7 +146,7 @@ def test_without_a_card_nothing_changes():
     ],
 )
 def test_a_card_that_does_not_answer_says_so_and_hides_no_other(state, words):
-    """In place of its figures."""
+    """In place of its quantities."""
     found = "\n".join(lines(gpus=[gpu(0), dark(1, state)]))
 
     assert words in found
@@ -354,7 +353,7 @@ def test_the_history_of_a_fault_says_how_bad_it_was():
 )
 def test_movements_are_told_in_what_people_count_by(expected, slope, unit):
     """Degrees a minute, not thirtieths of a degree a second."""
-    assert expected == figures.movement(slope, unit)
+    assert expected == quantities.movement(slope, unit)
 
 
 def test_gpus_that_are_no_objects_break_nothing():

@@ -17,8 +17,7 @@ from support.statuses import (
     status,
 )
 
-from watchdog_app.base.text.layout import width
-from watchdog_app.base.text.style import Style
+from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli.check import check
 from watchdog_app.cli.status_text import render
 from watchdog_app.cli.task_table import HEADS, agent_text, guard_remarks

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.statuses import HOSTILE_NAMES
 
-from watchdog_app.base.text.layout import pad, plain, plain_block, shorten, width, wrap
+from watchdog_app.base.text.terminal import pad, plain, plain_block, shorten, width, wrap
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simulation import MB, WALL_S, Machine, Program, flat, leak
 
-from watchdog_app.base.text.plain import argument, plain
+from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.exits import should_notify
 from watchdog_app.core.explain import notifications, phrases, status
@@ -185,14 +185,14 @@ def test_no_name_breaks_a_notice_or_a_command_line(name):
 )
 def test_text_from_files_becomes_one_plain_line(text, expected):
     """What cannot be shown, or changes how the rest is shown, is a question mark."""
-    assert expected == plain(text)
+    assert expected == clean(text)
 
 
 @pytest.mark.parametrize("name", ["-x", "a b", "$(x)", "a;b", "*", "", "ü.py", "a'b", "n" * 99])
 def test_a_name_that_is_not_safe_to_paste_is_named_by_its_pid(name):
     """A notice's command line is copied without thinking."""
-    assert "42" == argument(name, 42)
-    assert "train-2.ipynb" == argument("train-2.ipynb", 42)
+    assert "42" == shell_argument(name, 42)
+    assert "train-2.ipynb" == shell_argument("train-2.ipynb", 42)
 
 
 @pytest.mark.parametrize(

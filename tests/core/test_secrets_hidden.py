@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.base.text.secrets import shown_text, shown_words
+from watchdog_app.base.text.plain import redact, redact_argv
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from watchdog_app.base.text.secrets import shown_text, shown_words
 )
 def test_a_command_line_is_shown_without_its_secrets(words, expected):
     """By the name of an option, by the form of a word; the rest stays as it was."""
-    assert expected == shown_words(words)
+    assert expected == redact_argv(words)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_a_command_line_is_shown_without_its_secrets(words, expected):
 )  # fmt: skip
 def test_the_text_of_an_error_loses_its_secrets(text):
     """It goes into the journal and onto the screen."""
-    assert "x1y2" not in shown_text(text)
+    assert "x1y2" not in redact(text)
 
 
 def test_a_usual_text_stays_as_it_is():
     """No word is lost for nothing."""
     text = "Expected 3 tokens, got key 'loss' and password-free secrets"
 
-    assert text == shown_text(text)
+    assert text == redact(text)

@@ -16,8 +16,7 @@ from doctor_tree import Tree, fake_python, found
 from jsonschema import Draft202012Validator
 
 from watchdog_app.base.errors import UsageError
-from watchdog_app.base.text.layout import width
-from watchdog_app.base.text.style import Style
+from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli import doctor as command
 from watchdog_app.cli.doctor_text import render
 from watchdog_app.doctor import run as runner

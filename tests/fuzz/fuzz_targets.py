@@ -30,7 +30,7 @@ from watchdog_app.base.errors import (
     WatchdogError,
 )
 from watchdog_app.base.linux import cgroups, kernel_log, process
-from watchdog_app.base.text.plain import argument, plain
+from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.client import messages
 from watchdog_app.client.framing import BadLine, LineDecoder, LineTooLong, decode, encode
@@ -137,11 +137,11 @@ def command_lines(data: bytes) -> None:
     argv = process.parse_cmdline(data)
     program = command_line.identify(argv, argv[0] if argv else None)
     for name in map(str, (program.script, program.connection_file, *argv)):
-        shown = plain(name)
+        shown = clean(name)
         assert shown.isprintable() or "\u2026" in shown
         assert not {"\x1b", "\n"} & set(shown)
         assert len(shown) <= 60
-        assert not argument(name, 1).startswith("-")
+        assert not shell_argument(name, 1).startswith("-")
 
 
 @target

@@ -17,7 +17,7 @@ import pytest
 
 from watchdog_app.base.errors import Gone, TaskNotFound
 from watchdog_app.base.linux import cgroups
-from watchdog_app.base.text.style import Style
+from watchdog_app.base.text.terminal import Style
 from watchdog_app.cli import main
 from watchdog_app.cli.plot import plot
 from watchdog_app.core.model.decisions import Caution, DecisionKind, Regime, Stage

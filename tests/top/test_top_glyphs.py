@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from watchdog_app.base.text.glyphs import plain_glyph, prepare
-from watchdog_app.base.text.layout import width
+from watchdog_app.base.text.terminal import width
+from watchdog_app.top.glyphs import plain_glyph, prepare
 
 
 @pytest.mark.parametrize("char", "█▒░▁▂▃▄▅▆▇─│┤╭·…⣿⠁分ーé°中\u0301\u202e\U0001f600")

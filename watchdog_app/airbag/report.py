@@ -184,9 +184,9 @@ def next_limit(record: BagRecord) -> str:
 
 
 def _plain(text: str) -> str:
-    from watchdog_app.base.text.plain import plain
+    from watchdog_app.base.text.plain import clean
 
-    return plain(text, 1000)
+    return clean(text, 1000)
 
 
 def write(pid: int, text: str) -> bool:

@@ -52,6 +52,18 @@ def decode(kind: Any, value: Any) -> Any:
         raise ValueError(f"not what was written down: {error}") from error
 
 
+def objects(holder: Any, key: str) -> list[dict[str, Any]]:
+    """
+    The objects in a list of an object.
+
+    Args:
+        holder: the object; anything else holds none.
+        key: of the list; items that are no objects are left out.
+    """
+    found = holder.get(key) if isinstance(holder, dict) else None
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
 def _decode(kind: Any, value: Any) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):

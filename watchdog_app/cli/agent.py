@@ -8,7 +8,7 @@ import shlex
 from watchdog_app.base import paths
 from watchdog_app.base.children import frozen
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
-from watchdog_app.base.text.layout import plain
+from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli import agent_now
 
 TYPE_CHECKING = False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.layout import counted, plain
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.terminal import counted, plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def lines(running: list[dict[str, Any]] | None, why: str | None) -> list[str]:
         what = [plain(one["framework"] or "an unknown framework")]
         if one["training"]:
             if one["epoch"] is not None:
-                what.append(f"epoch {figures.whole(int(one['epoch']) + 1)}")
-            what.append(f"step {figures.whole(one['step'])}")
+                what.append(f"epoch {quantities.whole(int(one['epoch']) + 1)}")
+            what.append(f"step {quantities.whole(one['step'])}")
         else:
             what.append("not training")
         rescue = one["rescue"]
@@ -64,7 +64,7 @@ def lines(running: list[dict[str, Any]] | None, why: str | None) -> list[str]:
 
 
 def _saved(rescue: dict[str, Any]) -> str:
-    return f"saved at step {figures.whole(rescue.get('step'))}"
+    return f"saved at step {quantities.whole(rescue.get('step'))}"
 
 
 def _near(directory: str) -> str:

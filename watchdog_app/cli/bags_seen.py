@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 
-from watchdog_app.base.text.layout import plain
 from watchdog_app.base.text.quantities import format_bytes, pid_in
+from watchdog_app.base.text.terminal import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

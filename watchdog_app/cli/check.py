@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_app.base.text.layout import plain
+from watchdog_app.base.text.terminal import plain
 from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
-from watchdog_app.base.json_values import number_or_none
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.layout import plain
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.quantities import number_or_none
+from watchdog_app.base.text.terminal import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def describe(request: dict[str, Any]) -> str:
         seconds = number_or_none(request.get("seconds"))
         took = "" if seconds is None else f" in {seconds:.2f} s"
         step = request.get("step")
-        at = "" if step is None else f" at step {figures.whole(step)}"
-        size = figures.size(request.get("bytes"))
+        at = "" if step is None else f" at step {quantities.whole(step)}"
+        size = quantities.size(request.get("bytes"))
         return f"{name}: saved{at}, {size}{took}: {plain(request.get('path') or '?')}"
     if status == "requested":
         return f"{name}: asked to save; it does so at the end of its step. --wait waits for it."

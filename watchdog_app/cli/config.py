@@ -6,9 +6,7 @@ import os
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import EXIT_OK, UsageError
-from watchdog_app.base.text.layout import plain
-from watchdog_app.base.text.style import style_of
-from watchdog_app.base.text.table import Table
+from watchdog_app.base.text.terminal import Table, plain, style_of
 from watchdog_app.cli.config_text import (
     differences,
     literal,

@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 from watchdog_app.base.errors import ConfigError, WatchdogError
-from watchdog_app.base.text.layout import plain, plain_block
+from watchdog_app.base.text.terminal import plain, plain_block
 
 _EDITORS = ("sensible-editor", "nano", "vim", "vi", "notepad.exe")
 _REJECTED = ".rejected"

@@ -6,7 +6,7 @@ import json
 import sys
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.text.layout import plain, wrap
+from watchdog_app.base.text.terminal import plain, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

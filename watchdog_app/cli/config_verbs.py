@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
-from watchdog_app.base.text.layout import plain
+from watchdog_app.base.text.terminal import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

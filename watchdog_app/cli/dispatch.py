@@ -16,7 +16,7 @@ import sys
 
 from watchdog_app import __version__
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, RequestError, WatchdogError
-from watchdog_app.base.text.layout import plain, plain_block
+from watchdog_app.base.text.terminal import plain, plain_block
 
 TYPE_CHECKING = False  # the typing module costs more than this whole file
 if TYPE_CHECKING:

@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(dumps(as_json(report, time.time())))
     else:
-        from watchdog_app.base.text.style import style_of
+        from watchdog_app.base.text.terminal import style_of
         from watchdog_app.cli.doctor_text import render
         from watchdog_app.cli.terminal import columns_of
 
@@ -151,7 +151,7 @@ class _Progress:
     def tell(self, what: str) -> None:
         """Replace the line. Called from several threads: one write each."""
         if self._wanted:
-            from watchdog_app.base.text.layout import plain, shorten
+            from watchdog_app.base.text.terminal import plain, shorten
             from watchdog_app.cli.terminal import columns_of
 
             room = (columns_of(sys.stderr) or 80) - 1

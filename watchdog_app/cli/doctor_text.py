@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from watchdog_app.base.text.layout import counted, pad, plain, wrap
+from watchdog_app.base.text.terminal import counted, pad, plain, wrap
 from watchdog_app.doctor.finding import Severity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.base.text.style import Style
+    from watchdog_app.base.text.terminal import Style
     from watchdog_app.doctor.finding import Finding, Report
 
 _TITLES = {

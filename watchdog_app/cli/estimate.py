@@ -110,8 +110,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(result: dict[str, Any]) -> None:
-    from watchdog_app.base.text.layout import plain
     from watchdog_app.base.text.quantities import format_bytes
+    from watchdog_app.base.text.terminal import plain
     from watchdog_app.estimate.record import Estimate, lines_of
 
     for line in lines_of(Estimate.from_json(result)):

@@ -120,7 +120,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _enter_bag(args: argparse.Namespace, words: list[str], env: dict[str, str]) -> None:
     from watchdog_app.airbag import launch
-    from watchdog_app.base.text.layout import plain_block
+    from watchdog_app.base.text.terminal import plain_block
 
     if not _can_run(words[0], env):
         return  # it is said in a moment, and nothing needs an airbag for that

@@ -6,7 +6,7 @@ import os
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
-from watchdog_app.base.text.layout import plain
+from watchdog_app.base.text.terminal import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, TaskNotFound, UsageError
-from watchdog_app.base.text.style import style_of
+from watchdog_app.base.text.terminal import style_of
 from watchdog_app.cli.explain_text import (
     deaths_table,
     find_task,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 
-from watchdog_app.base.json_values import number_or_none
-from watchdog_app.base.text.layout import plain
+from watchdog_app.base.text.quantities import number_or_none
+from watchdog_app.base.text.terminal import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,9 +4,8 @@ What the daemon explains, folded to the terminal: deaths with their plot, what w
 
 from __future__ import annotations
 
-from watchdog_app.base.text.layout import pad, plain, plain_block, shorten, width, wrap
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.base.text.style import Style
+from watchdog_app.base.text.terminal import Style, pad, plain, plain_block, shorten, width, wrap
 from watchdog_app.cli.history_text import sentence, when
 
 TYPE_CHECKING = False

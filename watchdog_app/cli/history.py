@@ -6,7 +6,7 @@ import argparse
 import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError
-from watchdog_app.base.text.style import style_of
+from watchdog_app.base.text.terminal import style_of
 from watchdog_app.cli.terminal import columns_of
 
 NAME = "history"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-from watchdog_app.base.json_values import number_or_none
-from watchdog_app.base.text.layout import pad, plain, shorten, wrap
-from watchdog_app.base.text.style import Style
+from watchdog_app.base.text.quantities import number_or_none
+from watchdog_app.base.text.terminal import Style, pad, plain, shorten, wrap
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident
 

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """Place the files."""
     import shlex
 
-    from watchdog_app.base.text.layout import plain
+    from watchdog_app.base.text.terminal import plain
     from watchdog_app.desktop.login import UNITS, LoginStart
     from watchdog_app.desktop.placements import autostart_path, data_home, placements
     from watchdog_app.enable import trust

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from watchdog_app.base import paths
-from watchdog_app.base.text.layout import plain
+from watchdog_app.base.text.terminal import plain
 
 
 def left_paused() -> list[str]:

@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tell its keeper."""
     from watchdog_app.airbag import starting, wishes
-    from watchdog_app.base.text.layout import plain
+    from watchdog_app.base.text.terminal import plain
     from watchdog_app.cli.bags_seen import every
 
     bags = every()
@@ -120,7 +120,7 @@ def _wish(args: argparse.Namespace) -> dict[str, Any]:
 
 def _find(wanted: str, bags: list[BagRecord]) -> BagRecord:
     from watchdog_app.airbag import groups
-    from watchdog_app.base.text.layout import plain
+    from watchdog_app.base.text.terminal import plain
 
     by_group = {
         os.path.basename(bag.group).removesuffix(".scope"): bag for bag in bags if bag.group

@@ -11,8 +11,7 @@ import sys
 import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, WatchdogError
-from watchdog_app.base.text.layout import plain, wrap
-from watchdog_app.base.text.style import Style, style_of
+from watchdog_app.base.text.terminal import Style, plain, style_of, wrap
 from watchdog_app.cli.json_output import dumps, timed, without_daemon
 from watchdog_app.cli.status_text import render
 from watchdog_app.cli.terminal import columns_of, rows_of

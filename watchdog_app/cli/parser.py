@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from watchdog_app.base.text.layout import wrap
+from watchdog_app.base.text.terminal import wrap
 from watchdog_app.cli.terminal import columns_of
 
 TYPE_CHECKING = False
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import NoReturn
 
-    from watchdog_app.base.text.style import When
+    from watchdog_app.base.text.terminal import When
 
 COLOR_CHOICES: tuple[When, ...] = ("auto", "always", "never")
 
@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
             elif word.startswith("-") and near:
                 message = f"there is no option {word}; did you mean {near[0]}?"
         message += _nearest_choice(message)
-        from watchdog_app.base.text.layout import plain
+        from watchdog_app.base.text.terminal import plain
 
         self.print_usage(sys.stderr)
         self.exit(2, f"{self.prog}: {plain(message)}\nMore: {self.prog} --help\n")

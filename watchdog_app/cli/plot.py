@@ -8,13 +8,10 @@ the task is a broad line, the resource a broken one, the limit is dotted. Each m
 
 from __future__ import annotations
 
-from watchdog_app.base.json_values import number_or_none
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.canvas import Canvas
-from watchdog_app.base.text.glyphs import plain_glyph
-from watchdog_app.base.text.layout import plain, shorten, width
-from watchdog_app.base.text.quantities import format_bytes, format_duration
-from watchdog_app.base.text.style import Style
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.quantities import format_bytes, format_duration, number_or_none
+from watchdog_app.base.text.terminal import Style, plain, shorten, width
+from watchdog_app.top.glyphs import Canvas, plain_glyph
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -192,4 +189,4 @@ def _points(value: Any) -> list[Point]:
 
 
 def _short(value: float, unit: str) -> str:
-    return figures.size(value, compact=True) if unit == "bytes" else f"{value:.4g}"
+    return quantities.size(value, compact=True) if unit == "bytes" else f"{value:.4g}"

@@ -75,7 +75,7 @@ def sentences(answer: dict[str, Any], told: bool) -> list[str]:
             if told
             else "Protection is on again."
         ]
-    from watchdog_app.base.text.figures import moment
+    from watchdog_app.base.text.quantities import moment
 
     until = moment(answer.get("until_unix_s"))
     lines = [f"Protection is off until {until}." if until else "Protection is off."]

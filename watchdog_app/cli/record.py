@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Record until the end."""
     from watchdog_app.base.linux import cgroups
-    from watchdog_app.base.text.layout import plain
     from watchdog_app.base.text.quantities import format_bytes, format_duration
+    from watchdog_app.base.text.terminal import plain
     from watchdog_app.core.replay import recorder, trace
     from watchdog_app.machine.sensors.machine import open_machine
 
@@ -136,7 +136,7 @@ def _asked_to_end() -> Iterator[threading.Event]:
 
 
 def _name(task: str) -> str:
-    from watchdog_app.base.text.layout import plain
+    from watchdog_app.base.text.terminal import plain
 
     safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in plain(task)).lstrip(".-")
     return f"{safe[:80] or 'task'}-{time.strftime('%Y%m%d-%H%M%S')}.csv.gz"

@@ -147,7 +147,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     import os
 
     from watchdog_app import config
-    from watchdog_app.base.text.layout import plain
+    from watchdog_app.base.text.terminal import plain
     from watchdog_app.cli.config_text import mapped
     from watchdog_app.core.model.settings import SETTINGS
 
@@ -277,8 +277,7 @@ def _agent(args: argparse.Namespace) -> Agent | None:
 
 
 def _show(played: Played) -> None:
-    from watchdog_app.base.text.layout import plain
-    from watchdog_app.base.text.style import style_of
+    from watchdog_app.base.text.terminal import plain, style_of
     from watchdog_app.cli.plot import plot
     from watchdog_app.core.replay.report import as_lines, as_plot
 
@@ -295,7 +294,7 @@ def _show(played: Played) -> None:
 
 def _wrapped(line: str, columns: int) -> list[str]:
     """A line of the account; the rest is indented as its words are."""
-    from watchdog_app.base.text.layout import wrap
+    from watchdog_app.base.text.terminal import wrap
 
     if len(line) <= columns:
         return [line]
@@ -305,7 +304,7 @@ def _wrapped(line: str, columns: int) -> list[str]:
 
 
 def _say(text: str) -> None:
-    from watchdog_app.base.text.layout import plain, wrap
+    from watchdog_app.base.text.terminal import plain, wrap
 
     columns = columns_of()
     print(plain(text) if columns is None else "\n".join(wrap(plain(text), columns)))

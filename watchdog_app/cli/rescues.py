@@ -14,8 +14,7 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.base.text.layout import counted, plain
-from watchdog_app.base.text.style import style_of
+from watchdog_app.base.text.terminal import counted, plain, style_of
 from watchdog_app.cli.terminal import columns_of
 
 TYPE_CHECKING = False

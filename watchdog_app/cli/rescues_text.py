@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import time
 
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.layout import counted, plain, wrap
+from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.base.text.style import Style
-from watchdog_app.base.text.table import Table
+from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,11 +82,11 @@ def details(
     columns: int | None,
 ) -> list[str]:
     """All that is in a rescue, for people."""
-    saved = figures.moment(one.created_unix_s)
-    age = figures.age(now_unix_s - (one.created_unix_s or now_unix_s))
+    saved = quantities.moment(one.created_unix_s)
+    age = quantities.age(now_unix_s - (one.created_unix_s or now_unix_s))
     facts = [
         ("path", plain(one.path)),
-        ("program", plain(one.program or figures.UNKNOWN)),
+        ("program", plain(one.program or quantities.UNKNOWN)),
         *([("started", plain(one.started_as))] if one.started_as else []),
         ("saved", f"{saved} ({age}), because: {plain(meta.get('reason') or 'not told')}"),
         ("position", _position(one)),
@@ -159,12 +157,12 @@ def details_json(
 def _row(one: Found, verified_unix_s: float | None, now_unix_s: float) -> tuple[str, ...]:
     saved = one.created_unix_s
     return (
-        plain(os.path.basename(one.program) if one.program else figures.UNKNOWN),
+        plain(os.path.basename(one.program) if one.program else quantities.UNKNOWN),
         str(one.name.step),
-        figures.UNKNOWN if one.epoch is None else str(one.epoch + 1),
-        figures.UNKNOWN if one.loss is None else f"{one.loss:.4g}",
-        figures.UNKNOWN if saved is None else figures.age(now_unix_s - saved),
-        figures.size(one.bytes),
+        quantities.UNKNOWN if one.epoch is None else str(one.epoch + 1),
+        quantities.UNKNOWN if one.loss is None else f"{one.loss:.4g}",
+        quantities.UNKNOWN if saved is None else quantities.age(now_unix_s - saved),
+        quantities.size(one.bytes),
         _state(one, verified_unix_s, None),
         one.training,
         plain(_near(one.path)),
@@ -197,7 +195,7 @@ def _versions(meta: Mapping[str, Any]) -> str:
     told = meta.get("environment")
     told = told if isinstance(told, dict) else {}
     known = [f"{name} {plain(told[name])}" for name in _FIRST_KEYS if told.get(name)]
-    return ", ".join(known) or figures.UNKNOWN
+    return ", ".join(known) or quantities.UNKNOWN
 
 
 def _near(path: str) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.layout import counted, plain
-from watchdog_app.base.text.style import Style
-from watchdog_app.base.text.table import Table
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.terminal import Style, Table, counted, plain
 from watchdog_app.core.explain.selection import listed_resources
 
 TYPE_CHECKING = False
@@ -54,9 +52,9 @@ def resource_lines(
 
 def _cells(one: Resource, style: Style) -> list[str]:
     unit = one.unit or "bytes"
-    slope = figures.movement(one.slope_per_s, unit)
+    slope = quantities.movement(one.slope_per_s, unit)
     if one.growth == "unknown":
-        slope = figures.UNKNOWN  # too few samples: not the same as steady
+        slope = quantities.UNKNOWN  # too few samples: not the same as steady
     filled = one.ratio
     if unit == "ratio" and one.used is not None:  # of a battery the bar shows what is left
         filled = max(0.0, 1.0 - one.used)
@@ -64,8 +62,8 @@ def _cells(one: Resource, style: Style) -> list[str]:
         one.level.mark,
         plain(one.label or one.kind or "?"),
         style.bar(filled, _BAR_COLUMNS),
-        figures.of_limit(one.used, one.limit, unit),
-        "" if unit == "ratio" else figures.ratio(one.ratio),
-        {"0": "steady", figures.UNKNOWN: ""}.get(slope, slope),
+        quantities.of_limit(one.used, one.limit, unit),
+        "" if unit == "ratio" else quantities.ratio(one.ratio),
+        {"0": "steady", quantities.UNKNOWN: ""}.get(slope, slope),
         one.end(),
     ]

@@ -13,7 +13,7 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.base.text.layout import plain
+from watchdog_app.base.text.terminal import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

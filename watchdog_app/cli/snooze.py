@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK, UsageError
-from watchdog_app.base.text.layout import plain
+from watchdog_app.base.text.terminal import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _meant(status: Status, word: str | None) -> dict[str, Any]:
 
 def sentence(answer: dict[str, Any]) -> str:
     """What the daemon answered, in words."""
-    from watchdog_app.base.text.figures import moment
+    from watchdog_app.base.text.quantities import moment
 
     if answer.get("incident") is not None:
         whose = f"of incident {plain(answer['incident'])}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK
-from watchdog_app.base.text.layout import plain, wrap
+from watchdog_app.base.text.terminal import plain, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask for a picture and print it."""
-    from watchdog_app.base.text.style import style_of
+    from watchdog_app.base.text.terminal import style_of
     from watchdog_app.cli.terminal import columns_of
     from watchdog_app.client.client import Client
 

@@ -117,7 +117,7 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
         line, code = check(status, now_unix_s)
         print(line)
         return code
-    from watchdog_app.base.text.style import style_of
+    from watchdog_app.base.text.terminal import style_of
     from watchdog_app.cli.status_text import render
     from watchdog_app.cli.terminal import columns_of
 

@@ -6,10 +6,9 @@ Pure: record, clock and width in, lines out. What is unknown is shown as such or
 
 from __future__ import annotations
 
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.layout import counted, plain, width, wrap
+from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.base.text.style import Style
+from watchdog_app.base.text.terminal import Style, counted, plain, width, wrap
 from watchdog_app.cli.resource_lines import resource_lines
 from watchdog_app.cli.task_table import task_lines
 from watchdog_app.core.explain.gpu_lines import gpu_lines
@@ -76,7 +75,7 @@ def _headline(status: Status, now_unix_s: float, columns: int | None, style: Sty
         parts.append(f"up {format_duration(status.daemon.uptime_s)}")
     seconds = status.age_s(now_unix_s)
     if seconds is not None and level is not Level.UNKNOWN:
-        parts.append(f"read {figures.age(seconds)}")
+        parts.append(f"read {quantities.age(seconds)}")
     parts.append(f"{counted(len(status.tasks), 'task')}, {agents} with an agent")
     line = style.dot.join(parts)
     if columns is not None and name and width(line) > columns:
@@ -96,7 +95,7 @@ def incident_lines(
         head = f"{level.mark or '~'} {level.fault}"
     head += f" {plain(incident.label or incident.resource or '?')}"
     if incident.opened_unix_s is not None:
-        head += f", opened {figures.age(now_unix_s - incident.opened_unix_s)}"
+        head += f", opened {quantities.age(now_unix_s - incident.opened_unix_s)}"
     if calm and incident.peak and not incident.is_fault:
         head += f", reached {plain(incident.peak)}"
     lines = [style.paint(one, level.color) for one in wrap(head, limit, rest="   ")]
@@ -110,13 +109,13 @@ def incident_lines(
 
 
 def _contribution(incident: Incident, one: Contributor) -> str:
-    text = f"{plain(one.name or '?')} (pid {figures.whole(one.pid)})"
+    text = f"{plain(one.name or '?')} (pid {quantities.whole(one.pid)})"
     if incident.is_fault:
         return f"hit: {text}" if incident.is_gpu_fault else text
-    share = figures.ratio(one.share)
+    share = quantities.ratio(one.share)
     if incident.blame == "work":
         return text if one.share is None else f"{text} {share} of the work"
-    text += f" {figures.rate(one.slope_bytes_per_s)}"
+    text += f" {quantities.rate(one.slope_bytes_per_s)}"
     return text if one.share is None else f"{text}, {share} of the growth"
 
 
@@ -143,7 +142,7 @@ def _tasks(
     elif not hidden:
         lines.append("No Python process is running here that you may see.")
     if hidden:
-        together = figures.size(sum(one.ram_bytes or 0 for one in hidden))
+        together = quantities.size(sum(one.ram_bytes or 0 for one in hidden))
         text = f"and {len(hidden)} small idle Python process{'es' if len(hidden) > 1 else ''}, "
         text += f"{together} together; --all shows them"
         lines += [style.paint(one, "dim") for one in wrap(text, columns or _LONG)]
@@ -170,7 +169,7 @@ def _protection(daemon: Daemon | None) -> list[str]:
     protection = daemon.protection if daemon else None
     if protection is None or protection.on is not False:
         return []
-    until = figures.moment(protection.until_unix_s)
+    until = quantities.moment(protection.until_unix_s)
     when = f"until {until}" if until else "until you switch it on"
     text = f"Protection is off {when}: nothing is warned of, saved or paused."
     return [f"{text} Switch it on: watchdog protect on"]
@@ -184,7 +183,7 @@ def _snoozed(daemon: Daemon | None) -> list[str]:
             whose = f"of incident {plain(one.incident)}"
         else:
             whose = f"about {plain(one.name)}" if one.name else "of every kind"
-        until = figures.moment(one.until_unix_s)
+        until = quantities.moment(one.until_unix_s)
         found.append(f"Notices {whose} are held back until {until}: watchdog snooze --help")
     return found
 
@@ -207,7 +206,7 @@ def _reported_by_incidents(status: Status) -> set[str]:
     }
     driver = {"gpu.driver", "gpu.driver.updated"} if "driver" in subjects else set()
     return driver | {
-        f"gpu.{figures.whole(gpu.index)}"
+        f"gpu.{quantities.whole(gpu.index)}"
         for gpu in status.gpus
         if gpu.id in subjects and gpu.parent_id is None
     }

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.layout import plain, wrap
+from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import size_above
-from watchdog_app.base.text.style import Style
-from watchdog_app.base.text.table import Table
+from watchdog_app.base.text.terminal import Style, Table, plain, wrap
 from watchdog_app.core.explain.selection import gpu_numbers
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
@@ -92,8 +90,8 @@ def agent_text(agent: Agent | None, now_unix_s: float) -> str:
     if rescue is None:
         return ", ".join(parts) + "; no rescue yet"
     saved = rescue.saved_unix_s
-    when = "" if saved is None else f", {figures.age(now_unix_s - saved)}"
-    return f"{', '.join(parts)}; rescue at step {figures.whole(rescue.step)}{when}"
+    when = "" if saved is None else f", {quantities.age(now_unix_s - saved)}"
+    return f"{', '.join(parts)}; rescue at step {quantities.whole(rescue.step)}{when}"
 
 
 def _fitting(tasks: Sequence[Task], columns: int | None, gpus: bool) -> Table:
@@ -125,24 +123,24 @@ def _aligned_right(head: str) -> bool:
 
 
 def _cells(task: Task, *, compact: bool, short: bool, gpus: bool) -> dict[str, str]:
-    nothing = figures.NONE if gpus and not task.gpus else figures.UNKNOWN
+    nothing = quantities.NONE if gpus and not task.gpus else quantities.UNKNOWN
     held = task.gpu_memory_bytes
     return {
-        "PID": figures.whole(task.pid),
+        "PID": quantities.whole(task.pid),
         "NOTEBOOK/SCRIPT": plain(task.name or "?"),
         "STATE": _state(task, compact=compact),
-        "RAM": figures.size(task.ram_bytes, compact=compact),
-        "SWAP": figures.size(task.swap_bytes, compact=compact),
+        "RAM": quantities.size(task.ram_bytes, compact=compact),
+        "SWAP": quantities.size(task.swap_bytes, compact=compact),
         "DEV": gpu_numbers(task) or nothing,
-        "GPU-MEM": nothing if held is None else figures.size(held, compact=compact),
-        "CPU%": figures.whole(task.cpu_percent),
-        "TREND": figures.rate(task.slope_bytes_per_s, compact=compact),
-        "ETA": figures.eta(task.eta_s, task.eta_low_s, task.eta_high_s, compact=short),
+        "GPU-MEM": nothing if held is None else quantities.size(held, compact=compact),
+        "CPU%": quantities.whole(task.cpu_percent),
+        "TREND": quantities.rate(task.slope_bytes_per_s, compact=compact),
+        "ETA": quantities.eta(task.eta_s, task.eta_low_s, task.eta_high_s, compact=short),
     }
 
 
 def _state(task: Task, *, compact: bool) -> str:
-    state = plain(task.state or figures.UNKNOWN)
+    state = plain(task.state or quantities.UNKNOWN)
     if task.agent is not None and task.agent.saving and state != "paused":
         return "saving"
     return _SHORT_STATES.get(state, state) if compact else state
@@ -151,7 +149,7 @@ def _state(task: Task, *, compact: bool) -> str:
 def _remarks(task: Task, now_unix_s: float) -> list[str]:
     remarks = []
     if task.paused_by_watchdog:
-        command = ACTIONS["resume"].command_for(figures.whole(task.pid))
+        command = ACTIONS["resume"].command_for(quantities.whole(task.pid))
         remarks.append(f"paused by watchdog; let it go on with: {command}")
     if task.guard is not None:
         remarks += guard_remarks(task.guard)
@@ -164,11 +162,11 @@ def _remarks(task: Task, now_unix_s: float) -> list[str]:
 
 def guard_remarks(guard: Guard) -> list[str]:
     """`airbag 3.1 GiB of 12.0 GiB, reserve 512 MiB`, and what to do where it is stopped."""
-    pid = figures.whole(guard.pid)
-    used, limit = figures.size(guard.used_bytes), figures.size(guard.limit_bytes)
+    pid = quantities.whole(guard.pid)
+    used, limit = quantities.size(guard.used_bytes), quantities.size(guard.limit_bytes)
     most = max(guard.used_bytes or 0, guard.limit_bytes or 0)
     more = size_above(most) if most > 0 else "SIZE"
-    text = f"airbag {used} of {limit}, reserve {figures.size(guard.reserve_bytes)}"
+    text = f"airbag {used} of {limit}, reserve {quantities.size(guard.reserve_bytes)}"
     remarks = [f"{text}, {plain(guard.kind or '')}".rstrip(", ")]
     if guard.stopped:
         remarks.append(

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
     if not sys.stderr.isatty():
         # Textual draws on standard error; where that goes into a file, the screen is this one.
         sys.__stderr__ = sys.__stdout__  # type: ignore[misc]
-    from watchdog_app.base.text.glyphs import prepare
+    from watchdog_app.top.glyphs import prepare
 
     if sys.__stderr__ is not None:
         prepare(sys.__stderr__)

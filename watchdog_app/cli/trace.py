@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK
-from watchdog_app.base.json_values import number_or_none
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.layout import plain, wrap
-from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.quantities import format_duration, number_or_none
+from watchdog_app.base.text.terminal import plain, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,9 +94,9 @@ def render(found: Json) -> list[str]:
         lines.append(f"{name}: Python objects that became more{over}:")
     for one in grown:
         size = number_or_none(one.get("bytes_per_step"))
-        each = "" if size is None else f", {figures.size(size)} a step"
+        each = "" if size is None else f", {quantities.size(size)} a step"
         place = f"{plain(one.get('file') or '?')}:{one.get('line')}"
-        lines.append(f"  {figures.size(one.get('bytes'))}{each}: {place}")
+        lines.append(f"  {quantities.size(one.get('bytes'))}{each}: {place}")
     tensors = [one for one in found.get("tensors") or [] if isinstance(one, dict)]
     if tensors:
         lines.append(f"{name}: tensors that became more{over}:")

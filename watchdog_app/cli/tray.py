@@ -98,7 +98,7 @@ def _once() -> int:
     """What the icon would show, for those who have none and for bug reports."""
     import time
 
-    from watchdog_app.base.text.layout import plain
+    from watchdog_app.base.text.terminal import plain
     from watchdog_app.client.client import Client
     from watchdog_app.core.model.status import Status
     from watchdog_app.tray.menu_model import Entry, menu

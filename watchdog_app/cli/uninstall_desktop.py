@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
     """Remove the files."""
-    from watchdog_app.base.text.layout import plain
+    from watchdog_app.base.text.terminal import plain
     from watchdog_app.cli.install_desktop import open_ledger
     from watchdog_app.desktop.login import LoginStart
 

@@ -12,8 +12,7 @@ import sys
 import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, ProtocolError
-from watchdog_app.base.text.layout import plain, wrap
-from watchdog_app.base.text.style import Style, style_of
+from watchdog_app.base.text.terminal import Style, plain, style_of, wrap
 from watchdog_app.cli.terminal import columns_of
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.status import Notification

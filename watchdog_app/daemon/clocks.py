@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from watchdog_app.base.clock import since_boot_s
+from watchdog_app.base.linux.process import since_boot_s
 
 _LEAST_S = 2.0  # less is the drift of a clock that is being corrected
 

@@ -12,7 +12,7 @@ import re
 import stat
 from contextlib import suppress
 
-from watchdog_app.base.text.secrets import shown_text
+from watchdog_app.base.text.plain import redact
 from watchdog_app.core.model.exits import LastError
 from watchdog_app.core.model.machine import ProcessKey
 
@@ -65,7 +65,7 @@ def parse(text: str) -> LastError | None:
         return None
     return LastError(
         error=uncaught[1].strip(),
-        message=shown_text(uncaught[2].strip()[:_LONGEST]) or None,
+        message=redact(uncaught[2].strip()[:_LONGEST]) or None,
         frames=_frames(text[uncaught.end() :]),
     )
 

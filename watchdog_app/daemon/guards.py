@@ -18,7 +18,7 @@ from typing import Any
 from watchdog_app.airbag import groups, record, report, wishes
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
 from watchdog_app.client.messages import BAD_PARAMS, REFUSED, Params
 from watchdog_app.core.model.actions import ACTIONS
@@ -275,7 +275,7 @@ def _notification(bag: BagRecord, text: str, task: ProcessKey | None, now: float
         incident="",
         stage="hold" if bag.stage in ("held", "ending") else "warn",
         urgency=_TOLD.get(bag.stage, "normal"),
-        title=f"{_TITLES[bag.stage]}: {plain(bag.name)}",
+        title=f"{_TITLES[bag.stage]}: {clean(bag.name)}",
         body=title if actions else text,
         task=pid,
         unix_s=now,

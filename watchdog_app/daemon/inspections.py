@@ -13,7 +13,7 @@ from typing import Any
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
 from watchdog_app.client.messages import REFUSED, Params
 from watchdog_app.core.explain.memory import about_growth
@@ -177,7 +177,7 @@ class Inspections:
             if growth is None:
                 reply.error(
                     REFUSED,
-                    f"{plain(task.name)} did not answer: it has ended, or its Python code gets no "
+                    f"{clean(task.name)} did not answer: it has ended, or its Python code gets no "
                     f"turn. See: watchdog stacks {task.key.pid}",
                 )
                 return

@@ -234,7 +234,7 @@ def stopped() -> str:
 
     A sentence with a space before it; empty when there is none.
     """
-    from watchdog_app.base.text.plain import plain
+    from watchdog_app.base.text.plain import clean
     from watchdog_app.core.model.tasks import group
     from watchdog_app.machine.sensors.machine import open_machine
 
@@ -242,6 +242,6 @@ def stopped() -> str:
         seen = machine.sample(time.monotonic(), time.time())
         found = [task for task in group(seen.processes, seen.infos) if task.paused]
         if found:
-            named = ", ".join(f"{plain(task.name)} (pid {task.key.pid})" for task in found)
+            named = ", ".join(f"{clean(task.name)} (pid {task.key.pid})" for task in found)
             return f" Stopped now, by whomever: {named}. One goes on with: kill -CONT PID"
     return ""

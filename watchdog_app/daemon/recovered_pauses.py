@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Iterable, Iterator
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.decisions import Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.executor import Executor
@@ -54,9 +54,9 @@ def notification(pause: Pause, unix_s: float) -> Notification:
         incident="",
         stage="hold",
         urgency="normal",
-        title=f"Still paused: {plain(pause.name)}",
+        title=f"Still paused: {clean(pause.name)}",
         body="The watchdog daemon paused it, ended, and has just been started again "
-        f"({plain(pause.reason, 200)}). Its state stays in memory.\n"
+        f"({clean(pause.reason, 200)}). Its state stays in memory.\n"
         f"It does not resume by itself. When there is room: watchdog resume {pid}",
         task=pid,
         unix_s=unix_s,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.decisions import Decision, Topic
@@ -81,7 +81,7 @@ class Restarts:
 def _entry(restart: Restart, death: _Death | None, unix_s: float) -> Entry:
     task, before = restart.now, restart.before
     text = (
-        f"The kernel of {plain(task.name)} was restarted: process {before.pid} became "
+        f"The kernel of {clean(task.name)} was restarted: process {before.pid} became "
         f"{task.key.pid}. Its variables are gone."
     )
     if death is not None and death.told is not None:

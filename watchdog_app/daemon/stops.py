@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.decisions import OutcomeStatus
 from watchdog_app.core.model.machine import ProcessKey, Task
@@ -79,7 +79,7 @@ class Stops:
         self._moving.add(task.key)
         if not self._pause_store.record_intent(ident, stored, _RECORD_S):
             self._log.warning(
-                f"{plain(task.name)} is about to be paused, and that can be written down nowhere. "
+                f"{clean(task.name)} is about to be paused, and that can be written down nowhere. "
                 f"Should the daemon end, let it go on with: kill -CONT {task.key.pid}"
             )
 
@@ -97,13 +97,13 @@ class Stops:
                 elif held is not None:
                     ended(
                         OutcomeStatus.FAILED,
-                        f"{plain(task.name)} is paused by watchdog already.",
+                        f"{clean(task.name)} is paused by watchdog already.",
                         {},
                     )
                 else:
                     ended(
                         OutcomeStatus.FAILED,
-                        f"{plain(task.name)} was stopped already, by somebody else: leave it to "
+                        f"{clean(task.name)} was stopped already, by somebody else: leave it to "
                         f"them, or let it go on with: kill -CONT {task.key.pid}",
                         {},
                     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from watchdog_app.base.json_values import objects
+from watchdog_app.base.codec import objects
 from watchdog_app.core.diagnosis.gpu_faults import STATES
 from watchdog_app.core.model.levels import Level
 from watchdog_app.doctor.facts import Facts

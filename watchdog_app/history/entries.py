@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from watchdog_app.base.text.plain import redact_argv
 from watchdog_app.base.text.quantities import format_bytes, format_duration
-from watchdog_app.base.text.secrets import shown_words
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, Outcome
@@ -210,7 +210,7 @@ def about_task(info: ProcessInfo, rss_bytes: int | None, view: AgentState | None
         "kernel_id": info.kernel_id,
         "path": info.notebook or info.script,
         "cwd": info.cwd,
-        "argv": shown_words(info.argv),
+        "argv": redact_argv(info.argv),
         "started_unix_s": info.started_unix_s,
         "rss_bytes": rss_bytes,
     }

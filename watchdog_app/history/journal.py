@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from watchdog_app.base.clock import since_boot_s
+from watchdog_app.base.linux.process import since_boot_s
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.history import journal_file, saves
 from watchdog_app.history.series import (

@@ -18,8 +18,8 @@ from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, Static
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.text.layout import plain, plain_block
 from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.base.text.terminal import plain, plain_block
 from watchdog_app.core.explain.selection import KERNELS, nearest_resource
 from watchdog_app.core.model.actions import ACTIONS, Action
 from watchdog_app.core.model.status import Status, Task

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from watchdog_app.base.text.canvas import Canvas
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Resource
+from watchdog_app.top.glyphs import Canvas
 from watchdog_app.top.past import SPAN_S, Point
 
 _SPARKS = "▁▂▃▄▅▆▇█"

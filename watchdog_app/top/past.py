@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from watchdog_app.base.json_values import number_or_none
+from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.core.model.status import Resource, Status, Task
 
 SPAN_S = 900.0

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from rich.text import Text
 
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.layout import counted, plain, shorten, width
+from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.base.text.style import Style
+from watchdog_app.base.text.terminal import Style, counted, plain, shorten, width
 from watchdog_app.core.explain.gpu_lines import grouped_lines
 from watchdog_app.core.explain.selection import (
     SORTS,
@@ -110,18 +109,18 @@ def cells(
     wide = columns >= _WIDE
     style = charts.text_style(task.level)
     points = past.of(key or task_key(task)) if past is not None else ()
-    eta = figures.eta(task.eta_s, task.eta_low_s, task.eta_high_s, compact=True)
+    eta = quantities.eta(task.eta_s, task.eta_low_s, task.eta_high_s, compact=True)
     made = {
-        "PID": Text(figures.whole(task.pid), justify="right"),
+        "PID": Text(quantities.whole(task.pid), justify="right"),
         "TASK": _name(task, _room(titles, columns), style),
         "STATE": _state(task),
-        "RAM": _right(figures.size(task.ram_bytes, compact=not wide)),
-        "SWAP": _right(figures.size(task.swap_bytes, compact=not wide)),
-        "DEV": Text(gpu_numbers(task) or figures.NONE),
-        "GPU-MEM": _right(figures.size(task.gpu_memory_bytes, compact=not wide)),
-        "CPU%": _right(figures.whole(task.cpu_percent)),
+        "RAM": _right(quantities.size(task.ram_bytes, compact=not wide)),
+        "SWAP": _right(quantities.size(task.swap_bytes, compact=not wide)),
+        "DEV": Text(gpu_numbers(task) or quantities.NONE),
+        "GPU-MEM": _right(quantities.size(task.gpu_memory_bytes, compact=not wide)),
+        "CPU%": _right(quantities.whole(task.cpu_percent)),
         "LAST 15 MIN": Text(charts.sparkline(points, _SPARK_COLUMNS[wide]), style="cyan"),
-        "TREND": _right(figures.rate(task.slope_bytes_per_s, compact=True)),
+        "TREND": _right(quantities.rate(task.slope_bytes_per_s, compact=True)),
         "ETA": Text(eta, style=style),
     }
     return [made[title] for title in titles]
@@ -152,7 +151,7 @@ def _state(task: Task) -> Text:
     if task.agent is not None and task.agent.saving:
         return Text("saving", style="bold magenta")
     if task.agent is not None and task.agent.training:
-        return Text(f"step {figures.whole(task.agent.step)}"[:12])
+        return Text(f"step {quantities.whole(task.agent.step)}"[:12])
     return Text(plain(task.state or "?")[:9])
 
 
@@ -180,7 +179,7 @@ def title_line(status: Status, columns: int) -> Text:
 
 
 def resource_rows(status: Status, columns: int, everything: bool, most: int) -> list[Text]:
-    """A line a resource: label, bar with the forecast drawn ahead, figures."""
+    """A line a resource: label, bar with the forecast drawn ahead, quantities."""
     listed, left_out = listed_resources(status, everything)
     # In the order of the list, but what is in danger is never what is left out.
     shown = _kept(listed, most, _nearness)
@@ -201,9 +200,9 @@ def resource_rows(status: Status, columns: int, everything: bool, most: int) -> 
         line = Text(f"{one.level.mark:2} ", style=style)
         line.append(name + " " * (room - width(name)) + " ", style=style)
         line.append_text(charts.bar(one, bar_columns))
-        line.append(f" {figures.ratio(one.ratio):>5}")
+        line.append(f" {quantities.ratio(one.ratio):>5}")
         if not tiny:
-            line.append(f"  {figures.of_limit(one.used, one.limit, one.unit or 'bytes')}")
+            line.append(f"  {quantities.of_limit(one.used, one.limit, one.unit or 'bytes')}")
         if end := one.end(interval=wide):
             line.append(f"  {end}", style=style or "bold")
         line.truncate(columns)
@@ -277,7 +276,7 @@ def _role(incident: Incident) -> str:
 def detail_title(task: Task, of_what: str) -> Text:
     """Whose the plot is and of what; both before the reason, which is cut first."""
     text = Text(plain(task.name or "?"), style="bold")
-    text.append(f"  pid {figures.whole(task.pid)}", style="dim")
+    text.append(f"  pid {quantities.whole(task.pid)}", style="dim")
     text.append(f"  {of_what}", style="bold")
     if task.reason:
         text.append(f"  {plain(task.reason)}")
@@ -299,8 +298,8 @@ def agent_line(task: Task, now_unix_s: float) -> Text:
     rescue = agent.rescue
     if rescue is not None:
         saved = rescue.saved_unix_s
-        ago = "" if saved is None else f" {figures.age(now_unix_s - saved)}"
-        parts.append(f"rescue of step {figures.whole(rescue.step)}{ago}")
+        ago = "" if saved is None else f" {quantities.age(now_unix_s - saved)}"
+        parts.append(f"rescue of step {quantities.whole(rescue.step)}{ago}")
     else:
         parts.append("no rescue yet")
     return Text(", ".join(parts), style="dim")
@@ -317,7 +316,7 @@ def outcomes(result: Mapping[str, Any]) -> list[tuple[str, bool]]:
     for one in result.get("requests") or []:
         name = plain(one.get("name") or "?")
         if one.get("status") == "done":
-            found.append((f"{name}: saved step {figures.whole(one.get('step'))}.", False))
+            found.append((f"{name}: saved step {quantities.whole(one.get('step'))}.", False))
         else:
             found.append((f"{name}: {plain(one.get('detail') or one.get('status'))}", True))
     for one in result.get("resumed") or []:

@@ -14,7 +14,7 @@ from typing import Any
 from rich.text import Text
 from textual.widgets import DataTable
 
-from watchdog_app.base.text.layout import width
+from watchdog_app.base.text.terminal import width
 from watchdog_app.core.model.status import Task
 from watchdog_app.top import rows
 from watchdog_app.top.past import Key, Past, task_key

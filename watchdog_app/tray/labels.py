@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from watchdog_app.base.text import figures
+from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_rate
 
 TYPE_CHECKING = False
@@ -68,7 +68,7 @@ def of_limit(used: float | None, limit: float | None, unit: str) -> str:
         return "N/A"
     if unit == "ratio":
         return f"{100 * used:.0f} of {100 * limit:.0f} %"
-    return figures.of_limit(used, limit, unit)
+    return quantities.of_limit(used, limit, unit)
 
 
 def span(seconds: float) -> str:

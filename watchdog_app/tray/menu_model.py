@@ -11,7 +11,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from watchdog_app.base.text import figures
+from watchdog_app.base.text import quantities
 from watchdog_app.core.explain.selection import KERNELS, SMALL_BYTES
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
@@ -199,7 +199,7 @@ def entry_key(task: Task) -> str:
 
 def _summary(task: Task) -> str:
     """What is worth knowing without opening the submenu."""
-    parts = [figures.size(task.ram_bytes)]
+    parts = [quantities.size(task.ram_bytes)]
     if task.state in ("paused", "held", "stopped"):
         parts.append(str(task.state))
     elif task.agent is not None and task.agent.saving:
@@ -211,17 +211,17 @@ def _summary(task: Task) -> str:
 
 
 def _figures(task: Task, now_unix_s: float) -> list[Entry]:
-    ram = f"RAM: {figures.size(task.ram_bytes)}"
+    ram = f"RAM: {quantities.size(task.ram_bytes)}"
     if (task.swap_bytes or 0) >= 1024**2:
-        ram += f", swap {figures.size(task.swap_bytes)}"
+        ram += f", swap {quantities.size(task.swap_bytes)}"
     lines = {"ram": ram}
     if task.gpu_memory_bytes is not None:
-        lines["gpu"] = f"GPU memory: {figures.size(task.gpu_memory_bytes)}"
+        lines["gpu"] = f"GPU memory: {quantities.size(task.gpu_memory_bytes)}"
     guard = task.guard
     if guard is not None:
-        used, limit = figures.size(guard.used_bytes), figures.size(guard.limit_bytes)
+        used, limit = quantities.size(guard.used_bytes), quantities.size(guard.limit_bytes)
         held = ", held" if guard.stopped else ""
-        reserve = figures.size(guard.reserve_bytes)
+        reserve = quantities.size(guard.reserve_bytes)
         lines["guard"] = f"Airbag: {used} of {limit}, reserve {reserve}{held}"
     lines["trend"] = f"Trend: {labels.rate(task.slope_bytes_per_s)}"
     lines["eta"] = f"End: {labels.until_full(task) or 'none in sight'}"

@@ -10,8 +10,8 @@ import time
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import ProtocolError, WatchdogError
-from watchdog_app.base.json_values import number_or_none
-from watchdog_app.base.text import figures
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.status import Notification
 from watchdog_app.tray import labels, launching
@@ -192,7 +192,7 @@ class Wishes:
         step, seconds = labels.whole(result.get("step")), number_or_none(result.get("seconds"))
         parts = [] if step is None else [f"step {step}"]
         if number_or_none(result.get("bytes")) is not None:
-            parts.append(figures.size(result["bytes"]))
+            parts.append(quantities.size(result["bytes"]))
         if seconds is not None:
             parts.append(f"in {seconds:.1f} s")
         what = ", ".join(parts)

@@ -271,10 +271,10 @@ def sysfs_int(path: str) -> int | None:
 
 def sysfs_text(path: str) -> str | None:
     """The text of an attribute, safe to show; None where there is none."""
-    from watchdog_app.base.text.plain import plain
+    from watchdog_app.base.text.plain import clean
 
     text = read_or_empty(path, 256).decode("utf-8", "replace").strip("\0\n\r\t ")
-    return plain(text) if text else None
+    return clean(text) if text else None
 
 
 def descriptor_limit() -> int:

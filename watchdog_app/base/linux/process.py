@@ -10,6 +10,7 @@ Sources: proc(5); kernel, Documentation/filesystems/proc.rst, include/uapi/linux
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 
 from watchdog_app.base.errors import SensorError
@@ -272,6 +273,16 @@ def parse_uptime(data: bytes) -> float | None:
         return float(words[0]) if words else None
     except ValueError:
         return None
+
+
+def since_boot_s() -> float:
+    """
+    Seconds since the machine was started, sleep included.
+
+    Systems without CLOCK_BOOTTIME leave the sleep out. Source: clock_gettime(2).
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 def parse_last_pid(loadavg: bytes) -> int | None:

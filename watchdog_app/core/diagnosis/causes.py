@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from watchdog_app.base.oom_text import out_of_memory
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.diagnosis.exits import CRASHES, kill_count, signal_name, signal_of
 from watchdog_app.core.model.exits import (
@@ -150,7 +150,7 @@ def _by_kernel_log(facts: ExitFacts, number: int | None) -> Cause | None:
 def _ended_by_guard(facts: ExitFacts, _: int | None) -> Cause | None:
     """Whatever its status: a program that handles SIGTERM ends with one of its own."""
     ended = None if facts.airbag is None else facts.airbag.ended
-    return None if ended is None else _exact(CauseKind.AIRBAG, plain(ended, 300))
+    return None if ended is None else _exact(CauseKind.AIRBAG, clean(ended, 300))
 
 
 def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
@@ -174,7 +174,7 @@ def _held_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
     how = "" if number is None else f" by {signal_name(number)}"
     if number is None and "interrupted" in held:
         how = " by a signal (Ctrl-C, a closed terminal, or a kill)"
-    return _exact(CauseKind.AIRBAG, f"ended{how} {plain(held, 200)}")
+    return _exact(CauseKind.AIRBAG, f"ended{how} {clean(held, 200)}")
 
 
 # What the program said itself
@@ -186,10 +186,10 @@ def _by_error(facts: ExitFacts, number: int | None) -> Cause | None:
     found = None if words is None else out_of_memory(words.error, words.message)
     if found is None or words is None or number is not None or facts.wait_status == 0:
         return None
-    at = "" if words.place is None else f" at {plain(words.place, 100)}"
+    at = "" if words.place is None else f" at {clean(words.place, 100)}"
     wanted = found.wanted_bytes
     asked = f", which asked for {format_bytes(wanted)}" if wanted else ""
-    how = f"in the program: ended by {plain(words.error or '', 60)}{at}{asked}"
+    how = f"in the program: ended by {clean(words.error or '', 60)}{at}{asked}"
     if found.gpu:
         full = "" if facts.device_full is None else f" ({facts.device_full} when last seen)"
         return _exact(CauseKind.GPU_MEMORY, f"out of GPU memory {how}{full}")
@@ -218,7 +218,7 @@ def _by_unit(facts: ExitFacts, number: int | None) -> Cause | None:
         return None  # it came to an end of its own
     by_itself, excluded, where = _by_itself(facts), _excluded(facts), _unit(unit)
     if unit.guard is not None and not by_itself:
-        text = f"ended by {plain(unit.guard)}, as its own log line says"
+        text = f"ended by {clean(unit.guard)}, as its own log line says"
         return _by_daemon(number is not None, text)
     oomd = unit.oomd_kills is not None or (
         unit.result == _OOM_KILL and excluded and not unit.kernel_kill and not by_itself
@@ -431,9 +431,9 @@ def _crash(facts: ExitFacts, number: int) -> str:
     text = f"crashed: ended by {signal_name(number)}"
     lines = [e for e in facts.kernel if e.kind is KernelEvent.CRASH and e.pid == facts.pid]
     if lines and lines[0].library is not None:
-        text += f" in {plain(lines[0].library, 60)}"
+        text += f" in {clean(lines[0].library, 60)}"
     if facts.words is not None and facts.words.fatal is not None and facts.words.place is not None:
-        text += f", at {plain(facts.words.place, 100)}"
+        text += f", at {clean(facts.words.place, 100)}"
     return text
 
 
@@ -442,8 +442,8 @@ def _by_status(facts: ExitFacts, _: int | None) -> Cause | None:
     words = facts.words
     status = None if facts.wait_status is None else facts.wait_status >> 8
     if words is not None and words.error is not None and status != 0:
-        at = "" if words.place is None else f" at {plain(words.place, 100)}"
-        text = f"ended by {plain(words.error, 60)}{at}"
+        at = "" if words.place is None else f" at {clean(words.place, 100)}"
+        text = f"ended by {clean(words.error, 60)}{at}"
     elif status is None and facts.failed:
         text = "ended by an exception that nobody caught"
     elif status:
@@ -511,7 +511,7 @@ def _of_machine(facts: ExitFacts) -> str:
 
 
 def _unit(unit: UnitEnd) -> str:
-    return f"its unit {plain(unit.name, 80)}"
+    return f"its unit {clean(unit.name, 80)}"
 
 
 def _ratio(used: float | None, limit: float | None) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.diagnosis.gpu_faults import (
     DRIVER,
@@ -209,7 +209,7 @@ class DeviceHealth:
         ):
             yield finding(FAULTS[FaultKind.SILENT], gpu, _lately(card))
         elif state is not None and gpu.state is GpuState.UNREADABLE and since >= _UNREADABLE_S:
-            why = plain(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"
+            why = clean(gpu.notes[0], 120) if gpu.notes else "it cannot be watched"
             yield finding(state, gpu, (), f"{state.text}: {why}")
         if card.xids:
             row = gpu_faults.worst(codes)
@@ -219,7 +219,7 @@ class DeviceHealth:
         yield from self._of_memory(card)
         if gpu.recovery_action is not None:
             row = gpu_faults.RECOVERIES.get(gpu.recovery_action, gpu_faults.RECOVERIES["reset"])
-            action = plain(gpu.recovery_action).replace("_", " ")
+            action = clean(gpu.recovery_action).replace("_", " ")
             text = f"the driver asks for a recovery: {action}"
             yield finding(row, gpu, _lately(card), text)
 
@@ -250,7 +250,10 @@ def _of_driver(
     updated = faults.get(_UPDATED)
     if updated is not None:
         # The jobs that run go on: it hits nobody yet.
-        text, remedy = plain(updated.message, 300).rstrip("."), plain(updated.remedy or "", 300)
+        text, remedy = (
+            clean(updated.message, 300).rstrip("."),
+            clean(updated.remedy or "", 300),
+        )
         return finding(FAULTS[FaultKind.UPDATED], DRIVER, (), text, remedy)
     here = [
         card
@@ -271,8 +274,8 @@ def _of_driver(
 
 def _driver(fault: Fault | None, hit: tuple[TaskRef, ...], text: str = "") -> Finding:
     """The driver has failed, in the words of the reader where it has any."""
-    remedy = "" if fault is None else plain(fault.remedy or "", 300)
-    text = text if fault is None else plain(fault.message, 200).rstrip(".")
+    remedy = "" if fault is None else clean(fault.remedy or "", 300)
+    text = text if fault is None else clean(fault.message, 200).rstrip(".")
     return finding(FAULTS[FaultKind.DRIVER], DRIVER, hit, text, remedy)
 
 

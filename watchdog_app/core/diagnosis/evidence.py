@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Iterator
 
 from watchdog_app.base.oom_text import out_of_memory
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.diagnosis.exits import crashed, kill_count, signal_name, signal_of
 from watchdog_app.core.model.exits import (
@@ -148,7 +148,7 @@ def _guard(facts: ExitFacts) -> Iterator[Evidence]:
         return
     text = f"It ran in an airbag with a limit of {format_bytes(facts.airbag.limit_bytes)}."
     if facts.airbag.last_message:
-        text = f"Its airbag says: {plain(facts.airbag.last_message, _LONGEST)}"
+        text = f"Its airbag says: {clean(facts.airbag.last_message, _LONGEST)}"
     yield Evidence("airbag", text)
 
 
@@ -170,7 +170,7 @@ def _kernel(facts: ExitFacts) -> Iterator[Evidence]:
         whose = ", at a limit that was this one's too" if "cgroup" in line.text else ""
         yield Evidence(
             "kernel",
-            f"Since it was last seen the kernel killed {plain(line.name or '?')} (process {pid}) "
+            f"Since it was last seen the kernel killed {clean(line.name or '?')} (process {pid}) "
             f"for memory{whose}.",
         )
     if own or not (killed or crashed(facts.wait_status)):
@@ -189,9 +189,9 @@ def _kernel(facts: ExitFacts) -> Iterator[Evidence]:
 def _report(line: KernelLogLine) -> str:
     """A line as it stands; of the report of a kill, whose memory was short."""
     if line.kind is not KernelEvent.OOM_REPORT or line.constraint is None:
-        return plain(line.text, _LONGEST)
+        return clean(line.text, _LONGEST)
     if line.constraint == "CONSTRAINT_MEMCG":
-        where = "" if line.group is None else f" {plain(line.group, 120)}"
+        where = "" if line.group is None else f" {clean(line.group, 120)}"
         return f"the limit that was met is that of the memory group{where}."
     if line.constraint == "CONSTRAINT_NONE":
         return "the whole machine was out of memory, no group's limit was met."
@@ -203,16 +203,16 @@ def _python(facts: ExitFacts) -> Iterator[Evidence]:
     if words is None:
         return
     if words.fatal is not None:
-        yield Evidence("python", f"Python wrote in the end: {plain(words.fatal, 120)}.")
+        yield Evidence("python", f"Python wrote in the end: {clean(words.fatal, 120)}.")
     elif words.error is not None:
-        text = plain(words.error, 60)
-        text += f": {plain(words.message, 160)}" if words.message else ""
+        text = clean(words.error, 60)
+        text += f": {clean(words.message, 160)}" if words.message else ""
         yield Evidence("python", f"An exception that nobody caught ended it: {text}")
     if words.frames:
         shown = list(words.frames[:_MOST_FRAMES])
         if words.place is not None and words.place not in shown:
             shown[-1] = words.place  # the program's own line is what its owner looks for
-        path = ", called from ".join(plain(each, 100) for each in shown)
+        path = ", called from ".join(clean(each, 100) for each in shown)
         yield Evidence("python", f"It was at {path}.")
 
 
@@ -230,7 +230,7 @@ def _counts(facts: ExitFacts) -> Iterator[Evidence]:
         return
     where = "on this machine"
     if count.of_group:
-        named = None if facts.group is None else plain(_named(facts.group), 160)
+        named = None if facts.group is None else clean(_named(facts.group), 160)
         where = "its memory group" if named is None else f"in the memory group {named}"
     if count.after > count.before:
         others = ", for other processes" if count.excludes else ""
@@ -249,10 +249,10 @@ def _unit(facts: ExitFacts) -> Iterator[Evidence]:
     if unit is None:
         return
     for line in unit.lines:
-        yield Evidence("systemd", f"The system's journal says: {plain(line, _LONGEST)}")
+        yield Evidence("systemd", f"The system's journal says: {clean(line, _LONGEST)}")
     if unit.result not in (None, "success"):
-        command = f"systemctl{' --user' * unit.user} show -p Result {plain(unit.name, 80)}"
-        yield Evidence("systemd", f"{command} says: {plain(unit.result or '')}.")
+        command = f"systemctl{' --user' * unit.user} show -p Result {clean(unit.name, 80)}"
+        yield Evidence("systemd", f"{command} says: {clean(unit.result or '')}.")
 
 
 def _limits(facts: ExitFacts) -> Iterator[Evidence]:
@@ -271,12 +271,12 @@ def _limits(facts: ExitFacts) -> Iterator[Evidence]:
 
 def _cards(facts: ExitFacts) -> Iterator[Evidence]:
     if facts.card_fault is not None:
-        yield Evidence("gpu", f"The card that it was on: {plain(facts.card_fault, _LONGEST)}.")
+        yield Evidence("gpu", f"The card that it was on: {clean(facts.card_fault, _LONGEST)}.")
     if facts.device_ooms:
         text = f"Its framework counted {facts.device_ooms} failed allocations of GPU memory."
         yield Evidence("gpu", text)
     if facts.device_full is not None:
-        yield Evidence("gpu", f"When last seen: {plain(facts.device_full, 120)}.")
+        yield Evidence("gpu", f"When last seen: {clean(facts.device_full, 120)}.")
 
 
 def _levels(facts: ExitFacts) -> Iterator[Evidence]:
@@ -316,7 +316,7 @@ def _others(facts: ExitFacts) -> Iterator[Evidence]:
         text = "It was paused then. Jupyter kills a paused kernel on Restart and on Shutdown."
         yield Evidence("jupyter", text)
     if facts.notebook and facts.parent is not None:
-        yield Evidence("jupyter", f"What had started it, {plain(facts.parent, 60)}, lives on.")
+        yield Evidence("jupyter", f"What had started it, {clean(facts.parent, 60)}, lives on.")
     elif facts.notebook:
         text = "What had started it, the Jupyter server or application, has ended as well."
         yield Evidence("jupyter", text)

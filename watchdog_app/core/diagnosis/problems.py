@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_duration, format_step
 from watchdog_app.core.diagnosis.device_health import DeviceHealth
 from watchdog_app.core.diagnosis.gpu_faults import Finding, Severity
@@ -368,7 +368,7 @@ def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
         where = "its threads say nothing" if place is None else f"it is at {place}"
         likely = f"Why is not known; {where}"
         if first is not None:
-            likely = f"Most likely {first.text} ({plain(first.reasons[0], 200)})"
+            likely = f"Most likely {first.text} ({clean(first.reasons[0], 200)})"
         why = f"{known.why.partition('. ')[0]}. {likely}"
     silent_s = waited + (0.0 if stall is None else stall.silent_s)
     reason = f"{known.name} has made no step for {silent_s:.0f} s"

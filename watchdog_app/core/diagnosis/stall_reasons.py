@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_rate
 from watchdog_app.core.diagnosis import stall_signs as signs
 from watchdog_app.core.model.agent import ProcessThreads, ThreadDump, ThreadState
@@ -181,7 +181,7 @@ def _held(stall: _Stall) -> StallReason | None:
             continue
         row, by = (_STOPPED, "signal") if process.state == "T" else (_DEBUGGER, "tracer")
         reason = f"process {pid} is in state {process.state} (stopped by a {by})"
-        return row.seen([reason], process=f"{pid} ({plain(process.name, 30)})", pid=pid)
+        return row.seen([reason], process=f"{pid} ({clean(process.name, 30)})", pid=pid)
     return None
 
 
@@ -371,7 +371,7 @@ def _lock(stall: _Stall) -> StallReason | None:
 
 
 def _thread(thread: ThreadState, at: str) -> str:
-    return f"{plain(thread.name, 40)} {at} {signs.at(thread.frames)}"
+    return f"{clean(thread.name, 40)} {at} {signs.at(thread.frames)}"
 
 
 # The most exact first: what the kernel says of a state, then what stacks and waits suggest.

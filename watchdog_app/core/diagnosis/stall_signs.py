@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 
 _DEEP = 12  # frames from the innermost one: what waits is near the end of a stack
@@ -60,7 +60,7 @@ def in_kernel(thread: ThreadState, fragments: Sequence[str]) -> str | None:
     """The function in which it waits, where that is one of those."""
     for name in (thread.wchan, *thread.kernel):
         if name is not None and any(part in name for part in fragments):
-            return plain(name, 60)
+            return clean(name, 60)
     return None
 
 
@@ -209,7 +209,7 @@ def _of_library(frame: Frame) -> bool:
 
 def place(frame: Frame) -> str:
     """`train.py:42 in step`, safe to show."""
-    return plain(frame.place, 120)
+    return clean(frame.place, 120)
 
 
 def training_line(picture: ThreadDump) -> str | None:

@@ -8,10 +8,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from watchdog_app.base.json_values import number_or_none, objects
-from watchdog_app.base.text.plain import plain
-from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
-from watchdog_app.base.text.secrets import HIDDEN
+from watchdog_app.base.codec import objects
+from watchdog_app.base.text.plain import HIDDEN, clean
+from watchdog_app.base.text.quantities import (
+    format_bytes,
+    format_duration,
+    format_rate,
+    number_or_none,
+)
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.exits import Certainty, cause_spec
 
@@ -136,7 +140,7 @@ def _what(entry: Mapping[str, Any], at: str, now_unix_s: float) -> Iterator[str]
     lives = " The task itself lived on." if entry.get("worker") is not None else ""
     yield f"{who} {verb} at {at}{ago}{ran}.{lives}"
     sure = _SURE.get(str(entry.get("certainty")), "")
-    reason = plain(str(entry.get("reason") or entry.get("text") or "unknown"), _LONG)
+    reason = clean(str(entry.get("reason") or entry.get("text") or "unknown"), _LONG)
     if entry.get("reason"):
         reason = f"{reason[:1].upper()}{reason[1:]}."
     yield f"Why: {reason} {sure}".rstrip()
@@ -150,7 +154,7 @@ def _evidence(entry: Mapping[str, Any]) -> Iterator[str]:
     found = objects(entry, "evidence")
     for each in found:
         word = _WORDS.get(str(each.get("certainty")), "unknown")
-        yield f"  [{word}] {plain(str(each.get('text')), _LONG)}"
+        yield f"  [{word}] {clean(str(each.get('text')), _LONG)}"
     if not found:
         yield "  Nothing more was written down."
 
@@ -170,7 +174,7 @@ def _takers(entry: Mapping[str, Any]) -> Iterator[str]:
         own = ", this one" if row.get("pid") == entry.get("pid") else ""
         foreign = ", not watched" if row.get("watched") is False else ""
         yield (
-            f"  {format_bytes(number_or_none(row.get('bytes'))):>9}  {plain(str(row.get('name')))} "
+            f"  {format_bytes(number_or_none(row.get('bytes'))):>9}  {clean(str(row.get('name')))} "
             f"(process {row.get('pid')}{own}{foreign}{rises})"
         )
 
@@ -190,7 +194,7 @@ def _saved(entry: Mapping[str, Any]) -> Iterator[str]:
             age = f", saved {format_duration(max(0.0, unix_s - saved))} before the end"
         size = format_bytes(number_or_none(rescue.get("bytes")))
         yield f"What was saved: step {rescue.get('step')} ({size}{age}) in"
-        yield f"  {plain(str(rescue.get('path')), _LONG)}"
+        yield f"  {clean(str(rescue.get('path')), _LONG)}"
         done = rescue.get("step")
         if isinstance(step, int) and isinstance(done, int) and step > done:
             again = "1 step is" if step - done == 1 else f"{step - done} steps are"
@@ -209,7 +213,7 @@ def _onwards(entry: Mapping[str, Any], successor: Mapping[str, Any] | None) -> I
         return
     if successor is not None:
         yield (
-            f"Its place was taken: {plain(str(successor.get('name')))} runs again, with pid "
+            f"Its place was taken: {clean(str(successor.get('name')))} runs again, with pid "
             f"{successor.get('pid')}."
         )
     rescue = entry.get("rescue")
@@ -256,7 +260,7 @@ def _worker_alone(entry: Mapping[str, Any]) -> bool:
 
 
 def _change(advice: Sequence[str]) -> Iterator[str]:
-    lines = [plain(line, _LONG) for line in advice[:_MOST_ADVICE] if line]
+    lines = [clean(line, _LONG) for line in advice[:_MOST_ADVICE] if line]
     if lines:
         yield "What to change:"
         yield from (f"  {line}" for line in lines)
@@ -279,4 +283,4 @@ def _command(entry: Mapping[str, Any]) -> str | None:
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    return plain(str(entry.get("name") or f"process {entry.get('pid')}"))
+    return clean(str(entry.get("name") or f"process {entry.get('pid')}"))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.layout import counted, plain, wrap
-from watchdog_app.base.text.style import Style
-from watchdog_app.base.text.table import Table
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
 from watchdog_app.core.explain.selection import gpu_resources
 
 TYPE_CHECKING = False
@@ -90,7 +88,7 @@ def _labels(gpus: Sequence[Gpu]) -> list[str]:
     parts: dict[str, int] = {}
     found = []
     for gpu in gpus:
-        label = f"GPU {figures.whole(gpu.index)}"
+        label = f"GPU {quantities.whole(gpu.index)}"
         if gpu.parent_id:
             number = parts.get(gpu.parent_id, 0)
             parts[gpu.parent_id] = number + 1
@@ -114,7 +112,7 @@ def _narrowed(rows: list[list[str]], columns: int) -> Table:
 def _cells(gpu: Gpu, label: str, style: Style) -> list[str]:
     used, total = gpu.memory_used_bytes, gpu.usable_bytes
     ratio = used / total if used is not None and total else None
-    memory = "memory N/A" if ratio is None else figures.of_limit(used, total, "bytes")
+    memory = "memory N/A" if ratio is None else quantities.of_limit(used, total, "bytes")
     known = ratio is not None
     if gpu.unified_memory:
         memory, known = "shares RAM", False
@@ -132,7 +130,7 @@ def _cells(gpu: Gpu, label: str, style: Style) -> list[str]:
         plain(gpu.name or "?"),
         style.bar(ratio, _BAR_COLUMNS) if known else "",
         memory,
-        figures.ratio(ratio) if known else "",
+        quantities.ratio(ratio) if known else "",
         "" if busy is None else f"{busy:.0f} % busy",
         "" if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C",
         power,
@@ -158,8 +156,8 @@ def _remarks(gpu: Gpu, everything: bool) -> list[str]:
     held = sum(one.memory_bytes or 0 for one in others)
     total = gpu.memory_total_bytes
     if others and (everything or (total and held >= _OTHERS_SHARE * total)):
-        amount = f", {figures.size(held)}" if held else ""
-        pids = ", ".join(figures.whole(one.pid) for one in others[:_MOST_PIDS])
+        amount = f", {quantities.size(held)}" if held else ""
+        pids = ", ".join(quantities.whole(one.pid) for one in others[:_MOST_PIDS])
         which = f" (pid {pids}{', ...' if len(others) > _MOST_PIDS else ''})" if everything else ""
         remarks.append(
             f"{counted(len(others), 'program')} that watchdog does not watch{which}{amount}"
@@ -168,5 +166,5 @@ def _remarks(gpu: Gpu, everything: bool) -> list[str]:
         remarks += map(plain, gpu.notes)
         for one in gpu.events[-3:]:
             meaning = f", {plain(one.text)}" if one.text else ""
-            remarks.append(f"Xid {figures.whole(one.code)}{meaning}")
+            remarks.append(f"Xid {quantities.whole(one.code)}{meaning}")
     return remarks

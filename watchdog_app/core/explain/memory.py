@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.model.agent import GrowingLine, MemoryGrowth, MemoryParts
 
@@ -103,7 +103,7 @@ def about_growth(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -
 
 
 def _short(line: GrowingLine) -> str:
-    return plain(f"{os.path.basename(line.file)}:{line.line}", 80)
+    return clean(f"{os.path.basename(line.file)}:{line.line}", 80)
 
 
 def about_parts(parts: MemoryParts) -> Iterator[str]:
@@ -113,7 +113,7 @@ def about_parts(parts: MemoryParts) -> Iterator[str]:
         ("gradients", parts.gradients_bytes),
         ("optimizer", parts.optimizer_bytes),
         ("activations", parts.activations_bytes),
-        *((plain(each.what, 60), each.bytes) for each in parts.buffers),
+        *((clean(each.what, 60), each.bytes) for each in parts.buffers),
     ]
     known = sorted(
         ((name, size) for name, size in named if size), key=lambda each: each[1], reverse=True

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from watchdog_app.base.text.plain import argument, plain
+from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_step
 from watchdog_app.core.diagnosis.gpu_faults import TITLES
 from watchdog_app.core.explain import phrases
@@ -48,7 +48,7 @@ class Facts:
     def text(self, key: str, limit: int = 200) -> str | None:
         """A text of the evidence, safe to show."""
         value = self.decision.evidence.get(key)
-        return plain(value, limit) if isinstance(value, str) and value else None
+        return clean(value, limit) if isinstance(value, str) and value else None
 
     @property
     def level(self) -> str:
@@ -66,7 +66,7 @@ class Facts:
     @property
     def reason(self) -> str:
         """The reason of the decision as a sentence."""
-        return f"{_capital(plain(self.decision.reason, 300)).rstrip('.')}."
+        return f"{_capital(clean(self.decision.reason, 300)).rstrip('.')}."
 
     @property
     def scope(self) -> Scope:
@@ -78,7 +78,7 @@ class Facts:
         """The newest rescue in words."""
         path, step = self.text("path"), self.number("rescue_step") or self.number("step")
         if path is None and self.saved is not None:
-            path, step = plain(self.saved.path, 200), self.saved.step
+            path, step = clean(self.saved.path, 200), self.saved.step
         if path is None:
             return None
         at = "" if step is None else f" of step {step:.0f}"
@@ -87,7 +87,7 @@ class Facts:
     @property
     def command(self) -> str:
         """The task as an argument."""
-        return "--all" if self.task is None else argument(self.task.name, self.task.key.pid)
+        return "--all" if self.task is None else shell_argument(self.task.name, self.task.key.pid)
 
 
 def _span(facts: Facts) -> str:
@@ -138,7 +138,7 @@ def notification(
     """
     topic = Topic(str(decision.evidence.get("topic", Topic.WARNING.value)))
     known = task.name if task is not None else decision.evidence.get("name")
-    name = plain(known) if isinstance(known, str) else "this machine"
+    name = clean(known) if isinstance(known, str) else "this machine"
     facts = Facts(decision, task, agent, incident, name)
     spec = _TOPICS[topic]
     title, lines = spec.text(facts)
@@ -258,7 +258,7 @@ def _rescue_failed(facts: Facts) -> tuple[str, list[str]]:
     lines.append(
         "There is no rescue of this run: if it dies, its work is lost."
         if before is None
-        else f"If it dies, it goes on from step {before.step}, in {plain(before.path, 200)}."
+        else f"If it dies, it goes on from step {before.step}, in {clean(before.path, 200)}."
     )
     return f"Not saved: {facts.name}", lines
 
@@ -293,7 +293,10 @@ def _beware(facts: Facts) -> Iterator[str]:
 
 
 def _pause_failed(facts: Facts) -> tuple[str, list[str]]:
-    lines = [plain(facts.decision.reason, 300), "It goes on, and may be killed for lack of memory."]
+    lines = [
+        clean(facts.decision.reason, 300),
+        "It goes on, and may be killed for lack of memory.",
+    ]
     if facts.rescue is not None:
         lines.append(f"If so, nothing but the last steps is lost: {facts.rescue}.")
     return f"Could not pause: {facts.name}", lines
@@ -312,9 +315,9 @@ def _resumed(facts: Facts) -> tuple[str, list[str]]:
 def _over(facts: Facts) -> tuple[str, list[str]]:
     label, kind = facts.text("label") or "memory", facts.decision.resource.kind
     if kind is ResourceKind.STALLED:
-        return f"Goes on: {facts.name}", [f"{_capital(plain(facts.decision.reason))}."]
+        return f"Goes on: {facts.name}", [f"{_capital(clean(facts.decision.reason))}."]
     if facts.number("used") is None:
-        return f"{_capital(label)} is well again", [f"{_capital(plain(facts.decision.reason))}."]
+        return f"{_capital(label)} is well again", [f"{_capital(clean(facts.decision.reason))}."]
     text = f"{_capital(label)} has stopped filling up: {facts.level}."
     if SPECS[kind].scope is Scope.HEAT:
         text = f"{_capital(phrases.heated(label))} gets no hotter: {facts.level}."
@@ -409,7 +412,7 @@ def _fault(facts: Facts) -> tuple[str, list[str]]:
     title = f"{_capital(thing)} {TITLES.get(trouble, 'has a fault')}"
     if trouble == "unplugged":
         title = "Training on battery"
-    lines = [f"{_capital(label)}: {plain(facts.decision.reason, 300)}."]
+    lines = [f"{_capital(label)}: {clean(facts.decision.reason, 300)}."]
     if known:
         title += f": {facts.name}"
         lines += _struck(facts)

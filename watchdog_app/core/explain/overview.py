@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Assessment, Incident
@@ -69,7 +69,7 @@ def overview(
         held: tasks that stand still at the limit of `watchdog exec`, with the PID to give
             `watchdog limit`.
     """
-    names = {task.key: plain(task.name) for task in tasks}
+    names = {task.key: clean(task.name) for task in tasks}
     standing = [key for key in (*held, *paused) if key in names]
     dangers = [
         (assessments[reading.key], reading)
@@ -91,7 +91,7 @@ def overview(
         return Overview(Level.WARNING, _standing(standing[0], names, held, len(standing) - 1))
     fault = next((each for each in faults if each.source.partition(".")[0] in _BLINDING), None)
     if fault is not None:
-        return Overview(Level.WARNING, plain(fault.message.partition(". ")[0].rstrip("."), 200))
+        return Overview(Level.WARNING, clean(fault.message.partition(". ")[0].rstrip("."), 200))
     saving = [names[key] for key, agent in agents.items() if agent.saving and key in names]
     return Overview(*_without_danger(level, dangers, saving, readings, incidents))
 
@@ -136,9 +136,9 @@ def _worst(
         return _end(*near) + _whose(near[1], incidents)
     for incident in open_ones:
         if incident.level is level:
-            return f"{plain(incident.label, 80)}: {plain(incident.why or '?', 200)}"
+            return f"{clean(incident.label, 80)}: {clean(incident.why or '?', 200)}"
     card = next(each for each in cards if each.level is level)
-    return f"{plain(card.label, 80)} {card.title or 'has a fault'}"
+    return f"{clean(card.label, 80)} {card.title or 'has a fault'}"
 
 
 def _soonest(
@@ -152,7 +152,7 @@ def _soonest(
 
 def _end(assessment: Assessment, reading: Reading) -> str:
     """`RAM full in about 4 min`."""
-    label = plain(reading.label, 80)
+    label = clean(reading.label, 80)
     forecast = assessment.forecast
     if forecast is None:
         return f"{label} {'nearly full' if reading.unit == 'bytes' else 'close to its limit'}"
@@ -172,7 +172,7 @@ def _whose(reading: Reading, incidents: Sequence[Incident]) -> str:
     """`: train.ipynb`, the task that makes it grow; empty if that is not known."""
     for incident in incidents:
         if incident.resource == reading.key and incident.culprits:
-            return f": {plain(incident.culprits[0].name)}"
+            return f": {clean(incident.culprits[0].name)}"
     return ""
 
 
@@ -191,5 +191,5 @@ def _nearly_full(readings: Sequence[Reading]) -> str:
     for reading in readings:
         full = reading.limit > 0 and reading.used >= _NEARLY_FULL * reading.limit
         if full and reading.key.kind is ResourceKind.GPU_MEMORY:
-            return f"; {plain(reading.label, 80)} is nearly full, and steady"
+            return f"; {clean(reading.label, 80)} is nearly full, and steady"
     return ""

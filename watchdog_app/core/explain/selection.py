@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from watchdog_app.base.text.figures import UNKNOWN
-from watchdog_app.base.text.quantities import MIB
+from watchdog_app.base.text.quantities import MIB, UNKNOWN
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Resource
 

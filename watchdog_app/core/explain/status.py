@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.core.diagnosis import gpu_faults, throttling
 from watchdog_app.core.diagnosis.problems import SeenThreads
@@ -115,7 +115,7 @@ def _ahead(
     ]
     for each in broken:
         what = gpu_faults.incident_title(each.device_works)
-        yield f"{plain(each.label, 120)}, on which it was, {what} (see below)."
+        yield f"{clean(each.label, 120)}, on which it was, {what} (see below)."
         if each.work_lost:
             yield "What it held there is lost, or will be when the card is reset."
     if not broken:
@@ -168,16 +168,16 @@ def about_incident(incident: Incident, now_unix_s: float) -> str:
     if is_condition(incident.resource):
         return "\n".join(_condition(incident, since))
     lines = [
-        f"{plain(incident.label, 120)}: in danger for {since}; now {_STAGES[incident.stage]}"
+        f"{clean(incident.label, 120)}: in danger for {since}; now {_STAGES[incident.stage]}"
         + ("" if incident.peak <= incident.stage else f" (at worst: {_STAGES[incident.peak]})")
         + ".",
-        f"  Why: {plain(incident.why, 300)}.",
+        f"  Why: {clean(incident.why, 300)}.",
     ]
     for culprit in incident.culprits:
         part = f"{culprit.share:.0%} of the growth, {format_rate(culprit.slope_bytes_per_s)}"
         if SPECS[incident.resource.kind].blame is Blame.WORK:
             part = f"{culprit.share:.0%} of the work"
-        lines.append(f"  {plain(culprit.name)} (pid {culprit.task.pid}): {part}")
+        lines.append(f"  {clean(culprit.name)} (pid {culprit.task.pid}): {part}")
     if not incident.culprits:
         lines.append("  No watched task makes it grow.")
     lines += [f"  To do: {line}" for line in incident.advice]
@@ -187,11 +187,11 @@ def about_incident(incident: Incident, now_unix_s: float) -> str:
 def _condition(incident: Incident, since: str) -> Iterator[str]:
     """Something that is broken, or brakes."""
     now = _SEVERITIES.get(incident.stage, "critical")
-    yield f"{plain(incident.label, 120)}: for {since}; {now}."
-    yield f"  What: {plain(incident.why, 300)}."
+    yield f"{clean(incident.label, 120)}: for {since}; {now}."
+    yield f"  What: {clean(incident.why, 300)}."
     whose = "It was on it" if incident.resource.kind is ResourceKind.GPU_HEALTH else "It concerns"
     for culprit in incident.culprits:
-        yield f"  {whose}: {plain(culprit.name)} (pid {culprit.task.pid})"
+        yield f"  {whose}: {clean(culprit.name)} (pid {culprit.task.pid})"
     yield from (f"  To do: {line}" for line in incident.advice)
 
 
@@ -199,7 +199,7 @@ def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
     state = _STATES.get(task.members[0].state, "running")
     workers = len(task.members) - 1
     more = "" if not workers else f", {workers} worker{'s' if workers > 1 else ''}"
-    yield f"{plain(task.name)} ({_KINDS[task.kind]}, pid {task.key.pid}): {state}{more}."
+    yield f"{clean(task.name)} ({_KINDS[task.kind]}, pid {task.key.pid}): {state}{more}."
     cpu = None if outlook is None else outlook.cpu_percent
     trend = None if outlook is None else outlook.trend_bytes_per_s
     yield (
@@ -210,8 +210,8 @@ def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
 
 
 def _end(reading: Reading | None, outlook: TaskOutlook) -> str:
-    label = "its limit" if reading is None else plain(reading.label, 120)
-    why = "" if outlook.why is None else f": {plain(outlook.why, 300)}"
+    label = "its limit" if reading is None else clean(reading.label, 120)
+    why = "" if outlook.why is None else f": {clean(outlook.why, 300)}"
     meets = f"It meets {label} {phrases.forecast(outlook.forecast)}"
     if outlook.forecast is None:
         meets = f"Nearest to it is {label}"
@@ -230,12 +230,12 @@ def _resources(
 
 
 def _resource(reading: Reading, assessment: Assessment | None) -> str:
-    note = "" if reading.note is None else f" ({plain(reading.note, 120)})"
+    note = "" if reading.note is None else f" ({clean(reading.note, 120)})"
     level = phrases.level(reading.used, reading.limit, reading.unit)
     if assessment is None:
-        return f"{plain(reading.label, 120)}{note}: {level}"
+        return f"{clean(reading.label, 120)}{note}: {level}"
     return (
-        f"{plain(reading.label, 120)}{note}: {level}, "
+        f"{clean(reading.label, 120)}{note}: {level}, "
         f"{assessment.regime.value}, {phrases.forecast(assessment.forecast)}"
     )
 
@@ -249,19 +249,19 @@ def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
         )
         return
     at = "" if agent.step is None else f", at step {agent.step}"
-    yield f"Its agent ({plain(agent.framework)}) {'trains' if agent.training else 'waits'}{at}."
+    yield f"Its agent ({clean(agent.framework)}) {'trains' if agent.training else 'waits'}{at}."
     if agent.memory is not None:
         yield from memory.about_parts(agent.memory)
     if agent.save_s is not None:
         size = "" if agent.state_bytes is None else f" of {format_bytes(agent.state_bytes)}"
         yield f"A save{size} is expected to take {format_duration(agent.save_s)}."
     if agent.rescue is None:
-        yield f"It has not saved anything yet; rescues go to {plain(agent.directory, 200)}."
+        yield f"It has not saved anything yet; rescues go to {clean(agent.directory, 200)}."
     else:
         age = phrases.ago(max(0.0, now_unix_s - agent.rescue.saved_unix_s))
         yield (
             f"Its newest rescue is of step {agent.rescue.step}, {age}, in "
-            f"{plain(agent.rescue.path, 200)}."
+            f"{clean(agent.rescue.path, 200)}."
         )
 
 
@@ -281,7 +281,7 @@ def _cards_of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> 
     for held in agent.allocators if agent is not None else ():
         yield (
             f"Its framework has given out {format_bytes(held.used_bytes)} of "
-            f"{format_bytes(held.limit_bytes)} on {plain(held.device)}"
+            f"{format_bytes(held.limit_bytes)} on {clean(held.device)}"
             + ("" if held.peak_bytes is None else f", {format_bytes(held.peak_bytes)} at most")
             + ("" if not held.retries else f"; {held.retries} allocations had to be retried")
             + "."
@@ -300,7 +300,7 @@ def _cards_of_machine(hardware: Hardware, tasks: Sequence[Task]) -> Iterator[str
         yield _card(gpu, tasks)
     for battery in hardware.batteries:
         if battery.discharging:
-            yield f"It runs on its battery ({plain(battery.name)}): {battery.percent:.0f} % left."
+            yield f"It runs on its battery ({clean(battery.name)}): {battery.percent:.0f} % left."
 
 
 def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
@@ -326,7 +326,7 @@ def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
         braked = throttling.in_order((gpu.throttling or frozenset()) - throttling.USUAL)
         if braked:
             parts.append("held back by " + ", ".join(braked).replace("_", " "))
-    names = [plain(task.name) for task in devices.on_card(gpu, tasks)]
+    names = [clean(task.name) for task in devices.on_card(gpu, tasks)]
     strangers = sum(1 for process in gpu.processes if process.foreign)
     if strangers:
         names.append(f"{strangers} process{'es' if strangers > 1 else ''} of others")
@@ -358,7 +358,7 @@ def stall_lines(seen: SeenThreads) -> Iterator[str]:
     """All evidence of the most likely reason, then what each thread does."""
     for reason in seen.reasons[:1]:
         yield f"Most likely {reason.text}:"
-        yield from (f"- {plain(each, 200)}" for each in reason.reasons)
+        yield from (f"- {clean(each, 200)}" for each in reason.reasons)
     yield from thread_lines(seen.dump)
 
 
@@ -385,8 +385,8 @@ def thread_lines(picture: ThreadDump, tops: int = _TOPS) -> Iterator[str]:
 
 
 def _process(process: ProcessThreads, tops: int) -> Iterator[str]:
-    state = _THREAD_STATES.get(process.state, f"state {plain(process.state, 4)}")
-    name = plain(process.name, 30)
+    state = _THREAD_STATES.get(process.state, f"state {clean(process.state, 4)}")
+    name = clean(process.name, 30)
     if not process.threads:
         yield f"Process {process.pid} ({name}): {state}."
         return
@@ -397,7 +397,7 @@ def _process(process: ProcessThreads, tops: int) -> Iterator[str]:
     if process.threads[0] not in shown:
         shown.insert(0, process.threads[0])
     for thread in shown:
-        yield f"  {plain(thread.name, 40)}{_ident(thread)}: {_does(thread)}"
+        yield f"  {clean(thread.name, 40)}{_ident(thread)}: {_does(thread)}"
         for frame in thread.frames[:tops]:
             yield f"    {place(frame)}"
         if len(thread.frames) > tops:
@@ -417,6 +417,6 @@ def _ident(thread: ThreadState) -> str:
 def _does(thread: ThreadState) -> str:
     if thread.state is None:
         return "what the kernel says of it is not known"
-    state = _THREAD_STATES.get(thread.state, f"state {plain(thread.state, 4)}")
+    state = _THREAD_STATES.get(thread.state, f"state {clean(thread.state, 4)}")
     waits = thread.waits
-    return state if waits is None or thread.state == "R" else f"{state} in {plain(waits, 60)}"
+    return state if waits is None or thread.state == "R" else f"{state} in {clean(waits, 60)}"

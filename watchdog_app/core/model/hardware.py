@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 
 
 def gpu_label(gpu: Gpu) -> str:
     """`GPU 0 (NVIDIA H100)`: as a person tells the cards apart."""
     if gpu.parent_id is None:
-        return f"GPU {gpu.index} ({plain(gpu.name, 40)})"
-    return f"{gpu_place(gpu)} ({plain(gpu.name, 40)}, MIG)"
+        return f"GPU {gpu.index} ({clean(gpu.name, 40)})"
+    return f"{gpu_place(gpu)} ({clean(gpu.name, 40)}, MIG)"
 
 
 def gpu_place(gpu: Gpu) -> str:

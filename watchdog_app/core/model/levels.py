@@ -21,7 +21,7 @@ class Level(IntEnum):
         mark: in front of a line; empty while all is well.
         exit_code: of `watchdog status --check`, as monitoring plugins use them.
         fault: the word for something broken or slowed down.
-        color: of a line on a terminal, a name of `base.text.style`.
+        color: of a line on a terminal, a name of `base.text.terminal`.
         rgb: of the tray icon.
     """
 

@@ -7,9 +7,8 @@ Reading never fails: what does not fit its annotation is None or empty.
 
 from __future__ import annotations
 
-from watchdog_app.base.json_values import number_or_none
-from watchdog_app.base.text import figures
-from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.quantities import format_duration, number_or_none
 from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
@@ -216,8 +215,8 @@ class Resource(Record):
             interval: whether to say the 80 % interval as well.
         """
         low, high = (self.eta_low_s, self.eta_high_s) if interval else (None, None)
-        when = figures.eta(self.eta_s, low, high)
-        return "" if when == figures.NONE else f"{self.exhausted or 'full'} in {when}"
+        when = quantities.eta(self.eta_s, low, high)
+        return "" if when == quantities.NONE else f"{self.exhausted or 'full'} in {when}"
 
 
 class Health(Record):

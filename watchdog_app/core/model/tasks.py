@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from watchdog_app.base.errors import NOT_FOUND, SEVERAL_FIT, TaskNotFound
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 
@@ -200,7 +200,7 @@ def find(wanted: str, tasks: Sequence[Task]) -> Task:
 
 def named(task: Task) -> str:
     """A task in a sentence: one line, whatever its files are called, and its pid."""
-    return f"{plain(task.name)} (pid {task.key.pid})"
+    return f"{clean(task.name)} (pid {task.key.pid})"
 
 
 def candidates(tasks: Sequence[Task]) -> tuple[dict[str, object], ...]:

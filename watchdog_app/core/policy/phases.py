@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.agent import AgentState
 
 _WORDS = {
@@ -126,7 +126,7 @@ class Phases:
             elif not self._due(now, runs):
                 continue
             if need >= _LEAST_BYTES:
-                yield Need(_WORDS.get(phase) or plain(phase, 40), need, last.epoch)
+                yield Need(_WORDS.get(phase) or clean(phase, 40), need, last.epoch)
 
     def rest(self) -> Need | None:
         """What is left of an announced growth."""
@@ -226,7 +226,7 @@ class Phases:
             self._number = view.expected_number
             self._announced = None
             if view.expected_bytes:
-                what = plain(view.expected_for or "what it announced", 60)
+                what = clean(view.expected_for or "what it announced", 60)
                 self._announced = _Announced(
                     what,
                     float(view.expected_bytes),

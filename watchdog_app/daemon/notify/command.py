@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 
 from watchdog_app.base import children
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.daemon.notify.channels import Delivery
 
@@ -69,11 +69,11 @@ class CommandNotifier:
             if process.returncode == 0:
                 return Delivery(True, "command", "")
             output.seek(0)
-            said = plain(output.read(4 * _TOLD).decode("utf-8", "replace"), _TOLD)
+            said = clean(output.read(4 * _TOLD).decode("utf-8", "replace"), _TOLD)
             return self._failed(f"it ended with status {process.returncode}: {said}")
 
     def _failed(self, why: str) -> Delivery:
-        return Delivery(False, "command", f"{plain(self._argv[0], 100)} of notify.command: {why}")
+        return Delivery(False, "command", f"{clean(self._argv[0], 100)} of notify.command: {why}")
 
 
 def variables(notice: Notification) -> dict[str, str]:

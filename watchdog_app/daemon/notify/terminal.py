@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.daemon.notify.channels import Delivery, to_type
 
@@ -21,9 +21,9 @@ class TerminalNotifier:
     def notify(self, notice: Notification) -> Delivery:
         """Write it."""
         at = time.strftime("%H:%M:%S", time.localtime(notice.unix_s))
-        lines = [f"[{at}] watchdog: {plain(notice.title, _LINE)}"]
-        lines += [f"           {plain(line, _LINE)}" for line in notice.body.splitlines()]
-        lines += [f"           > {plain(line, _LINE)}" for line in to_type(notice)]
+        lines = [f"[{at}] watchdog: {clean(notice.title, _LINE)}"]
+        lines += [f"           {clean(line, _LINE)}" for line in notice.body.splitlines()]
+        lines += [f"           > {clean(line, _LINE)}" for line in to_type(notice)]
         text = "\n".join(lines) + "\n"
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:

@@ -9,7 +9,7 @@ what it knows, energy (uWh) or charge (uAh).
 from __future__ import annotations
 
 from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.hardware import Battery
 
 _JOULES_IN_UWH = 3.6e-3
@@ -70,7 +70,7 @@ def _battery(name: str, path: str, plugged: bool | None) -> Battery | None:
     if plugged and _rests(path):
         discharging = False  # held at a charge threshold, or dead: either can say otherwise
     return Battery(
-        name=plain(name, 40),
+        name=clean(name, 40),
         percent=min(100.0, percent),
         discharging=discharging,
         energy_j=left_j,

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from watchdog_app.base.text.plain import plain
+from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.hardware import Battery, Fan, Temperature
 from watchdog_app.machine.sensors.hardware import HeatAndPower
 
@@ -64,7 +64,7 @@ def temperatures(found: dict[str, list[Any]]) -> tuple[Temperature, ...]:
             limit = hottest.critical
             result.append(
                 Temperature(
-                    key=plain(name),
+                    key=clean(name),
                     label="CPU",
                     celsius=float(hottest.current),
                     slowdown_c=float(limit) if _is_heat(limit) and limit >= 40 else None,
@@ -77,7 +77,7 @@ def temperatures(found: dict[str, list[Any]]) -> tuple[Temperature, ...]:
 def fans(found: dict[str, list[Any]]) -> tuple[Fan, ...]:
     """The fans of psutil's `sensors_fans`."""
     return tuple(
-        Fan(plain(each.label or f"{name} fan {index}"), int(each.current))
+        Fan(clean(each.label or f"{name} fan {index}"), int(each.current))
         for name, entries in found.items()
         for index, each in enumerate(entries, 1)
         if each.current is not None and 0 <= each.current <= 30_000

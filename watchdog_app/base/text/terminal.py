@@ -1,0 +1,277 @@
+"""
+Text on a terminal: made safe to show, measured, cut, wrapped, coloured, set in columns.
+
+Names of notebooks and scripts come from files that anybody may have named: escape sequences, line
+ends and direction marks are shown, never obeyed. A colour never stands alone: a word or a symbol
+beside it says the same. NO_COLOR and FORCE_COLOR as on no-color.org and force-color.org.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Literal, TextIO
+
+    When = Literal["auto", "always", "never"]
+
+_CODES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "cyan": "36",
+    "alarm": "1;31",
+}
+_UNITS = {"%", "B", "KiB", "MiB", "GiB", "TiB", "KiB/s", "MiB/s", "GiB/s", "s", "min", "h", "d"}
+_TAIL_MOST = 12  # columns of an ending that is kept when a name is cut: ".safetensors"
+
+
+def plain(value: object) -> str:
+    """
+    One line of text without anything that a terminal would act on.
+
+    Control characters, line ends, direction marks and lone surrogates (a file
+    name that is not UTF-8) are written as escapes, such as `\\x1b`.
+    """
+    text = value if isinstance(value, str) else str(value)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+
+
+def plain_block(value: object) -> str:
+    """As `plain`, with line ends kept and tabs as blanks."""
+    text = value if isinstance(value, str) else str(value)
+    return "\n".join(plain(line.expandtabs(4)) for line in text.split("\n"))
+
+
+def width(text: str) -> int:
+    """Columns that a text takes on a terminal: two for CJK and emoji, none for accents."""
+    if text.isascii():
+        return len(text)
+    return sum(_columns(char) for char in text)
+
+
+def pad(text: str, columns: int, *, right: bool = False) -> str:
+    """The text with blanks up to `columns`; after it, or before it when `right`."""
+    blanks = " " * (columns - width(text))
+    return blanks + text if right else text + blanks
+
+
+def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
+    """The text in at most `columns`, cut in the middle, its ending (`.ipynb`) kept."""
+    if width(text) <= columns:
+        return text
+    room = columns - width(ellipsis)
+    if room <= 0:
+        return _head(text, columns)
+    dot = text.rfind(".")
+    ending = width(text[dot:]) if dot > 0 else 0
+    if ending > _TAIL_MOST or ending >= room:
+        ending = 0
+    # A third of what the ending leaves, so that run_a.ipynb and run_b.ipynb still differ.
+    tail = _tail(text, ending + (room - ending) // 3)
+    return _head(text, room - width(tail)) + ellipsis + tail
+
+
+def wrap(text: str, columns: int, first: str = "", rest: str | None = None) -> list[str]:
+    """
+    The text in lines of at most `columns`, broken at blanks, within a word only if it must be.
+
+    Args:
+        text: one paragraph.
+        columns: at least a few more than the indents take.
+        first: what the first line begins with.
+        rest: what the others begin with; None: blanks as wide as `first`.
+    """
+    indent = " " * width(first) if rest is None else rest
+    lines: list[str] = []
+    line, start = first, first
+    for word in _words(text):
+        left = word
+        gap = "" if line == start else " "
+        if gap and width(line) + 1 + width(left) > columns:
+            lines.append(line)
+            line, start, gap = indent, indent, ""
+        while width(line) + len(gap) + width(left) > columns and width(left) > 1:
+            part = _head(left, max(1, columns - width(line) - len(gap))) or left[0]
+            lines.append(line + gap + part)
+            left = left[len(part) :]
+            line, start, gap = indent, indent, ""
+        line += gap + left
+    if line != start or not lines:
+        lines.append(line)
+    return lines
+
+
+def counted(number: int, what: str) -> str:
+    """`1 task`, `3 tasks`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _words(text: str) -> list[str]:
+    """What is not to be torn apart: `95 %` and `7.0 GiB` are one word each."""
+    words: list[str] = []
+    for word in text.split():
+        if words and words[-1][-1:].isdigit() and word.rstrip(".,;:)") in _UNITS:
+            words[-1] += f" {word}"
+        else:
+            words.append(word)
+    return words
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # surrogateescape (PEP 383): the byte that was in the file name
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x20:
+        return {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(char, f"\\x{code:02x}")
+    if code < 0x100:
+        return " " if code == 0xA0 else f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _columns(char: str) -> int:
+    if char < "\u0300":
+        return 1
+    from unicodedata import category, east_asian_width  # 0.4 ms: only where there is need
+
+    if category(char) in ("Mn", "Me"):
+        return 0
+    return 2 if east_asian_width(char) in "WF" else 1
+
+
+def _head(text: str, columns: int) -> str:
+    taken = 0
+    for index, char in enumerate(text):
+        taken += _columns(char)
+        if taken > columns:
+            return text[:index]
+    return text
+
+
+def _tail(text: str, columns: int) -> str:
+    taken = 0
+    for index in range(len(text) - 1, -1, -1):
+        taken += _columns(text[index])
+        if taken > columns:
+            return text[index + 1 :]
+    return text
+
+
+class Style:
+    """How text may look on one stream."""
+
+    __slots__ = ("color", "unicode")
+
+    def __init__(self, *, color: bool = False, unicode: bool = True) -> None:
+        self.color = color
+        self.unicode = unicode
+
+    def paint(self, text: str, name: str) -> str:
+        """The text in a colour, or as it is where there are none."""
+        if not self.color or not name or not text.strip():
+            return text
+        return f"\x1b[{_CODES[name]}m{text}\x1b[0m"
+
+    @property
+    def ellipsis(self) -> str:
+        """What stands where a name was cut."""
+        return "…" if self.unicode else "~"
+
+    @property
+    def dot(self) -> str:
+        """What stands between two remarks on one line."""
+        return " · " if self.unicode else " | "
+
+    def bar(self, ratio: float | None, columns: int) -> str:
+        """A bar of `columns`; a question mark where the ratio is unknown."""
+        full, empty = ("█", "░") if self.unicode else ("#", ".")
+        if ratio is None:
+            return "?" + " " * (columns - 1)
+        # Rounded down, so that only what is full looks full; never empty when there is something.
+        filled = min(columns, max(int(ratio * columns), 1 if ratio > 0 else 0))
+        return full * filled + empty * (columns - filled)
+
+
+def style_of(
+    when: When = "auto", stream: TextIO | None = None, env: Mapping[str, str] = os.environ
+) -> Style:
+    """
+    How text may look on a stream.
+
+    Args:
+        when: the --color option.
+        stream: None: standard output.
+        env: NO_COLOR, FORCE_COLOR and TERM are read.
+    """
+    stream = sys.stdout if stream is None else stream
+    encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("_", "-")
+    return Style(
+        color=_wanted(when, stream, env),
+        unicode=encoding.startswith("utf"),
+    )
+
+
+def _wanted(when: When, stream: TextIO | None, env: Mapping[str, str]) -> bool:
+    if when != "auto":
+        return when == "always"
+    if env.get("NO_COLOR"):
+        return False
+    if env.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return stream is not None and stream.isatty() and env.get("TERM", "") not in ("dumb", "")
+
+
+class Table:
+    """
+    Rows of cells in columns.
+
+    Args:
+        rows: cells as plain text, the same number in every row.
+        right: indexes of the columns that are aligned to the right.
+        gives_way: index of the column that is shortened when there is not enough room.
+        gap: blanks between columns.
+    """
+
+    def __init__(
+        self, rows: Sequence[Sequence[str]], right: set[int], gives_way: int, gap: int = 1
+    ) -> None:
+        self._rows = rows
+        self._right = right
+        self._gives_way = gives_way
+        self._gap = gap
+        columns = len(rows[0]) if rows else 0
+        self._widths = [max(width(row[column]) for row in rows) for column in range(columns)]
+
+    def room(self, columns: int | None) -> int:
+        """Columns that are left for the one that gives way, of `columns` in all."""
+        wanted = self._widths[self._gives_way]
+        if columns is None:
+            return wanted
+        others = [one for index, one in enumerate(self._widths) if index != self._gives_way and one]
+        return min(wanted, columns - sum(others) - self._gap * len(others))
+
+    def wanted(self) -> int:
+        """Columns that the one that gives way needs to be whole."""
+        return self._widths[self._gives_way]
+
+    def lines(self, columns: int | None, ellipsis: str = "…") -> list[str]:
+        """The rows as text without trailing blanks; columns without any text are left out."""
+        widths = list(self._widths)
+        widths[self._gives_way] = max(1, self.room(columns))
+        found = []
+        for row in self._rows:
+            cells = [
+                pad(shorten(cell, one, ellipsis), one, right=index in self._right)
+                for index, (cell, one) in enumerate(zip(row, widths, strict=True))
+                if one
+            ]
+            line = (" " * self._gap).join(cells).rstrip()
+            found.append(line if columns is None else shorten(line, columns, ellipsis))
+        return found
