@@ -10,7 +10,7 @@ from pathlib import Path
 from guest import until
 from guest_groups import groups_locked
 
-from watchdog_app.machine.sensors import memberships
+from watchdog_app.machine.sensors import groups
 
 
 def test_systemd_starts_the_daemon_and_hears_that_it_turns(me):
@@ -51,7 +51,7 @@ def test_the_daemon_goes_on_while_the_kernel_keeps_all_groups_locked(me, record_
     first = me.daemon_pid()
 
     def fault() -> list[str]:
-        return [e["message"] for e in me.status()["errors"] if e["source"] == memberships.SOURCE]
+        return [e["message"] for e in me.status()["errors"] if e["source"] == groups.MEMBERSHIPS]
 
     with groups_locked() as locked:
         held_at_first = locked()

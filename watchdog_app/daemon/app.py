@@ -23,7 +23,7 @@ from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.poller import READ
 from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.history.journal import Journal
-from watchdog_app.machine.sensors import memberships
+from watchdog_app.machine.sensors import groups
 
 _LOCK = "daemon.lock"
 _CHORES_S = 3.0
@@ -289,7 +289,7 @@ class App:
             return False
         pressure = look.snapshot.host.pressure
         short = pressure is not None and pressure.some_avg10 >= _PRESSED_PERCENT
-        return short or any(fault.source == memberships.SOURCE for fault in look.snapshot.faults)
+        return short or any(fault.source == groups.MEMBERSHIPS for fault in look.snapshot.faults)
 
     def _told_to_end(self) -> None:
         self._parts.control.stopping = True

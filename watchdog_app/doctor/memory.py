@@ -10,7 +10,7 @@ from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.machine import Machine
-from watchdog_app.machine.sensors.cgroups import GroupReader
+from watchdog_app.machine.sensors.groups import GroupSensor
 from watchdog_app.machine.sensors.host import parse_meminfo
 
 _MAKE_SWAP = (
@@ -206,7 +206,7 @@ def _groups(facts: Facts, ram: int | None) -> Iterator[Finding]:
         group = layout.locate(membership.encode()) if membership else None
         if group is not None:
             members.setdefault(group, []).append(name)
-    reader = GroupReader(layout)
+    reader = GroupSensor(layout)
     try:
         limited = reader.read(members, 0.0)
     finally:

@@ -10,7 +10,7 @@ from sensor_trees import NOW_UNIX_S, Tree, by_pid
 
 from watchdog_app.base.linux.cgroups import Hierarchy, Layout
 from watchdog_app.core.policy.cadence import LONGEST_S
-from watchdog_app.machine.sensors.cgroups import GroupReader
+from watchdog_app.machine.sensors.groups import GroupSensor
 from watchdog_app.machine.sensors.machine import Machine
 
 GIB = 1 << 30
@@ -40,7 +40,7 @@ def test_a_limit_set_by_hand_is_seen_within_five_seconds(
         (folder / usage).write_text("1000\n")
         (folder / "memory.stat").write_text("inactive_file 0\nactive_file 0\n")
         (folder / name).write_text("9223372036854771712\n" if version == 1 else "max\n")
-    reader = GroupReader(Layout((Hierarchy(version, str(tmp_path)),)))
+    reader = GroupSensor(Layout((Hierarchy(version, str(tmp_path)),)))
     now = 0.0
 
     def sample() -> list[int | None]:
@@ -73,7 +73,7 @@ def test_a_limit_is_read_at_once_where_somebody_asks(tmp_path: Path):
     (tmp_path / "memory.stat").write_text("inactive_file 0\nactive_file 0\n")
     limit = tmp_path / "memory.limit_in_bytes"
     limit.write_text("9223372036854771712\n")
-    reader = GroupReader(Layout((Hierarchy(1, str(tmp_path)),)))
+    reader = GroupSensor(Layout((Hierarchy(1, str(tmp_path)),)))
     assert () == reader.read([str(tmp_path)], 0.0)
 
     limit.write_text(f"{GIB}\n")

@@ -11,9 +11,9 @@ import pytest
 from sensor_trees import NOW_UNIX_S, Tree, by_pid
 
 from watchdog_app.core.model.machine import Snapshot
-from watchdog_app.machine.sensors import memberships
+from watchdog_app.machine.sensors import groups
+from watchdog_app.machine.sensors.groups import Memberships
 from watchdog_app.machine.sensors.machine import PATIENCE_S, Machine
-from watchdog_app.machine.sensors.memberships import Memberships
 
 
 def machine_of(tree: Tree) -> Machine:
@@ -55,7 +55,7 @@ def block(tree: Tree, pid: int) -> Path:
 
 
 def stuck(snapshot: Snapshot) -> bool:
-    return memberships.SOURCE in [fault.source for fault in snapshot.faults]
+    return groups.MEMBERSHIPS in [fault.source for fault in snapshot.faults]
 
 
 @pytest.mark.parametrize("from_the_start", [True, False])

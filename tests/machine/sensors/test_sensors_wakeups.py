@@ -18,7 +18,7 @@ from watchdog_app.base.errors import ActionError
 from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.machine.sensors.alarms import Wakeup
-from watchdog_app.machine.sensors.cgroups import GroupReader
+from watchdog_app.machine.sensors.groups import GroupSensor
 from watchdog_app.machine.sensors.wakeups import Wakeups
 
 EATER = """
@@ -46,7 +46,7 @@ def group():
 def read(group: MemoryGroup) -> CgroupMemory:
     """The group now."""
     with open("/proc/self/mountinfo", "rb") as file:
-        reader = GroupReader(Layout.discover(file.read(), "/sys/fs/cgroup"))
+        reader = GroupSensor(Layout.discover(file.read(), "/sys/fs/cgroup"))
     found = reader.read([group.path], 0.0)[-1]
     reader.close()
     return found

@@ -6,7 +6,7 @@ cgroup v2 (one tree), and both at once. Then a controller is in one of them. In 
 paths of /proc/PID/cgroup can be relative to another root than that of the mount.
 
 A read of /proc/PID/cgroup can wait for the cgroup_mutex, for minutes while memory is short: the
-daemon asks by `machine.sensors.memberships` alone.
+daemon asks by `machine.sensors.groups` alone.
 
 Sources: cgroups(7), cgroup_namespaces(7), proc_pid_mountinfo(5); kernel,
 Documentation/admin-guide/cgroup-v2.rst (memory interface files, cgroup.freeze, cgroup.events),

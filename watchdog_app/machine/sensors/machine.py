@@ -21,14 +21,13 @@ from watchdog_app.core.model.machine import (
     Snapshot,
 )
 from watchdog_app.machine.gpu import Gpus
-from watchdog_app.machine.sensors.cgroups import GroupReader
 from watchdog_app.machine.sensors.disks import Disks
+from watchdog_app.machine.sensors.groups import GroupSensor, UnwatchedMembers
 from watchdog_app.machine.sensors.hardware import HardwareWatch
 from watchdog_app.machine.sensors.host import HostReader
 from watchdog_app.machine.sensors.jupyter_servers import JupyterServers
 from watchdog_app.machine.sensors.process_info import Describer
 from watchdog_app.machine.sensors.process_table import ProcessTable
-from watchdog_app.machine.sensors.strangers import Strangers
 
 # Of who looks at fixed times: most processes answer within 0.5 ms.
 PATIENCE_S = 0.005
@@ -108,8 +107,8 @@ class Machine:
             os.getpid(),
             patience_s,
         )
-        self._groups = GroupReader(layout)
-        self._strangers = Strangers(proc)
+        self._groups = GroupSensor(layout)
+        self._unwatched = UnwatchedMembers(proc)
         self._disks = Disks()
         self._hardware = HardwareWatch() if hardware is None else hardware
 
@@ -132,7 +131,7 @@ class Machine:
             {info.cgroup for info in infos.values() if info.cgroup is not None}, now_mono_s
         )
         watched = {sample.key.pid for sample in samples}
-        groups = self._strangers.complete(groups, watched, now_mono_s)
+        groups = self._unwatched.complete(groups, watched, now_mono_s)
         disks: tuple[DiskSpace, ...] = self._disks.read(now_mono_s)
         hardware = self._hardware.read(now_mono_s)
         return Snapshot(

@@ -25,10 +25,8 @@ from watchdog_app.core.model.machine import Fault, ProcessInfo, ProcessKey, Proc
 from watchdog_app.machine.sensors import ancestry, shown_kernels
 from watchdog_app.machine.sensors.command_line import identify
 from watchdog_app.machine.sensors.discovery import Discovery
-from watchdog_app.machine.sensors.forks import Forks
+from watchdog_app.machine.sensors.groups import MEMBERSHIPS, Memberships
 from watchdog_app.machine.sensors.kernels import Witnesses
-from watchdog_app.machine.sensors.memberships import SOURCE as _GROUPS
-from watchdog_app.machine.sensors.memberships import Memberships
 from watchdog_app.machine.sensors.process_files import (
     ProcessFiles,
     read_argv,
@@ -37,6 +35,7 @@ from watchdog_app.machine.sensors.process_files import (
     read_stat,
 )
 from watchdog_app.machine.sensors.process_info import Describer, Description
+from watchdog_app.machine.sensors.shared_pages import SharedPages
 from watchdog_app.machine.sensors.watched import YOUNG_EVERY_S, YOUNG_S, Watched
 
 _SOURCE = "processes"
@@ -75,7 +74,7 @@ class ProcessTable:
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
         self._kept = descriptor_limit() // (2 * _KEPT_SHARE)
-        self._forks = Forks(proc, self._program_of, background=self._background)
+        self._shared_pages = SharedPages(proc, self._program_of, background=self._background)
         self._find_again = False
         self._is_first = True
         self.faults: dict[str, Fault] = {}
@@ -159,7 +158,7 @@ class ProcessTable:
             ) and not self._review(watched, now_mono_s, now_unix_s):
                 continue
             samples.append(sample)
-        completed = self._forks.complete(samples, now_mono_s)
+        completed = self._shared_pages.complete(samples, now_mono_s)
         self._background.over()
         return completed
 
@@ -293,7 +292,7 @@ class ProcessTable:
             watched = self._watched[pid]
             if membership != watched.membership:
                 self._place(watched, membership)
-        _show(self.faults, _GROUPS, self._memberships.fault)
+        _show(self.faults, MEMBERSHIPS, self._memberships.fault)
 
     def _place(self, watched: Watched, membership: bytes | None) -> None:
         watched.membership = membership

@@ -13,8 +13,8 @@ import pytest
 
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 from watchdog_app.core.model.tasks import group, resident_bytes
-from watchdog_app.machine.sensors.forks import Forks
 from watchdog_app.machine.sensors.machine import Machine
+from watchdog_app.machine.sensors.shared_pages import SharedPages
 
 MIB = 1 << 20
 
@@ -54,7 +54,7 @@ def held(samples) -> int:
 
 def test_newborn_fork_shares_what_its_parent_has(tmp_path):
     """Until it is measured: no leap of the sum when workers start."""
-    forks = Forks(str(tmp_path), lambda _: "same")
+    forks = SharedPages(str(tmp_path), lambda _: "same")
 
     parent, child = forks.complete([sample(1, rss=100), sample(2, ppid=1, rss=95)], 0.0)
 
@@ -64,7 +64,7 @@ def test_newborn_fork_shares_what_its_parent_has(tmp_path):
 def test_child_by_exec_shares_nothing(tmp_path):
     """Another program, or one that cannot be told."""
     programs = {1: "a", 2: "b", 3: None}
-    forks = Forks(str(tmp_path), programs.get)
+    forks = SharedPages(str(tmp_path), programs.get)
 
     found = forks.complete([sample(1), sample(2, ppid=1), sample(3, ppid=1)], 0.0)
 
@@ -73,7 +73,7 @@ def test_child_by_exec_shares_nothing(tmp_path):
 
 def test_process_that_is_its_own_parent_is_no_fork(tmp_path):
     """Files of different moments can say so."""
-    forks = Forks(str(tmp_path), lambda _: "same")
+    forks = SharedPages(str(tmp_path), lambda _: "same")
 
     assert forks.complete([sample(1, ppid=1)], 0.0)[0].cow_bytes is None
 
@@ -81,7 +81,7 @@ def test_process_that_is_its_own_parent_is_no_fork(tmp_path):
 def test_measured_fork_shares_what_is_not_its_own(tmp_path):
     """After a second; then it stands until the next measurement, within what there is."""
     write_rollup(tmp_path, 2, private=30)
-    forks = Forks(str(tmp_path), lambda _: "same")
+    forks = SharedPages(str(tmp_path), lambda _: "same")
     pair = [sample(1), sample(2, ppid=1)]
     forks.complete(pair, 0.0)
 
@@ -104,7 +104,7 @@ def test_measuring_stops_when_the_budget_is_spent(tmp_path):
         now[0] += 0.004  # a walk
         return now[0]
 
-    forks = Forks(str(tmp_path), lambda _: "same", clock)
+    forks = SharedPages(str(tmp_path), lambda _: "same", clock)
     family = [sample(1), *(sample(pid, ppid=1) for pid in (2, 3, 4))]
     forks.complete(family, 0.0)
 
@@ -118,7 +118,7 @@ def test_measuring_stops_when_the_budget_is_spent(tmp_path):
 def test_what_siblings_share_without_their_parent_is_counted_once(tmp_path):
     """Their parent has written to it and has a copy: twice there, and no process has grown."""
     family = [sample(1, shared=0), sample(2, ppid=1, shared=0), sample(3, ppid=1, shared=0)]
-    forks = Forks(str(tmp_path), lambda _: "same")
+    forks = SharedPages(str(tmp_path), lambda _: "same")
     for pid in (1, 2, 3):
         write_rollup(tmp_path, pid, private=0, pss=100 / 3)
     forks.complete(family, 0.0)
@@ -138,7 +138,7 @@ def test_near_a_ceiling_copies_are_seen_within_two_seconds(tmp_path):
     write_rollup(tmp_path, 1, private=0, pss=50)
     write_rollup(tmp_path, 2, private=0, pss=50)
     pair = [sample(1, shared=0), sample(2, ppid=1, shared=0)]
-    near, at_rest = (Forks(str(tmp_path), lambda _: "same") for _ in range(2))
+    near, at_rest = (SharedPages(str(tmp_path), lambda _: "same") for _ in range(2))
     for tick in range(30):
         near.complete(pair, tick / 10)
     for second in range(4):
@@ -155,7 +155,7 @@ def test_near_a_ceiling_copies_are_seen_within_two_seconds(tmp_path):
 def test_near_a_ceiling_a_family_costs_a_hundredth_of_a_core(tmp_path):
     """Walks of 2.5 ms each: those of five processes come back after 1.25 s."""
     calls = count()
-    forks = Forks(str(tmp_path), lambda _: "same", lambda: next(calls) * 0.0025)
+    forks = SharedPages(str(tmp_path), lambda _: "same", lambda: next(calls) * 0.0025)
     family = [sample(1), *(sample(pid, ppid=1) for pid in range(2, 6))]
     for pid in (1, 3, 4, 5):
         write_rollup(tmp_path, pid, private=30)
@@ -170,7 +170,7 @@ def test_near_a_ceiling_a_family_costs_a_hundredth_of_a_core(tmp_path):
 
 def test_fork_that_may_not_be_measured_keeps_its_first_guess(tmp_path):
     """No smaps_rollup (kernels before 4.14), or no right to read it."""
-    forks = Forks(str(tmp_path), lambda _: "same")
+    forks = SharedPages(str(tmp_path), lambda _: "same")
     pair = [sample(1), sample(2, ppid=1)]
     forks.complete(pair, 0.0)
 

@@ -22,10 +22,11 @@ from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 
-_TICK_BUDGET_S = 0.003  # begun within a tick; the last one may take longer
+_TICK_BUDGET_S = 0.003  # begun within a sample; the last one may take longer
+_NEWBORN_S = 1.0  # many live shorter than that
 _EVERY_S = 30.0
 _COST_FACTOR = 1000.0  # a walk of 50 ms is repeated after 50 s: a thousandth of a core
-_REST_S = 0.5  # ticks that follow faster are those near a ceiling, where each copy counts
+_REST_S = 0.5  # samples that follow faster are those near a limit, where each copy counts
 _EVERY_NEAR_S = 1.0
 _COST_FACTOR_NEAR = 100.0  # for all of a family together: a hundredth of a core
 
@@ -33,18 +34,37 @@ _COST_FACTOR_NEAR = 100.0  # for all of a family together: a hundredth of a core
 class _Walk:
     """What the last walk of one process has shown."""
 
-    __slots__ = ("due_mono_s", "near_mono_s", "shared_bytes", "surplus_bytes")
+    __slots__ = ("cost_s", "shared_bytes", "since_mono_s", "surplus_bytes")
 
     def __init__(self, now_mono_s: float) -> None:
-        self.shared_bytes: int | None = None  # with anybody; None: not measured yet
+        self.since_mono_s = now_mono_s  # of the walk, or of the first sample
+        self.cost_s: float | None = None  # None: not measured yet
+        self.shared_bytes: int | None = None  # with anybody
         # What it counts beyond its part of the shared pages; None: the kernel does not say.
         self.surplus_bytes: int | None = None
-        self.due_mono_s = now_mono_s + 1.0  # many live shorter than that
-        self.near_mono_s = self.due_mono_s  # the same near a ceiling
+
+    def due_mono_s(self, relatives: int, *, at_rest: bool) -> float:
+        """When the next walk may be made."""
+        if self.cost_s is None:
+            return self.since_mono_s + _NEWBORN_S
+        every_s = max(_EVERY_S, _COST_FACTOR * self.cost_s)
+        if not at_rest:
+            near_s = max(_EVERY_NEAR_S, _COST_FACTOR_NEAR * self.cost_s * relatives)
+            every_s = min(every_s, near_s)
+        return self.since_mono_s + every_s
 
 
-class Forks:
-    """Completes samples of forked processes by `cow_bytes`."""
+class SharedPages:
+    """
+    Completes samples of forked processes by `cow_bytes`.
+
+    Args:
+        proc: where the proc file system is mounted.
+        program_of: what a pid executes: equal in parent and child when no exec lies between;
+            None: not known.
+        clock: to keep the budget.
+        background: where it is measured; None: in threads of its own, waited for.
+    """
 
     def __init__(
         self,
@@ -53,47 +73,38 @@ class Forks:
         clock: Callable[[], float] = time.perf_counter,
         background: Background | None = None,
     ) -> None:
-        """
-        Args:
-            proc: where the proc file system is mounted.
-            program_of: what a pid executes: equal in parent and child when no exec lies between;
-                None: not known.
-            clock: to keep the budget.
-            background: where it is measured; None: in threads of its own, waited for.
-        """
         self._proc = proc
         self._program_of = program_of
         self._clock = clock
         self._background = background or Background()
         self._walks: dict[ProcessKey, _Walk] = {}  # of forks and of whom they stem from
-        self._last_mono_s: float | None = None
+        self._last_mono_s = float("-inf")
 
     def complete(
         self, samples: Sequence[ProcessSample], now_mono_s: float
     ) -> tuple[ProcessSample, ...]:
         """The samples, those of forks with what they share with their family."""
-        parents = self._parents(samples)
-        at_rest = self._last_mono_s is None or now_mono_s - self._last_mono_s >= _REST_S
+        at_rest = now_mono_s - self._last_mono_s >= _REST_S
         self._last_mono_s = now_mono_s
-        if not parents:
-            self._walks.clear()
-            return tuple(samples)
+        parents = self._parents(samples)
         families: dict[ProcessKey, list[ProcessSample]] = {}
         for sample in samples:
             if sample.key in parents:
                 head = _head(sample, parents)
                 families.setdefault(head.key, [head]).append(sample)
-        known = {member.key for family in families.values() for member in family}
-        for key in self._walks.keys() - known:
-            del self._walks[key]
+        self._walks = {
+            member.key: self._walks.get(member.key) or _Walk(now_mono_s)
+            for family in families.values()
+            for member in family
+        }
         spent_s = 0.0
         cow: dict[ProcessKey, int] = {}
         for family in families.values():
             for member in family:
-                walk = self._walks.setdefault(member.key, _Walk(now_mono_s))
-                due_s = walk.due_mono_s if at_rest else walk.near_mono_s
+                walk = self._walks[member.key]
+                due_s = walk.due_mono_s(len(family), at_rest=at_rest)
                 if now_mono_s >= due_s and spent_s < _TICK_BUDGET_S:
-                    spent_s += self._measure(member, walk, now_mono_s, len(family))
+                    spent_s += self._measure(member, walk, now_mono_s)
             cow.update(self._shares(family, parents))
         return tuple(
             replace(sample, cow_bytes=min(_private(sample), cow[sample.key]))
@@ -133,15 +144,13 @@ class Forks:
                 part = walk.surplus_bytes or 0
                 yield member.key, whole * part // of_forks if of_forks else 0
 
-    def _measure(
-        self, sample: ProcessSample, walk: _Walk, now_mono_s: float, relatives: int
-    ) -> float:
+    def _measure(self, sample: ProcessSample, walk: _Walk, now_mono_s: float) -> float:
         """Take in what a walk has told; seconds that it took, 0 while it goes on."""
         measured = self._background.ask(
             Question(sample.key.pid, "shares", sample.key), lambda: self._walked(sample)
         )
         if measured is None:
-            return 0.0  # asked again at the next tick
+            return 0.0  # asked again at the next sample
         private_bytes, data, cost_s = measured
         clean = process.status_bytes(data, b"Private_Clean")
         dirty = process.status_bytes(data, b"Private_Dirty")
@@ -150,9 +159,7 @@ class Forks:
             # What is neither its own nor of a file is shared with whom it was forked from.
             walk.shared_bytes = max(0, private_bytes - clean - dirty)
             walk.surplus_bytes = None if part is None else max(0, private_bytes - part)
-        walk.due_mono_s = now_mono_s + max(_EVERY_S, _COST_FACTOR * cost_s)
-        near_s = max(_EVERY_NEAR_S, _COST_FACTOR_NEAR * cost_s * relatives)
-        walk.near_mono_s = min(walk.due_mono_s, now_mono_s + near_s)
+        walk.since_mono_s, walk.cost_s = now_mono_s, cost_s
         return cost_s
 
     def _walked(self, sample: ProcessSample) -> tuple[int, bytes, float]:

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from watchdog_app.core.model.machine import CgroupMemory
-from watchdog_app.machine.sensors.strangers import Strangers
+from watchdog_app.machine.sensors.groups import UnwatchedMembers
 
 MIB = 1 << 20
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -37,7 +37,7 @@ def group(world, used: int = 600, limit: int | None = 1000, high: int | None = N
 
 def held(world, at: float = 0.0, *, watched=(10,), reader=None, **more) -> int | None:
     """MiB that strangers hold."""
-    reader = reader or Strangers(str(world / "proc"), lambda: 0.0)
+    reader = reader or UnwatchedMembers(str(world / "proc"), lambda: 0.0)
     (found,) = reader.complete((group(world, **more),), set(watched), at)
     return None if found.strangers_bytes is None else found.strangers_bytes // MIB
 
@@ -86,9 +86,9 @@ def test_a_process_that_ends_meanwhile_holds_nothing(world):
 
 def test_a_look_is_repeated_after_two_seconds_and_when_it_is_dear_later(world):
     """A thousandth of a core."""
-    cheap = Strangers(str(world / "proc"), lambda: 0.0)
+    cheap = UnwatchedMembers(str(world / "proc"), lambda: 0.0)
     times = iter(range(100))
-    dear = Strangers(str(world / "proc"), lambda: next(times) * 0.01)
+    dear = UnwatchedMembers(str(world / "proc"), lambda: next(times) * 0.01)
     for reader in (cheap, dear):
         held(world, 0.0, reader=reader)
 

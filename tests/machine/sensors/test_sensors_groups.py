@@ -20,7 +20,7 @@ from watchdog_app.base.linux.cgroups import (
     parse_membership,
     parse_mountinfo,
 )
-from watchdog_app.machine.sensors.cgroups import GroupReader
+from watchdog_app.machine.sensors.groups import GroupSensor
 
 GIB = 1 << 30
 SCOPE = "user.slice/user-1000.slice/user@1000.service/app.slice/train.scope"
@@ -121,7 +121,7 @@ def test_captured_v1_group_and_its_parent(tree):
     """Usage without the page cache, limits, swap; each group once; the unlimited root left out."""
     locator = Layout.discover(V1, str(tree.groups))
     leaf = f"{tree.groups}/memory/jupyter/train"
-    reader = GroupReader(locator)
+    reader = GroupSensor(locator)
 
     outer, inner = reader.read([leaf, leaf], 0.0)
 
@@ -141,7 +141,7 @@ def test_captured_v2_group(tree):
     """The scope and the slice above it; groups without a limit are left out."""
     tree.use_v2()
     locator = Layout.discover(V2, str(tree.groups))
-    reader = GroupReader(locator)
+    reader = GroupSensor(locator)
 
     slice_, scope = reader.read([f"{tree.groups}/{SCOPE}"], 0.0)
 
@@ -167,7 +167,7 @@ def test_limits_of_swap_alone_are_read(tree):
     app, scope = f"{tree.groups}/{os.path.dirname(SCOPE)}", f"{tree.groups}/{SCOPE}"
     tree.groups.joinpath(os.path.dirname(SCOPE), "memory.swap.max").write_text(f"{GIB}\n")
     tree.groups.joinpath(SCOPE, "memory.swap.high").write_text(f"{GIB // 2}\n")
-    reader = GroupReader(Layout.discover(V2, str(tree.groups)))
+    reader = GroupSensor(Layout.discover(V2, str(tree.groups)))
 
     found = {group.path: group for group in reader.read([scope], 0.0)}
 
@@ -197,7 +197,7 @@ def test_pressure_of_a_group_is_read_near_its_memory_high(tree, used, pressure, 
     (scope / "memory.pressure").unlink(missing_ok=True)
     if pressure is not None:
         (scope / "memory.pressure").write_bytes(pressure)
-    reader = GroupReader(Layout.discover(V2, str(tree.groups)))
+    reader = GroupSensor(Layout.discover(V2, str(tree.groups)))
 
     group = reader.read([str(scope)], 0.0)[-1]
 
@@ -208,7 +208,7 @@ def test_pressure_of_a_group_is_read_near_its_memory_high(tree, used, pressure, 
 def test_group_that_is_removed_is_left_out(tree):
     """Without an error, and the others are still read."""
     locator = Layout.discover(V1, str(tree.groups))
-    reader = GroupReader(locator)
+    reader = GroupSensor(locator)
     leaf = f"{tree.groups}/memory/jupyter/train"
     reader.read([leaf], 0.0)
     shutil.rmtree(leaf)
@@ -222,7 +222,7 @@ def test_group_that_is_removed_is_left_out(tree):
 def test_limit_that_is_changed_is_noticed(tree):
     """By the next reading of the limits, some seconds later."""
     locator = Layout.discover(V1, str(tree.groups))
-    reader = GroupReader(locator)
+    reader = GroupSensor(locator)
     leaf = f"{tree.groups}/memory/jupyter/train"
     reader.read([leaf], 0.0)
 
@@ -239,7 +239,7 @@ def test_group_without_swap_accounting_has_unknown_swap(tree):
     tree.use_v2()
     os.unlink(f"{tree.groups}/{SCOPE}/memory.swap.current")
     os.unlink(f"{tree.groups}/{SCOPE}/memory.swap.max")
-    reader = GroupReader(Layout.discover(V2, str(tree.groups)))
+    reader = GroupSensor(Layout.discover(V2, str(tree.groups)))
 
     group = reader.read([f"{tree.groups}/{SCOPE}"], 0.0)[-1]
 
@@ -294,7 +294,7 @@ def test_real_group_fills_as_its_process_does():
     if group.path is None:
         pytest.skip("a systemd scope has no folder before its command runs")
     with open("/proc/self/mountinfo", "rb") as file:
-        reader = GroupReader(Layout.discover(file.read(), "/sys/fs/cgroup"))
+        reader = GroupSensor(Layout.discover(file.read(), "/sys/fs/cgroup"))
     code = "import sys; b = bytearray(b'x' * (64 << 20)); print(flush=True); sys.stdin.read()"
     process = subprocess.Popen(
         group.command([sys.executable, "-c", code]), stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -320,7 +320,7 @@ def test_real_group_fills_as_its_process_does():
 def test_reading_groups_again_costs_no_descriptors(tree):
     """Files stay open once, and close at the end."""
     before = len(os.listdir("/proc/self/fd"))
-    reader = GroupReader(Layout.discover(V1, str(tree.groups)))
+    reader = GroupSensor(Layout.discover(V1, str(tree.groups)))
     leaf = f"{tree.groups}/memory/jupyter/train"
     reader.read([leaf], 0.0)
     open_now = len(os.listdir("/proc/self/fd"))
