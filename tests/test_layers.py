@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,27 @@ def test_a_module_imports_only_what_its_part_may(name):
             inner == each or inner.startswith(f"{each}.") for each in allowed
         )
         assert fits, f"{name} imports {other}"
+
+
+NOT_RUN_DAILY = [
+    path
+    for top in ("tests/vm", "bench", "examples", "packaging")
+    for path in (ROOT / top).rglob("*.py")
+]
+
+
+@pytest.mark.parametrize("path", NOT_RUN_DAILY, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_not_run_daily_imports_what_is_there(path):
+    """Tests in a virtual machine, benchmarks and examples follow a renamed module or function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("watchdog_app"):
+            continue
+        assert node.module in MODULES, f"{node.module} is not there"
+        source = MODULES[node.module].read_text()
+        for alias in node.names:
+            name = alias.name
+            is_there = f"{node.module}.{name}" in MODULES or re.search(rf"\b{name}\b", source)
+            assert is_there, f"{node.module} has no {name}"
 
 
 def test_no_modules_import_each_other_in_a_circle():

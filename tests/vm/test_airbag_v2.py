@@ -13,7 +13,8 @@ import pytest
 from guest import HOME, PATIENCE_S, PYTHON, USER, until
 from guest_bags import HOG, MIB, WATCHDOG, kills
 from guest_shell import CTRL_Z
-from watchdog_app.airbag.stillness import in_foreground, is_stopped
+
+from watchdog_app.base.linux.process import read_stat
 
 
 @pytest.mark.parametrize("pause_s", ["0.02", "0"])
@@ -250,7 +251,7 @@ def test_ctrl_z_gives_the_shell_its_terminal_back_from_a_frozen_program(me, bagg
         hog.until_prompt()
         hog.stage("held")
         hog.type("fg\n")
-        until(lambda: in_foreground(pid) and not is_stopped(pid), "fg has reached it")
+        until(lambda: in_foreground(pid), "fg has reached it")
     hog.see("is still held at its memory limit")
     hog.stage("held")
     frozen = Path(held["group"], "cgroup.events").read_text()
@@ -312,3 +313,9 @@ def shown_as_held(me, pid: int) -> dict | None:
         if bag.get("pid") == pid and bag["held"] and task["state"] == "held":
             return task
     return None
+
+
+def in_foreground(pid: int) -> bool:
+    """Whether it runs, and its terminal listens to it."""
+    stat = read_stat(pid)
+    return stat is not None and stat.state != "T" and stat.pgrp == stat.tty_pgrp
