@@ -90,7 +90,9 @@ def test_it_is_opened_looked_into_and_told_once():
     assert "Most likely it waits for a queue" in incident.why
     assert incident.advice
     assert "train.py:42 in batches" in "\n".join(
-        status.stall_lines(tick.stalled_threads[training.agent.key])
+        status.stall_lines(
+            tick.stalled_threads[training.agent.key], training.machine._task(training.program)
+        )
     )
     told = status.about_incident(incident, 0.0)
     assert "needs somebody" in told

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from watchdog_app.core.diagnosis.stall_reasons import ReasonKind, StallContext, stall_reasons
-from watchdog_app.core.diagnosis.stall_signs import training_line
-from watchdog_app.core.explain.status import thread_lines
+from watchdog_app.core.diagnosis.stall_reasons import (
+    ReasonKind,
+    StallContext,
+    stall_reasons,
+    training_line,
+)
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.history import SwapTraffic
 
@@ -245,23 +248,12 @@ def test_names_of_users_cannot_break_a_line():
     )
     seen = picture(program(hostile))
 
-    told = [*thread_lines(seen), training_line(seen) or ""]
+    told = [training_line(seen) or ""]
     for each in stall_reasons(seen):
         told += [each.text, *each.reasons, each.remedy]
 
     assert told
     assert not [line for line in told if any(ord(char) < 32 for char in line)]
-
-
-def test_the_lines_of_a_picture_show_python_first_and_count_the_rest():
-    """A framework has dozens of threads that do nothing of interest."""
-    pool = [ThreadState(110 + n, "python", "S", "futex_do_wait") for n in range(40)]
-    lines = list(thread_lines(picture(program(main(GET, STEP), *pool))))
-
-    assert "  MainThread (100, it trains): sleeps in futex_do_wait" == lines[1]
-    assert ["    queue.py:171 in get", "    train.py:42 in step"] == lines[2:4]
-    assert "  40 more: sleeps in futex_do_wait" == lines[4]
-    assert 5 == len(lines)
 
 
 def test_a_lock_taken_twice_by_one_thread_is_named_as_that():

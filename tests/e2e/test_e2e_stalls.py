@@ -95,7 +95,7 @@ def test_a_standstill_is_told_with_what_most_likely_holds_it_up(stalled, way):
     assert 1 == len(world.until(told, f"{way} is told", 20))
 
 
-def test_the_threads_of_one_are_shown_in_explain_and_by_the_command(stalled):
+def test_explain_says_where_one_waits_and_the_command_shows_its_threads(stalled):
     """The line of the program where it waits; no value of any variable."""
     world, pids = stalled
     world.until(lambda: incident_of(world, pids["queue"]), "a stall", 30)
@@ -103,9 +103,9 @@ def test_the_threads_of_one_are_shown_in_explain_and_by_the_command(stalled):
 
     def explained():
         text = world.client.call("explain", task=pid)["text"]
-        return text if "What each thread does" in text else None
+        return text if "See what each thread does" in text else None
 
-    text = world.until(explained, "stacks in explain", 20)
+    text = world.until(explained, "a reason in explain", 20)
     shown = subprocess.run(
         [sys.executable, "-m", "watchdog_app", "stacks", pid],
         env=world.env, capture_output=True, text=True, timeout=30, check=False,

@@ -324,8 +324,7 @@ def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
     )
     seen = result.stalled_threads.get(task.key)
     if seen is not None:
-        lines = (f"  {line}" for line in status.stall_lines(seen))
-        text = "\n".join((text, "", "What each thread does:", *lines))
+        text = "\n".join((text, "", *status.stall_lines(seen, task)))
     above = {reading.key for reading in readings if task.key in reading.tasks}
     concerns = [
         each

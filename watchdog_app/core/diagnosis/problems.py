@@ -362,7 +362,7 @@ def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
     waited = now - known.opened_mono_s
     why, place = known.why, None
     if known.dump is not None:
-        from watchdog_app.core.diagnosis.stall_signs import training_line
+        from watchdog_app.core.diagnosis.stall_reasons import training_line
 
         place = training_line(known.dump)
         where = "its threads say nothing" if place is None else f"it is at {place}"

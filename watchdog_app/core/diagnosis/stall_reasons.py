@@ -7,20 +7,68 @@ answer is "not known": the stacks say more than a guess would.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_rate
-from watchdog_app.core.diagnosis import stall_signs as signs
-from watchdog_app.core.model.agent import ProcessThreads, ThreadDump, ThreadState
+from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 
 _THRASH_FAULTS_PER_S = 100.0
 _BUSY_CORES = 0.1
 _MOST_SHOWN = 3
+_DEEP = 12  # frames from the innermost one: what waits is near the end of a stack
+
+# Fragments of kernel functions, as in wchan and the kernel's stack.
+_DRIVER_CALLS = ("nvidia", "nv_", "_nv0", "uvm_", "os_acquire", "amdgpu", "kfd_", "drm_")
+_NETWORK_CALLS = ("nfs", "rpc_", "cifs", "smb", "ceph", "fuse", "9p", "lustre", "gpfs", "beegfs")
+_SWAP_CALLS = (
+    "swap_read", "swapin", "swap_cluster", "do_swap_page", "blk_cgroup_swap", "try_to_free",
+)  # fmt: skip
+_DISK_CALLS = (
+    "io_schedule", "folio_wait", "wait_on_page", "jbd2", "ext4", "xfs_", "btrfs", "submit_bio",
+)  # fmt: skip
+_NAMED_PIPE = ("wait_for_partner", "fifo_open")
+_PIPE = ("pipe_read", "anon_pipe_read", *_NAMED_PIPE)
+_SOCKET = ("sk_wait_data", "unix_stream_read", "inet_csk_accept", "skb_wait", "skb_recv")
+_BLOCKED_WRITES = {
+    ("pipe_write",): "a pipe that nobody reads from",
+    ("n_tty_write", "tty_write"): "a terminal that takes no more output",
+    ("sock_alloc_send", "sk_stream_wait_memory", "unix_wait_for_peer"): (
+        "a connection whose other end does not read"
+    ),
+}
+_WRITES = frozenset(("write", "writev", "pwrite64", "sendto", "sendmsg", "sendfile", "splice"))
+_READS = frozenset(("read", "readv", "pread64", "recvfrom", "recvmsg"))
+_POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
+_FUTEX_COMMAND = 0x7F
+_FUTEX_WAITS = frozenset((0, 9))  # FUTEX_WAIT, FUTEX_WAIT_BITSET
+_FUTEX_PRIVATE = 0x80
+
+# Functions, and files of Python's library and of frameworks, in which a program waits ...
+_FOR_WORKERS = (
+    frozenset(
+        ("get", "_try_get_data", "_get_data", "_get_batch", "wait", "poll", "_poll", "recv",
+         "_recv", "_recv_bytes", "recv_bytes", "join", "select", "result", "results",
+         "wait_result_broken_or_wakeup", "acquire", "__enter__", "_wait_for_tstate_lock",
+         "_retrieve", "retrieve")
+    ),
+    ("multiprocessing/", "concurrent/futures/", "torch/utils/data/", "joblib/", "billiard/"),
+)  # fmt: skip
+_FOR_AN_END = (
+    ("wait", "poll", "join"),
+    ("multiprocessing/process.py", "multiprocessing/popen_fork.py",
+     "multiprocessing/popen_forkserver.py"),
+)  # fmt: skip
+_IN_QUEUE = (("get",), ("/queue.py", "multiprocessing/queues.py"))
+# ... and functions that read from a connection.
+_RECEIVES = frozenset(
+    ("read", "readinto", "readline", "recv", "recv_into", "recv_bytes", "_recv", "_recv_bytes",
+     "accept", "poll", "select", "urlopen", "getresponse", "_safe_read")
+)  # fmt: skip
 
 
 class ReasonKind(StrEnum):
@@ -153,24 +201,16 @@ class _Stall(NamedTuple):
         return self.context.cores > _BUSY_CORES
 
     @property
-    def at(self) -> list[str]:
-        """Where the training's thread is, if that is known."""
-        frames = () if self.main is None else self.main.frames
-        return [f"it is at {signs.at(frames)}"] if frames else []
-
-    @property
     def waits_for_workers(self) -> list[str]:
         """Where the training's thread waits for workers, if it does."""
-        frame = signs.waits_for_workers(self.main)
-        at = "" if frame is None else signs.place(frame)
+        frame = _frame_of(self.main, *_FOR_WORKERS)
+        at = "" if frame is None else place(frame)
         return [f"the program waits for its workers at {at}"] if at else []
 
     @property
     def others(self) -> list[ThreadState]:
         """Other threads of the program; those of libraries and the agent are not."""
-        return [
-            each for each in self.root.threads if each is not self.main and signs.runs_program(each)
-        ]
+        return [each for each in self.root.threads if each is not self.main and _runs_program(each)]
 
 
 def _held(stall: _Stall) -> StallReason | None:
@@ -187,9 +227,8 @@ def _held(stall: _Stall) -> StallReason | None:
 
 def _driver(stall: _Stall) -> StallReason | None:
     reasons = [
-        f"thread {thread.tid} of process {process.pid} cannot be interrupted in {place}"
-        for process, thread in signs.all_threads(stall.dump)
-        if thread.state == "D" and (place := signs.in_kernel(thread, signs.DRIVER))
+        f"thread {thread.tid} of process {process.pid} cannot be interrupted in {call}"
+        for process, thread, call in _blocked(stall.dump, _DRIVER_CALLS)
     ]
     if stall.context.card_fault is not None:
         reasons.append(stall.context.card_fault)
@@ -197,15 +236,10 @@ def _driver(stall: _Stall) -> StallReason | None:
 
 
 def _swap(stall: _Stall) -> StallReason | None:
-    reasons = []
-    waiting = [
-        place
-        for _, thread in signs.all_threads(stall.dump)
-        if thread.state == "D" and (place := signs.in_kernel(thread, signs.SWAP))
-    ]
+    reasons, waiting = [], list(_blocked(stall.dump, _SWAP_CALLS))
     if waiting:
         who = "one thread waits" if len(waiting) == 1 else f"{len(waiting)} threads wait"
-        reasons.append(f"{who} for pages from swap ({waiting[0]})")
+        reasons.append(f"{who} for pages from swap ({waiting[0][2]})")
     swap, faults = stall.context.swap, stall.dump.major_faults_per_s
     if swap is not None and thrashing(swap):
         if faults is not None and faults > _THRASH_FAULTS_PER_S:
@@ -217,16 +251,13 @@ def _swap(stall: _Stall) -> StallReason | None:
 
 
 def _files(stall: _Stall) -> StallReason | None:
-    for process, thread in signs.all_threads(stall.dump):
-        if thread.state != "D":
-            continue
-        row, place = _NETWORK, signs.in_kernel(thread, signs.NETWORK_FILES)
-        if place is None and process is stall.root:
-            row, place = _DISK, signs.in_kernel(thread, signs.DISK)
-        if place is not None:
-            at = [f"it is at {signs.at(thread.frames)}"] if thread.frames else []
-            where = f"thread {thread.tid} of process {process.pid} waits in {place} (state D)"
-            return row.seen([where, *at])
+    """A file system that does not answer any process, or a disk that the program waits for."""
+    found = [(_NETWORK, each) for each in _blocked(stall.dump, _NETWORK_CALLS)] + [
+        (_DISK, each) for each in _blocked(stall.dump, _DISK_CALLS) if each[0] is stall.root
+    ]
+    for row, (process, thread, call) in found[:1]:
+        where = f"thread {thread.tid} of process {process.pid} waits in {call} (state D)"
+        return row.seen([where, *_is_at(thread)])
     return None
 
 
@@ -248,27 +279,28 @@ def _dead_worker(stall: _Stall) -> StallReason | None:
 
 def _worker_locks(stall: _Stall) -> StallReason | None:
     """Workers that all wait for a lock: which thread should open it?"""
-    workers = signs.workers(stall.dump, stall.root)
-    stuck = [each for each in workers if signs.stuck(each)]
-    if not stuck or any(not signs.stuck(each) and not signs.idle(each) for each in workers):
+    workers = _workers(stall)
+    stuck = [each for each in workers if _stuck(each)]
+    if not stuck or any(not _stuck(each) and not _idle(each) for each in workers):
         return None  # one of them computes or reads: they are alive
     alone = [each for each in stuck if each.thread_count == 1]
-    sure = [each for each in alone if each.main is not None and signs.forever_alone(each.main)]
+    sure = [each for each in alone if each.main is not None and _forever_alone(each.main)]
     waits = stall.waits_for_workers
     # Where one listens for work and the others wait for their turn, they have nothing to do.
-    if not sure and (not waits or any(signs.idle(each) for each in workers)):
+    if not sure and (not waits or any(_idle(each) for each in workers)):
         return None
+    pids = [each.pid for each in stuck]
+    who = (
+        f"worker {pids[0]} waits"
+        if len(pids) == 1
+        else (f"{len(pids)} workers ({', '.join(map(str, pids[:4]))}) wait")
+    )
+    seen = f"{who} for a lock (futex), and no worker runs"
     if sure:
         seen = (
             f"worker {sure[0].pid} waits for a lock of its own process, and has one thread: "
             "nobody is left to open it"
         )
-    else:
-        pids = [each.pid for each in stuck]
-        who = f"worker {pids[0]} waits"
-        if len(pids) > 1:
-            who = f"{len(pids)} workers ({', '.join(map(str, pids[:4]))}) wait"
-        seen = f"{who} for a lock (futex), and no worker runs"
     reasons = [seen]
     if alone and stall.root.thread_count > 1:
         reasons.append(
@@ -288,8 +320,8 @@ def _library(stall: _Stall) -> StallReason | None:
     elif main.waits is not None:
         reasons.append(f"its main thread waits in the kernel in {main.waits}")
     if dump.last_seen is not None:
-        age, place = dump.last_seen_s or 0.0, signs.place(dump.last_seen)
-        reasons.append(f"when it last let go, {age:.0f} s ago, it was at {place}")
+        age, where = dump.last_seen_s or 0.0, place(dump.last_seen)
+        reasons.append(f"when it last let go, {age:.0f} s ago, it was at {where}")
     return _LIBRARY.seen(reasons, pid=stall.root.pid)
 
 
@@ -297,7 +329,7 @@ def _busy(stall: _Stall) -> StallReason | None:
     if not stall.busy:
         return None
     cores = f"it has used {stall.context.cores:.1f} cores since the last step"
-    return _BUSY.seen([cores, *stall.at])
+    return _BUSY.seen([cores, *_is_at(stall.main)])
 
 
 def _output(stall: _Stall) -> StallReason | None:
@@ -305,23 +337,22 @@ def _output(stall: _Stall) -> StallReason | None:
     main, joins = stall.main, None
     if main is None or stall.busy:
         return None
-    row, writer, who, where = _OUTPUT, main, "it", signs.writes_to(main)
+    row, writer, who, where = _OUTPUT, main, "it", _writes_to(main)
     if where is None:
-        joins = signs.waits_for_end(main)
-        for process in signs.workers(stall.dump, stall.root) if joins is not None else ():
+        joins = _frame_of(main, *_FOR_AN_END)
+        for process in _workers(stall) if joins is not None else ():
             for thread in process.threads:
                 if where is None:
-                    writer, who, where = thread, f"worker {process.pid}", signs.writes_to(thread)
+                    writer, who, where = thread, f"worker {process.pid}", _writes_to(thread)
         row = _WORKER_OUTPUT
     if where is None:
         return None
     reasons = []
     if writer.waits is not None:
         reasons.append(f"{who} waits in the kernel in {writer.waits}")
-    if writer.frames:
-        reasons.append(f"it is at {signs.at(writer.frames)}")
+    reasons += _is_at(writer)
     if joins is not None:
-        reasons.append(f"the program waits for the worker's end at {signs.place(joins)}")
+        reasons.append(f"the program waits for the worker's end at {place(joins)}")
     return row.seen(reasons, where=where)
 
 
@@ -329,17 +360,17 @@ def _data(stall: _Stall) -> StallReason | None:
     main = stall.main
     if main is None or main.state == "R" or stall.busy:
         return None
-    reasons = stall.at
-    reads, queue = signs.reads_from(main), signs.gets_from_queue(main)
+    reasons = _is_at(main)
+    reads, queue = _reads_from(main), _frame_of(main, *_IN_QUEUE)
     if reads is not None:
         what = f"data from {reads}"
         reasons.append(f"it waits in the kernel in {main.waits}")
     elif queue is not None:
         what = "a queue that nobody fills"
-        reasons.append(f"queue: {signs.place(queue)}")
+        reasons.append(f"queue: {place(queue)}")
         if not stall.others:
             reasons.append("no other Python thread is left in the program that could fill it")
-    elif signs.frame_of(main, ("__next__",)) is not None:
+    elif _frame_of(main, ("__next__",)) is not None:
         what = "the next batch"
     else:
         return None
@@ -350,10 +381,10 @@ def _lock(stall: _Stall) -> StallReason | None:
     main = stall.main
     if main is None or not stall.dump.answered or not main.frames or stall.busy:
         return None
-    if not signs.waits_for_lock(main) or signs.gets_from_queue(main) or stall.waits_for_workers:
+    if not _waits_for_lock(main) or _frame_of(main, *_IN_QUEUE) or stall.waits_for_workers:
         return None
-    reasons, others = [f"it waits for a lock (futex) at {signs.at(main.frames)}"], stall.others
-    awake = [each for each in others if not signs.waits_for_lock(each)]
+    reasons, others = [f"it waits for a lock (futex) at {_at(main.frames)}"], stall.others
+    awake = [each for each in others if not _waits_for_lock(each)]
     if not others:
         reasons.append("no other thread of the program is left that could open it")
         what = (
@@ -371,7 +402,7 @@ def _lock(stall: _Stall) -> StallReason | None:
 
 
 def _thread(thread: ThreadState, at: str) -> str:
-    return f"{clean(thread.name, 40)} {at} {signs.at(thread.frames)}"
+    return f"{clean(thread.name, 40)} {at} {_at(thread.frames)}"
 
 
 # The most exact first: what the kernel says of a state, then what stacks and waits suggest.
@@ -388,3 +419,165 @@ _RULES: Sequence[Callable[[_Stall], StallReason | None]] = (
     _lock,
     _data,
 )
+
+
+def _blocked(
+    dump: ThreadDump, calls: Sequence[str]
+) -> Iterator[tuple[ProcessThreads, ThreadState, str]]:
+    """Threads that the kernel does not interrupt in one of those functions, with its name."""
+    for process in dump.processes:
+        for thread in process.threads:
+            call = _in_kernel(thread, calls) if thread.state == "D" else None
+            if call is not None:
+                yield process, thread, call
+
+
+def _in_kernel(thread: ThreadState, fragments: Sequence[str]) -> str | None:
+    """The function in which it waits, where that is one of those."""
+    for name in (thread.wchan, *thread.kernel):
+        if name is not None and any(part in name for part in fragments):
+            return clean(name, 60)
+    return None
+
+
+def _waits_for_lock(thread: ThreadState) -> bool:
+    """Whether it waits in the kernel for a lock of user space."""
+    return thread.syscall == "futex" or _in_kernel(thread, ("futex",)) is not None
+
+
+def _frame_of(
+    thread: ThreadState | None, functions: Collection[str], files: Sequence[str] = ("",)
+) -> Frame | None:
+    """
+    The innermost frame of such a function.
+
+    Args:
+        thread: None has no frames.
+        functions: names.
+        files: fragments of paths; by default in any file.
+    """
+    for frame in () if thread is None else thread.frames[:_DEEP]:
+        if frame.function in functions and any(part in frame.file for part in files):
+            return frame
+    return None
+
+
+def _reads_from(thread: ThreadState) -> str | None:
+    """What it reads from, as the kernel tells."""
+    if _in_kernel(thread, _PIPE):
+        return None if _opens_to_write(thread) else "a pipe that nobody writes to"
+    if _in_kernel(thread, _SOCKET):
+        return "a connection that stays silent"
+    if thread.syscall in _READS:
+        return "a file or device that stays silent"
+    frame = thread.frames[0] if thread.frames else None
+    polls = thread.syscall in _POLLS or _in_kernel(thread, ("poll",))
+    if polls and frame is not None and frame.function in _RECEIVES:
+        return "a connection that stays silent"
+    return None
+
+
+def _writes_to(thread: ThreadState) -> str | None:
+    """
+    The pipe or socket that it writes to and no process reads, from the kernel's data.
+
+    Source: /proc/PID/wchan of Linux 6.18 beside a full pipe (`anon_pipe_write`), socket pair
+    (`sock_alloc_send_pskb`), TCP connection and pseudo-terminal (both `wait_woken`).
+    """
+    if thread.state != "S":
+        return None
+    if _opens_to_write(thread):
+        return "a pipe that nobody reads from"
+    for functions, words in _BLOCKED_WRITES.items():
+        if _in_kernel(thread, functions):
+            return words
+    if thread.syscall in _WRITES and thread.wchan in (None, "wait_woken"):
+        return "a pipe, terminal or connection that nobody reads from"
+    return None
+
+
+def _opens_to_write(thread: ThreadState) -> bool:
+    """Whether it opens a named pipe for writing, which waits for a reader: open(2), O_WRONLY."""
+    flags = {"open": 1, "openat": 2}.get(thread.syscall or "")
+    if flags is None or len(thread.arguments) <= flags or not _in_kernel(thread, _NAMED_PIPE):
+        return False
+    return thread.arguments[flags] & 3 == 1
+
+
+def _runs_program(thread: ThreadState) -> bool:
+    """Whether a line of the program's own is in its stack; others serve a library or the agent."""
+    return any(not _of_library(frame) for frame in thread.frames)
+
+
+def _workers(stall: _Stall) -> list[ProcessThreads]:
+    """Children of the program that are alive."""
+    root = stall.root.pid
+    return [
+        each
+        for each in stall.dump.processes
+        if each.ppid == root != each.pid and each.state != "Z" and each.threads
+    ]
+
+
+def _stuck(process: ProcessThreads) -> bool:
+    """Every thread of it waits for a lock."""
+    return all(_waits_for_lock(each) for each in process.threads)
+
+
+def _idle(process: ProcessThreads) -> bool:
+    """It listens for work."""
+    main = process.threads[0]
+    return bool(main.syscall in (*_READS, *_POLLS) or _in_kernel(main, (*_PIPE, *_SOCKET, "poll")))
+
+
+def _forever_alone(thread: ThreadState) -> bool:
+    """
+    It waits without end for a lock that no other process can see: exact, where the kernel tells.
+
+    futex(uaddr, op, val, timeout, ...): FUTEX_PRIVATE_FLAG in `op`, no timeout.
+    """
+    if thread.syscall != "futex" or len(thread.arguments) < 4:
+        return False
+    operation, timeout = thread.arguments[1], thread.arguments[3]
+    return (
+        operation & _FUTEX_COMMAND in _FUTEX_WAITS
+        and bool(operation & _FUTEX_PRIVATE)
+        and timeout == 0
+    )
+
+
+def _is_at(thread: ThreadState | None) -> list[str]:
+    """Where a thread is, if that is known."""
+    return [f"it is at {_at(thread.frames)}"] if thread is not None and thread.frames else []
+
+
+def _at(frames: Sequence[Frame]) -> str:
+    """The innermost line, and the innermost one that is no library's."""
+    first = frames[0]
+    own = next((each for each in frames if not _of_library(each)), first)
+    return place(first) if own is first else f"{place(own)}, there in {place(first)}"
+
+
+def _of_library(frame: Frame) -> bool:
+    return (
+        "/lib/python" in frame.file
+        or "-packages/" in frame.file
+        or "/watchdog_app/agent/" in frame.file
+        or frame.file.startswith("<frozen")
+    )
+
+
+def place(frame: Frame) -> str:
+    """`train.py:42 in step`, safe to show."""
+    return clean(frame.place, 120)
+
+
+def training_line(picture: ThreadDump) -> str | None:
+    """The innermost line of the thread that trains; None if not known."""
+    root = picture.root
+    main = None if root is None else root.main
+    if main is not None and main.frames:
+        return place(main.frames[0])
+    if picture.last_seen is not None:
+        return f"{place(picture.last_seen)} ({picture.last_seen_s or 0.0:.0f} s before)"
+    return None

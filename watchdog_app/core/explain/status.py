@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from watchdog_app.base.text.plain import clean
+from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.core.diagnosis import gpu_faults, throttling
 from watchdog_app.core.diagnosis.problems import SeenThreads
-from watchdog_app.core.diagnosis.stall_signs import place
 from watchdog_app.core.explain import memory, phrases
 from watchdog_app.core.model import devices
-from watchdog_app.core.model.agent import AgentState, ProcessThreads, ThreadDump, ThreadState
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Assessment,
     Incident,
@@ -340,83 +338,9 @@ def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
     return f"{gpu_label(gpu)}: {'; '.join(parts)}."
 
 
-_THREAD_STATES = {
-    "R": "runs",
-    "S": "sleeps",
-    "D": "cannot be interrupted",
-    "T": "is stopped",
-    "t": "is held by a debugger",
-    "Z": "has ended, and its parent has not noticed",
-    "I": "sleeps",
-}
-_TOPS = 6  # frames of a thread that are shown
-_MOST_PROCESSES = 12
-_MOST_WITH_PYTHON = 8
-
-
-def stall_lines(seen: SeenThreads) -> Iterator[str]:
-    """All evidence of the most likely reason, then what each thread does."""
+def stall_lines(seen: SeenThreads, task: Task) -> Iterator[str]:
+    """All evidence of the most likely reason, and how to see what each thread does."""
     for reason in seen.reasons[:1]:
         yield f"Most likely {reason.text}:"
         yield from (f"- {clean(each, 200)}" for each in reason.reasons)
-    yield from thread_lines(seen.dump)
-
-
-def thread_lines(picture: ThreadDump, tops: int = _TOPS) -> Iterator[str]:
-    """
-    Lines for a person, without an end of line.
-
-    Args:
-        picture: of a task.
-        tops: frames of each thread that are shown.
-    """
-    if picture.answered is False:
-        seen = picture.last_seen
-        yield "Python's stacks: the agent got no turn to tell them (the GIL is held)." + (
-            ""
-            if seen is None
-            else f" {picture.last_seen_s or 0.0:.0f} s before it was at {place(seen)}."
-        )
-    for process in picture.processes[:_MOST_PROCESSES]:
-        yield from _process(process, tops)
-    left = len(picture.processes) - _MOST_PROCESSES
-    if left > 0:
-        yield f"... and {left} more processes"
-
-
-def _process(process: ProcessThreads, tops: int) -> Iterator[str]:
-    state = _THREAD_STATES.get(process.state, f"state {clean(process.state, 4)}")
-    name = clean(process.name, 30)
-    if not process.threads:
-        yield f"Process {process.pid} ({name}): {state}."
-        return
-    count = max(process.thread_count, len(process.threads))
-    yield f"Process {process.pid} ({name}): {count} thread{'s' if count > 1 else ''}."
-    python = [each for each in process.threads if each.frames or each.trains]
-    shown = python[:_MOST_WITH_PYTHON] or list(process.threads[:1])
-    if process.threads[0] not in shown:
-        shown.insert(0, process.threads[0])
-    for thread in shown:
-        yield f"  {clean(thread.name, 40)}{_ident(thread)}: {_does(thread)}"
-        for frame in thread.frames[:tops]:
-            yield f"    {place(frame)}"
-        if len(thread.frames) > tops:
-            yield f"    ... and {len(thread.frames) - tops} more"
-    rest = Counter(_does(each) for each in process.threads if each not in shown)
-    for does, number in rest.most_common(4):
-        yield f"  {number} more: {does}"
-
-
-def _ident(thread: ThreadState) -> str:
-    said = [] if thread.tid is None else [str(thread.tid)]
-    if thread.trains:
-        said.append("it trains")
-    return f" ({', '.join(said)})" if said else ""
-
-
-def _does(thread: ThreadState) -> str:
-    if thread.state is None:
-        return "what the kernel says of it is not known"
-    state = _THREAD_STATES.get(thread.state, f"state {clean(thread.state, 4)}")
-    waits = thread.waits
-    return state if waits is None or thread.state == "R" else f"{state} in {clean(waits, 60)}"
+    yield f"See what each thread does: watchdog stacks {shell_argument(task.name, task.key.pid)}"
