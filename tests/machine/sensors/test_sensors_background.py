@@ -21,10 +21,9 @@ from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.base.linux.process import Stat
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import ProcessInfo, TaskKind
+from watchdog_app.machine.sensors.identity import Describer, Description, read_argv
 from watchdog_app.machine.sensors.jupyter_servers import JupyterServers
-from watchdog_app.machine.sensors.process_files import read_argv
-from watchdog_app.machine.sensors.process_info import Describer, Description
-from watchdog_app.machine.sensors.process_table import ProcessTable
+from watchdog_app.machine.sensors.processes import ProcessTable
 
 PATIENCE_S = 0.005
 DEADLINE_S = 60.0

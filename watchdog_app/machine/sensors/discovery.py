@@ -23,7 +23,7 @@ from watchdog_app.base.linux.files import KeptFile, read_link, read_or_empty
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.sensors.command_line import is_interpreter
-from watchdog_app.machine.sensors.process_files import embeds_python, says_python
+from watchdog_app.machine.sensors.identity import embeds_python, says_python
 
 _SOURCE = "processes"
 _LIST_EVERY_S = 60.0

@@ -25,9 +25,9 @@ from watchdog_app.machine.sensors.disks import Disks
 from watchdog_app.machine.sensors.groups import GroupSensor, UnwatchedMembers
 from watchdog_app.machine.sensors.hardware import HardwareWatch
 from watchdog_app.machine.sensors.host import HostReader
+from watchdog_app.machine.sensors.identity import Describer
 from watchdog_app.machine.sensors.jupyter_servers import JupyterServers
-from watchdog_app.machine.sensors.process_info import Describer
-from watchdog_app.machine.sensors.process_table import ProcessTable
+from watchdog_app.machine.sensors.processes import ProcessTable
 
 # Of who looks at fixed times: most processes answer within 0.5 ms.
 PATIENCE_S = 0.005

@@ -1,26 +1,77 @@
 """
 What a Linux process is, read in full once: program, notebook, memory group, limits.
+
+Command line, environment and memory map are read under a lock of the process, which may keep it
+for seconds: what reads them here runs in a thread, or says that it may have to wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
-from watchdog_app.base.errors import SensorError
+from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.cgroups import Layout
-from watchdog_app.base.linux.files import read_bytes, read_link, read_record
+from watchdog_app.base.linux.files import read_link, read_or_empty
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey
-from watchdog_app.machine.sensors.command_line import identify, kernel_id
+from watchdog_app.machine.sensors.command_line import identify, is_interpreter, kept, kernel_id
 from watchdog_app.machine.sensors.kernels import ENVIRON, Sessions, Witnesses, forked, gather, named
 from watchdog_app.machine.sensors.notebooks import absolute
-from watchdog_app.machine.sensors.process_files import TICKS_PER_S, read_argv, read_exe
 
-_ENVIRON_LIMIT = 1 << 20
+TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_ENVIRON_BYTES = 1 << 20
+_MAPS_BYTES = 1 << 20
+# Programs of the distribution that merely embed Python (gdb, file managers, office suites) are
+# nobody's training; what a user froze or built stands elsewhere.
+_SYSTEM_FOLDERS = ("/usr/bin/", "/usr/sbin/", "/usr/lib", "/bin/", "/sbin/", "/lib", "/snap/")
 _CLOCK_SET_S = 2.0  # less is rounding, and a clock that is being corrected
+
+
+def read_argv(proc: str, pid: int) -> tuple[str, ...]:
+    """Arguments of a process, as `kept`; empty: none, or not to be read. It may have to wait."""
+    return kept(process.read_argv(pid, proc))
+
+
+def read_owner(proc: str, pid: int) -> int:
+    """
+    Effective uid of a process; that of root when it has hidden itself (prctl PR_SET_DUMPABLE).
+
+    Raises:
+        Gone: it has ended.
+    """
+    try:
+        return os.stat(f"{proc}/{pid}").st_uid
+    except OSError as error:
+        raise Gone(f"process {pid} has ended") from error
+
+
+def read_exe(proc: str, pid: int) -> str | None:
+    """Executable of a process, also when its file was replaced since; None: none or denied."""
+    return _read_link(f"{proc}/{pid}/exe")
+
+
+def says_python(proc: str, pid: int) -> bool:
+    """
+    Whether a process is an interpreter by its command line, which can lie.
+
+    It has to do where the executable may not be seen: root without the right to trace, in some
+    containers. It may have to wait for the process.
+    """
+    argv = read_argv(proc, pid)
+    return bool(argv) and is_interpreter(argv[0])
+
+
+def embeds_python(proc: str, pid: int, exe: str) -> bool:
+    """
+    Whether a program of the user's that is no interpreter holds one: frozen or embedded.
+
+    Reads the memory map: dear for big programs, so ask once for each. It may have to wait for it.
+    """
+    if exe.startswith(_SYSTEM_FOLDERS):
+        return False
+    return b"/libpython" in read_or_empty(f"{proc}/{pid}/maps", _MAPS_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +81,6 @@ class Description:
     info: ProcessInfo
     own: bool = False  # watchdog itself
     kernel: Witnesses | None = None  # of Jupyter: its name can change
-
-
-class _Said(NamedTuple):
-    """What stands in the memory of processes."""
-
-    argv: tuple[str, ...]
-    variables: Mapping[str, str]
-    argv_of: Callable[[int], tuple[str, ...]]  # of others
 
 
 class Describer:
@@ -60,24 +103,29 @@ class Describer:
             stat: of the same, just read.
             uid: its owner.
         """
-        argv = read_argv(self._proc, pid)
-        said = _Said(argv, self._environ(pid), self._argv_of)
-        return self._describe(pid, stat, uid, said)
+        return self._describe(pid, stat, uid, waits=True)
 
     def outside(self, pid: int, stat: process.Stat, uid: int) -> Description:
         """The same as far as it never has to wait: without command line and environment."""
-        return self._describe(pid, stat, uid, _Said((), {}, lambda _: ()))
+        return self._describe(pid, stat, uid, waits=False)
 
     def placed(
         self, description: Description, stat: process.Stat, now_unix_s: float
     ) -> Description:
         """The same with its start by the clock as it is now, and a kernel with its name."""
         info = replace(description.info, started_unix_s=self.started(stat, now_unix_s))
-        placed = replace(description, info=info)
-        return replace(placed, info=self.renamed(placed))
+        return replace(description, info=self.renamed(info, description.kernel))
 
-    def _describe(self, pid: int, stat: process.Stat, uid: int, said: _Said) -> Description:
-        argv, variables, argv_of = said
+    def _describe(self, pid: int, stat: process.Stat, uid: int, *, waits: bool) -> Description:
+        def argv_of(pid: int) -> tuple[str, ...]:
+            return read_argv(self._proc, pid) if waits else ()
+
+        def environ_of(pid: int) -> dict[str, str]:
+            path = f"{self._proc}/{pid}/environ"
+            data = read_or_empty(path, _ENVIRON_BYTES) if waits else b""
+            return process.parse_environ(data, ENVIRON)
+
+        argv, variables = argv_of(pid), environ_of(pid)
         exe = read_exe(self._proc, pid)
         program = forked(identify(argv, exe), argv, stat.ppid, argv_of)
         cwd = self._cwd_of(pid)
@@ -87,7 +135,7 @@ class Describer:
             stat.ppid,
             cwd,
             environ=lambda: variables,
-            environ_of=self._environ,
+            environ_of=environ_of,
             argv_of=argv_of,
             cwd_of=self._cwd_of,
         )
@@ -114,11 +162,9 @@ class Describer:
         )
         return Description(info, program.own and kernel is None, kernel)
 
-    def renamed(self, description: Description) -> ProcessInfo:
+    def renamed(self, info: ProcessInfo, kernel: Witnesses | None) -> ProcessInfo:
         """The same process under the name that it has now: only kernels change theirs."""
-        if description.kernel is None:
-            return description.info
-        return named(description.info, description.kernel, self._sessions)
+        return info if kernel is None else named(info, kernel, self._sessions)
 
     def group(self, membership: bytes) -> str | None:
         """Folder of the group that charges a process, of its /proc/PID/cgroup; None: none seen."""
@@ -126,23 +172,7 @@ class Describer:
 
     def rlimit_as(self, pid: int) -> int | None:
         """Soft limit of its address space; None: unlimited or not for us to see."""
-        with suppress(SensorError):
-            return process.parse_rlimit_as(read_record(f"{self._proc}/{pid}/limits"))
-        return None
-
-    def _argv_of(self, pid: int) -> tuple[str, ...]:
-        return read_argv(self._proc, pid)
-
-    def _cwd_of(self, pid: int) -> str | None:
-        with suppress(SensorError):
-            return read_link(f"{self._proc}/{pid}/cwd").removesuffix(" (deleted)")
-        return None
-
-    def _environ(self, pid: int) -> dict[str, str]:
-        with suppress(SensorError):
-            data = read_bytes(f"{self._proc}/{pid}/environ", _ENVIRON_LIMIT)
-            return process.parse_environ(data, ENVIRON)
-        return {}
+        return process.parse_rlimit_as(read_or_empty(f"{self._proc}/{pid}/limits"))
 
     def started(
         self, stat: process.Stat, now_unix_s: float, before: float | None = None
@@ -155,17 +185,14 @@ class Describer:
             now_unix_s: now.
             before: as told last; it stays where the clock was not set since.
         """
-        found = self._started(stat, now_unix_s)
-        if found is None or before is None or abs(found - before) >= _CLOCK_SET_S:
-            return found
-        return before
+        uptime_s = process.parse_uptime(read_or_empty(f"{self._proc}/uptime", 64))
+        if uptime_s is None:
+            return None
+        found = now_unix_s - uptime_s + stat.start_ticks / TICKS_PER_S
+        return found if before is None or abs(found - before) >= _CLOCK_SET_S else before
 
-    def _started(self, stat: process.Stat, now_unix_s: float) -> float | None:
-        with suppress(SensorError):
-            uptime_s = process.parse_uptime(read_record(f"{self._proc}/uptime", 64))
-            if uptime_s is not None:
-                return now_unix_s - uptime_s + stat.start_ticks / TICKS_PER_S
-        return None
+    def _cwd_of(self, pid: int) -> str | None:
+        return _read_link(f"{self._proc}/{pid}/cwd")
 
     def _user(self, uid: int) -> str | None:
         if uid not in self._users:
@@ -176,3 +203,9 @@ class Describer:
             except (KeyError, ImportError):  # a container's uid without an entry
                 self._users[uid] = None
         return self._users[uid]
+
+
+def _read_link(path: str) -> str | None:
+    with suppress(SensorError):
+        return read_link(path).removesuffix(" (deleted)")
+    return None

@@ -1,0 +1,487 @@
+"""
+The watched processes of a Linux machine: found, sampled, reviewed.
+
+A process is read in full once, when its pid is new. What has to wait for the process itself is
+read beside the loop. A process that keeps us waiting is described at a later sample, and watched
+without a name when that takes long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from watchdog_app.base.errors import Gone, SensorError, Unsupported
+from watchdog_app.base.linux import process
+from watchdog_app.base.linux.files import KeptFile, descriptor_limit, read_or_empty
+from watchdog_app.base.threads import Background, Question
+from watchdog_app.core.model.machine import Fault, ProcessInfo, ProcessKey, ProcessSample, TaskKind
+from watchdog_app.machine.sensors.command_line import identify
+from watchdog_app.machine.sensors.discovery import Discovery
+from watchdog_app.machine.sensors.groups import MEMBERSHIPS, Memberships
+from watchdog_app.machine.sensors.identity import (
+    TICKS_PER_S,
+    Describer,
+    Description,
+    read_argv,
+    read_exe,
+    read_owner,
+)
+from watchdog_app.machine.sensors.kernels import Witnesses
+from watchdog_app.machine.sensors.shared_pages import SharedPages
+
+_SOURCE = "processes"
+_YOUNG_S = 5.0
+_YOUNG_EVERY_S = 0.5
+# What no sample shows is asked again this often: limits set by the program itself, late execs.
+_REVIEW_EVERY_S = 10.0
+# Later than that for a process that has done nothing: it has changed nothing of itself.
+_IDLE_SLACK_S = 20.0
+_NEW_S = 0.03  # of a processor, for the new processes of one sample; some 50 Pythons
+# Nobody grows unseen for longer, whatever the kernel makes us wait for.
+_NAMELESS_AFTER_S = 2.0
+# Two descriptors a process, at most a quarter; the rest of the daemon needs some too.
+_KEPT_SHARE = 4
+_MAX_DEPTH = 64  # deeper is a loop made of reused pids
+# How far shared pages may move before it is asked again what they are: the file that says so
+# costs 10 us, ten times as much as the one with their number.
+_SHARED_STEP_BYTES = 4 << 20
+
+
+class ProcessFiles:
+    """
+    What is read of one process at each sample: /proc/PID/stat and statm.
+
+    They stay open: a read of a kept one fails once its process has ended, even when the pid is in
+    use again.
+    """
+
+    def __init__(self, proc: str, key: ProcessKey) -> None:
+        self.key = key
+        self.stat: process.Stat | None = None  # as last read
+        self._status = f"{proc}/{key.pid}/status"
+        self._stat = KeptFile(f"{proc}/{key.pid}/stat")
+        self._statm = KeptFile(f"{proc}/{key.pid}/statm")
+        self._last: ProcessSample | None = None
+        self._data = (b"", False)  # what it was made of
+        self._shmem: int | None = None
+        self._shared = 0  # bytes, when that was read
+
+    def sample(self, *, swap_in_use: bool) -> ProcessSample:
+        """
+        The process now; as it was last when it cannot be read for a moment.
+
+        Args:
+            swap_in_use: whether the machine has anything in swap; if not, no process has.
+
+        Raises:
+            Gone: it has ended, or its pid belongs to another process.
+            Denied, Unsupported: it cannot be read, and never was.
+        """
+        try:
+            # A process that does nothing at all shows the same line to the last digit: its
+            # faults, pages and ticks stand in it, so nothing else of it has changed either.
+            data = (self._stat.read(2048), swap_in_use)
+            if data != self._data or self._last is None:
+                self._last = self._parse(data[0], swap_in_use=swap_in_use)
+                self._data = data
+        except Gone:
+            self.close()
+            raise
+        except SensorError:
+            # Out of descriptors for a moment, or half a line: the process has not ended.
+            if self._last is None:
+                raise
+        return self._last
+
+    def read(self, *, swap_in_use: bool) -> ProcessSample:
+        """
+        The process now and nothing else: what an action may rest on.
+
+        Raises:
+            Gone, Denied, Unsupported: it has ended, or cannot be read.
+        """
+        return self._parse(self._stat.read(2048), swap_in_use=swap_in_use)
+
+    def close(self) -> None:
+        """Give the descriptors back; the next sample opens them again."""
+        self._stat.close()
+        self._statm.close()
+
+    def _parse(self, data: bytes, *, swap_in_use: bool) -> ProcessSample:
+        pid = self.key.pid
+        try:
+            stat = process.Stat(data)
+            # Where the first thread alone has ended it shows the letter of a zombie, and lives.
+            is_zombie = stat.has_ended and stat.threads <= 1
+            if stat.start_ticks != self.key.start_time or is_zombie:
+                raise Gone(f"process {pid} has ended")
+            statm = process.Statm(self._statm.read(256))
+        except ValueError as error:
+            raise Unsupported(
+                f"the files of process {pid} cannot be understood: {error}"
+            ) from error
+        self.stat = stat
+        status = b""
+        if swap_in_use or abs(statm.shared_bytes - self._shared) >= _SHARED_STEP_BYTES:
+            status = read_or_empty(self._status)
+        if status:
+            self._shmem = process.status_bytes(status, b"RssShmem")
+            self._shared = statm.shared_bytes
+        return ProcessSample(
+            self.key,
+            stat.ppid,
+            stat.state,
+            statm.resident_bytes,
+            statm.shared_bytes,
+            process.status_bytes(status, b"VmSwap") if swap_in_use else 0,
+            stat.vsize_bytes,
+            stat.cpu_ticks / TICKS_PER_S,
+            shmem_bytes=self._shmem,
+        )
+
+
+class _Watched:
+    """A process that is sampled."""
+
+    def __init__(
+        self, proc: str, stat: process.Stat, description: Description, now_mono_s: float
+    ) -> None:
+        self.info = description.info
+        self.kernel = description.kernel
+        self.files = ProcessFiles(proc, self.info.key)
+        self.stat = stat  # of the last sample
+        self.reviewed = stat  # of the last review
+        self.since_mono_s = now_mono_s
+        self.review_due_mono_s = now_mono_s + _YOUNG_EVERY_S
+        self.last: ProcessSample | None = None  # the same object while it does nothing
+        self.membership: bytes | None = None  # of which groups; None: not known yet
+
+    def change(self, **changes: Any) -> bool:
+        """Take in what else is known of it; whether that is new."""
+        info = replace(self.info, **changes)
+        changed = info != self.info
+        self.info = info
+        return changed
+
+    def is_young(self, now_mono_s: float) -> bool:
+        return now_mono_s - self.since_mono_s < _YOUNG_S
+
+    def is_due(self, now_mono_s: float, *, idle: bool) -> bool:
+        """Whether it is to be reviewed."""
+        stat, reviewed = self.stat, self.reviewed
+        slack_s = _IDLE_SLACK_S if idle and not self.is_young(now_mono_s) else 0.0
+        return (
+            now_mono_s >= self.review_due_mono_s + slack_s
+            or stat.start_stack != reviewed.start_stack
+            or stat.comm != reviewed.comm
+            or stat.ppid != reviewed.ppid
+        )
+
+
+class ProcessTable:
+    """Who is watched, and what they use."""
+
+    def __init__(
+        self,
+        proc: str,
+        describer: Describer,
+        own_uid: int,
+        own_pid: int,
+        patience_s: float | None = None,
+    ) -> None:
+        self._proc = proc
+        self._background = Background(patience_s)
+        self._describer = describer
+        self._own_uid = own_uid
+        self._own_pid = own_pid
+        self._watched: dict[int, _Watched] = {}  # by pid
+        self._discovery = Discovery(proc, self._watched, self._background)
+        # Pythons of which it is not known yet what they are, since when; watched or not.
+        self._asked: dict[int, float] = {}
+        self._memberships = Memberships(proc, patience_s)
+        self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
+        self._changed = False
+        self._kept = descriptor_limit() // (2 * _KEPT_SHARE)
+        self._shared_pages = SharedPages(proc, self._program_of, background=self._background)
+        self._find_again = False  # whom a process belongs to: a shell has not answered
+        self._new_s = float("inf")  # at the first sample there is nothing to miss yet
+        self.faults: dict[str, Fault] = {}
+
+    @property
+    def infos(self) -> Mapping[ProcessKey, ProcessInfo]:
+        """The watched processes; the same object until something changes."""
+        if self._changed:
+            self._infos = MappingProxyType(
+                {watched.info.key: watched.info for watched in self._watched.values()}
+            )
+            self._changed = False
+        return self._infos
+
+    @property
+    def kernels(self) -> list[Witnesses]:
+        """What is known of every kernel."""
+        return [each.kernel for each in self._watched.values() if each.kernel is not None]
+
+    @property
+    def notebooks(self) -> set[str]:
+        """Paths that kernels are shown by now."""
+        kernels = (each.info for each in self._watched.values() if each.kernel is not None)
+        return {info.notebook for info in kernels if info.notebook is not None}
+
+    def rename(self, moved: Mapping[str, str]) -> None:
+        """
+        Give every kernel the name that it has now.
+
+        Args:
+            moved: notebooks that were renamed, by where they were.
+        """
+        for each in self._watched.values():
+            now = moved.get(each.info.notebook or "")
+            if each.kernel is not None and now is not None and not each.kernel.parent_notebooks:
+                each.kernel = replace(each.kernel, session_name=now)
+            info, each.info = each.info, self._describer.renamed(each.info, each.kernel)
+            self._changed |= info != each.info
+
+    def update(self, now_mono_s: float, now_unix_s: float) -> None:
+        """Find who is new, drop who is gone, look again at who may have changed."""
+        changes = self._discovery.look(now_mono_s)
+        if changes.there is not None:
+            self._keep(changes.there)
+        self._show(_SOURCE, self._discovery.fault)
+        found, self._find_again = self._find_again, False
+        for pid in (*self._asked, *changes.again):
+            found |= self._examine(pid, now_mono_s, now_unix_s)
+        end_s, self._new_s = time.thread_time() + self._new_s, _NEW_S
+        begun = self._discovery.begun
+        while begun and time.thread_time() <= end_s and not self._background.spent:
+            found |= self._examine(begun.popleft(), now_mono_s, now_unix_s)
+        if found:
+            self._find_ancestors()
+
+    def sample(
+        self, now_mono_s: float, now_unix_s: float, *, swap_in_use: bool
+    ) -> tuple[ProcessSample, ...]:
+        """All watched processes now. One that ends while it is read is dropped: that is normal."""
+        samples = []
+        keep = len(self._watched) <= self._kept
+        self._regroup(now_mono_s)
+        for pid, watched in list(self._watched.items()):
+            files = watched.files
+            try:
+                sample = files.sample(swap_in_use=swap_in_use)
+            except SensorError:
+                self._drop(pid)
+                self._discovery.begun.append(pid)  # its pid may be another process's by now
+                continue
+            if not keep:
+                files.close()
+            idle = sample is watched.last
+            watched.last, watched.stat = sample, files.stat or watched.stat
+            due = watched.is_due(now_mono_s, idle=idle)
+            if not due or self._review(watched, now_mono_s, now_unix_s):
+                samples.append(sample)
+        completed = self._shared_pages.complete(samples, now_mono_s)
+        self._background.over()
+        return completed
+
+    def review(self, key: ProcessKey) -> None:
+        """At the next update it is asked anew for its memory group and its limits."""
+        watched = self._watched.get(key.pid)
+        if watched is not None and watched.info.key == key:
+            watched.review_due_mono_s = float("-inf")
+            self._memberships.review()
+
+    def read(self, key: ProcessKey, *, swap_in_use: bool) -> ProcessSample:
+        """
+        One process now, watched or not.
+
+        Raises:
+            Gone: it has ended, or its pid belongs to another process.
+            Denied, Unsupported: it cannot be read now.
+        """
+        watched = self._watched.get(key.pid)
+        if watched is not None and watched.info.key == key:
+            return watched.files.read(swap_in_use=swap_in_use)
+        files = ProcessFiles(self._proc, key)
+        try:
+            return files.read(swap_in_use=swap_in_use)
+        finally:
+            files.close()
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for watched in self._watched.values():
+            watched.files.close()
+        self._discovery.close()
+        self._memberships.close()
+
+    def _keep(self, there: Container[int]) -> None:
+        """Drop whoever is not among these."""
+        self._background.keep(there)
+        self._asked = {pid: since for pid, since in self._asked.items() if pid in there}
+        for pid in [pid for pid in self._watched if pid not in there]:
+            self._drop(pid)
+
+    def _examine(self, pid: int, now_mono_s: float, now_unix_s: float) -> bool:
+        """Look at a pid of which it is not known what it is; whether it is watched from now on."""
+        asked_mono_s = self._asked.pop(pid, now_mono_s)
+        try:
+            uid = read_owner(self._proc, pid)
+            # Root may ask anyone at once; others are refused all but the owner of foreign ones.
+            ours = self._own_uid in {0, uid} and pid != self._own_pid
+            if ours and self._discovery.holds_python(pid):
+                stat = self._stat_of(pid)
+                description = self._described(pid, stat, uid)
+                if description is None:
+                    self._discovery.forget(pid)
+                    self._asked[pid] = asked_mono_s
+                    if pid in self._watched or now_mono_s - asked_mono_s < _NAMELESS_AFTER_S:
+                        return False
+                    description = self._describer.outside(pid, stat, uid)
+                if not description.own:
+                    description = self._describer.placed(description, stat, now_unix_s)
+                    self._watch(pid, stat, description, now_mono_s)
+                    return True
+        except Gone:
+            self._discovery.forget(pid)
+            self._background.forget(pid)
+            return False
+        except SensorError:
+            pass  # not for us to read: not for us to watch
+        if pid in self._watched:
+            self._drop(pid)
+        return False
+
+    def _stat_of(self, pid: int) -> process.Stat:
+        stat = process.read_stat(pid, self._proc)
+        if stat is None:
+            raise Gone(f"process {pid} has ended")
+        return stat
+
+    def _described(self, pid: int, stat: process.Stat, uid: int) -> Description | None:
+        """What a process is; None: that has to wait for it."""
+        # Of this program in this process: what is said of the one before an exec is not its own.
+        question = Question(pid, "all", (stat.start_ticks, stat.start_stack))
+        return self._background.ask(question, lambda: self._describer.describe(pid, stat, uid))
+
+    def _watch(
+        self, pid: int, stat: process.Stat, description: Description, now_mono_s: float
+    ) -> None:
+        self._discovery.forget(pid)
+        self._changed = True
+        watched = self._watched.get(pid)
+        if watched is not None and watched.info.key == description.info.key:
+            # Watched without a name until now.
+            watched.info, watched.kernel = description.info, description.kernel
+            self._place(watched, watched.membership)
+            return
+        if watched is not None:
+            watched.files.close()
+        self._watched[pid] = _Watched(self._proc, stat, description, now_mono_s)
+
+    def _review(self, watched: _Watched, now_mono_s: float, now_unix_s: float) -> bool:
+        """Look again at a watched process; False: it is no Python any more."""
+        stat, before, info = watched.stat, watched.reviewed, watched.info
+        pid, young = info.key.pid, watched.is_young(now_mono_s)
+        # Spread by the pid, or all that were found together would be reviewed in one sample.
+        every_s = _YOUNG_EVERY_S if young else _REVIEW_EVERY_S * (0.75 + (pid % 16) / 32)
+        watched.review_due_mono_s = now_mono_s + every_s
+        exe = read_exe(self._proc, pid)
+        if stat.start_stack != before.start_stack or exe not in (None, info.exe):
+            # Another program in the same process. (None: it cannot be read for a moment.)
+            self._drop(pid)
+            self._examine(pid, now_mono_s, now_unix_s)
+            self._find_ancestors()
+            renewed = self._watched.get(pid)
+            if renewed is not None and renewed.info.key == info.key:
+                self._place(renewed, watched.membership)
+            return pid in self._watched
+        watched.reviewed = stat
+        self._changed |= watched.change(
+            # Pid 1 inherits orphans. Who started them tells them from its workers.
+            ppid=info.ppid if stat.ppid == 1 else stat.ppid,
+            cgroup=self._group_of(watched),
+            started_unix_s=self._describer.started(stat, now_unix_s, info.started_unix_s),
+            rlimit_as_bytes=self._describer.rlimit_as(pid),
+        )
+        if info.kind is TaskKind.PYTHON and (young or stat.comm != before.comm):
+            # Workers say in their title what they do: ray::IDLE becomes ray::train. Only then is
+            # the command line read again: it can wait for the lock of a memory map that swaps.
+            argv = self._argv_of(pid)
+            if argv and argv != info.argv:
+                self._changed |= watched.change(argv=argv, name=identify(argv, info.exe).name)
+        if stat.ppid != before.ppid:
+            self._find_ancestors()
+        return True
+
+    def _regroup(self, now_mono_s: float) -> None:
+        """Take in which groups they are in now."""
+        for pid, membership in self._memberships.read(self._watched, now_mono_s).items():
+            watched = self._watched[pid]
+            if membership != watched.membership:
+                self._place(watched, membership)
+        self._show(MEMBERSHIPS, self._memberships.fault)
+
+    def _place(self, watched: _Watched, membership: bytes | None) -> None:
+        watched.membership = membership
+        self._changed |= watched.change(cgroup=self._group_of(watched))
+
+    def _group_of(self, watched: _Watched) -> str | None:
+        """Folder of its group as far as that is known: it can have been made since."""
+        if watched.membership is None:
+            return watched.info.cgroup
+        return self._describer.group(watched.membership)
+
+    def _find_ancestors(self) -> None:
+        """Tell each watched process which watched one it belongs to, through shells."""
+        for each in self._watched.values():
+            self._changed |= each.change(ancestor=self._ancestor(each))
+
+    def _ancestor(self, watched: _Watched) -> ProcessKey | None:
+        """The nearest watched process above one, of the same user; None: there is none."""
+        pid = watched.stat.ppid
+        for _ in range(_MAX_DEPTH):
+            if pid <= 1:
+                return None
+            above = self._watched.get(pid)
+            if above is not None:
+                related = above.info.uid == watched.info.uid and above is not watched
+                return above.info.key if related else None
+            between = process.read_stat(pid, self._proc)
+            if between is None:
+                return None
+            # A terminal's shell leads a session of its own: what is typed there is a task of its
+            # own, even when the terminal is a Python program. `sh -c` is no such shell, although
+            # a notebook's `!command` gives it a terminal.
+            if between.leads_terminal:
+                argv = self._argv_of(pid)
+                self._find_again |= argv is None
+                if "-c" not in (argv or ())[1:2]:
+                    return None
+            pid = between.ppid
+        return None
+
+    def _argv_of(self, pid: int) -> tuple[str, ...] | None:
+        """Command line of a process; None: that has to wait for it."""
+        return self._background.ask(Question(pid, "words"), lambda: read_argv(self._proc, pid))
+
+    def _program_of(self, pid: int) -> tuple[int, str | None] | None:
+        watched = self._watched.get(pid)
+        if watched is None or not watched.reviewed.start_stack:
+            return None
+        return watched.reviewed.start_stack, watched.info.exe
+
+    def _drop(self, pid: int) -> None:
+        self._watched.pop(pid).files.close()
+        self._background.forget(pid)
+        self._changed = True
+
+    def _show(self, source: str, fault: Fault | None) -> None:
+        if fault is None:
+            self.faults.pop(source, None)
+        else:
+            self.faults[source] = fault
