@@ -91,7 +91,7 @@ def test_it_is_opened_looked_into_and_told_once():
     assert incident.advice
     assert "train.py:42 in batches" in "\n".join(
         status.stall_lines(
-            tick.stalled_threads[training.agent.key], training.machine._task(training.program)
+            tick.stall_reasons[training.agent.key], training.machine._task(training.program)
         )
     )
     told = status.about_incident(incident, 0.0)

@@ -322,9 +322,9 @@ def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
         incidents=result.incidents,
         now_unix_s=time.time(),
     )
-    seen = result.stalled_threads.get(task.key)
-    if seen is not None:
-        text = "\n".join((text, "", *status.stall_lines(seen, task)))
+    reasons = result.stall_reasons.get(task.key)
+    if reasons is not None:
+        text = "\n".join((text, "", *status.stall_lines(reasons, task)))
     above = {reading.key for reading in readings if task.key in reading.tasks}
     concerns = [
         each

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_duration, format_step
@@ -191,27 +190,34 @@ class DeviceProblems:
         )
 
 
-class SeenThreads(NamedTuple):
-    """What the threads of a stalled task do, and why, the most likely reason first."""
-
-    dump: ThreadDump
-    reasons: tuple[StallReason, ...]
-
-
 @dataclass(slots=True)
 class _OpenStall:
     task: ProcessKey
     name: str
-    why: str  # what was seen when it began
-    step: int | None  # None: an earlier daemon found it, and its agent was not heard since
-    phase: str | None
-    seen_mono_s: float  # its agent, last
+    began: str  # what was seen then
     opened_mono_s: float
+    seen_mono_s: float  # its agent, last
+    step: int | None = None  # None: an earlier daemon found it, and its agent was not heard since
+    phase: str | None = None
     stall: Stall | None = None  # None: an earlier daemon found it
-    asked_mono_s: float | None = None
-    dump: ThreadDump | None = None
+    asked_mono_s: float = float("-inf")
+    looked: bool = False  # at its threads; then:
+    place: str | None = None  # where the training is
     reasons: tuple[StallReason, ...] = ()
     advice: tuple[str, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """What was seen when it began, and what its threads say."""
+        if not self.looked:
+            return self.began
+        likely = "Why is not known; its threads say nothing"
+        if self.reasons:
+            first = self.reasons[0]
+            likely = f"Most likely {first.text} ({clean(first.reasons[0], 200)})"
+        elif self.place is not None:
+            likely = f"Why is not known; it is at {self.place}"
+        return f"{self.began.partition('. ')[0]}. {likely}"
 
 
 class StallProblems:
@@ -255,7 +261,7 @@ class StallProblems:
                 del self._open[key]
                 yield _stall_over(key, known, moved)
                 continue
-            if known.asked_mono_s is None or now - known.asked_mono_s >= _AGAIN_S:
+            if now - known.asked_mono_s >= _AGAIN_S:
                 known.asked_mono_s = now
                 self.wanted.append(known.task)
             yield _stall_problem(key, known, now)
@@ -272,7 +278,11 @@ class StallProblems:
             swap: of the machine.
             card_fault: of the card that it is on.
         """
-        from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
+        from watchdog_app.core.diagnosis.stall_reasons import (
+            StallContext,
+            stall_reasons,
+            training_line,
+        )
 
         present = {member.key.pid for member in task.members}
         for key, known in self._open.items():
@@ -280,43 +290,31 @@ class StallProblems:
                 continue
             cores = 0.0 if known.stall is None else known.stall.cores
             lost = tuple(sorted(self._detector.members(_agent(key)) - present))
-            known.dump = dump
+            known.looked, known.place = True, training_line(dump)
             known.reasons = stall_reasons(dump, StallContext(cores, swap, card_fault, lost))
             known.advice = tuple(each.remedy for each in known.reasons)[:_MOST_STALL_ADVICE]
 
-    def seen(self) -> dict[ProcessKey, SeenThreads]:
-        """By task: its threads as they were last seen."""
-        return {
-            known.task: SeenThreads(known.dump, known.reasons)
-            for known in self._open.values()
-            if known.dump is not None
-        }
+    def reasons(self) -> dict[ProcessKey, tuple[StallReason, ...]]:
+        """By stalled task whose threads were seen: why, the most likely reason first."""
+        return {known.task: known.reasons for known in self._open.values() if known.looked}
 
     def _begin(self, stall: Stall, now: float) -> None:
         agent = stall.agent
         key = ResourceKey(ResourceKind.STALLED, f"{agent.key.pid}:{agent.key.start_time}")
-        why = (
+        began = (
             f"no step since step {stall.step} for {format_duration(stall.silent_s)}; "
             f"one takes {format_step(stall.step_s)}"
         )
         self._open[key] = _OpenStall(
-            stall.task.key, stall.task.name, why, agent.step, agent.phase, now, now, stall
+            stall.task.key, stall.task.name, began, now, now, agent.step, agent.phase, stall
         )
 
     def _adopt(self, key: ResourceKey, incident: Incident, now: float) -> None:
         """One of an earlier daemon: its step is learned when its agent connects again."""
-        culprits = incident.culprits
-        task = culprits[0].task if culprits else _agent(key)
-        self._open[key] = _OpenStall(
-            task,
-            culprits[0].name if culprits else "",
-            incident.why,
-            None,
-            None,
-            now,
-            now,
-            advice=incident.advice,
-        )
+        task, name = _agent(key), ""
+        for culprit in incident.culprits[:1]:
+            task, name = culprit.task, culprit.name
+        self._open[key] = _OpenStall(task, name, incident.why, now, now, advice=incident.advice)
 
 
 def _agent(key: ResourceKey) -> ProcessKey:
@@ -349,7 +347,7 @@ def _stall_over(key: ResourceKey, known: _OpenStall, moved: str) -> Problem:
         key,
         f"{known.name} stands still",
         Stage.OK,
-        known.why,
+        known.began,
         reason=moved,
         evidence={"topic": Topic.OVER.value, "label": known.name, "name": known.name},
         tasks=(Culprit(known.task, known.name, 0.0, 0.0),),
@@ -360,42 +358,35 @@ def _stall_over(key: ResourceKey, known: _OpenStall, moved: str) -> Problem:
 def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
     stall, first = known.stall, known.reasons[0] if known.reasons else None
     waited = now - known.opened_mono_s
-    why, place = known.why, None
-    if known.dump is not None:
-        from watchdog_app.core.diagnosis.stall_reasons import training_line
-
-        place = training_line(known.dump)
-        where = "its threads say nothing" if place is None else f"it is at {place}"
-        likely = f"Why is not known; {where}"
-        if first is not None:
-            likely = f"Most likely {first.text} ({clean(first.reasons[0], 200)})"
-        why = f"{known.why.partition('. ')[0]}. {likely}"
     silent_s = waited + (0.0 if stall is None else stall.silent_s)
     reason = f"{known.name} has made no step for {silent_s:.0f} s"
+    evidence: dict[str, float | str | None] = {
+        "topic": Topic.STALLED.value,
+        "name": known.name,
+        "silent_s": silent_s,
+        "looked": int(known.looked),
+        "at": known.place,
+        **dict.fromkeys(("step", "step_s", "cores", "cause", "likely", "reasons", "cure")),
+    }
+    if stall is not None:
+        evidence.update(step=stall.step, step_s=stall.step_s, cores=stall.cores)
+    if first is not None:
+        reason += f"; most likely {first.text}"
+        reasons = "; ".join(first.reasons)
+        evidence.update(
+            cause=first.why.value, likely=first.text, reasons=reasons, cure=first.remedy
+        )
     return Problem(
         key,
         f"{known.name} stands still",
         Stage.WARN,
-        why,
-        reason=reason if first is None else f"{reason}; most likely {first.text}",
-        evidence={
-            "topic": Topic.STALLED.value,
-            "name": known.name,
-            "step": None if stall is None else stall.step,
-            "step_s": None if stall is None else stall.step_s,
-            "silent_s": silent_s,
-            "cores": None if stall is None else stall.cores,
-            "looked": int(known.dump is not None),
-            "cause": None if first is None else first.why.value,
-            "likely": None if first is None else first.text,
-            "reasons": None if first is None else "; ".join(first.reasons),
-            "cure": None if first is None else first.remedy,
-            "at": place,
-        },
+        known.why,
+        reason=reason,
+        evidence=evidence,
         advice=known.advice,
         tasks=(Culprit(known.task, known.name, 0.0, 0.0),),
         facts=frozenset((Topic.STALLED.value,)),
-        ready=stall is not None and (known.dump is not None or waited >= _DUMP_S),
+        ready=stall is not None and (known.looked or waited >= _DUMP_S),
     )
 
 

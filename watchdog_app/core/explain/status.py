@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.core.diagnosis import gpu_faults, throttling
-from watchdog_app.core.diagnosis.problems import SeenThreads
+from watchdog_app.core.diagnosis.stall_reasons import StallReason
 from watchdog_app.core.explain import memory, phrases
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState
@@ -338,9 +338,9 @@ def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
     return f"{gpu_label(gpu)}: {'; '.join(parts)}."
 
 
-def stall_lines(seen: SeenThreads, task: Task) -> Iterator[str]:
+def stall_lines(reasons: Sequence[StallReason], task: Task) -> Iterator[str]:
     """All evidence of the most likely reason, and how to see what each thread does."""
-    for reason in seen.reasons[:1]:
+    for reason in reasons[:1]:
         yield f"Most likely {reason.text}:"
         yield from (f"- {clean(each, 200)}" for each in reason.reasons)
     yield f"See what each thread does: watchdog stacks {shell_argument(task.name, task.key.pid)}"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from watchdog_app.base import codec
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.exits import should_notify
-from watchdog_app.core.diagnosis.problems import DeviceProblems, SeenThreads, StallProblems
+from watchdog_app.core.diagnosis.problems import DeviceProblems, StallProblems
 from watchdog_app.core.explain import advice
 from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
@@ -73,6 +73,10 @@ from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
 from watchdog_app.core.policy.tracker import Tracker, outlooks
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.core.diagnosis.stall_reasons import StallReason
+
 GAP_S = 30.0  # nothing is known of what happened in a longer gap, and it is no trend
 _MOST_OPEN = 512  # decisions without an outcome
 _VERSION = 4  # of what is kept for the next daemon
@@ -106,10 +110,10 @@ class TickResult:
     next_look_s: float
     # Tasks that a card's fault has hit lately, and what it was: why they may end.
     card_faults: Mapping[ProcessKey, str] = field(default_factory=dict)
-    # Stalled trainings: those whose threads are to be looked at now (`threads_seen`), and by task
-    # what was seen.
+    # Stalled trainings: those whose threads are to be looked at now (`threads_seen`), and why they
+    # stand still, by task, where that was looked for.
     stalled: tuple[ProcessKey, ...] = ()
-    stalled_threads: Mapping[ProcessKey, SeenThreads] = field(default_factory=dict)
+    stall_reasons: Mapping[ProcessKey, tuple[StallReason, ...]] = field(default_factory=dict)
     growth: Mapping[ProcessKey, MemoryGrowth] = field(
         default_factory=dict
     )  # what agents saw growing
@@ -216,7 +220,7 @@ class Engine:
             next_look_s=self._next_look(agents),
             card_faults=self._devices.faults,
             stalled=tuple(self._stalls.wanted),
-            stalled_threads=self._stalls.seen(),
+            stall_reasons=self._stalls.reasons(),
             growth=self._growth,
         )
 
