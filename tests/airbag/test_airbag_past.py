@@ -12,12 +12,28 @@ import pytest
 from watchdog_app.airbag import past, record, report
 from watchdog_app.airbag.record import BagRecord, prepare
 from watchdog_app.cli import bags_seen
+from watchdog_app.cli.task_table import guard_remarks
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.diagnosis.exits import journal_level, should_notify
+from watchdog_app.core.explain import phrases
+from watchdog_app.core.explain.advice import Shortage, sentences
 from watchdog_app.core.explain.exits import about_death
+from watchdog_app.core.model.decisions import Attribution, Regime
 from watchdog_app.core.model.exits import CauseKind, Certainty, ExitFacts, LastError
-from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.history import SwapTraffic
+from watchdog_app.core.model.machine import (
+    CgroupMemory,
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+    TaskKind,
+)
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.status import Guard
+from watchdog_app.core.model.tasks import group as tasks_of
 from watchdog_app.daemon import guard_exits
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.log import Log
@@ -99,8 +115,11 @@ def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(pl
     assert (str(places), 145, 50.0) == (found.path, found.step, found.saved_unix_s)
     entry = {"pid": 4711, "name": "fit.py", "cause": "airbag", "next_limit": bag.next_limit,
              "argv": ["/usr/bin/python3", "fit.py"], "cwd": "/w", "reason": bag.ended}  # fmt: skip
-    told = about_death(entry, at="12:00", now_unix_s=60.0)
-    assert "  cd /w && watchdog exec --limit 1100M -- python3 fit.py" in told
+    late = ("While it runs or is held, give it more: watchdog limit 4711 1.5G", "Halve the batch")
+    told = about_death(entry, at="12:00", now_unix_s=60.0, advice=late)
+    assert "  cd /w && watchdog exec --limit 1.25G -- python3 fit.py" in told
+    assert "watchdog limit" not in told
+    assert "Halve the batch" in told
 
 
 def test_the_bag_of_what_was_started_in_one_is_found_by_its_group(places):
@@ -172,6 +191,41 @@ def test_nobody_is_warned_of_a_limit_that_the_airbag_has_met_and_told_of(
     assert too_late is (bags.settled(decision) is not None)
     decision.resource.subject = "/sys/fs/cgroup/another"
     assert bags.settled(decision) is None
+
+
+@pytest.mark.parametrize(("stage", "high_mib"), [("waiting", 1056), ("calm", 850)])
+def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, stage, high_mib):
+    """While the reserve is given for a save, and where the record is older than the last look."""
+    folder = str(places / "watchdog-bag-4711-99")
+    os.mkdir(folder)
+    bag = a_bag(stage=stage, used_bytes=700 * MIB)
+    bag.group = folder
+    prepare(bag.pid, bag.start_time)
+    bag.write()
+    info = ProcessInfo(KEY, 1, 1000, "ann", None, (), None, TaskKind.SCRIPT, "fit.py",
+                       script="/x", cgroup=folder)  # fmt: skip
+    host = HostMemory(8 << 30, 7 << 30, 0, 0, None, None, None, None, None)
+    group = CgroupMemory(folder, 2, 780 * MIB, 0, 0, 1200 * MIB, high_mib * MIB, 0, 0, 0, 0)
+    sample = ProcessSample(KEY, 1, "S", 780 * MIB, 0, 0, 800 * MIB, 1.0)
+    snapshot = Snapshot(1.0, 1.0, host, (sample,), (group,), infos={KEY: info})
+    tasks = tasks_of(snapshot.processes, snapshot.infos)
+    seen = readings(snapshot, tasks)
+    bags = Guards(lambda: tasks, lambda _: folder, Log(), readings=lambda: seen)
+    for _ in range(2):
+        bags.look()
+        seen = readings(snapshot, tasks, (), bags.limits())
+
+    (reading,) = [each for each in seen if each.key.subject == folder]
+    limit = {"waiting": "800 MiB", "calm": "850 MiB"}[stage]
+    danger = Shortage(reading, Attribution((), 0, 0), Regime.LINEAR, 1.0, {KEY: tasks[0]}, {},
+                      SwapTraffic())  # fmt: skip
+    assert f"780 MiB of {limit}" == phrases.level(reading.used, reading.limit, "bytes")
+    assert f"780 MiB of {limit}" in (bags.sentence(KEY) or "")
+    shown = bags.shown()[KEY]
+    assert (reading.used, reading.limit) == (shown["used_bytes"], shown["limit_bytes"])
+    more = f"watchdog limit 4711 {report.next_limit(bags.of(KEY))}"
+    assert more in " ".join(sentences(danger))
+    assert more in " ".join(guard_remarks(Guard.read({**shown, "state": "held", "stopped": True})))
 
 
 def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_history(

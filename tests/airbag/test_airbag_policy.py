@@ -16,7 +16,7 @@ from watchdog_app.airbag.record import BagRecord
 from watchdog_app.airbag.renewal import Insurance, Renewal
 from watchdog_app.airbag.shares import Free, Holder, limit_of, reserve_for
 from watchdog_app.base.errors import UsageError
-from watchdog_app.base.text.quantities import size_above
+from watchdog_app.base.text.quantities import format_bytes, parse_bytes, size_above
 from watchdog_app.cli import limit as limit_command
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.guards import Guards
@@ -346,11 +346,13 @@ def test_every_stage_can_be_told(stage):
 
 
 @pytest.mark.parametrize(
-    ("limit", "text"), [(12 * GIB, "16G"), (100 * MIB, "134M"), (3 * GIB, "4G"), (GIB, "1400M")]
+    ("limit", "text"),
+    [(12 * GIB, "16G"), (100 * MIB, "134M"), (3 * GIB, "4G"), (GIB, "1.5G"), (800 * MIB, "1.25G")],
 )
 def test_the_next_limit_is_one_that_somebody_would_type(limit, text):
-    """About a third more."""
+    """About a third more, and shown with the same figure once it is in force."""
     assert text == size_above(limit)
+    assert float(text[:-1]) == float(format_bytes(parse_bytes(text)).split()[0])
 
 
 @pytest.mark.parametrize("stage", ["held", "refusing", "ending"])

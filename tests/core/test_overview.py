@@ -71,7 +71,7 @@ class World:
 def held_at_its_limit(world: World) -> World:
     world.resource(GROUP, "airbag limit of pid 7", GIB, GIB, Stage.HOLD)
     world.incident(GROUP, "airbag limit of pid 7", Stage.HOLD)
-    return world.having(held={TRAIN.key: 7})
+    return world.having(held={TRAIN.key: "7 16G"})
 
 
 CASES = {
@@ -162,7 +162,7 @@ CASES = {
     "held by its guard": (
         held_at_its_limit,
         "warning",
-        "held at its memory limit: train.ipynb; give it more: watchdog limit 7 SIZE",
+        "held at its memory limit: train.ipynb; give it more: watchdog limit 7 16G",
     ),
     "what kills comes before who is held": (
         lambda world: held_at_its_limit(world).resource(

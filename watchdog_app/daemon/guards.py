@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +25,7 @@ from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.readings import in_airbag
+from watchdog_app.core.model.resource import Reading
 from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.log import Log
 from watchdog_app.history.journal import Entry
@@ -57,6 +58,7 @@ class Guards:
     Args:
         tasks: those of the last look.
         group_of: folder of a process's memory group, by the last look; None: not known.
+        readings: those of the last look.
     """
 
     def __init__(
@@ -64,10 +66,12 @@ class Guards:
         tasks: Callable[[], Sequence[Task]],
         group_of: Callable[[ProcessKey], str | None],
         log: Log,
+        readings: Callable[[], Sequence[Reading]] = tuple,
     ) -> None:
         self._tasks = tasks
         self._group_of = group_of
         self._log = log
+        self._readings = readings
         self._news: list[News] = []
         self._guards: dict[str, BagRecord] = {}  # by the name of their group
         self._stages: dict[str, str] = {}
@@ -91,6 +95,7 @@ class Guards:
             for each in record.every()
             if each.group is not None and groups.PREFIX in each.group
         }
+        self._take_figures()
         self._of = self._found()
         for name, bag in self._guards.items():
             before = self._stages.get(name, "calm")
@@ -99,6 +104,28 @@ class Guards:
                 self._changed(name, bag, before)
         for name in self._stages.keys() - self._guards.keys():
             del self._stages[name]
+
+    def _seen(self) -> Iterator[tuple[Reading, BagRecord]]:
+        """The bags that the last look has read."""
+        for reading in self._readings() if self._guards else ():
+            bag = self._guards.get(_group_name(reading.key.subject))
+            if bag is not None:
+                yield reading, bag
+
+    def _take_figures(self) -> None:
+        """What the last look has read is newer, and what every other screen says."""
+        for reading, bag in self._seen():
+            bag.used_bytes = int(reading.used)
+            if bag.stage == "calm" and not bag.swap_bytes:
+                bag.limit_bytes = int(reading.limit)
+
+    def limits(self) -> dict[str, int]:
+        """Limits of bags that may have given their reserve, without it, by folder of the group."""
+        return {
+            reading.key.subject: bag.limit_bytes
+            for reading, bag in self._seen()
+            if bag.stage not in ("calm", "opened")
+        }
 
     def _found(self) -> dict[ProcessKey, str]:
         """The bag of every task that is in one."""
@@ -163,7 +190,7 @@ class Guards:
         if decision.evidence.get("topic") != Topic.WARNING.value or not in_airbag(subject):
             return None
         self.look()
-        bag = self._guards.get(os.path.basename(subject.rstrip("/")).removesuffix(".scope"))
+        bag = self._guards.get(_group_name(subject))
         if bag is None or bag.stage == "calm":
             return None
         return "Its airbag has met that limit, and has told of it."
@@ -225,6 +252,11 @@ class Guards:
         )
         task = next((task for task in self._tasks() if task.key == key), None)
         self._news.append(News(notification, entry, task))
+
+
+def _group_name(folder: str) -> str:
+    """A bag's group as `groups.name_of` names it."""
+    return os.path.basename(folder.rstrip("/")).removesuffix(".scope")
 
 
 def to_json(bag: BagRecord) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class Observer:
 
     Args:
         runtime_dir: ours; tasks whose environment names another daemon's are left to that one.
+        guarded: limits of guards that have given their reserve, by folder of their group.
     """
 
     def __init__(
@@ -52,6 +53,8 @@ class Observer:
         agents: Agents,
         faults: Faults,
         runtime_dir: str,
+        *,
+        guarded: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.machine = machine
         self.wakeups = Wakeups()
@@ -61,6 +64,7 @@ class Observer:
         self._settings = settings
         self._protecting = True
         self._runtime_dir = runtime_dir
+        self._guarded = guarded
         self._engine = self._new_engine()
         self._failures = 0
         self._disks: set[str] = set()
@@ -189,7 +193,7 @@ class Observer:
             snapshot = self._sample()
             tasks = self.told_notebooks.name(self._group(snapshot), self._agents.notebooks())
             tasks = as_held(tasks, self._engine.held, processes.stopping)
-            readings = readings_of(snapshot, tasks, views.values())
+            readings = readings_of(snapshot, tasks, views.values(), self._guarded())
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
             self._faults.put(
                 "machine",

@@ -80,7 +80,14 @@ class Parts:
         self.agents = Agents(
             self.poller, machine.alive, self._agent_ended, settings.watch.interval_s
         )
-        self.observer = Observer(settings, machine, self.agents, self.faults, folder)
+        self.observer = Observer(
+            settings,
+            machine,
+            self.agents,
+            self.faults,
+            folder,
+            guarded=lambda: self.guards.limits(),  # noqa: PLW0108 - made below
+        )
         boot = boot_id()
         self.pause_store = PauseStore(
             (folder, os.path.abspath(paths.state_dir())),
@@ -136,7 +143,12 @@ class Parts:
             kept=self.watching.keep_state,
             log=log,
         )
-        self.guards = Guards(lambda: self.watching.tasks, self.watching.group_of, log)
+        self.guards = Guards(
+            lambda: self.watching.tasks,
+            self.watching.group_of,
+            log,
+            readings=lambda: () if self.watching.look is None else self.watching.look.readings,
+        )
         self.executor = Executor(
             journal=self.journal,
             stops=self.stops,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from watchdog_app.base.text.quantities import size_above
 from watchdog_app.core.explain.overview import Card, overview
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState, MemoryParts
@@ -105,7 +106,11 @@ def status(
         ],
         faults=faults,
         paused=ours,
-        held={key: bag["pid"] for key, bag in (guards or {}).items() if bag["held"]},
+        held={
+            key: f"{bag['pid']} {size_above(max(bag['limit_bytes'], bag['used_bytes']))}"
+            for key, bag in (guards or {}).items()
+            if bag["held"]
+        },
     )
     found["level"], found["headline"] = summary.level.name.lower(), summary.headline
     hardware_status.raise_levels(found)  # afterwards: the headline names what fills up, not its GPU

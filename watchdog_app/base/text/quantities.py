@@ -64,12 +64,16 @@ def pid_in(text: str) -> int | None:
 
 
 def size_above(bytes_: float) -> str:
-    """A round size about a third above, as somebody would type it: `1200M`, `16G`."""
+    """
+    A round size about a third above, as somebody would type it: `400M`, `1.25G`, `16G`.
+
+    It has the figure and the unit that `format_bytes` shows once it is in force.
+    """
     wanted = int(bytes_) * 4 // 3
-    if wanted >= 4 * GIB:
-        return f"{-(-wanted // GIB)}G"
-    step = 100 if wanted >= GIB else 1
-    return f"{max(1, -(-wanted // (step * MIB)) * step)}M"
+    if wanted < 1000 * MIB:
+        return f"{max(1, -(-wanted // MIB))}M"
+    step = GIB if wanted >= 4 * GIB else GIB // 4
+    return f"{-(-wanted // step) * step / GIB:g}G"
 
 
 def format_rate(bytes_per_s: float | None) -> str:

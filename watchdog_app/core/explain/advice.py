@@ -197,7 +197,7 @@ def _airbag(shortage: Shortage) -> Iterator[str]:
     known = next(iter(shortage.tasks), None)
     pid = blamed[0].task.pid if blamed else "TASK" if known is None else known.pid
     yield (
-        f"While it runs or is held, give it more: watchdog limit {pid} {limit} "
+        f"{phrases.WHILE_IT_RUNS}, give it more: watchdog limit {pid} {limit} "
         "(this only postpones the end of a leak)"
     )
     if not shortage.agents:

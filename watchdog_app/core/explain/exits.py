@@ -260,7 +260,8 @@ def _worker_alone(entry: Mapping[str, Any]) -> bool:
 
 
 def _change(advice: Sequence[str]) -> Iterator[str]:
-    lines = [clean(line, _LONG) for line in advice[:_MOST_ADVICE] if line]
+    useful = [each for each in advice if each and not each.startswith(phrases.WHILE_IT_RUNS)]
+    lines = [clean(line, _LONG) for line in useful[:_MOST_ADVICE]]
     if lines:
         yield "What to change:"
         yield from (f"  {line}" for line in lines)

@@ -52,7 +52,7 @@ def overview(
     cards: Sequence[Card],
     faults: Sequence[Fault],
     paused: Collection[ProcessKey],
-    held: Mapping[ProcessKey, int],
+    held: Mapping[ProcessKey, str],
 ) -> Overview:
     """
     What is most urgent on this machine.
@@ -66,8 +66,8 @@ def overview(
         cards: every graphics card.
         faults: what cannot be measured, and why.
         paused: tasks that watchdog has paused.
-        held: tasks that stand still at the limit of `watchdog exec`, with the PID to give
-            `watchdog limit`.
+        held: tasks that stand still at the limit of `watchdog exec`, with the PID and the size
+            to give `watchdog limit`.
     """
     names = {task.key: clean(task.name) for task in tasks}
     standing = [key for key in (*held, *paused) if key in names]
@@ -177,11 +177,11 @@ def _whose(reading: Reading, incidents: Sequence[Incident]) -> str:
 
 
 def _standing(
-    first: ProcessKey, names: Mapping[ProcessKey, str], held: Mapping[ProcessKey, int], more: int
+    first: ProcessKey, names: Mapping[ProcessKey, str], held: Mapping[ProcessKey, str], more: int
 ) -> str:
     rest = f" and {more} more" if more else ""
     if first in held:
-        give = f"; give it more: watchdog limit {held[first]} SIZE"
+        give = f"; give it more: watchdog limit {held[first]}"
         return f"held at its memory limit: {names[first]}{rest}{give}"
     return f"paused: {names[first]}{rest}"
 

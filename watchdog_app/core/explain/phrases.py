@@ -11,6 +11,7 @@ from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, Scope
 
 _SIGNS = {"celsius": "°C", "watts": "W", "joules": "J"}
 _TOO_FAR_S = 30 * 86400.0
+WHILE_IT_RUNS = "While it runs or is held"  # advice that has no sense after an end
 
 
 def when(eta_s: float | None) -> str:

@@ -157,7 +157,7 @@ class GuardEnd:
     """What the keeper of its airbag wrote down. Texts are untrusted."""
 
     limit_bytes: int
-    next_limit: str  # that is worth a try, "1200M"
+    next_limit: str  # that is worth a try, "1.25G"
     refused: bool = False  # further memory, just before
     ended: str | None = None  # by it: goes after "train.py was ..."
     held: str | None = None  # how it stood there, if it did: goes after "train.py ended ..."

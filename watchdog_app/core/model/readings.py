@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from watchdog_app.base.text.quantities import format_bytes
@@ -29,7 +29,10 @@ _MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/unified")
 
 
 def readings(
-    snapshot: Snapshot, tasks: Sequence[Task], agents: Iterable[AgentState] = ()
+    snapshot: Snapshot,
+    tasks: Sequence[Task],
+    agents: Iterable[AgentState] = (),
+    guarded: Mapping[str, int] | None = None,
 ) -> tuple[Reading, ...]:
     """
     Every resource of this tick: RAM, RAM with swap, groups, RLIMIT_AS, /dev/shm, disks, in bytes;
@@ -39,11 +42,12 @@ def readings(
         snapshot: one look at the machine.
         tasks: those of the same snapshot.
         agents: with what their frameworks say of the cards.
+        guarded: limits without their reserve, by folder, of groups that hold theirs now.
     """
     everyone = tuple(task.key for task in tasks)
     return (
         *_host(snapshot.host, everyone),
-        *_groups(snapshot, tasks),
+        *_groups(snapshot, tasks, guarded or {}),
         *_address_spaces(snapshot, tasks),
         *_shm(snapshot.host, everyone),
         *_disks(snapshot),
@@ -105,7 +109,9 @@ def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Readin
         )
 
 
-def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Reading]:
+def _groups(
+    snapshot: Snapshot, tasks: Sequence[Task], guarded: Mapping[str, int]
+) -> Iterator[Reading]:
     """
     Every limited group above a task, once: by the limit that kills, else by the one that throttles.
 
@@ -131,6 +137,10 @@ def _groups(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Reading]:
         group = by_path[path]
         bound = _bound(group, snapshot.cgroups, leaves, host.total_bytes, host.swap_free_bytes)
         if bound is not None:
+            # A reserve that is given for a save is none of its limit.
+            now = min(each for each in (group.limit_bytes, group.high_bytes) if each is not None)
+            given = max(0, now - guarded.get(path, now))
+            bound = bound._replace(limit=bound.limit - given)
             found.append(_group_reading(group, bound, tuple(keys), levels[path]))
     yield from sorted(found, key=lambda each: (each.fatal, each.used - each.limit))
 
