@@ -18,7 +18,7 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.daemon.notify.command import CommandNotifier
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.machine.sensors.jupyter_rest import ask, parse_server_info
+from watchdog_app.machine.sensors.jupyter import ask, parse_server_info
 
 SECRET = "s3cr3t0123456789abcdefs3cr3t"
 # Colours, a title for the window, a line more, text from right to left, markup, SQL, a shell.

@@ -22,7 +22,7 @@ from watchdog_app.base.linux.process import Stat
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import ProcessInfo, TaskKind
 from watchdog_app.machine.sensors.identity import Describer, Description, read_argv
-from watchdog_app.machine.sensors.jupyter_servers import JupyterServers
+from watchdog_app.machine.sensors.jupyter import JupyterServers
 from watchdog_app.machine.sensors.processes import ProcessTable
 
 PATIENCE_S = 0.005

@@ -18,10 +18,14 @@ from support.waiting import until
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.core.model.machine import TaskKind
-from watchdog_app.machine.sensors.jupyter_rest import ask, parse_server_info, parse_sessions
-from watchdog_app.machine.sensors.jupyter_servers import JupyterServers, usual_runtime_dirs
-from watchdog_app.machine.sensors.kernels import Witnesses
-from watchdog_app.machine.sensors.notebooks import Session
+from watchdog_app.machine.sensors.jupyter import (
+    JupyterServers,
+    ask,
+    parse_server_info,
+    parse_sessions,
+    usual_runtime_dirs,
+)
+from watchdog_app.machine.sensors.notebooks import KernelFacts, Session
 
 TOKEN = "not-a-token"
 KERNEL = {"id": "k1", "name": "python3"}
@@ -297,15 +301,15 @@ def test_description_that_is_gone_is_an_error(tmp_path: Path):
         ask(str(tmp_path / "jpserver-1.json"), 0.2)
 
 
-def _witnesses(folder: Path, pid: int = 410) -> Witnesses:
-    return Witnesses(str(folder / "kernel-k1.json"), None, (), (pid,))
+def _facts(folder: Path, pid: int = 410) -> KernelFacts:
+    return KernelFacts(str(folder / "kernel-k1.json"), None, (), (pid,))
 
 
 def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
     """Three seconds later, and not before: a server is not asked at every tick."""
     server, _ = serve(http(SESSIONS))
     servers = JupyterServers([], lambda _: True)
-    kernels = [_witnesses(tmp_path)]
+    kernels = [_facts(tmp_path)]
     servers.look(kernels, 0.0)
     until(lambda: servers.look(kernels, 0.1))
     first = servers.of("k1")
@@ -323,32 +327,11 @@ def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
     servers.close()
 
 
-def test_notebook_that_is_gone_is_asked_for_at_once(serve, tmp_path: Path):
-    """A rename takes the file away first; the next look asks, however recent the last answer."""
-    server, _ = serve(http(SESSIONS))
-    notebook = tmp_path / "a.ipynb"
-    notebook.write_text("{}")
-    servers = JupyterServers([], lambda _: True)
-    kernels, shown = [_witnesses(tmp_path)], {str(notebook)}
-    until(lambda: servers.look(kernels, 0.0, shown))
-    # The questions are answered one after the other: by the second of these the file is known.
-    until(lambda: servers.look(kernels, 31.0, shown) or len(server.requests) == 2)
-    until(lambda: len(server.requests) == 2)
-
-    notebook.rename(tmp_path / "b.ipynb")
-    seen = until(lambda: servers.look(kernels, 32.1, shown))
-
-    assert seen
-    assert {str(notebook): str(tmp_path / "b.ipynb")} == servers.moved
-    until(lambda: servers.look(kernels, 32.2, shown) or len(server.requests) == 3)
-    servers.close()
-
-
 def test_hung_server_stalls_no_tick(serve, tmp_path: Path):
     """A look returns at once, and does not pile up questions."""
     server, _ = serve(b"", pause_s=60.0)
     servers = JupyterServers([], lambda _: True)
-    kernels = [_witnesses(tmp_path)]
+    kernels = [_facts(tmp_path)]
     begun = time.monotonic()
 
     for tick in range(200):
@@ -363,7 +346,7 @@ def test_token_of_a_dead_server_is_not_used(serve, tmp_path: Path):
     """Its port is free for anyone."""
     server, _ = serve(http(SESSIONS))
     servers = JupyterServers([], lambda _: False)
-    kernels = [_witnesses(tmp_path)]
+    kernels = [_facts(tmp_path)]
 
     for tick in range(20):
         servers.look(kernels, tick * 100.0)
@@ -378,7 +361,7 @@ def test_kernels_without_a_server_start_no_thread(tmp_path: Path):
     before = len(os.listdir("/proc/self/task"))
     servers = JupyterServers([str(tmp_path)], lambda _: True)
 
-    assert not servers.look([_witnesses(tmp_path)], 0.0)
+    assert not servers.look([_facts(tmp_path)], 0.0)
 
     assert before == len(os.listdir("/proc/self/task"))
 

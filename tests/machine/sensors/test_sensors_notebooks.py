@@ -7,10 +7,11 @@ from sensor_trees import FIXTURES
 
 from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.machine.sensors.command_line import identify
-from watchdog_app.machine.sensors.kernels import forked, gather
 from watchdog_app.machine.sensors.notebooks import (
     Session,
     absolute,
+    forked,
+    kernel_facts,
     name_kernel,
     parse_connection_file,
     session_of,
@@ -149,14 +150,14 @@ def test_a_kernel_of_many_notebooks_has_a_name_that_can_be_shown():
     assert 100 == len({found.notebook, *found.others})
 
 
-def _gather(
+def _facts(
     command: str,
     environ: dict[str, str],
     parent: str,
     ppid: int = 10,
     parent_environ: dict[str, str] | None = None,
 ):
-    return gather(
+    return kernel_facts(
         identify(command.split()),
         command.split(),
         ppid,
@@ -170,7 +171,7 @@ def _gather(
 
 def test_papermill_inside_a_notebook_is_not_that_notebook():
     """The inner kernel inherits the outer one's environment; its parent's command line is right."""
-    found = _gather(
+    found = _facts(
         "python -m ipykernel_launcher -f /tmp/x.json",
         {"JPY_SESSION_NAME": "/p/outer.ipynb", "JPY_PARENT_PID": "10"},
         "python /b/papermill inner.ipynb out.ipynb",
@@ -184,8 +185,8 @@ def test_kernel_that_a_notebook_starts_is_not_that_notebook():
     environ = {"JPY_SESSION_NAME": "/p/outer.ipynb", "JPY_PARENT_PID": "10"}
     command = "python -m ipykernel_launcher -f /tmp/x.json"
 
-    inner = _gather(command, environ, "python -m ipykernel_launcher -f /y", parent_environ=environ)
-    served = _gather(command, environ, "python /b/jupyter-lab", parent_environ={})
+    inner = _facts(command, environ, "python -m ipykernel_launcher -f /y", parent_environ=environ)
+    served = _facts(command, environ, "python /b/jupyter-lab", parent_environ={})
 
     assert (None, "/p/outer.ipynb") == (inner.session_name, served.session_name)
 
@@ -207,7 +208,7 @@ def test_kernel_that_a_notebook_starts_is_not_that_notebook():
 )
 def test_kernel_behind_a_prompt_is_a_console(command, parent, expected):
     """Its user sees no notebook but lines to type."""
-    assert expected == _gather(command, {}, parent).console
+    assert expected == _facts(command, {}, parent).console
 
 
 def test_fork_of_a_kernel_is_none():
@@ -224,7 +225,7 @@ def test_fork_of_a_kernel_is_none():
 
 def test_server_that_opened_a_notebook_does_not_name_its_kernels():
     """`jupyter lab train.ipynb` serves others too."""
-    found = _gather(
+    found = _facts(
         "python -m ipykernel_launcher -f /tmp/x.json",
         {"JPY_SESSION_NAME": "/p/other.ipynb"},
         "python /b/jupyter-lab train.ipynb",
@@ -237,14 +238,14 @@ def test_kernel_that_hides_behind_a_title_is_found():
     """setproctitle writes over the command line; Jupyter's variables tell."""
     environ = {"JPY_PARENT_PID": "10", "JPY_SESSION_NAME": "/p/a.ipynb"}
 
-    assert "/p/a.ipynb" == _gather("busy", environ, "python /b/jupyter-lab").session_name
+    assert "/p/a.ipynb" == _facts("busy", environ, "python /b/jupyter-lab").session_name
 
 
 def test_child_that_inherited_the_variables_is_no_kernel():
     """A worker of a kernel has the kernel's environment, but another parent."""
     environ = {"JPY_PARENT_PID": "10", "JPY_SESSION_NAME": "/p/a.ipynb"}
 
-    assert _gather("worker", environ, "python x.py", ppid=99) is None
+    assert _facts("worker", environ, "python x.py", ppid=99) is None
 
 
 def test_environment_of_a_script_is_not_read():
@@ -255,7 +256,7 @@ def test_environment_of_a_script_is_not_read():
 
     argv = ["python", "train.py"]
 
-    found = gather(
+    found = kernel_facts(
         identify(argv),
         argv,
         1,
@@ -275,6 +276,6 @@ def test_environment_of_a_script_is_not_read():
 )
 def test_possible_servers_are_the_parent_and_whom_jupyter_names(parent_pid, expected):
     """A wrapper can stand between a server and its kernel."""
-    found = _gather("python -m ipykernel_launcher -f /t/x.json", {"JPY_PARENT_PID": parent_pid}, "")
+    found = _facts("python -m ipykernel_launcher -f /t/x.json", {"JPY_PARENT_PID": parent_pid}, "")
 
     assert expected == found.server_pids

@@ -22,7 +22,6 @@ from watchdog_app.machine.sensors.known_programs import (
     OWN_COMMANDS,
     SERVERS,
 )
-from watchdog_app.machine.sensors.notebooks import LONGEST_PATH
 
 # Options of the interpreter that take the next argument when their value does not follow at once.
 _WITH_VALUE = "WX"
@@ -34,6 +33,7 @@ _OWN_SCRIPTS = tuple(f"{_OWN_PACKAGE}/{each}" for each in ("__main__.py", "airba
 _CONNECTION = re.compile(r"--?f|--(?:[A-Za-z]+\.)?connection[-_]file")
 _KERNEL_FILE = re.compile(r"kernel-.+\.json")
 _LONGEST_FILE_NAME = 255
+LONGEST_PATH = 4096  # PATH_MAX
 # One more than a path can have: what was cut is taken for none.
 _LONGEST_WORD = LONGEST_PATH + 1
 _MOST_CHARS = 4 * LONGEST_PATH  # of all words

@@ -17,8 +17,15 @@ from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.base.linux.files import read_link, read_or_empty
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey
 from watchdog_app.machine.sensors.command_line import identify, is_interpreter, kept, kernel_id
-from watchdog_app.machine.sensors.kernels import ENVIRON, Sessions, Witnesses, forked, gather, named
-from watchdog_app.machine.sensors.notebooks import absolute
+from watchdog_app.machine.sensors.notebooks import (
+    ENVIRON,
+    KernelFacts,
+    Sessions,
+    absolute,
+    forked,
+    kernel_facts,
+    named,
+)
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _ENVIRON_BYTES = 1 << 20
@@ -80,7 +87,7 @@ class Description:
 
     info: ProcessInfo
     own: bool = False  # watchdog itself
-    kernel: Witnesses | None = None  # of Jupyter: its name can change
+    kernel: KernelFacts | None = None  # of Jupyter: its name can change
 
 
 class Describer:
@@ -129,7 +136,7 @@ class Describer:
         exe = read_exe(self._proc, pid)
         program = forked(identify(argv, exe), argv, stat.ppid, argv_of)
         cwd = self._cwd_of(pid)
-        kernel = gather(
+        kernel = kernel_facts(
             program,
             argv,
             stat.ppid,
@@ -162,7 +169,7 @@ class Describer:
         )
         return Description(info, program.own and kernel is None, kernel)
 
-    def renamed(self, info: ProcessInfo, kernel: Witnesses | None) -> ProcessInfo:
+    def renamed(self, info: ProcessInfo, kernel: KernelFacts | None) -> ProcessInfo:
         """The same process under the name that it has now: only kernels change theirs."""
         return info if kernel is None else named(info, kernel, self._sessions)
 

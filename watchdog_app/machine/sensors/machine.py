@@ -26,7 +26,7 @@ from watchdog_app.machine.sensors.groups import GroupSensor, UnwatchedMembers
 from watchdog_app.machine.sensors.hardware import HardwareWatch
 from watchdog_app.machine.sensors.host import HostReader
 from watchdog_app.machine.sensors.identity import Describer
-from watchdog_app.machine.sensors.jupyter_servers import JupyterServers
+from watchdog_app.machine.sensors.jupyter import JupyterServers
 from watchdog_app.machine.sensors.processes import ProcessTable
 
 # Of who looks at fixed times: most processes answer within 0.5 ms.
@@ -123,8 +123,8 @@ class Machine:
         self._swap_in_use = host.swap_free_bytes < host.swap_total_bytes
         processes = self._processes
         processes.update(now_mono_s, now_unix_s)
-        if self._servers.look(processes.kernels, now_mono_s, processes.notebooks):
-            processes.rename(self._servers.moved)
+        if self._servers.look(processes.kernels, now_mono_s):
+            processes.rename_kernels()
         samples = processes.sample(now_mono_s, now_unix_s, swap_in_use=self._swap_in_use)
         infos = processes.infos
         groups: tuple[CgroupMemory, ...] = self._groups.read(

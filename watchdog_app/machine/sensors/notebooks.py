@@ -1,7 +1,7 @@
 """
-Which notebook a kernel serves, from what the machine tells about it: pure.
+Which notebook a Jupyter kernel serves, from what the machine tells about it: pure.
 
-Four witnesses, the best first: the Jupyter server itself (right after a rename
+Four sources, the best first: the Jupyter server itself (right after a rename
 too), the connection file's `jupyter_session`, the kernel's environment
 (JPY_SESSION_NAME), the command line of the parent (papermill, nbconvert,
 `jupyter execute`). VS Code tells none of them: there the folder has to do.
@@ -13,16 +13,29 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
+from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux.files import read_regular
 from watchdog_app.base.text.plain import shortened
-from watchdog_app.core.model.machine import TaskKind
+from watchdog_app.core.model.machine import ProcessInfo, TaskKind
+from watchdog_app.machine.sensors.command_line import (
+    LONGEST_PATH,
+    Program,
+    identify,
+    is_spyder_kernel,
+    notebook_arguments,
+)
 
 # What a session's path ends in when it is a document; jupytext opens the others as notebooks.
 _DOCUMENTS = (".ipynb", ".md", ".py", ".r", ".rmd", ".qmd", ".jl", ".myst")
-LONGEST_PATH = 4096  # PATH_MAX
+# All that is wanted of an environment, which also holds secrets.
+ENVIRON = ("JPY_SESSION_NAME", "JPY_PARENT_PID", "WATCHDOG_RUNTIME_DIR")
+
+_ONE_OF_A_KIND = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE, TaskKind.NOTEBOOK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +98,7 @@ def name_kernel(
     console: str | None = None,
 ) -> KernelName:
     """
-    A kernel's name from all witnesses.
+    A kernel's name from all that is known.
 
     Args:
         sessions: what the Jupyter server says now; several documents can share a kernel.
@@ -124,3 +137,124 @@ def absolute(path: str | None, cwd: str | None) -> str | None:
         path = os.path.join(cwd, path)
     whole = os.path.normpath(path)
     return whole if len(whole) <= LONGEST_PATH else None
+
+
+class Sessions(Protocol):
+    """Whoever knows which documents a kernel serves now."""
+
+    def of(self, kernel_id: str | None) -> Sequence[Session]:
+        """What is known of the kernel; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFacts:
+    """What the machine tells about the name of one kernel; read once, asked again at a rename."""
+
+    connection_file: str | None
+    session_name: str | None
+    parent_notebooks: tuple[str, ...]
+    server_pids: tuple[int, ...]  # processes that may be its Jupyter server
+    console: str | None = None  # the program at whose prompt its user types
+
+
+def kernel_facts(
+    program: Program,
+    argv: Sequence[str],
+    ppid: int,
+    cwd: str | None,
+    *,
+    environ: Callable[[], Mapping[str, str]],
+    environ_of: Callable[[int], Mapping[str, str]],
+    argv_of: Callable[[int], Sequence[str]],
+    cwd_of: Callable[[int], str | None],
+) -> KernelFacts | None:
+    """
+    What the machine tells about a kernel's name; None for a process that is no kernel.
+
+    Args:
+        program: what the command line says.
+        argv: the command line itself.
+        ppid: parent of the process.
+        cwd: its working directory, where known.
+        environ: reads its environment, at least `ENVIRON` of it; asked only where it matters.
+        environ_of: reads that of another process; empty when it cannot be read.
+        argv_of: reads the command line of another process; empty when it cannot be read.
+        cwd_of: likewise its working directory, which its arguments are relative to.
+    """
+    overwritten = program.kind is TaskKind.PYTHON and len(argv) == 1
+    if program.kind is not TaskKind.KERNEL and not overwritten:
+        return None
+    variables = environ()
+    launcher = variables.get("JPY_PARENT_PID", "")
+    # A title of its own hides what runs; but Jupyter says that it started this very process,
+    # and not only the one from which a script has inherited the variable.
+    if overwritten and launcher != str(ppid):
+        return None
+    connection_file = absolute(program.connection_file, cwd)
+    session_name = _session_name(connection_file) or variables.get("JPY_SESSION_NAME")
+    parent = argv_of(ppid)
+    above = identify(parent) if parent else None
+    notebooks: tuple[str, ...] = ()
+    # `jupyter lab train.ipynb` opens that one in a browser and serves many.
+    if above is not None and above.kind is not TaskKind.SERVER:
+        folder = cwd_of(ppid)
+        notebooks = tuple(
+            absolute(path, folder) or path
+            for path in notebook_arguments(parent)
+            if len(path) <= LONGEST_PATH
+        )
+    console = None
+    if is_spyder_kernel(argv):
+        console = "Spyder console"
+    elif above is not None and above.kind is TaskKind.CONSOLE:
+        console = above.name
+    pids = [ppid, int(launcher)] if launcher.isascii() and launcher.isdigit() else [ppid]
+    pids = list(dict.fromkeys(pids))
+    # What a notebook starts, it inherits the notebook's environment, and jupyter_client writes
+    # that into the new kernel's connection file as well: it names the one that started it.
+    if session_name is not None and any(
+        environ_of(pid).get("JPY_SESSION_NAME") == session_name for pid in pids
+    ):
+        session_name = None
+    return KernelFacts(connection_file, session_name, notebooks, tuple(pids), console)
+
+
+def forked(
+    program: Program, argv: Sequence[str], ppid: int, argv_of: Callable[[int], Sequence[str]]
+) -> Program:
+    """
+    The program of a process that may be a fork: one without an exec bears its parent's words.
+
+    A DataLoader's worker in a notebook has the command line of the kernel, and is none.
+    """
+    alone = program.kind not in _ONE_OF_A_KIND or len(argv) < 2
+    if alone or tuple(argv) != tuple(argv_of(ppid)):
+        return program
+    return Program(TaskKind.PYTHON, f"forked worker of {program.name}")
+
+
+def named(info: ProcessInfo, facts: KernelFacts, sessions: Sessions) -> ProcessInfo:
+    """The kernel under the name that it has now."""
+    found = name_kernel(
+        sessions.of(info.kernel_id),
+        # A kernel that papermill starts inside a notebook inherits that notebook's
+        # environment: the command line that started it knows better.
+        None if facts.parent_notebooks or facts.console else facts.session_name,
+        facts.parent_notebooks,
+        info.cwd,
+        facts.console,
+    )
+    return replace(
+        info,
+        kind=found.kind,
+        name=found.name,
+        notebook=found.notebook,
+        other_notebooks=found.others,
+    )
+
+
+def _session_name(connection_file: str | None) -> str | None:
+    if connection_file is not None:
+        with suppress(SensorError):
+            return parse_connection_file(read_regular(connection_file))
+    return None

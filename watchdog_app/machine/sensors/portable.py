@@ -27,8 +27,8 @@ from watchdog_app.core.model.machine import (
 from watchdog_app.machine.sensors.command_line import kept
 from watchdog_app.machine.sensors.disks import Disks
 from watchdog_app.machine.sensors.hardware import HardwareWatch
-from watchdog_app.machine.sensors.jupyter_servers import JupyterServers
-from watchdog_app.machine.sensors.kernels import Witnesses, named
+from watchdog_app.machine.sensors.jupyter import JupyterServers
+from watchdog_app.machine.sensors.notebooks import KernelFacts, named
 from watchdog_app.machine.sensors.portable_hardware import PsutilReader
 from watchdog_app.machine.sensors.portable_process import (
     describe,
@@ -50,7 +50,7 @@ class _Known:
     def __init__(self, process: psutil.Process, now_mono_s: float) -> None:
         self.process = process
         self.info: ProcessInfo | None = None  # None: not watched
-        self.kernel: Witnesses | None = None
+        self.kernel: KernelFacts | None = None
         self.since_mono_s = now_mono_s
         self.asked_mono_s = now_mono_s
 

@@ -14,8 +14,13 @@ import psutil
 from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample
 from watchdog_app.machine.sensors.command_line import identify, is_interpreter, kept, kernel_id
-from watchdog_app.machine.sensors.kernels import ENVIRON, Witnesses, forked, gather
-from watchdog_app.machine.sensors.notebooks import absolute
+from watchdog_app.machine.sensors.notebooks import (
+    ENVIRON,
+    KernelFacts,
+    absolute,
+    forked,
+    kernel_facts,
+)
 
 _STATES = {
     psutil.STATUS_RUNNING: "R",
@@ -52,7 +57,7 @@ def optional(read: Callable[[], _T]) -> _T | None:
 
 def describe(
     process: psutil.Process, own_uid: int, own_user: str | None
-) -> tuple[ProcessInfo, Witnesses | None] | None:
+) -> tuple[ProcessInfo, KernelFacts | None] | None:
     """
     All about one process, and the witnesses of its name when it is a kernel.
 
@@ -80,7 +85,7 @@ def describe(
             return None
         cwd = optional(process.cwd) or None
         variables = _environ(process)
-        kernel = gather(
+        kernel = kernel_facts(
             program,
             argv,
             ppid,

@@ -30,7 +30,7 @@ from watchdog_app.machine.sensors.identity import (
     read_exe,
     read_owner,
 )
-from watchdog_app.machine.sensors.kernels import Witnesses
+from watchdog_app.machine.sensors.notebooks import KernelFacts
 from watchdog_app.machine.sensors.shared_pages import SharedPages
 
 _SOURCE = "processes"
@@ -222,27 +222,13 @@ class ProcessTable:
         return self._infos
 
     @property
-    def kernels(self) -> list[Witnesses]:
+    def kernels(self) -> list[KernelFacts]:
         """What is known of every kernel."""
         return [each.kernel for each in self._watched.values() if each.kernel is not None]
 
-    @property
-    def notebooks(self) -> set[str]:
-        """Paths that kernels are shown by now."""
-        kernels = (each.info for each in self._watched.values() if each.kernel is not None)
-        return {info.notebook for info in kernels if info.notebook is not None}
-
-    def rename(self, moved: Mapping[str, str]) -> None:
-        """
-        Give every kernel the name that it has now.
-
-        Args:
-            moved: notebooks that were renamed, by where they were.
-        """
+    def rename_kernels(self) -> None:
+        """Give every kernel the name that it has now."""
         for each in self._watched.values():
-            now = moved.get(each.info.notebook or "")
-            if each.kernel is not None and now is not None and not each.kernel.parent_notebooks:
-                each.kernel = replace(each.kernel, session_name=now)
             info, each.info = each.info, self._describer.renamed(each.info, each.kernel)
             self._changed |= info != each.info
 
