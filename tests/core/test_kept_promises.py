@@ -85,6 +85,33 @@ PROMISES = {
         "test_health": ["test_a_card_with_a_hostile_name_is_shown_safely"],
         "test_deaths_evidence": ["test_a_damaged_or_hostile_entry_is_told_all_the_same"],
     },
+    "what can block is read beside the loop, and nobody grows unseen meanwhile": {
+        "../machine/sensors/test_sensors_background": [
+            "test_a_real_process_that_keeps_its_lock_holds_up_nobody",
+            "test_nobody_grows_unseen_for_longer_than_two_seconds",
+        ],
+        "../machine/sensors/test_sensors_memberships": [
+            "test_a_read_that_blocks_holds_up_no_look_and_no_other_process",
+            "test_no_sample_reads_in_its_own_thread_what_can_block",
+        ],
+    },
+    "at rest nothing that matters is seen later": {
+        "test_cadence": ["test_the_interval_follows_the_room"],
+        "../machine/sensors/test_sensors_at_rest": [
+            "test_a_limit_set_by_hand_is_seen_within_five_seconds",
+            "test_a_process_moved_to_another_group_is_seen_by_the_next_sample",
+        ],
+        "../machine/sensors/test_sensors_discovery": [
+            "test_a_python_that_begins_is_watched_within_four_seconds",
+            "test_a_pid_file_of_another_kernel_is_not_believed",
+        ],
+    },
+    "blame is right for forked workers and unwatched members of a group": {
+        "../machine/sensors/test_sensors_shared_pages": ["test_real_forks_are_counted_once"],
+        "../machine/sensors/test_sensors_unwatched_members": [
+            "test_who_is_not_watched_counts_also_below_the_group"
+        ],
+    },
     "the JSON Lines of replay keep their keys and options": {
         "../replay/test_replay_play": ["test_a_line_that_is_no_sample_is_answered_by_an_error"]
     },

@@ -126,8 +126,8 @@ def test_when_a_task_began_is_told_by_the_clock_as_it_is_now(tree, set_s, moves_
     machine = tree.machine(own_uid=0)
     first = machine.sample(0.0, 1.8e9).infos
 
-    tree.write("uptime", f"{uptime_s + 40:.2f} 0.00\n")
-    then = machine.sample(40.0, 1.8e9 + 40 + set_s).infos
+    tree.write("uptime", f"{uptime_s + 70:.2f} 0.00\n")
+    then = machine.sample(70.0, 1.8e9 + 70 + set_s).infos
 
     assert first
     for key, info in first.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -120,3 +122,50 @@ def test_one_thread_serves_all_looks(tmp_path: Path):
 
     assert [{1: b"4:memory:/a\n", 2: b"4:memory:/a\n"}] * 50 == found
     assert before + 1 >= len(os.listdir("/proc/self/task"))
+
+
+# Whoever reads them may have to wait: for the kernel's cgroup_mutex, or for a lock of the process.
+BLOCKING = frozenset(("cgroup", "cmdline", "environ", "maps", "smaps_rollup"))
+READS = """
+import os, sys, threading, time
+from watchdog_app.machine.sensors.machine import PATIENCE_S, Machine
+
+proc, blocking = sys.argv[1], frozenset(sys.argv[2:])
+ours = threading.get_ident()
+waited, asked = set(), set()
+
+def opened(event, args):
+    if event == "open" and isinstance(args[0], str) and args[0].startswith(proc):
+        name = os.path.basename(args[0])
+        if name in blocking:
+            (waited if threading.get_ident() == ours else asked).add(name)
+
+machine = Machine(proc=proc, runtime_dirs=[], own_uid=os.getuid(), patience_s=PATIENCE_S)
+sys.addaudithook(opened)
+for second in range(60):
+    machine.sample(float(second), 1.8e9 + second)
+    time.sleep(0.01)
+machine.close()
+print(sorted(waited), sorted(asked))
+"""
+
+
+def test_no_sample_reads_in_its_own_thread_what_can_block(tree: Tree):
+    """Command lines, environments, maps and groups of processes, whatever they are asked for."""
+    tree.link("450/exe", "/home/user/frozen-training")  # embeds Python, as its map says
+    tree.copy(431, 500, 777)
+    for pid in (431, 500):
+        tree.write(f"{pid}/smaps_rollup", "0-f ---p [rollup]\nPrivate_Dirty: 4 kB\n")
+    head, _, rest = (tree.proc / "500/stat").read_text().rpartition(")")
+    fields = rest.split(" ")
+    fields[2] = "431"  # its parent, of which it is a fork
+    tree.write("500/stat", f"{head}){' '.join(fields)}")
+
+    done = subprocess.run(
+        [sys.executable, "-c", READS, str(tree.proc), *BLOCKING],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert f"[] {sorted(BLOCKING)}\n" == done.stdout, done.stderr

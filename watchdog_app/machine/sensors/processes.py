@@ -39,7 +39,7 @@ _YOUNG_EVERY_S = 0.5
 # What no sample shows is asked again this often: limits set by the program itself, late execs.
 _REVIEW_EVERY_S = 10.0
 # Later than that for a process that has done nothing: it has changed nothing of itself.
-_IDLE_SLACK_S = 20.0
+_IDLE_SLACK_S = 50.0
 _NEW_S = 0.03  # of a processor, for the new processes of one sample; some 50 Pythons
 # Nobody grows unseen for longer, whatever the kernel makes us wait for.
 _NAMELESS_AFTER_S = 2.0
@@ -316,10 +316,10 @@ class ProcessTable:
         """Look at a pid of which it is not known what it is; whether it is watched from now on."""
         asked_mono_s = self._asked.pop(pid, now_mono_s)
         try:
-            uid = read_owner(self._proc, pid)
             # Root may ask anyone at once; others are refused all but the owner of foreign ones.
-            ours = self._own_uid in {0, uid} and pid != self._own_pid
-            if ours and self._discovery.holds_python(pid):
+            foreign = self._own_uid != 0 and read_owner(self._proc, pid) != self._own_uid
+            if pid != self._own_pid and not foreign and self._discovery.holds_python(pid):
+                uid = read_owner(self._proc, pid)
                 stat = self._stat_of(pid)
                 description = self._described(pid, stat, uid)
                 if description is None:
