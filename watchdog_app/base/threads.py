@@ -231,6 +231,10 @@ class Background:
         value: T = answer.value
         return value
 
+    def wait(self, timeout_s: float) -> None:
+        """Wait until all that was asked is read; `ask` then gives it."""
+        self._threads.wait(timeout_s)
+
     def close(self) -> None:
         """Let the threads end that have nothing to read."""
         self._threads.close()

@@ -43,7 +43,7 @@ def test_without_a_driver_nothing_that_reads_cards_is_loaded(tmp_path: Path):
     """Nor sensors of heat, where there are none."""
     program = (
         "import sys\n"
-        "from watchdog_app.machine.sensors.hardware import HardwareWatch\n"
+        "from watchdog_app.machine.sensors.devices import HardwareWatch\n"
         "from watchdog_app.machine.gpu import Gpus\n"
         f"watch = HardwareWatch({str(tmp_path)!r}, Gpus({str(tmp_path)!r}))\n"
         "assert () == watch.read(1.0).gpus\n"

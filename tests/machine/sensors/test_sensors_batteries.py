@@ -6,7 +6,7 @@ import psutil
 import pytest
 from device_trees import DeviceTree
 
-from watchdog_app.machine.sensors.batteries import BatteryReader
+from watchdog_app.machine.sensors.power import BatteryReader
 
 BY_ENERGY = {
     "type": "Battery",

@@ -8,7 +8,7 @@ import threading
 import time
 
 from watchdog_app.core.model.machine import DiskSpace
-from watchdog_app.machine.sensors.disks import Disks
+from watchdog_app.machine.sensors.devices import Disks
 
 
 def test_room_is_what_the_file_system_says(tmp_path):

@@ -14,8 +14,8 @@ from support.waiting import until
 
 from watchdog_app.core.model.hardware import Fan, Gpu, Hardware, Throttling
 from watchdog_app.core.model.machine import Fault
-from watchdog_app.machine.sensors.hardware import HardwareWatch, HeatAndPower
-from watchdog_app.machine.sensors.portable_hardware import PsutilReader, battery, fans, temperatures
+from watchdog_app.machine.sensors.devices import HardwareWatch
+from watchdog_app.machine.sensors.portable import PsutilReader, battery, fans, temperatures
 
 # As psutil names them.
 Shwtemp = namedtuple("shwtemp", "label current high critical")
@@ -58,7 +58,6 @@ class Device:
         self.asked = []
         self.answered = 0
         self.error = None
-        self.closed = threading.Event()
 
     def present(self):
         return True
@@ -69,10 +68,7 @@ class Device:
         self.answered += 1
         if self.error is not None:
             raise self.error
-        return HeatAndPower(fans=(Fan("cpu", 1000 + len(self.asked)),))
-
-    def close(self):
-        self.closed.set()
+        return Hardware(fans=(Fan("cpu", 1000 + len(self.asked)),))
 
 
 @dataclass
@@ -204,15 +200,16 @@ def test_a_reader_that_fails_is_a_fault_until_it_works(watch_of):
     assert {} == watch.faults
 
 
-def test_closing_ends_the_thread_and_closes_everything():
+def test_closing_ends_the_thread_and_closes_the_cards():
     """Without waiting for a device that hangs."""
+    before = threads()
     device, cards = Device(), Cards(Look())
     watch = HardwareWatch(reader=device, gpu=cards, first_wait_s=20.0)
     watch.read(0.0)
 
     watch.close()
 
-    assert device.closed.wait(20.0)
+    until(lambda: threads() == before)
     assert cards.closed
 
 

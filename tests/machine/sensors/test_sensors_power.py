@@ -8,7 +8,7 @@ import pytest
 from device_trees import DeviceTree
 
 from watchdog_app.core.model.hardware import CpuPower
-from watchdog_app.machine.sensors.power import PowerReader
+from watchdog_app.machine.sensors.power import CpuPowerReader
 
 RANGE_UJ = 262_143_328_850
 LIMIT = {"constraint_0_name": "long_term", "constraint_0_power_limit_uw": 65_000_000}
@@ -23,7 +23,7 @@ def tree(tmp_path):
 @pytest.fixture
 def reader(tree):
     """A reader of it."""
-    return PowerReader(str(tree.root))
+    return CpuPowerReader(str(tree.root))
 
 
 def test_no_tree_no_power(reader):
@@ -121,7 +121,7 @@ def test_a_counter_that_only_root_may_read_leaves_the_limit(tree):
     if os.geteuid() == 0:  # root reads everything: let the file be what root cannot read either
         (folder / "energy_uj").unlink()
         (folder / "energy_uj").mkdir()
-    reader = PowerReader(str(tree.root))
+    reader = CpuPowerReader(str(tree.root))
 
     assert [CpuPower(None, 65.0)] * 2 == [reader.read(0.0), reader.read(10.0)]
 

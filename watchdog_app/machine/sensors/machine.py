@@ -21,9 +21,8 @@ from watchdog_app.core.model.machine import (
     Snapshot,
 )
 from watchdog_app.machine.gpu import Gpus
-from watchdog_app.machine.sensors.disks import Disks
+from watchdog_app.machine.sensors.devices import Disks, HardwareWatch
 from watchdog_app.machine.sensors.groups import GroupSensor, UnwatchedMembers
-from watchdog_app.machine.sensors.hardware import HardwareWatch
 from watchdog_app.machine.sensors.host import HostReader
 from watchdog_app.machine.sensors.identity import Describer
 from watchdog_app.machine.sensors.jupyter import JupyterServers

@@ -7,52 +7,66 @@ pressure, another process's limit of its address space.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any, TypeVar
 
 import psutil
 
-from watchdog_app.base.errors import Gone, SensorError, Unsupported
+from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
+from watchdog_app.base.text.plain import clean
+from watchdog_app.core.model.hardware import Battery, Fan, Hardware, Temperature
 from watchdog_app.core.model.machine import (
-    Fault,
     HostMemory,
     ProcessInfo,
     ProcessKey,
     ProcessSample,
     Snapshot,
 )
-from watchdog_app.machine.sensors.command_line import kept
-from watchdog_app.machine.sensors.disks import Disks
-from watchdog_app.machine.sensors.hardware import HardwareWatch
+from watchdog_app.machine.sensors.command_line import identify, is_interpreter, kept, kernel_id
+from watchdog_app.machine.sensors.devices import Disks, HardwareWatch
 from watchdog_app.machine.sensors.jupyter import JupyterServers
-from watchdog_app.machine.sensors.notebooks import KernelFacts, named
-from watchdog_app.machine.sensors.portable_hardware import PsutilReader
-from watchdog_app.machine.sensors.portable_process import (
-    describe,
-    optional,
-    parent_of,
-    sample,
-    translate,
+from watchdog_app.machine.sensors.notebooks import (
+    ENVIRON,
+    KernelFacts,
+    absolute,
+    forked,
+    kernel_facts,
+    named,
 )
 
 _YOUNG_S = 5.0
+_YOUNG_EVERY_S = 0.5
 _REVIEW_EVERY_S = 15.0
+_BATTERY_EVERY_S = 10.0
+_MOST_SHELLS = 64  # between a process and the watched one above it
+_PROCESSORS = ("coretemp", "k10temp", "cpu", "cpu_thermal")
+_STATES = {
+    psutil.STATUS_RUNNING: "R",
+    psutil.STATUS_SLEEPING: "S",
+    psutil.STATUS_DISK_SLEEP: "D",
+    psutil.STATUS_STOPPED: "T",
+    psutil.STATUS_TRACING_STOP: "t",
+    psutil.STATUS_ZOMBIE: "Z",
+    psutil.STATUS_DEAD: "X",
+    psutil.STATUS_IDLE: "I",
+}
+T = TypeVar("T")
 
 
+@dataclass(slots=True)
 class _Known:
     """A process that was looked at in full."""
 
-    __slots__ = ("asked_mono_s", "info", "kernel", "process", "since_mono_s")
-
-    def __init__(self, process: psutil.Process, now_mono_s: float) -> None:
-        self.process = process
-        self.info: ProcessInfo | None = None  # None: not watched
-        self.kernel: KernelFacts | None = None
-        self.since_mono_s = now_mono_s
-        self.asked_mono_s = now_mono_s
+    process: psutil.Process
+    since_mono_s: float
+    asked_mono_s: float
+    info: ProcessInfo | None = None  # None: not watched
+    kernel: KernelFacts | None = None
 
 
 class PortableMachine:
@@ -77,8 +91,9 @@ class PortableMachine:
             shm: a shared memory file system, where there is one.
             hardware: cards, heat and power; closed with this. None: heat and power by psutil.
         """
-        self._own_uid = _own_uid() if own_uid is None else own_uid
-        self._own_user = optional(psutil.Process().username)
+        our_uid = os.getuid() if hasattr(os, "getuid") else -1
+        self._own_uid = our_uid if own_uid is None else own_uid
+        self._own_user = _optional(psutil.Process().username)
         self._known: dict[int, _Known] = {}
         self._servers = JupyterServers(runtime_dirs=runtime_dirs, is_alive=psutil.pid_exists)
         self._disks = Disks()
@@ -99,15 +114,14 @@ class PortableMachine:
             [known.kernel for known in self._known.values() if known.kernel], now_mono_s
         ):
             for known in self._known.values():
-                if known.info is not None and known.kernel is not None:
-                    known.info = named(known.info, known.kernel, self._servers)
+                self._name(known)
         samples = []
         infos = {}
         for pid, known in list(self._known.items()):
             if known.info is None:
                 continue
             try:
-                found = sample(known.process, known.info.key)
+                found = _sample(known.process, known.info.key)
             except Gone:
                 del self._known[pid]
                 continue
@@ -119,17 +133,13 @@ class PortableMachine:
             self._infos = MappingProxyType(infos)
         disks = self._disks.read(now_mono_s)
         hardware = self._hardware.read(now_mono_s)
-        faults: tuple[Fault, ...] = (
-            *self._disks.faults.values(),
-            *self._hardware.faults.values(),
-        )
         return Snapshot(
             mono_s=now_mono_s,
             unix_s=now_unix_s,
             host=host,
             processes=tuple(samples),
             disks=disks,
-            faults=faults,
+            faults=(*self._disks.faults.values(), *self._hardware.faults.values()),
             infos=self._infos,
             hardware=hardware,
         )
@@ -157,8 +167,8 @@ class PortableMachine:
         try:
             process = psutil.Process(key.pid)
         except psutil.Error as error:
-            raise translate(error) from error
-        return sample(process, key)
+            raise _translate(error) from error
+        return _sample(process, key)
 
     def add_disk(self, path: str) -> None:
         """Watch the file system that holds a folder, whether the folder exists yet or not."""
@@ -202,11 +212,11 @@ class PortableMachine:
             del self._known[pid]
         for pid in sorted(pids - self._known.keys() - {0, os.getpid()}):
             with suppress(psutil.Error):
-                self._known[pid] = _Known(psutil.Process(pid), now_mono_s)
+                self._known[pid] = _Known(psutil.Process(pid), now_mono_s, now_mono_s)
                 self._examine(self._known[pid])
         for pid, known in list(self._known.items()):
             age_s = now_mono_s - known.since_mono_s
-            every_s = 0.5 if age_s < _YOUNG_S else _REVIEW_EVERY_S
+            every_s = _YOUNG_EVERY_S if age_s < _YOUNG_S else _REVIEW_EVERY_S
             if now_mono_s - known.asked_mono_s < every_s:
                 continue
             known.asked_mono_s = now_mono_s
@@ -221,29 +231,27 @@ class PortableMachine:
 
     def _examine(self, known: _Known) -> None:
         """Read a process in full; it stays unwatched when it is no Python of ours."""
-        found = describe(known.process, self._own_uid, self._own_user)
-        if found is None:
-            known.info = known.kernel = None
-            return
-        known.info, known.kernel = found
-        if known.kernel is not None:
+        found = _describe(known.process, self._own_uid, self._own_user)
+        known.info, known.kernel = found or (None, None)
+        self._name(known)
+
+    def _name(self, known: _Known) -> None:
+        """Give a kernel the name that it has now."""
+        if known.info is not None and known.kernel is not None:
             known.info = named(known.info, known.kernel, self._servers)
 
     def _placed(self, info: ProcessInfo, sample: ProcessSample) -> ProcessInfo:
         """The same with the nearest watched process above it."""
         ancestor = None
         pid = sample.ppid
-        for _ in range(64):
+        for _ in range(_MOST_SHELLS):
             above = self._known.get(pid)
             if above is None or pid == info.key.pid:
                 break
             if above.info is not None:
                 ancestor = above.info.key if above.info.uid == info.uid else None
                 break
-            between = parent_of(above.process)
-            if between is None or between == pid:
-                break
-            pid = between
+            pid = _of(pid, psutil.Process.ppid, pid)
         if ancestor == info.ancestor and sample.ppid == info.ppid:
             return info
         placed = replace(info, ancestor=ancestor, ppid=sample.ppid)
@@ -253,15 +261,11 @@ class PortableMachine:
 
 def _runs_another(process: psutil.Process, info: ProcessInfo) -> bool:
     """Whether a process has become another program by exec."""
-    if (optional(process.exe) or None) != info.exe:
+    if (_optional(process.exe) or None) != info.exe:
         return True
     # A title that was written over the command line is one argument, and no other program.
-    argv = kept(optional(process.cmdline) or ())
+    argv = kept(_optional(process.cmdline) or ())
     return len(argv) > 1 and argv != info.argv
-
-
-def _own_uid() -> int:
-    return os.getuid() if hasattr(os, "getuid") else -1
 
 
 def _shm(path: str | None) -> tuple[int | None, int | None]:
@@ -272,3 +276,241 @@ def _shm(path: str | None) -> tuple[int | None, int | None]:
                 used = (found.f_blocks - found.f_bfree) * found.f_frsize
                 return used, found.f_blocks * found.f_frsize
     return None, None
+
+
+def _translate(error: psutil.Error | OSError) -> SensorError:
+    """The same failure as an error of ours."""
+    if isinstance(error, psutil.NoSuchProcess):  # a zombie too
+        return Gone(f"process {error.pid} has ended")
+    if isinstance(error, (psutil.AccessDenied, PermissionError)):
+        return Denied("the process may not be read by this user")
+    return Unsupported(f"the process cannot be read here: {error}")
+
+
+def _optional(read: Callable[[], T]) -> T | None:
+    """What may not be read, or is not there on this system, is None."""
+    try:
+        return read()
+    except psutil.NoSuchProcess:
+        raise
+    # The last two are psutil's words for a figure that this system does not have.
+    except (psutil.Error, OSError, AttributeError, NotImplementedError):
+        return None
+
+
+def _describe(
+    process: psutil.Process, own_uid: int, own_user: str | None
+) -> tuple[ProcessInfo, KernelFacts | None] | None:
+    """
+    All about one process, and the witnesses of its name when it is a kernel.
+
+    Args:
+        process: any.
+        own_uid: whose processes are watched; 0: everybody's.
+        own_user: the same by name, where the system has no uids.
+
+    Returns:
+        None when it is not to be watched: no Python, another user's, watchdog itself, ended.
+    """
+    try:
+        # The owner first: on macOS nothing else of a foreign process may be read.
+        user = _optional(process.username)
+        uid = _uid(process, own_uid)
+        if own_uid != 0 and (uid != own_uid or user != own_user):
+            return None
+        argv = kept(_optional(process.cmdline) or ())
+        exe = _optional(process.exe) or None
+        if not is_interpreter(exe or (argv[0] if argv else "")):
+            return None
+        ppid = process.ppid()
+        program = forked(identify(argv, exe), argv, ppid, _argv_of)
+        if program.own:
+            return None
+        cwd = _optional(process.cwd) or None
+        variables = _environ(process)
+        kernel = kernel_facts(
+            program,
+            argv,
+            ppid,
+            cwd,
+            environ=lambda: variables,
+            environ_of=lambda pid: _of(pid, _environ, {}),
+            argv_of=_argv_of,
+            cwd_of=lambda pid: _of(pid, psutil.Process.cwd, None),
+        )
+        started_unix_s = process.create_time()
+        info = ProcessInfo(
+            key=ProcessKey(process.pid, int(started_unix_s * 1e6)),
+            ppid=ppid,
+            uid=uid,
+            user=user,
+            exe=exe,
+            argv=argv,
+            cwd=cwd,
+            kind=program.kind,
+            name=program.name,
+            notebook=absolute(program.notebook, cwd),
+            script=absolute(program.script, cwd),
+            kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
+            started_unix_s=started_unix_s,
+            rlimit_as_bytes=_rlimit_as(process),
+            leads_session=_leads_session(process.pid) and _optional(process.terminal) is None,
+            runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
+        )
+    except psutil.Error:
+        return None
+    return info, kernel
+
+
+def _sample(process: psutil.Process, key: ProcessKey) -> ProcessSample:
+    """
+    The process now.
+
+    Raises:
+        Gone: it has ended, is a zombie, or its pid belongs to another process.
+        Denied, Unsupported: it may not or cannot be read.
+    """
+    try:
+        if int(process.create_time() * 1e6) != key.start_time:
+            raise Gone(f"process {key.pid} has ended; its pid belongs to another one")
+        with process.oneshot():
+            status = process.status()
+            if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                raise Gone(f"process {key.pid} has ended")
+            memory, cpu = process.memory_info(), process.cpu_times()
+            ppid = process.ppid()
+    except (psutil.Error, OSError) as error:
+        raise _translate(error) from error
+    return ProcessSample(
+        key=key,
+        ppid=ppid,
+        state=_STATES.get(status, "S"),
+        rss_bytes=memory.rss,
+        shared_bytes=getattr(memory, "shared", None),
+        swap_bytes=None,  # psutil has it only through a walk of every page table
+        vsize_bytes=memory.vms,
+        cpu_s=cpu.user + cpu.system,
+    )
+
+
+def _of(pid: int, read: Callable[[psutil.Process], T], otherwise: T) -> T:
+    """What is read of another process; `otherwise` where it cannot be."""
+    with suppress(psutil.Error, OSError):
+        return read(psutil.Process(pid))
+    return otherwise
+
+
+def _argv_of(pid: int) -> Sequence[str]:
+    return _of(pid, lambda process: kept(process.cmdline()), ())
+
+
+def _uid(process: psutil.Process, own_uid: int) -> int:
+    # Windows has no uids: there the user's name decides, and every process bears our number.
+    return process.uids().effective if hasattr(process, "uids") else own_uid
+
+
+def _leads_session(pid: int) -> bool:
+    with suppress(OSError):
+        return hasattr(os, "getsid") and os.getsid(pid) == pid
+    return False
+
+
+def _environ(process: psutil.Process) -> Mapping[str, str]:
+    found = _optional(process.environ) or {}
+    return {name: found[name] for name in ENVIRON if name in found}
+
+
+def _rlimit_as(process: psutil.Process) -> int | None:
+    if not hasattr(process, "rlimit"):
+        return None
+    found = _optional(lambda: process.rlimit(psutil.RLIMIT_AS)[0])
+    return found if found is not None and 0 <= found < 1 << 63 else None
+
+
+class PsutilReader:
+    """What psutil offers on this system; a question that it does not know has no answer."""
+
+    def __init__(self) -> None:
+        self._battery: tuple[tuple[Battery, ...], bool | None] = ((), None)
+        self._battery_mono_s = float("-inf")
+
+    def present(self) -> bool:
+        """Whether psutil knows any of the questions here."""
+        return any(
+            hasattr(psutil, name)
+            for name in ("sensors_temperatures", "sensors_fans", "sensors_battery")
+        )
+
+    def read(self, now_mono_s: float) -> Hardware:
+        """What psutil knows now."""
+        if now_mono_s >= self._battery_mono_s:
+            self._battery_mono_s = now_mono_s + _BATTERY_EVERY_S
+            self._battery = battery(_psutil("sensors_battery"))
+        return Hardware(
+            temperatures=temperatures(_psutil("sensors_temperatures") or {}),
+            fans=fans(_psutil("sensors_fans") or {}),
+            batteries=self._battery[0],
+            on_mains=self._battery[1],
+        )
+
+
+def temperatures(found: dict[str, list[Any]]) -> tuple[Temperature, ...]:
+    """
+    The hottest sensor of each processor chip, of psutil's `sensors_temperatures`.
+
+    The limits of a processor ("critical") are where it begins to slow itself down.
+    """
+    result = []
+    for name, entries in found.items():
+        if name.lower() not in _PROCESSORS:
+            continue
+        known = [each for each in entries if _is_heat(each.current)]
+        if known:
+            hottest = max(known, key=lambda each: float(each.current))
+            limit = hottest.critical
+            result.append(
+                Temperature(
+                    key=clean(name),
+                    label="CPU",
+                    celsius=float(hottest.current),
+                    slowdown_c=float(limit) if _is_heat(limit) and limit >= 40 else None,
+                    is_cpu=True,
+                )
+            )
+    return tuple(result)
+
+
+def fans(found: dict[str, list[Any]]) -> tuple[Fan, ...]:
+    """The fans of psutil's `sensors_fans`."""
+    return tuple(
+        Fan(clean(each.label or f"{name} fan {index}"), int(each.current))
+        for name, entries in found.items()
+        for index, each in enumerate(entries, 1)
+        if each.current is not None and 0 <= each.current <= 30_000
+    )
+
+
+def battery(found: Any) -> tuple[tuple[Battery, ...], bool | None]:
+    """The batteries of psutil's `sensors_battery`, all as one; none where it answers None."""
+    if found is None or found.percent is None or not 0 <= found.percent <= 100:
+        return (), None
+    plugged = found.power_plugged
+    return (
+        (Battery(name="battery", percent=float(found.percent), discharging=plugged is False),),
+        plugged,
+    )
+
+
+def _is_heat(value: float | None) -> bool:
+    return value is not None and math.isfinite(value) and 0.0 < value <= 126.0
+
+
+def _psutil(question: str) -> Any:
+    """psutil's answer; None where it has no such question here, or fails at it."""
+    ask: Callable[[], Any] | None = getattr(psutil, question, None)
+    if ask is None:
+        return None
+    try:
+        return ask()
+    except Exception:  # OSError, RuntimeError and others, by system and driver
+        return None

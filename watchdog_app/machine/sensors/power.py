@@ -1,10 +1,12 @@
 """
-Power of the CPU packages from the kernel's power capping tree (Intel RAPL, AMD too).
+Power of the machine: its batteries, whether it is plugged in, and what the CPU packages draw.
 
-Since Linux 5.10 only root may read the energy counters (CVE-2020-8694). That is no
-fault: the limit can still be read, and the watts are not known.
+Since Linux 5.10 only root may read the energy counters (CVE-2020-8694). That is no fault: the limit
+can still be read, and the watts are not known.
 
-Source: kernel, Documentation/power/powercap/powercap.rst.
+Source: kernel, Documentation/ABI/testing/sysfs-class-power, Documentation/power/
+power_supply_class.rst (micro-units; each driver tells only what it knows, energy in uWh or charge
+in uAh), Documentation/power/powercap/powercap.rst (Intel RAPL, AMD too).
 """
 
 from __future__ import annotations
@@ -12,14 +14,114 @@ from __future__ import annotations
 import re
 
 from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
-from watchdog_app.core.model.hardware import CpuPower
+from watchdog_app.base.text.plain import clean
+from watchdog_app.core.model.hardware import Battery, CpuPower
 
+_JOULES_IN_UWH = 3.6e-3
+_MOST_BATTERY_W = 1000.0
+_PLUGS = frozenset(("Mains", "USB", "Wireless", "BrickID"))
 _EVERY_S = 5.0
 _DISCOVER_S = 60.0
 _LONGEST_S = 180.0  # over more than that the counter may have begun anew more than once
-_MOST_W = 2000.0  # a package
+_MOST_PACKAGE_W = 2000.0  # a package
 # A package, and not its parts (intel-rapl:0:0) nor the second way to the same (intel-rapl-mmio).
 _ZONE = re.compile(r"(?:intel|amd)-rapl:\d+")
+
+
+class BatteryReader:
+    """The supplies below one /sys; read every 10 s, since their own figures change no faster."""
+
+    EVERY_S = 10.0
+
+    def __init__(self, sys_root: str = "/sys") -> None:
+        self._base = f"{sys_root}/class/power_supply"
+        self._due_mono_s = float("-inf")
+        self._found: tuple[tuple[Battery, ...], bool | None] = ((), None)
+
+    def read(self, now_mono_s: float) -> tuple[tuple[Battery, ...], bool | None]:
+        """The batteries, and whether the machine is plugged in; None: nothing says so."""
+        if now_mono_s >= self._due_mono_s:
+            self._due_mono_s = now_mono_s + self.EVERY_S
+            self._found = self._look()
+        return self._found
+
+    def _look(self) -> tuple[tuple[Battery, ...], bool | None]:
+        online: list[bool] = []
+        stores = []
+        for name in sysfs_names(self._base):
+            path = f"{self._base}/{name}"
+            kind = sysfs_text(f"{path}/type")
+            if sysfs_text(f"{path}/scope") == "Device":
+                continue  # of a mouse, a headset or a pen
+            if kind in _PLUGS or (kind or "").startswith("USB"):
+                state = sysfs_int(f"{path}/online")
+                if state is not None:
+                    online.append(state > 0)  # 2: plugged in, and its power can be set
+            elif kind in ("Battery", "UPS") and sysfs_int(f"{path}/present") != 0:
+                stores.append((name, path))
+        plugged = any(online) if online else None
+        found = [_battery(name, path, plugged) for name, path in stores]
+        batteries = tuple(each for each in found if each is not None)
+        if plugged is None and any(each.discharging for each in batteries):
+            plugged = False
+        return batteries, plugged
+
+
+def _battery(name: str, path: str, plugged: bool | None) -> Battery | None:
+    """One battery; None where not even its level is known."""
+    left_j, full_j = _energies(path)
+    percent: float | None = sysfs_int(f"{path}/capacity")
+    if left_j is not None and full_j is not None:
+        # Firmware rounds the percent, and knows a new battery's by its design.
+        percent = 100.0 * left_j / full_j
+    if percent is None or not 0.0 <= percent <= 120.0:
+        return None
+    status = sysfs_text(f"{path}/status")
+    discharging = status == "Discharging" or (status in (None, "Unknown") and plugged is False)
+    if plugged and _rests(path):
+        discharging = False  # held at a charge threshold, or dead: either can say otherwise
+    return Battery(
+        name=clean(name, 40),
+        percent=min(100.0, percent),
+        discharging=discharging,
+        energy_j=left_j,
+        full_j=full_j,
+        power_w=_watts(path) if discharging else None,
+    )
+
+
+def _energies(path: str) -> tuple[float | None, float | None]:
+    """Joules left and when full; both or neither, so that their ratio means something."""
+    left, full = sysfs_int(f"{path}/energy_now"), sysfs_int(f"{path}/energy_full")
+    factor = _JOULES_IN_UWH
+    if left is None or not full:
+        left, full = sysfs_int(f"{path}/charge_now"), sysfs_int(f"{path}/charge_full")
+        # The design voltage does not sag under load, which would make the level jump.
+        volts = sysfs_int(f"{path}/voltage_min_design") or sysfs_int(f"{path}/voltage_now")
+        if not volts or volts < 0:
+            return None, None
+        factor = volts / 1e6 * _JOULES_IN_UWH
+    if left is None or left < 0 or not full or full < 0 or left > 1.2 * full:
+        return None, None
+    return min(left, full) * factor, full * factor
+
+
+def _rests(path: str) -> bool:
+    """Whether a battery tells that nothing flows."""
+    flows = (sysfs_int(f"{path}/power_now"), sysfs_int(f"{path}/current_now"))
+    return 0 in flows
+
+
+def _watts(path: str) -> float | None:
+    """What is drawn; None for 0, which a driver shows that does not know."""
+    power = sysfs_int(f"{path}/power_now")
+    if power is None:
+        current, volts = sysfs_int(f"{path}/current_now"), sysfs_int(f"{path}/voltage_now")
+        if current is None or volts is None:
+            return None
+        power = current * volts // 1_000_000
+    watts = abs(power) / 1e6  # some drivers count what is drawn as negative
+    return watts if 0.0 < watts <= _MOST_BATTERY_W else None
 
 
 class _Package:
@@ -49,10 +151,10 @@ class _Package:
                 return None
             used += self.range_uj
         watts = used / 1e6 / passed
-        return watts if 0.0 <= watts <= _MOST_W else None
+        return watts if 0.0 <= watts <= _MOST_PACKAGE_W else None
 
 
-class PowerReader:
+class CpuPowerReader:
     """
     The packages below one /sys, together.
 
@@ -100,5 +202,5 @@ def _sustained_limit(path: str) -> float | None:
         if name == "long_term":
             limit = sysfs_int(f"{path}/constraint_{index}_power_limit_uw")
             # Firmware without a limit sets the largest that fits the register.
-            return limit / 1e6 if limit is not None and 0 < limit <= _MOST_W * 1e6 else None
+            return limit / 1e6 if limit is not None and 0 < limit <= _MOST_PACKAGE_W * 1e6 else None
     return None

@@ -9,7 +9,7 @@ import pytest
 from device_trees import LAPTOP_CPU, DeviceTree
 
 from watchdog_app.core.model.hardware import Fan, Throttling
-from watchdog_app.machine.sensors.thermal import HeatReader
+from watchdog_app.machine.sensors.temperatures import HeatReader
 
 
 @pytest.fixture
@@ -21,9 +21,7 @@ def tree(tmp_path):
 @pytest.fixture
 def reader(tree):
     """A reader of it."""
-    found = HeatReader(str(tree.root))
-    yield found
-    found.close()
+    return HeatReader(str(tree.root))
 
 
 def heat(reader, now=0.0):
@@ -364,10 +362,7 @@ def test_this_machine_agrees_with_psutil():
     if not chips:
         pytest.skip(f"this machine has no sensor that both know (psutil: {sorted(names)})")
     reader = HeatReader()
-    try:
-        ours = {t.key.split("/")[0].split(" ")[0]: t.celsius for t in heat(reader)}
-    finally:
-        reader.close()
+    ours = {t.key.split("/")[0].split(" ")[0]: t.celsius for t in heat(reader)}
 
     for chip in chips:
         truth = [each.current for each in psutil.sensors_temperatures()[chip]]

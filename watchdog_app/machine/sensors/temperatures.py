@@ -1,5 +1,5 @@
 """
-Where heat is read: chips and zones, and what is known to happen at their limits.
+Heat of everything but NVIDIA's GPUs, fans, and how often the CPU was slowed down.
 
 What a chip calls "max" or "crit" means something else for each: on Intel and AMD
 processors "crit" is where they begin to slow themselves down, and laptops work there
@@ -16,11 +16,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
-from watchdog_app.core.model.hardware import Temperature
+from watchdog_app.core.model.hardware import Fan, Temperature, Throttling
 
+_FIND_EVERY_S = 60.0
+_SLOW_EVERY_S = 10.0  # fans and counters: the controllers that know them are slow to answer
+_FASTEST_RPM = 30_000
 _MOST_SENSORS = 32
 _MOST_COUNTERS = 64
 _INPUT = re.compile(r"(temp|fan)(\d+)_input")
@@ -66,14 +69,92 @@ _CHIPS = {
 }
 
 
-def every_s(record: Temperature) -> float:
-    """How seldom a sensor is to be asked; 0 where that does not matter."""
+@dataclass(slots=True)
+class _Sensor:
+    """One temperature, with its degrees as last read."""
+
+    record: Temperature  # without degrees
+    every_s: float
+    may_sleep: str | None  # what tells whether its device sleeps; None: it never does
+    due_mono_s: float = float("-inf")
+    last: Temperature | None = None  # None: it shows nonsense, or its device is asleep
+
+
+class HeatReader:
+    """
+    Temperatures and fans below one /sys. For one thread, which may have to wait for devices.
+
+    Temperatures are read at each call; fans and counters every 10 s; which sensors there are is
+    looked up every minute, and at once when one has vanished.
+    """
+
+    def __init__(self, sys_root: str = "/sys") -> None:
+        self._root = sys_root
+        self._sensors: dict[str, _Sensor] = {}  # by file
+        self._fan_files: list[tuple[str, str]] = []  # with labels
+        self._counter_files: list[str] = []
+        self._fans: tuple[Fan, ...] = ()
+        self._throttling: Throttling | None = None
+        self._find_mono_s = self._slow_mono_s = float("-inf")
+
+    def read(
+        self, now_mono_s: float
+    ) -> tuple[tuple[Temperature, ...], tuple[Fan, ...], Throttling | None]:
+        """What can be read now; what cannot is left out."""
+        if now_mono_s >= self._find_mono_s:
+            self._find_mono_s = now_mono_s + _FIND_EVERY_S
+            self._find()
+        for path, sensor in self._sensors.items():
+            if now_mono_s >= sensor.due_mono_s:
+                self._read_sensor(path, sensor, now_mono_s)
+        if now_mono_s >= self._slow_mono_s:
+            self._slow_mono_s = now_mono_s + _SLOW_EVERY_S
+            speeds = [(label, sysfs_int(path)) for path, label in self._fan_files]
+            self._fans = tuple(
+                Fan(label, rpm)
+                for label, rpm in speeds
+                if rpm is not None and 0 <= rpm <= _FASTEST_RPM
+            )
+            read = map(sysfs_int, self._counter_files)  # None: a CPU that was taken offline
+            counts = [count for count in read if count is not None and count >= 0]
+            self._throttling = Throttling(sum(counts)) if counts else None
+        temperatures = [each.last for each in self._sensors.values() if each.last is not None]
+        return tuple(temperatures), self._fans, self._throttling
+
+    def _read_sensor(self, path: str, sensor: _Sensor, now_mono_s: float) -> None:
+        sensor.last = None
+        if sensor.may_sleep is not None and sysfs_text(sensor.may_sleep) != "active":
+            return
+        degrees = _celsius(sysfs_int(path), _COLDEST_C, _HOTTEST_C)
+        if degrees is not None:
+            sensor.last = replace(sensor.record, celsius=degrees)
+            sensor.due_mono_s = now_mono_s + sensor.every_s
+        elif not os.path.exists(path):  # EIO and EAGAIN pass, ENODEV stays
+            self._find_mono_s = now_mono_s
+
+    def _find(self) -> None:
+        temperatures, self._fan_files = _find(self._root)
+        known = self._sensors
+        self._sensors = {
+            # Another device may have the number now.
+            path: known[path]
+            if path in known and known[path].record == record
+            else _sensor(path, record)
+            for path, record in temperatures.items()
+        }
+        self._counter_files = _counters(self._root)
+
+
+def _sensor(path: str, record: Temperature) -> _Sensor:
     name, _, _ = record.key.partition("/")
     chip = _CHIPS.get(name.split(" ")[0])
-    return 0.0 if chip is None else chip.every_s
+    # Reading a card that the system has put to sleep wakes it, on kernels before 6.13.
+    status = f"{os.path.dirname(path)}/device/power/runtime_status"
+    may_sleep = sysfs_text(status) in ("active", "suspended", "suspending", "resuming")
+    return _Sensor(record, 0.0 if chip is None else chip.every_s, status if may_sleep else None)
 
 
-def find(root: str) -> tuple[dict[str, Temperature], list[tuple[str, str]]]:
+def _find(root: str) -> tuple[dict[str, Temperature], list[tuple[str, str]]]:
     """Every temperature worth watching by its file, and every fan as (file, label)."""
     found: dict[str, Temperature] = {}
     spare: dict[str, Temperature] = {}
@@ -121,10 +202,10 @@ def _of_chip(path: str, key: str, chip: _Chip, channels: list[str]) -> dict[str,
             break
     found = {}
     for channel in chosen or channels:
-        slowdown = _limit(path, channel, chip.slowdown)
-        shutdown = _limit(path, channel, chip.shutdown)
-        if slowdown is not None and shutdown is not None and slowdown >= shutdown:
-            slowdown = None
+        limit = f"{path}/temp{channel}_"
+        slowdown = _limit(limit + chip.slowdown) if chip.slowdown else None
+        shutdown = _limit(limit + chip.shutdown) if chip.shutdown else None
+        slowdown = _below(slowdown, shutdown)
         found[f"{path}/temp{channel}_input"] = Temperature(
             key=f"{key}/{labels[channel] or f'temp{channel}'}",
             label=chip.label,
@@ -186,28 +267,27 @@ def _trips(path: str) -> tuple[float | None, float | None]:
     """Where the kernel slows down and where it powers off; None each where it does not."""
     if sysfs_text(f"{path}/mode") == "disabled":
         return None, None
-    passive: list[float] = []
-    hot: list[float] = []
-    critical: list[float] = []
+    points: dict[str | None, list[float]] = {"passive": [], "hot": [], "critical": []}
     for entry in sysfs_names(path):
         match = _TRIP.fullmatch(entry)
-        if match is None:
-            continue
-        degrees = _celsius(
-            sysfs_int(f"{path}/trip_point_{match[1]}_temp"), _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C
-        )
-        by_type = {"passive": passive, "hot": hot, "critical": critical}
-        found = by_type.get(sysfs_text(f"{path}/{entry}") or "")
-        if found is not None and degrees is not None:
-            found.append(degrees)
-    shutdown = min(critical, default=None)
+        if match is not None:
+            degrees = _limit(f"{path}/trip_point_{match[1]}_temp")
+            found = points.get(sysfs_text(f"{path}/{entry}"))
+            if found is not None and degrees is not None:
+                found.append(degrees)
+    shutdown = min(points["critical"], default=None)
     # Where two are passive, the lower one only switches the regulation on. Some firmware names 50
     # degrees, and a machine that computes is above that all day.
-    believed = [each for each in passive if each >= _LOWEST_PASSIVE_C]
-    slowdown = max(believed, default=min(hot, default=None))
-    if slowdown is not None and shutdown is not None and slowdown >= shutdown:
-        slowdown = None
-    return slowdown, shutdown
+    believed = [each for each in points["passive"] if each >= _LOWEST_PASSIVE_C]
+    slowdown = max(believed, default=min(points["hot"], default=None))
+    return _below(slowdown, shutdown), shutdown
+
+
+def _below(slowdown: float | None, shutdown: float | None) -> float | None:
+    """A slowdown that comes before the shutdown; another one is not believed."""
+    if slowdown is None or shutdown is None or slowdown < shutdown:
+        return slowdown
+    return None
 
 
 def _number_labels(found: dict[str, Temperature]) -> None:
@@ -218,17 +298,10 @@ def _number_labels(found: dict[str, Temperature]) -> None:
         if labels.count(each.label) > 1:
             index = counts.get(each.label, 0)
             counts[each.label] = index + 1
-            found[path] = Temperature(
-                each.key,
-                f"{each.label} {index}",
-                0.0,
-                each.slowdown_c,
-                each.shutdown_c,
-                each.is_cpu,
-            )
+            found[path] = replace(each, label=f"{each.label} {index}")
 
 
-def counters(root: str) -> list[str]:
+def _counters(root: str) -> list[str]:
     """Files that count, each package and each core once, however many threads show them."""
     base = f"{root}/devices/system/cpu"
     found: dict[tuple[str, int | None, int | None], str] = {}
@@ -249,17 +322,8 @@ def counters(root: str) -> list[str]:
     return sorted(found.values(), key=lambda file: "package" not in file)[:_MOST_COUNTERS]
 
 
-def _limit(path: str, channel: str, attribute: str | None) -> float | None:
-    if attribute is None:
-        return None
-    return _celsius(
-        sysfs_int(f"{path}/temp{channel}_{attribute}"), _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C
-    )
-
-
-def shown(milli: int | None) -> float | None:
-    """Degrees that a sensor shows in thousandths; None for what no working one does."""
-    return _celsius(milli, _COLDEST_C, _HOTTEST_C)
+def _limit(path: str) -> float | None:
+    return _celsius(sysfs_int(path), _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C)
 
 
 def _celsius(milli: int | None, lowest: float, highest: float) -> float | None:

@@ -1,0 +1,289 @@
+"""
+Disks, GPUs, heat and power: what may take milliseconds to answer, or may never answer.
+
+Each is asked in a thread, and a look takes what was last heard. Where there is nothing to ask there
+is no thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
+
+from watchdog_app.base.threads import Background, Question
+from watchdog_app.core.model.hardware import Hardware
+from watchdog_app.core.model.machine import DiskSpace, Fault
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.machine.gpu import Gpus
+    from watchdog_app.machine.sensors.power import BatteryReader, CpuPowerReader
+    from watchdog_app.machine.sensors.temperatures import HeatReader
+
+T = TypeVar("T")
+
+_DISK_EVERY_S = 5.0
+_HEAT_EVERY_S = 2.0
+_FIND_EVERY_S = 60.0  # sensors of heat and power where there were none
+_FIRST_WAIT_S = 0.1  # for all new ones together: a local disk answers within a thousandth of that
+_SILENT_AFTER_S = 15.0
+_SOURCE = "hardware"
+
+
+class _Device(Generic[T]):
+    """
+    One device: what it said last.
+
+    Args:
+        what: tells it apart from the others of one `Background`.
+        ask: called in a thread with the monotonic time; never returns None.
+        every_s: how often it is asked.
+    """
+
+    def __init__(self, what: str, ask: Callable[[float], T], every_s: float) -> None:
+        self._question = Question(0, what)
+        self._ask = ask
+        self._every_s = every_s
+        self._asked_mono_s: float | None = None
+        self.waiting = False
+        self.value: T | None = None  # None: not heard yet, silent or failed
+        self.problem: str | None = None
+
+    def look(self, background: Background, now_mono_s: float) -> bool:
+        """Ask if it is due and take what came; whether this is its first question."""
+        first = self._asked_mono_s is None
+        since_s = now_mono_s - (self._asked_mono_s or 0.0)
+        if not self.waiting:
+            if not first and since_s < self._every_s:
+                return False
+            self.waiting, self._asked_mono_s, since_s = True, now_mono_s, 0.0
+        try:
+            value = background.ask(self._question, lambda: self._ask(now_mono_s))
+        except Exception as error:  # a driver that shows what was not foreseen
+            self.waiting, self.value = False, None
+            self.problem = (isinstance(error, OSError) and error.strerror) or repr(error)
+        else:
+            if value is not None:
+                self.waiting, self.value, self.problem = False, value, None
+            elif since_s >= _SILENT_AFTER_S:
+                self.value, self.problem = None, "it does not answer"
+        return first
+
+
+def _background() -> Background:
+    return Background(patience_s=0.0, linger_s=None)
+
+
+class Disks:
+    """
+    Room on the file systems that hold folders of rescues.
+
+    Args:
+        ask: reads the room for a folder; raises OSError.
+    """
+
+    def __init__(self, ask: Callable[[str], DiskSpace] | None = None) -> None:
+        self._ask = ask or space
+        self._disks: dict[str, _Device[DiskSpace]] = {}
+        self._background = _background()
+
+    @property
+    def faults(self) -> dict[str, Fault]:
+        """Folders that cannot be read, by path."""
+        return {
+            path: Fault(
+                f"disk {path}",
+                f"The room left for rescues in {path} is not watched: {disk.problem}.",
+                "Give watchdog the right to enter that folder, see that its disk is there, or "
+                "choose another folder.",
+            )
+            for path, disk in self._disks.items()
+            if disk.problem is not None
+        }
+
+    def add(self, path: str) -> None:
+        """Watch the file system of a folder, whether the folder exists yet or not."""
+        if path not in self._disks:
+            self._disks[path] = _Device(path, lambda _: self._ask(path), _DISK_EVERY_S)
+
+    def remove(self, path: str) -> None:
+        """Watch it no longer; nothing happens when it is not watched."""
+        self._disks.pop(path, None)
+
+    def read(self, now_mono_s: float) -> tuple[DiskSpace, ...]:
+        """
+        Room as last heard, some seconds ago at most, in the order of adding.
+
+        A folder that cannot be read or does not answer is a fault instead.
+        """
+        devices = self._disks.values()
+        new = [device for device in devices if device.look(self._background, now_mono_s)]
+        if new:
+            self._background.wait(_FIRST_WAIT_S)
+            for device in new:
+                device.look(self._background, now_mono_s)
+        return tuple(device.value for device in devices if device.value is not None)
+
+    def close(self) -> None:
+        """End the threads; a disk may never answer, so nobody waits for them."""
+        self._background.close()
+
+
+def space(path: str) -> DiskSpace:
+    """
+    Room on the file system that holds a folder. Blocks for as long as its disk does.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    # A folder that the agent has not made yet will stand where its nearest parent stands.
+    place = path
+    while not os.path.exists(place) and place != os.path.dirname(place):
+        place = os.path.dirname(place)
+    if hasattr(os, "statvfs"):
+        found = os.statvfs(place)
+        # bavail leaves out what is kept for root.
+        return DiskSpace(path, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+    import shutil  # Windows; elsewhere it would only cost the daemon 2 MB of compressors
+
+    usage = shutil.disk_usage(place)
+    return DiskSpace(path, usage.free, usage.total)
+
+
+class HeatAndPowerReader(Protocol):
+    """How heat and power are read here."""
+
+    def present(self) -> bool:
+        """Whether there may be anything to read; cheap, and asks no device."""
+
+    def read(self, now_mono_s: float) -> Hardware:
+        """What can be read now, without GPUs. May have to wait for a device."""
+
+
+class SysReader:
+    """The trees of Linux. Temperatures at each call; what changes more slowly more rarely."""
+
+    _TREES = (
+        "class/hwmon",
+        "class/thermal",
+        "class/power_supply",
+        "class/powercap",
+        "devices/system/cpu/cpu0/thermal_throttle",
+    )
+
+    def __init__(self, sys_root: str = "/sys") -> None:
+        self._root = sys_root
+        self._readers: tuple[HeatReader, BatteryReader, CpuPowerReader] | None = None
+
+    def present(self) -> bool:
+        """Whether one of the trees has anything in it; what reads them is loaded then."""
+        if self._readers is None and any(map(self._has_sensors, self._TREES)):
+            # 0.3 MB that a machine without such sensors does without: most virtual ones.
+            from watchdog_app.machine.sensors.power import BatteryReader, CpuPowerReader
+            from watchdog_app.machine.sensors.temperatures import HeatReader
+
+            root = self._root
+            self._readers = HeatReader(root), BatteryReader(root), CpuPowerReader(root)
+        return self._readers is not None
+
+    def _has_sensors(self, tree: str) -> bool:
+        try:
+            names = os.listdir(f"{self._root}/{tree}")
+        except OSError:
+            return False
+        return any(not name.startswith("cooling_device") for name in names)
+
+    def read(self, now_mono_s: float) -> Hardware:
+        """What can be read now; what cannot is left out."""
+        if self._readers is None:
+            return Hardware()
+        heat, battery, cpu_power = self._readers
+        temperatures, fans, throttling = heat.read(now_mono_s)
+        batteries, on_mains = battery.read(now_mono_s)
+        return Hardware(
+            temperatures=temperatures,
+            fans=fans,
+            batteries=batteries,
+            on_mains=on_mains,
+            cpu_power=cpu_power.read(now_mono_s),
+            cpu_throttling=throttling,
+        )
+
+
+class HardwareWatch:
+    """
+    GPUs, heat and power. Not for several threads at once.
+
+    `faults` are those in force, by source. What a machine does not have, or this user may not
+    read, is no fault.
+
+    Args:
+        sys_root: what stands for /sys.
+        gpu: where the GPUs are read; closed with this. None: they are not.
+        reader: how heat and power are read. None: by the trees of Linux.
+        first_wait_s: how long the first look may wait for the first answer.
+    """
+
+    def __init__(
+        self,
+        sys_root: str = "/sys",
+        gpu: Gpus | None = None,
+        reader: HeatAndPowerReader | None = None,
+        first_wait_s: float = _FIRST_WAIT_S,
+    ) -> None:
+        self._reader = SysReader(sys_root) if reader is None else reader
+        self._gpu = gpu
+        self._first_wait_s = first_wait_s
+        self._background = _background()
+        self._device: _Device[Hardware] | None = None
+        self._find_mono_s = float("-inf")
+        self.faults: dict[str, Fault] = {}
+        # Somebody waits for figures of the GPUs: they are read each second, whoever is on them.
+        self.cards_busy = False
+
+    def read(self, now_mono_s: float) -> Hardware:
+        """Everything as last heard; takes microseconds, whatever the devices do."""
+        self.faults = {}
+        found = self._heat_and_power(now_mono_s) or _NOTHING
+        if self._gpu is None:
+            return found
+        look = self._gpu.read(now_mono_s, self.cards_busy)
+        self.faults.update((fault.source, fault) for fault in look.faults)
+        return replace(
+            found,
+            gpus=look.gpus,
+            gpus_mono_s=look.read_mono_s,
+            driver_version=look.driver_version,
+        )
+
+    def close(self) -> None:
+        """End the threads; nobody waits for them, since a device may never answer."""
+        self._background.close()
+        if self._gpu is not None:
+            self._gpu.close()
+
+    def _heat_and_power(self, now_mono_s: float) -> Hardware | None:
+        device = self._device
+        if device is None:
+            if now_mono_s < self._find_mono_s:
+                return None
+            self._find_mono_s = now_mono_s + _FIND_EVERY_S
+            if not self._reader.present():
+                return None
+            device = self._device = _Device("heat", self._reader.read, _HEAT_EVERY_S)
+        if device.look(self._background, now_mono_s):
+            self._background.wait(self._first_wait_s)
+            device.look(self._background, now_mono_s)
+        if device.problem is not None:
+            self.faults[_SOURCE] = Fault(
+                _SOURCE,
+                f"Heat and power are not watched: {device.problem}. Memory still is.",
+                "It is tried again all the time. See the kernel's log for the device: "
+                "dmesg --level=err,warn",
+            )
+        return device.value
+
+
+_NOTHING = Hardware()
