@@ -9,7 +9,7 @@ def show_world(world: dict[str, object]) -> None:
     nohang = tools.get("nohang", {}).get("cpu_ms_per_min")
     print(
         f"\n{world['processes']} processes, {world['python']} of them Python; the daemon took "
-        f"{world['full_looks_per_min']:.1f} full looks a minute; {world['living_at_the_end']} "
+        f"{world['samples_per_min']:.1f} samples a minute; {world['living_at_the_end']} "
         f"lived at the end, {world['zombies']} had ended and were still listed\n"
     )
     if world["crowd_ended"]:

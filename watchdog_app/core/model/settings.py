@@ -190,7 +190,7 @@ class WatchSettings:
     """`[watch]`: how often and how far ahead the machine is looked at."""
 
     interval_s: float = _setting(
-        1.0, _duration(0.1, 60), "time between two readings of the machine at rest"
+        1.0, _duration(0.1, 60), "time between two readings; up to 2 s where nothing moves or works"
     )
     fast_interval_s: float = _setting(
         0.1,
