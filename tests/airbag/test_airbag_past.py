@@ -32,6 +32,7 @@ from watchdog_app.core.model.machine import (
     TaskKind,
 )
 from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.model.status import Guard
 from watchdog_app.core.model.tasks import group as tasks_of
 from watchdog_app.daemon import guard_exits
@@ -62,16 +63,16 @@ def test_what_the_airbag_ended_is_told_exactly_and_not_as_a_kill(places):
     past.keep(a_bag(stage="ending", because="that is what --at-limit end asks for"))
     bag = guard_exits.of(KEY, None)
 
-    causes = [diagnose(ExitFacts(wait_status=status, airbag=bag)) for status in (15, 9, 256, None)]
+    causes = [diagnose(ExitFacts(wait_status=status, guard=bag)) for status in (15, 9, 256, None)]
 
-    assert {CauseKind.AIRBAG} == {each.kind for each in causes}
+    assert {CauseKind.GUARD} == {each.kind for each in causes}
     assert {Certainty.EXACT} == {each.certainty for each in causes}
     assert (
         "ended by its airbag at its memory limit of 800 MiB: that is what --at-limit end asks for"
         == causes[0].text
     )
     assert not should_notify(causes[0], None)
-    facts = ExitFacts(wait_status=15, airbag=bag)
+    facts = ExitFacts(wait_status=15, guard=bag)
     assert journal_level(facts, causes[0], seen=True, kernel=False, age_s=1, cared_for=False)
 
 
@@ -81,15 +82,15 @@ def test_an_end_by_another_cause_in_an_airbag_keeps_its_cause(places):
     bag = guard_exits.of(KEY, None)
     words = LastError(error="MemoryError", frames=("fit.py:3 in load",))
 
-    crash = diagnose(ExitFacts(wait_status=11, airbag=bag))
-    refused = diagnose(ExitFacts(wait_status=256, words=words, airbag=bag))
+    crash = diagnose(ExitFacts(wait_status=11, guard=bag))
+    refused = diagnose(ExitFacts(wait_status=256, words=words, guard=bag))
     without = diagnose(ExitFacts(wait_status=256, words=words))
 
     assert CauseKind.SIGNAL is crash.kind
     assert CauseKind.PROGRAM_MEMORY is refused.kind
     assert "its airbag refuses what does not fit into its limit of 800 MiB" in refused.text
     assert "airbag" not in without.text
-    assert any("a limit of 800 MiB" in each.text for each in evidence_of(ExitFacts(airbag=bag)))
+    assert any("a limit of 800 MiB" in each.text for each in evidence_of(ExitFacts(guard=bag)))
 
 
 @pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
@@ -99,7 +100,7 @@ def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refu
     bag.note(time.time() - 1, "refusing", "text")
     past.keep(bag)
 
-    cause = diagnose(ExitFacts(wait_status=status, airbag=guard_exits.of(KEY, None)))
+    cause = diagnose(ExitFacts(wait_status=status, guard=guard_exits.of(KEY, None)))
 
     assert refused is (cause.kind is CauseKind.PROGRAM_MEMORY)
     assert refused is ("its airbag refused it further memory" in cause.text)
@@ -185,11 +186,11 @@ def test_nobody_is_warned_of_a_limit_that_the_airbag_has_met_and_told_of(
     bag.write()
     bags = Guards(lambda: (), lambda _: None, Log())
     decision = SimpleNamespace(
-        resource=SimpleNamespace(subject=str(group)), evidence={"topic": topic}
+        resource=ResourceKey(ResourceKind.GUARD, str(group)), evidence={"topic": topic}
     )
 
     assert too_late is (bags.settled(decision) is not None)
-    decision.resource.subject = "/sys/fs/cgroup/another"
+    decision.resource = ResourceKey(ResourceKind.CGROUP, "/sys/fs/cgroup/another")
     assert bags.settled(decision) is None
 
 

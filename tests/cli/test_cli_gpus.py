@@ -282,7 +282,7 @@ def test_a_card_that_has_an_incident_is_not_told_of_twice():
 
 def test_a_note_is_no_warning():
     """A card at its power limit: good to know, exit code 0."""
-    note = fault(ceiling="throttling", stage="watch", peak="watch", culprits=[],
+    note = fault(ceiling="throttling", stage="watch", peak="watch", contributors=[],
                  why="it has worked at its power limit", advice=["That is normal."])  # fmt: skip
     found = "\n".join(lines(level="watch", gpus=[gpu(1)], incidents=[note]))
 

@@ -29,7 +29,7 @@ def shortage(*members, kind=ResourceKind.CGROUP, swapped=0.0, agent=True):
     task = SimpleNamespace(
         members=members, rss_bytes=sum(each.rss_bytes for each in members), kind="script"
     )
-    culprits = (SimpleNamespace(task=KEY),)
+    contributors = (SimpleNamespace(task=KEY),)
     return SimpleNamespace(
         reading=SimpleNamespace(
             key=SimpleNamespace(kind=kind, subject=""),
@@ -41,7 +41,7 @@ def shortage(*members, kind=ResourceKind.CGROUP, swapped=0.0, agent=True):
         ),
         slope_per_s=0.0,
         regime=Regime.LINEAR,
-        attribution=SimpleNamespace(culprits=culprits, mostly_unwatched=False),
+        attribution=SimpleNamespace(contributors=contributors, mostly_unwatched=False),
         tasks={KEY: task},
         agents={KEY: ()} if agent else {},
         spec=SPECS[kind],
@@ -116,7 +116,7 @@ def test_a_group_that_is_full_and_that_nobody_is_known_to_have_filled_is_not_sai
     """It was full when it was first seen: no loop is blamed for it, and no training missed."""
     given = shortage(member(3.0), agent=False)
     given.regime = regime
-    given.attribution.culprits = ()
+    given.attribution.contributors = ()
 
     said = told(given)
 
@@ -140,11 +140,11 @@ def test_a_buffer_that_fills_is_the_growth():
 def test_at_the_limit_of_an_airbag_the_words_to_type_come_first(agent):
     """It was started with watchdog exec, and its limit was set nowhere else."""
     given = shortage(member(3.0), agent=agent)
-    given.reading.key.subject = "/sys/fs/cgroup/memory/watchdog-bag-4711-99"
+    given.reading.key.kind = ResourceKind.GUARD
     given.reading.used = 3.9 * GIB
     key = ProcessKey(4711, 1)
     given.tasks, given.agents = {key: given.tasks[KEY]}, {key: ()} if agent else {}
-    given.attribution.culprits[0].task = key
+    given.attribution.contributors[0].task = key
 
     said = told(given)
 

@@ -192,12 +192,12 @@ def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
 
 
 @pytest.mark.parametrize("name", [name_of(4711, 99), "watchdog-bag-4711-99.scope"])
-def test_airbags_are_told_apart_by_the_program_that_was_started_in_them(name):
+def test_guards_are_told_apart_by_the_program_that_was_started_in_them(name):
     """Two at once would else be two rows of the same words. Nobody is killed there."""
     found = look(host(), [process(4711, group_path=name)], [cgroup(name, 3.0, 4.0)])
-    (limit,) = of_kind(found, ResourceKind.CGROUP)
+    (limit,) = of_kind(found, ResourceKind.GUARD)
 
-    assert "airbag limit of pid 4711" == limit.label
+    assert "guard limit of pid 4711" == limit.label
     assert not limit.fatal
 
 

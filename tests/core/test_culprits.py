@@ -43,14 +43,16 @@ def newcomer(grows, starts, *, until, seen_before=True):
         (old.key, new.key),
     )  # fmt: skip
     tasks = [Machine()._task(program) for program in (old, new)]
-    return attribute(reading, 100 * MB, resource, tasks, growths, strangers=History())
+    return attribute(reading, 100 * MB, resource, tasks, growths, unwatched=History())
 
 
 def test_a_task_that_has_just_started_counts_with_all_its_memory():
     """Nobody else has taken what it held when it was first seen."""
     found = newcomer(lambda t: (600 + 100 * t) * MB, 20.0, until=22.0)
 
-    assert [("new.py", pytest.approx(1.0))] == [(each.name, each.share) for each in found.culprits]
+    assert [("new.py", pytest.approx(1.0))] == [
+        (each.name, each.share) for each in found.contributors
+    ]
     assert (0.0, 0.0) == (found.others, found.unaccounted)
 
 
@@ -71,7 +73,7 @@ def test_a_task_that_is_new_to_us_alone_is_not_blamed_for_what_it_held_before():
 
     found = attribute(reading, 10 * MB, resource, tasks, growths)
 
-    assert ["leak.py"] == [each.name for each in found.culprits]
+    assert ["leak.py"] == [each.name for each in found.contributors]
 
 
 def test_what_was_there_at_the_first_look_is_not_new():
@@ -79,23 +81,23 @@ def test_what_was_there_at_the_first_look_is_not_new():
     found = newcomer(lambda t: (600 + 100 * t) * MB, 20.0, until=22.0, seen_before=False)
 
     assert [("new.py", pytest.approx(100 * MB))] == [
-        (each.name, each.slope_bytes_per_s) for each in found.culprits
+        (each.name, each.slope_bytes_per_s) for each in found.contributors
     ]
 
 
 def test_a_task_that_was_seen_before_the_window_counts_with_its_growth_alone():
     found = newcomer(lambda t: (600 + 100 * t) * MB, 20.0, until=40.0)
 
-    assert [pytest.approx(100 * MB)] == [each.slope_bytes_per_s for each in found.culprits]
+    assert [pytest.approx(100 * MB)] == [each.slope_bytes_per_s for each in found.contributors]
 
 
 def test_the_largest_task_is_no_culprit_when_it_does_not_grow():
     """Size is no guilt."""
     found = attributed([("big", flat(3000)), ("leak", leak(10))])
 
-    assert ["leak"] == [each.name for each in found.culprits]
-    assert found.culprits[0].share == pytest.approx(1.0)
-    assert found.culprits[0].slope_bytes_per_s == pytest.approx(10 * MB)
+    assert ["leak"] == [each.name for each in found.contributors]
+    assert found.contributors[0].share == pytest.approx(1.0)
+    assert found.contributors[0].slope_bytes_per_s == pytest.approx(10 * MB)
     assert 0.0 == pytest.approx(found.others)
 
 
@@ -104,7 +106,7 @@ def test_two_that_leak_share_the_guilt_by_their_speed():
     found = attributed([("slow", leak(3)), ("fast", leak(9))])
 
     assert [("fast", 0.75), ("slow", 0.25)] == [
-        (each.name, pytest.approx(each.share)) for each in found.culprits
+        (each.name, pytest.approx(each.share)) for each in found.contributors
     ]
     assert ["fast"] == [each.name for each in found.actionable]
     even = attributed([("a", leak(9)), ("b", leak(8))])
@@ -119,7 +121,7 @@ def test_a_warm_up_that_ended_is_not_blamed_for_the_leak_of_now():
 
     found = attributed([("warm", warm), ("leak", leak(10))], slope=10 * MB)
 
-    assert ["leak"] == [each.name for each in found.culprits]
+    assert ["leak"] == [each.name for each in found.contributors]
 
 
 def test_a_leak_in_steps_is_found_between_its_steps():
@@ -135,10 +137,10 @@ def test_a_leak_in_steps_is_found_between_its_steps():
 
 
 def test_growth_that_no_task_explains_is_foreign():
-    """Another program eats: no culprit, and it is said."""
+    """Another program eats: no contributor, and it is said."""
     found = attributed([("a", flat(500))], ResourceKind.RAM, others=lambda t: 50 * t * MB)
 
-    assert () == found.culprits
+    assert () == found.contributors
     assert found.mostly_unwatched
     assert found.others == pytest.approx(1.0)
 
@@ -148,7 +150,7 @@ def test_trembling_is_no_growth():
     found = attributed([("a", lambda t: (500 + (t % 2)) * MB)])
 
     assert found.window_s is None
-    assert () == found.culprits
+    assert () == found.contributors
 
 
 def test_the_only_owner_of_a_ceiling_is_its_culprit():
@@ -160,7 +162,7 @@ def test_the_only_owner_of_a_ceiling_is_its_culprit():
         others=lambda t: 5 * t * MB,
     )
 
-    assert [("a", 1.0)] == [(each.name, each.share) for each in found.culprits]
+    assert [("a", 1.0)] == [(each.name, each.share) for each in found.contributors]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_the_only_owner_of_a_ceiling_is_its_culprit():
 )
 def test_memory_says_nothing_about_who_fills_other_things(kind):
     """No guess is better than a wrong one."""
-    assert () == attributed([("leak", leak(10))], kind).culprits
+    assert () == attributed([("leak", leak(10))], kind).contributors
 
 
 def test_a_history_answers_for_the_time_that_it_knows():

@@ -43,8 +43,8 @@ class Listing(CardWorld):
         result = super().tick()
         for incident in result.incidents:
             if incident.resource.kind is ResourceKind.GPU_MEMORY:
-                self.blamed.append(tuple(each.name for each in incident.culprits))
-                self.rates += [each.slope_bytes_per_s / MIB for each in incident.culprits]
+                self.blamed.append(tuple(each.name for each in incident.contributors))
+                self.rates += [each.slope_bytes_per_s / MIB for each in incident.contributors]
         return result
 
 

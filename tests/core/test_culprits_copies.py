@@ -38,8 +38,8 @@ SHARED_MIB = 200.0  # with the workers, when that was last measured: 3 x 134 les
 KEY = ResourceKey(ResourceKind.CGROUP, "/sys/fs/cgroup/memory/small")
 
 
-def recorded(strangers, shared_mib=SHARED_MIB):
-    """Attribution at the end of the recording; `strangers` are MiB by the time, or None."""
+def recorded(unwatched, shared_mib=SHARED_MIB):
+    """Attribution at the end of the recording; `unwatched` are MiB by the time, or None."""
     program = Program(10, "train.py", flat(1))
     whole = Machine(program)._task(program)
     workers = tuple(
@@ -50,14 +50,14 @@ def recorded(strangers, shared_mib=SHARED_MIB):
     )
     task = replace(whole, members=(*whole.members, *workers))
     resource, held = History(), History()
-    others = None if strangers is None else History()
+    others = None if unwatched is None else History()
     for at, used, *sizes in RECORDED:
         resource.add(at, used * MIB)
         held.add(at, (sum(sizes) - shared_mib) * MIB)
         if others is not None:
-            others.add(at, strangers(at) * MIB)
+            others.add(at, unwatched(at) * MIB)
     reading = Reading(KEY, "the group", 636.1 * MIB, 687 * MIB, True, (task.key,))
-    return attribute(reading, 20 * MIB, resource, (task,), {task.key: held}, strangers=others)
+    return attribute(reading, 20 * MIB, resource, (task,), {task.key: held}, unwatched=others)
 
 
 def test_what_workers_stop_sharing_is_growth_of_their_task():
@@ -65,7 +65,7 @@ def test_what_workers_stop_sharing_is_growth_of_their_task():
     found = recorded(lambda _: 1.2)
 
     assert ["train.py"] == [each.name for each in found.actionable]
-    assert found.culprits[0].share == pytest.approx(1.0, abs=0.02)
+    assert found.contributors[0].share == pytest.approx(1.0, abs=0.02)
     assert not found.mostly_unwatched
 
 
@@ -85,7 +85,7 @@ def test_a_program_in_the_group_that_grows_so_is_blamed_and_no_worker():
 
     assert found.mostly_unwatched
     assert not found.mostly_unaccounted
-    assert found.culprits[0].share < 0.5
+    assert found.contributors[0].share < 0.5
 
 
 def test_a_program_in_the_group_that_stays_as_it_is_is_not_blamed():
@@ -112,9 +112,9 @@ def test_a_task_of_which_nothing_is_known_gets_nothing():
         others.add(at, 0.0)
     reading = Reading(KEY, "the group", 636.1 * MIB, 687 * MIB, True, ())
 
-    found = attribute(reading, 20 * MIB, resource, (), {}, strangers=others)
+    found = attribute(reading, 20 * MIB, resource, (), {}, unwatched=others)
 
-    assert () == found.culprits
+    assert () == found.contributors
     assert 1.0 == found.unaccounted
 
 

@@ -67,9 +67,9 @@ def test_what_ends_while_its_airbag_holds_it_was_not_killed_for_memory(status, w
     full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
     bag = GuardEnd(300 << 20, "400M", held=HELD)
 
-    cause = diagnose(facts(status, airbag=bag, **full))
+    cause = diagnose(facts(status, guard=bag, **full))
 
-    assert (CauseKind.AIRBAG, Certainty.EXACT) == (cause.kind, cause.certainty)
+    assert (CauseKind.GUARD, Certainty.EXACT) == (cause.kind, cause.certainty)
     assert words in cause.text
     assert "killed by the kernel" not in cause.text
 
@@ -79,7 +79,7 @@ def test_a_full_airbag_alone_points_to_nothing():
     full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
 
     assert CauseKind.GROUP_LIMIT is diagnose(facts(None, **full)).kind
-    assert CauseKind.UNKNOWN is diagnose(facts(None, airbag=GuardEnd(300 << 20, ""), **full)).kind
+    assert CauseKind.UNKNOWN is diagnose(facts(None, guard=GuardEnd(300 << 20, ""), **full)).kind
 
 
 @pytest.mark.parametrize(

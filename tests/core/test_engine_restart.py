@@ -39,7 +39,7 @@ def test_a_pause_is_known_after_a_restart_and_ends_when_there_is_room():
     after.groups["g"] = 8000 * MB
     after.run(30)
 
-    assert "train.ipynb" == incident.culprits[0].name
+    assert "train.ipynb" == incident.contributors[0].name
     assert not after.programs[0].stopped
 
 

@@ -201,7 +201,7 @@ def test_a_bystander_that_the_kernel_could_choose_is_saved_and_never_paused():
 
 
 def test_a_finished_warm_up_is_not_blamed_for_a_later_leak():
-    """Who grew little recently is no culprit, whatever it grew before."""
+    """Who grew little recently is no contributor, whatever it grew before."""
     warm = bystander(save_s=None)
     warm.grows = lambda t: (200 + 900 * min(1.0, t / 10)) * MB
     machine = leaking(

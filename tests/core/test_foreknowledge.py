@@ -219,7 +219,7 @@ class Several(Told):
 
     def readings(self) -> list[Reading]:
         return [
-            replace(each, strangers=self.held_by_strangers)
+            replace(each, unwatched=self.held_by_strangers)
             if each.key.kind is ResourceKind.CGROUP
             else each
             for each in super().readings()

@@ -109,7 +109,7 @@ def test_a_lost_card_names_the_notebook_that_was_on_it_and_the_cure():
         assert words in notice.body
     assert "left.ipynb" not in notice.body
     assert ["notify:gpu_lost"] == world.kinds()
-    assert ["right.ipynb"] == [each.name for each in incident(world).culprits]
+    assert ["right.ipynb"] == [each.name for each in incident(world).contributors]
     assert (ResourceKind.GPU_HEALTH, "GPU-1") == (
         incident(world).resource.kind,
         incident(world).resource.subject,
@@ -266,7 +266,7 @@ def test_only_the_program_that_the_driver_names_is_hit():
     world.set(0, xids=(XidEvent(13, WALL_S + world.now, pid=202),))
     world.run(3)
 
-    assert ["right.ipynb"] == [each.name for each in incident(world).culprits]
+    assert ["right.ipynb"] == [each.name for each in incident(world).contributors]
 
 
 def test_an_old_xid_is_not_told_again_by_a_new_daemon():
@@ -544,7 +544,7 @@ def test_another_daemon_does_not_tell_again_what_was_told():
     after.run(10)
 
     assert [] == after.notices
-    assert ["right.ipynb"] == [each.name for each in incident(after).culprits]
+    assert ["right.ipynb"] == [each.name for each in incident(after).contributors]
 
 
 def test_a_lost_card_that_cannot_say_who_it_is_is_the_one_that_was_lost_before():
@@ -561,7 +561,7 @@ def test_a_lost_card_that_cannot_say_who_it_is_is_the_one_that_was_lost_before()
 
     assert [] == after.notices
     assert [] == after.closed
-    assert ["right.ipynb"] == [each.name for each in incident(after).culprits]
+    assert ["right.ipynb"] == [each.name for each in incident(after).contributors]
     assert "GPU 1 (NVIDIA RTX 4090)" == incident(after).label
 
 
@@ -608,7 +608,7 @@ def test_whose_fault_it_was_may_be_learned_later():
     world.set(0, xids=(replace(event, pid=200, text="Graphics Exception"),))
     world.run(2)
 
-    assert ["right.ipynb"] == [each.name for each in incident(world).culprits]
+    assert ["right.ipynb"] == [each.name for each in incident(world).contributors]
 
 
 def test_a_fault_is_explained_without_a_word_of_growth():

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from watchdog_app.base import codec
-from watchdog_app.core.model.decisions import Attribution, Culprit, Stage
+from watchdog_app.core.model.decisions import Attribution, Contributor, Stage
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.policy.incidents import LastReport, OpenIncident, PausedTask
@@ -82,13 +82,13 @@ def test_an_incident_is_not_over_while_it_holds_a_task():
 
 def test_an_incident_survives_the_way_to_disk_and_back():
     """Everything but what is in the air: requests end with the daemon."""
-    culprit = Culprit(KEY, "train.ipynb", 1e6, 0.9)
+    contributor = Contributor(KEY, "train.ipynb", 1e6, 0.9)
     state = incident(
         stage=Stage.HOLD,
         peak=Stage.HOLD,
         why="rising",
         advice=("one", "two"),
-        attribution=Attribution((culprit,), 0.1, 5.0),
+        attribution=Attribution((contributor,), 0.1, 5.0),
         pace_per_s=3.0,
         last_report=LastReport(120.0, Stage.RESCUE, 9.0),
         paused={KEY: PausedTask(130.0, 5.0, 2.0)},

@@ -204,10 +204,10 @@ def test_a_batch_that_is_too_large_is_told_with_one_that_fits(
 @pytest.mark.parametrize(("slope_per_s", "told"), [(50e6, True), (0.0, False)])
 def test_who_was_seen_growing_too_shortly_to_say_how_is_told_of_a_loop(slope_per_s, told):
     """A fast leak ends in some readings; without anybody who grew nothing is claimed."""
-    culprit = SimpleNamespace(slope_bytes_per_s=slope_per_s)
+    contributor = SimpleNamespace(slope_bytes_per_s=slope_per_s)
     about = SimpleNamespace(
         regime=Regime.UNKNOWN,
-        attribution=SimpleNamespace(culprits=(culprit,)),
+        attribution=SimpleNamespace(contributors=(contributor,)),
     )
 
     assert told == any("keep float(loss)" in each for each in advice._by_regime(about))

@@ -9,7 +9,7 @@ from watchdog_app.core.explain.overview import Card, overview
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Assessment,
-    Culprit,
+    Contributor,
     Forecast,
     Incident,
     Regime,
@@ -24,7 +24,7 @@ GIB = 1 << 30
 TRAIN = task(1, "train.ipynb")
 OTHER = task(2, "plots.py")
 RAM = ResourceKey(ResourceKind.RAM)
-GROUP = ResourceKey(ResourceKind.CGROUP, "/sys/fs/cgroup/bag")
+GUARD = ResourceKey(ResourceKind.GUARD, "/sys/fs/cgroup/bag")
 CARD_MEMORY = ResourceKey(ResourceKind.GPU_MEMORY, "GPU-0")
 HEAT = ResourceKey(ResourceKind.TEMPERATURE, "GPU-0")
 
@@ -51,10 +51,10 @@ class World:
         return self
 
     def incident(self, key, label, stage=Stage.RESCUE, *, why="rising", who=(TRAIN,), level=None):
-        culprits = tuple(Culprit(each.key, each.name, 1.0, 1.0) for each in who)
+        contributors = tuple(Contributor(each.key, each.name, 1.0, 1.0) for each in who)
         level = Level.of_stage(stage.name.lower()) if level is None else level
         self.given["incidents"].append(
-            Incident("i", key, label, stage, stage, 0.0, None, culprits, why, level=level)
+            Incident("i", key, label, stage, stage, 0.0, None, contributors, why, level=level)
         )
         return self
 
@@ -69,8 +69,8 @@ class World:
 
 
 def held_at_its_limit(world: World) -> World:
-    world.resource(GROUP, "airbag limit of pid 7", GIB, GIB, Stage.HOLD)
-    world.incident(GROUP, "airbag limit of pid 7", Stage.HOLD)
+    world.resource(GUARD, "guard limit of pid 7", GIB, GIB, Stage.HOLD)
+    world.incident(GUARD, "guard limit of pid 7", Stage.HOLD)
     return world.having(held={TRAIN.key: "7 16G"})
 
 

@@ -201,9 +201,9 @@ def test_without_a_daemon_the_journal_explains(world):
 def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
     """Of several that fit the newest; a pid is never a part of a name."""
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
-        culprit = [{"pid": 7, "name": "a.ipynb"}]
+        contributor = [{"pid": 7, "name": "a.ipynb"}]
         journal.add([Entry(5.0, "incident", {"id": "i-1", "opened_unix_s": 5.0,
-                                             "culprits": culprit})])  # fmt: skip
+                                             "culprits": contributor})])  # fmt: skip
         for at, pid, name, cause, kernel in (
             (1.0, 7, "a.ipynb", "killed", "0001-old"),
             (9.0, 7, "a.ipynb", "group_limit", "abcd-1234"),
@@ -238,8 +238,8 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
 def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory, shown):
     """The incident was written down before its agent had found the line."""
     line = "Look at train.py:42: it holds 300 MiB more each minute."
-    culprit = [{"pid": 7, "name": "train.py"}]
-    incident = {"id": "i-1", "opened_unix_s": 5.0, "culprits": culprit, "advice": ["It grows."]}
+    contributor = [{"pid": 7, "name": "train.py"}]
+    incident = {"id": "i-1", "opened_unix_s": 5.0, "culprits": contributor, "advice": ["It grows."]}
     data = {"pid": 7, "name": "train.py", "cause": cause, "memory": memory, "grew": [line]}
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
         journal.add([Entry(5.0, "incident", incident), Entry(9.0, "death", data, 7, "train.py")])

@@ -125,7 +125,7 @@ _LEADS = {
 
 
 def _name(entry: Json) -> str:
-    culprits = entry.get("culprits")
-    first = culprits[0] if isinstance(culprits, list) and culprits else {}
-    culprit = first.get("name") if isinstance(first, dict) else None
-    return plain(entry.get("name") or culprit or "-")
+    contributors = entry.get("culprits")
+    first = contributors[0] if isinstance(contributors, list) and contributors else {}
+    contributor = first.get("name") if isinstance(first, dict) else None
+    return plain(entry.get("name") or contributor or "-")

@@ -99,8 +99,8 @@ class Traces:
         for incident in incidents:
             if incident.stage < Stage.WARN or not SPECS[incident.resource.kind].of_ram:
                 continue
-            for culprit in incident.culprits[:1]:
-                task, about = everyone.get(culprit.task), (incident.id, culprit.task)
+            for contributor in incident.contributors[:1]:
+                task, about = everyone.get(contributor.task), (incident.id, contributor.task)
                 if task is None or about in self._looked:
                     continue
                 agents = self._agents.within({member.key for member in task.members})

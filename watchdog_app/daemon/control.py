@@ -329,6 +329,7 @@ def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
     concerns = [
         each
         for each in result.incidents
-        if each.resource in above or any(culprit.task == task.key for culprit in each.culprits)
+        if each.resource in above
+        or any(contributor.task == task.key for contributor in each.contributors)
     ]
     return {"text": text, "incidents": [incident(each) for each in concerns]}

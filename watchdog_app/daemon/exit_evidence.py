@@ -118,7 +118,7 @@ class ExitEvidence:
             stalled_percent=memory.pressure.some_avg10 if memory and memory.pressure else None,
             swap_total_bytes=memory.swap_total_bytes if memory else None,
             swap_free_bytes=memory.swap_free_bytes if memory else None,
-            airbag=guard_exits.of(key, group),
+            guard=guard_exits.of(key, group),
             **more,
         )
 
@@ -169,8 +169,8 @@ def surroundings(
         found["takers"] = _who_took_it(facts, tasks, growth)
     if cause.kind is CauseKind.GROUP_LIMIT and facts.group_limit_bytes:
         found["group"] = {"label": facts.group_label, "limit_bytes": facts.group_limit_bytes}
-    if facts.airbag is not None:
-        found["next_limit"] = facts.airbag.next_limit
+    if facts.guard is not None:
+        found["next_limit"] = facts.guard.next_limit
     return found
 
 

@@ -294,7 +294,7 @@ class ExitMonitor:
             None if task is None else task.info.notebook or task.info.script,
             cause=cause,
             evidence=evidence_of(facts),
-            rescue=guard_exits.newest(end.view, facts.airbag),
+            rescue=guard_exits.newest(end.view, facts.guard),
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
@@ -471,7 +471,7 @@ def _worker_death(
     grew: Mapping[str, Any],
 ) -> Death:
     """Of a worker whose task lives on; told as news of that task."""
-    rescue = guard_exits.newest(view, facts.airbag)
+    rescue = guard_exits.newest(view, facts.guard)
     about = {} if view is None else about_task(task.info, task.rss_bytes, view)
     entry = worker_entry(
         task, pid, time.time(), cause, evidence_of(facts), rescue=rescue, about={**about, **grew}

@@ -24,8 +24,7 @@ from watchdog_app.client.messages import BAD_PARAMS, REFUSED, Params
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.readings import in_airbag
-from watchdog_app.core.model.resource import Reading
+from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.log import Log
 from watchdog_app.history.journal import Entry
@@ -186,11 +185,11 @@ class Guards:
 
     def settled(self, decision: Decision) -> str | None:
         """Why nobody is warned of a limit any more: its airbag has met it, and has told of that."""
-        subject = decision.resource.subject
-        if decision.evidence.get("topic") != Topic.WARNING.value or not in_airbag(subject):
+        key = decision.resource
+        if decision.evidence.get("topic") != Topic.WARNING.value or key.kind != ResourceKind.GUARD:
             return None
         self.look()
-        bag = self._guards.get(_group_name(subject))
+        bag = self._guards.get(_group_name(key.subject))
         if bag is None or bag.stage == "calm":
             return None
         return "Its airbag has met that limit, and has told of it."

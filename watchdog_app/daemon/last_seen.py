@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from watchdog_app.core.diagnosis.causes import address_space_full, device_full, level_of
 from watchdog_app.core.model.agent import MemoryGrowth
 from watchdog_app.core.model.machine import HostMemory, ProcessInfo, ProcessKey, Task
-from watchdog_app.core.model.resource import Reading, ResourceKind
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
 from watchdog_app.daemon.status import Look
 
 _UNWINDING_S = 10.0  # a large heap takes its time to be given back
@@ -64,7 +64,7 @@ class LastSeen:
             and (group.limit_bytes is None or group.high_bytes < group.limit_bytes)
         }
         for reading in look.readings:
-            if reading.key.kind is ResourceKind.CGROUP:
+            if SPECS[reading.key.kind].of_group:
                 for key in reading.tasks:
                     self.limits[key] = reading
                     self.high[key] = reading.key.subject in slowed

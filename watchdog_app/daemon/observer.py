@@ -143,9 +143,9 @@ class Observer:
         self._engine.settings = settings
 
     def may_notify(self, task: Task | None) -> bool:
-        """Whether the configured rules allow notifications about the memory group of a task."""
+        """Whether the configured rules allow notifications about the guard of a task."""
         actions, rules = self._settings.actions, self._settings.rules
-        return allowed(actions, rules, task, ResourceKind.CGROUP).notify
+        return allowed(actions, rules, task, ResourceKind.GUARD).notify
 
     def protect(self, on: bool) -> None:
         """Decide again, or decide nothing and go on watching."""

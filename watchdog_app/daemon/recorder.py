@@ -104,7 +104,7 @@ def _resource_ident(reading: Reading) -> str:
 
 
 def _incident_entry(incident: Incident, now_unix_s: float) -> Entry:
-    first = incident.culprits[0] if incident.culprits else None
+    first = incident.contributors[0] if incident.contributors else None
     return Entry(
         now_unix_s,
         "incident",

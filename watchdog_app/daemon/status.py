@@ -135,13 +135,13 @@ def incident(each: Incident) -> dict[str, Any]:
         "advice": list(each.advice),
         "culprits": [
             {
-                "pid": culprit.task.pid,
-                "name": culprit.name,
+                "pid": contributor.task.pid,
+                "name": contributor.name,
                 # Who was on a broken card has not filled anything.
-                "slope_bytes_per_s": None if broken else _finite(culprit.slope_bytes_per_s),
-                "share": None if broken else _finite(culprit.share),
+                "slope_bytes_per_s": None if broken else _finite(contributor.slope_bytes_per_s),
+                "share": None if broken else _finite(contributor.share),
             }
-            for culprit in each.culprits
+            for contributor in each.contributors
         ],
     }
 

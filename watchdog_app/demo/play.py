@@ -149,7 +149,7 @@ class Play:
         if agent["loss"] is not None:
             text += f", loss {agent['loss']:.3f}"
         ceiling = next((c for c in status["ceilings"] if task["pid"] in c["tasks"]
-                        and c["kind"] == "cgroup"), None)  # fmt: skip
+                        and c["kind"] in ("cgroup", "guard")), None)  # fmt: skip
         if ceiling:
             text += f", {format_bytes(ceiling['used'])} of {format_bytes(ceiling['limit'])}"
         text += f", {trend}"

@@ -25,6 +25,7 @@ _MOST_ENTRIES = 1000
 _MOST_POINTS = 10_000
 # A series that stands still is kept at this distance: the first look after five minutes.
 _STILL_S = 310.0
+_GROUPS = ("cgroup", "guard")  # kinds of resources: limits of memory groups
 _KINDS = ("death", "end")
 _MARKS = {
     ("outcome", "checkpoint"): "saved",
@@ -267,8 +268,10 @@ def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
     for each in journal.history(
         since_unix_s=at_unix_s - 3600, until_unix_s=at_unix_s + 60, kinds=("incident",), limit=100
     ):
-        culprits = each.get("culprits") or []
-        if any(isinstance(one, dict) and one.get("pid") == entry.get("pid") for one in culprits):
+        contributors = each.get("culprits") or []
+        if any(
+            isinstance(one, dict) and one.get("pid") == entry.get("pid") for one in contributors
+        ):
             # What grew is known best at the end: an incident is written down as it changes stage.
             advised = (str(line) for line in each.get("advice") or [])
             return list(dict.fromkeys([*exits.grew(entry), *advised, *general]))
@@ -328,12 +331,12 @@ def _resource(
         (s for s in known if _share(s)),
         key=lambda s: (
             spec.of_card == s["kind"].startswith("gpu"),
-            grouped and s["kind"] == "cgroup",
+            grouped and s["kind"] in _GROUPS,
             _share(s),
         ),
         default=None,
     )  # fmt: skip
-    if grouped and (nearest is None or nearest["kind"] != "cgroup"):
+    if grouped and (nearest is None or nearest["kind"] not in _GROUPS):
         group = entry.get("group")  # it was too quick to be looked at
         if not isinstance(group, Mapping):
             return None

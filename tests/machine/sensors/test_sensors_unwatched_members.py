@@ -36,10 +36,10 @@ def group(world, used: int = 600, limit: int | None = 1000, high: int | None = N
 
 
 def held(world, at: float = 0.0, *, watched=(10,), reader=None, **more) -> int | None:
-    """MiB that strangers hold."""
+    """MiB that unwatched processes hold."""
     reader = reader or UnwatchedMembers(str(world / "proc"), lambda: 0.0)
     (found,) = reader.complete((group(world, **more),), set(watched), at)
-    return None if found.strangers_bytes is None else found.strangers_bytes // MIB
+    return None if found.unwatched_bytes is None else found.unwatched_bytes // MIB
 
 
 def test_who_is_not_watched_counts_also_below_the_group(world):

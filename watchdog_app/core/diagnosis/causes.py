@@ -149,32 +149,32 @@ def _by_kernel_log(facts: ExitFacts, number: int | None) -> Cause | None:
 
 def _ended_by_guard(facts: ExitFacts, _: int | None) -> Cause | None:
     """Whatever its status: a program that handles SIGTERM ends with one of its own."""
-    ended = None if facts.airbag is None else facts.airbag.ended
-    return None if ended is None else _exact(CauseKind.AIRBAG, clean(ended, 300))
+    ended = None if facts.guard is None else facts.guard.ended
+    return None if ended is None else _exact(CauseKind.GUARD, clean(ended, 300))
 
 
 def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
     """An unread error of its own, just after its guard refused it more memory."""
-    if facts.airbag is None or not facts.airbag.refused or facts.said_bye or _spoke(facts):
+    if facts.guard is None or not facts.guard.refused or facts.said_bye or _spoke(facts):
         return None
     if facts.wait_status in (None, 0) or number not in (None, signal.SIGABRT, signal.SIGSEGV):
         return None
     return _likely(
         CauseKind.PROGRAM_MEMORY,
         "ended by an error of its own, most likely a MemoryError: its airbag refused it further "
-        f"memory at its limit of {format_bytes(facts.airbag.limit_bytes)}",
+        f"memory at its limit of {format_bytes(facts.guard.limit_bytes)}",
     )
 
 
 def _held_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
     """An end by somebody's hand while it was held: Ctrl-C, a closed terminal, a kill."""
-    held = None if facts.airbag is None else facts.airbag.held
+    held = None if facts.guard is None else facts.guard.held
     if held is None or _by_itself(facts) or number in CRASHES:
         return None
     how = "" if number is None else f" by {signal_name(number)}"
     if number is None and "interrupted" in held:
         how = " by a signal (Ctrl-C, a closed terminal, or a kill)"
-    return _exact(CauseKind.AIRBAG, f"ended{how} {clean(held, 200)}")
+    return _exact(CauseKind.GUARD, f"ended{how} {clean(held, 200)}")
 
 
 # What the program said itself
@@ -200,8 +200,8 @@ def _by_error(facts: ExitFacts, number: int | None) -> Cause | None:
             f"{facts.address_space_full} when it was last seen",
         )
     limit = ""
-    if facts.airbag is not None:
-        limit = format_bytes(facts.airbag.limit_bytes)
+    if facts.guard is not None:
+        limit = format_bytes(facts.guard.limit_bytes)
         limit = f"; its airbag refuses what does not fit into its limit of {limit}"
     return _exact(CauseKind.PROGRAM_MEMORY, f"out of memory {how}{limit}")
 
@@ -329,7 +329,7 @@ def _counted(facts: ExitFacts, number: int | None) -> Cause | None:
 def _full(facts: ExitFacts) -> Cause | None:
     # At the limit of a guard the kernel kills nobody: being full says nothing there.
     what = "probably killed by the kernel"
-    if facts.airbag is None and _group_level(facts) >= _FULL:
+    if facts.guard is None and _group_level(facts) >= _FULL:
         text = f"{what}: its memory group held {_of_group(facts)} when it was last seen"
         return _likely(CauseKind.GROUP_LIMIT, text)
     total, available = facts.host_total_bytes, facts.host_available_bytes

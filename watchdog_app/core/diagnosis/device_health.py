@@ -177,7 +177,7 @@ class DeviceHealth:
         for event in gpu.xids:
             if (event.code, event.at_unix_s) in card.noted:
                 if event.pid is not None:
-                    _name_culprit(card, event)
+                    _name_contributor(card, event)
                 continue
             # By its age alone: a clock that was set back makes every new one look old otherwise.
             if now_unix_s - event.at_unix_s > _XID_NEWS_S:
@@ -297,7 +297,7 @@ def _hit_by(event: XidEvent, card: _Card) -> tuple[TaskRef, ...]:
     return _lately(card)
 
 
-def _name_culprit(card: _Card, event: XidEvent) -> None:
+def _name_contributor(card: _Card, event: XidEvent) -> None:
     """The kernel log has said meanwhile whose fault it was, of which the driver told first."""
     for place, (at, known, _) in enumerate(card.xids):
         if known.pid is None and (known.code, known.at_unix_s) == (event.code, event.at_unix_s):

@@ -144,11 +144,11 @@ def _status(facts: ExitFacts) -> Iterator[Evidence]:
 
 
 def _guard(facts: ExitFacts) -> Iterator[Evidence]:
-    if facts.airbag is None:
+    if facts.guard is None:
         return
-    text = f"It ran in an airbag with a limit of {format_bytes(facts.airbag.limit_bytes)}."
-    if facts.airbag.last_message:
-        text = f"Its airbag says: {clean(facts.airbag.last_message, _LONGEST)}"
+    text = f"It ran in an airbag with a limit of {format_bytes(facts.guard.limit_bytes)}."
+    if facts.guard.last_message:
+        text = f"Its airbag says: {clean(facts.guard.last_message, _LONGEST)}"
     yield Evidence("airbag", text)
 
 

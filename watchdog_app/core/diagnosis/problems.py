@@ -18,7 +18,7 @@ from watchdog_app.core.diagnosis.stalls import Stall, StallDetector
 from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
 from watchdog_app.core.model.agent import AgentState, RescueRecord, ThreadDump
 from watchdog_app.core.model.decisions import (
-    Culprit,
+    Contributor,
     Evidence,
     Incident,
     Observation,
@@ -128,9 +128,9 @@ class DeviceProblems:
         if any(each.lasting for each in faults):
             self._standing.add(key)
         tasks = dict.fromkeys(task for each in findings for task in each.tasks)
-        hit = tuple(Culprit(each.key, each.name, 0.0, 0.0) for each in tasks)[:_MOST_HIT]
+        hit = tuple(Contributor(each.key, each.name, 0.0, 0.0) for each in tasks)[:_MOST_HIT]
         if not hit and incident is not None:
-            hit = incident.culprits  # it hit them when it began
+            hit = incident.contributors  # it hit them when it began
         work_lost = any(each.work_lost for each in faults)
         why = "; ".join(dict.fromkeys(each.text for each in findings))
         return Problem(
@@ -153,7 +153,7 @@ class DeviceProblems:
         )
 
     def _evidence(
-        self, key: ResourceKey, first: Finding, hit: Sequence[Culprit], unix_s: float
+        self, key: ResourceKey, first: Finding, hit: Sequence[Contributor], unix_s: float
     ) -> Evidence:
         """What is wrong, which tasks it affects, and what is left of their work."""
         topic = Topic.FAULT if key.kind is ResourceKind.GPU_HEALTH else Topic.SLOWED
@@ -312,8 +312,8 @@ class StallProblems:
     def _adopt(self, key: ResourceKey, incident: Incident, now: float) -> None:
         """One of an earlier daemon: its step is learned when its agent connects again."""
         task, name = _agent(key), ""
-        for culprit in incident.culprits[:1]:
-            task, name = culprit.task, culprit.name
+        for contributor in incident.contributors[:1]:
+            task, name = contributor.task, contributor.name
         self._open[key] = _OpenStall(task, name, incident.why, now, now, advice=incident.advice)
 
 
@@ -350,7 +350,7 @@ def _stall_over(key: ResourceKey, known: _OpenStall, moved: str) -> Problem:
         known.began,
         reason=moved,
         evidence={"topic": Topic.OVER.value, "label": known.name, "name": known.name},
-        tasks=(Culprit(known.task, known.name, 0.0, 0.0),),
+        tasks=(Contributor(known.task, known.name, 0.0, 0.0),),
         at_once=True,
     )
 
@@ -384,7 +384,7 @@ def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
         reason=reason,
         evidence=evidence,
         advice=known.advice,
-        tasks=(Culprit(known.task, known.name, 0.0, 0.0),),
+        tasks=(Contributor(known.task, known.name, 0.0, 0.0),),
         facts=frozenset((Topic.STALLED.value,)),
         ready=stall is not None and (known.looked or waited >= _DUMP_S),
     )

@@ -20,7 +20,6 @@ from watchdog_app.core.model.agent import AgentState, MemoryGrowth, MemoryParts
 from watchdog_app.core.model.decisions import Attribution, Regime
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
-from watchdog_app.core.model.readings import in_airbag
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec, Scope
 
 _MOST = 4
@@ -93,7 +92,7 @@ def _lines(shortage: Shortage) -> Iterator[str]:
 
 
 def _device_memory(shortage: Shortage) -> Iterator[str]:
-    blamed = [each.task for each in shortage.attribution.culprits]
+    blamed = [each.task for each in shortage.attribution.contributors]
     allocators = [
         (agent.framework, memory)
         for key in blamed
@@ -144,9 +143,9 @@ def _heat(shortage: Shortage) -> Iterator[str]:
 def _memory(shortage: Shortage) -> Iterator[str]:
     kind, swap = shortage.reading.key.kind, shortage.swap
     # A buffer that fills is the growth: no other is to be looked for.
-    blamed = shortage.attribution.culprits[:1]
+    blamed = shortage.attribution.contributors[:1]
     filling = any(each.task in shortage.filling for each in blamed)
-    if thrashing(swap) and kind is ResourceKind.CGROUP and shortage.reading.swapped > 0:
+    if thrashing(swap) and SPECS[kind].of_group and shortage.reading.swapped > 0:
         yield (
             f"The group swaps ({format_bytes(swap.in_per_s)}/s read back): what it works with is "
             "larger than the RAM that its limit allows, and all in it is slow. Make that smaller "
@@ -171,8 +170,8 @@ def _memory(shortage: Shortage) -> Iterator[str]:
         )
         return
     workers = list(_workers(shortage))
-    if kind is ResourceKind.CGROUP and in_airbag(shortage.reading.key.subject):
-        yield from _airbag(shortage)
+    if kind is ResourceKind.GUARD:
+        yield from _guard(shortage)
         yield from workers or (() if filling else _by_regime(shortage))
         return
     yield from workers or (() if filling else _by_regime(shortage))
@@ -185,15 +184,15 @@ def _memory(shortage: Shortage) -> Iterator[str]:
     elif any(
         task.kind in (TaskKind.NOTEBOOK, TaskKind.KERNEL)
         for key, task in shortage.tasks.items()
-        if not any(each.task == key for each in shortage.attribution.culprits)
+        if not any(each.task == key for each in shortage.attribution.contributors)
     ):
         yield "Shut down notebooks that you do not need: an idle kernel keeps its memory."
 
 
-def _airbag(shortage: Shortage) -> Iterator[str]:
+def _guard(shortage: Shortage) -> Iterator[str]:
     """Its limit can be raised while it runs, and nothing is lost at it until somebody decides."""
     limit = size_above(max(shortage.reading.limit, shortage.reading.used))
-    blamed = shortage.attribution.culprits
+    blamed = shortage.attribution.contributors
     known = next(iter(shortage.tasks), None)
     pid = blamed[0].task.pid if blamed else "TASK" if known is None else known.pid
     yield (
@@ -209,8 +208,8 @@ def _airbag(shortage: Shortage) -> Iterator[str]:
 
 def _workers(shortage: Shortage) -> Iterator[str]:
     """Where a task's memory lies in its worker processes: its own lines are not to blame."""
-    for culprit in shortage.attribution.culprits[:1]:
-        task = shortage.tasks.get(culprit.task)
+    for contributor in shortage.attribution.contributors[:1]:
+        task = shortage.tasks.get(contributor.task)
         if task is None:
             return
         own = [
@@ -230,12 +229,12 @@ def _workers(shortage: Shortage) -> Iterator[str]:
 
 def _grew(shortage: Shortage) -> bool:
     """A program was seen growing, be it for too short a time to say how."""
-    return any(each.slope_bytes_per_s > 0 for each in shortage.attribution.culprits)
+    return any(each.slope_bytes_per_s > 0 for each in shortage.attribution.contributors)
 
 
 def _agent(shortage: Shortage) -> Iterator[str]:
-    blamed = shortage.attribution.culprits
-    if blamed and not any(culprit.task in shortage.agents for culprit in blamed):
+    blamed = shortage.attribution.contributors
+    if blamed and not any(contributor.task in shortage.agents for contributor in blamed):
         yield (
             "No training is seen in it by an agent, so nothing of it can be saved. If it trains: "
             "start it with `watchdog exec -- python ...`; in a notebook %load_ext "
@@ -251,7 +250,7 @@ def _by_regime(shortage: Shortage) -> Iterator[str]:
             "(histories, predictions, a dataset that is cached again)."
         )
     elif regime is Regime.SATURATING and any(
-        culprit.task in shortage.agents for culprit in shortage.attribution.culprits
+        contributor.task in shortage.agents for contributor in shortage.attribution.contributors
     ):
         # An agent tells of the buffers that it knows, and slower steps leak more slowly.
         yield (
@@ -278,19 +277,19 @@ def _by_regime(shortage: Shortage) -> Iterator[str]:
 def _told_by_agents(shortage: Shortage) -> Iterator[str]:
     """Which batch, buffer or line to change, where an agent tells of it."""
     room = max(0.0, USABLE * shortage.reading.limit - shortage.reading.used)
-    for culprit in shortage.attribution.culprits:
-        filling = shortage.filling.get(culprit.task)
+    for contributor in shortage.attribution.contributors:
+        filling = shortage.filling.get(contributor.task)
         if filling is not None and shortage.spec.scope is not Scope.CARD:
             yield about_filling(filling, room)
-        growth = shortage.growth.get(culprit.task)
+        growth = shortage.growth.get(contributor.task)
         if growth is not None:
-            yield from about_growth(growth, culprit.slope_bytes_per_s)
+            yield from about_growth(growth, contributor.slope_bytes_per_s)
         # What grows from step to step is no matter of the batch; noise beside its activations is.
         fast = _SOON_S * shortage.slope_per_s >= _PART * shortage.reading.limit
         grows = shortage.regime in _GROWING and fast and filling is None
-        for agent in shortage.agents.get(culprit.task, ()):
+        for agent in shortage.agents.get(contributor.task, ()):
             if agent.memory is not None and not grows:
-                yield from _about_batch(shortage, culprit.task, agent, agent.memory)
+                yield from _about_batch(shortage, contributor.task, agent, agent.memory)
 
 
 def _about_batch(

@@ -22,7 +22,6 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task, TaskKind
-from watchdog_app.core.model.readings import AIRBAG_LIMIT
 from watchdog_app.core.model.resource import SPECS, ResourceKind, Save, Scope
 
 _BRIMFUL = 0.97
@@ -175,8 +174,8 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
         share = facts.number("share") or 0.0
         lines.append(f"{facts.name} grows by {format_bytes(growth)}/s, {share:.0%} of the growth.")
     lines += _work(facts)
-    if label.startswith(AIRBAG_LIMIT):
-        lines.append("There it is held, and not killed.")
+    if kind is ResourceKind.GUARD:
+        lines.append("There it is stopped, and not killed.")
     elif facts.number("throttles") and not facts.number("may_pause"):
         lines.append(
             "There its programs stand still (memory.high), and systemd-oomd may end them. Raise "

@@ -12,7 +12,6 @@ from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Assessment, Incident
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Fault, ProcessKey, Task
-from watchdog_app.core.model.readings import AIRBAG_LIMIT
 from watchdog_app.core.model.resource import (
     SPECS,
     Reading,
@@ -74,7 +73,7 @@ def overview(
     dangers = [
         (assessments[reading.key], reading)
         for reading in readings
-        if reading.key in assessments and not (held and reading.label.startswith(AIRBAG_LIMIT))
+        if reading.key in assessments and not (held and reading.key.kind is ResourceKind.GUARD)
     ]
     open_ones = [each for each in incidents if not _concerns_only(each, standing)]
     level = max(
@@ -119,8 +118,8 @@ def _without_danger(
 
 def _concerns_only(incident: Incident, tasks: Collection[ProcessKey]) -> bool:
     """Whether all tasks that an incident names are stopped: then it is no danger any more."""
-    culprits = {culprit.task for culprit in incident.culprits}
-    return bool(culprits) and culprits <= set(tasks) and not is_condition(incident.resource)
+    contributors = {contributor.task for contributor in incident.contributors}
+    return bool(contributors) and contributors <= set(tasks) and not is_condition(incident.resource)
 
 
 def _worst(
@@ -171,8 +170,8 @@ def _ends(reading: Reading) -> bool:
 def _whose(reading: Reading, incidents: Sequence[Incident]) -> str:
     """`: train.ipynb`, the task that makes it grow; empty if that is not known."""
     for incident in incidents:
-        if incident.resource == reading.key and incident.culprits:
-            return f": {clean(incident.culprits[0].name)}"
+        if incident.resource == reading.key and incident.contributors:
+            return f": {clean(incident.contributors[0].name)}"
     return ""
 
 

@@ -87,7 +87,7 @@ def about_task(
         lines += _resources(hit, assessments)
     lines += ["", *_agent(agent, now_unix_s)]
     for incident in incidents:
-        if any(each.task == task.key for each in incident.culprits) or any(
+        if any(each.task == task.key for each in incident.contributors) or any(
             reading.key == incident.resource for reading in hit
         ):
             lines += ["", about_incident(incident, now_unix_s)]
@@ -109,7 +109,7 @@ def _ahead(
         for each in incidents
         if each.resource.kind is ResourceKind.GPU_HEALTH
         and each.stage >= Stage.WARN
-        and any(culprit.task == task.key for culprit in each.culprits)
+        and any(contributor.task == task.key for contributor in each.contributors)
     ]
     for each in broken:
         what = gpu_faults.incident_title(each.device_works)
@@ -171,12 +171,12 @@ def about_incident(incident: Incident, now_unix_s: float) -> str:
         + ".",
         f"  Why: {clean(incident.why, 300)}.",
     ]
-    for culprit in incident.culprits:
-        part = f"{culprit.share:.0%} of the growth, {format_rate(culprit.slope_bytes_per_s)}"
+    for each in incident.contributors:
+        part = f"{each.share:.0%} of the growth, {format_rate(each.slope_bytes_per_s)}"
         if SPECS[incident.resource.kind].blame is Blame.WORK:
-            part = f"{culprit.share:.0%} of the work"
-        lines.append(f"  {clean(culprit.name)} (pid {culprit.task.pid}): {part}")
-    if not incident.culprits:
+            part = f"{each.share:.0%} of the work"
+        lines.append(f"  {clean(each.name)} (pid {each.task.pid}): {part}")
+    if not incident.contributors:
         lines.append("  No watched task makes it grow.")
     lines += [f"  To do: {line}" for line in incident.advice]
     return "\n".join(lines)
@@ -188,8 +188,8 @@ def _condition(incident: Incident, since: str) -> Iterator[str]:
     yield f"{clean(incident.label, 120)}: for {since}; {now}."
     yield f"  What: {clean(incident.why, 300)}."
     whose = "It was on it" if incident.resource.kind is ResourceKind.GPU_HEALTH else "It concerns"
-    for culprit in incident.culprits:
-        yield f"  {whose}: {clean(culprit.name)} (pid {culprit.task.pid})"
+    for each in incident.contributors:
+        yield f"  {whose}: {clean(each.name)} (pid {each.task.pid})"
     yield from (f"  To do: {line}" for line in incident.advice)
 
 

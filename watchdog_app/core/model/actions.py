@@ -115,7 +115,7 @@ ACTIONS = {
         Action(
             "more",
             "More memory",
-            menu="Raise the limit of its airbag",
+            menu="Raise the limit of its guard",
             method="bag.limit",
             params={"more": True},
             command="watchdog limit {task} SIZE",

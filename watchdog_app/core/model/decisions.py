@@ -95,7 +95,7 @@ class Assessment:
 
 
 @dataclass(frozen=True, slots=True)
-class Culprit:
+class Contributor:
     """A task ranked by its share of the growth towards a resource."""
 
     task: ProcessKey
@@ -108,19 +108,19 @@ class Culprit:
 class Attribution:
     """Who makes a resource fill up."""
 
-    culprits: tuple[Culprit, ...] = ()  # largest share first
+    contributors: tuple[Contributor, ...] = ()  # largest share first
     others: float = 0.0  # share of the growth that no watched task explains, 0 to 1
     window_s: float | None = None  # over which it was read; None: nothing grew
     # Share that is in no process at all: files in RAM, shared memory, the kernel's own.
     unaccounted: float = 0.0
 
     @property
-    def actionable(self) -> tuple[Culprit, ...]:
+    def actionable(self) -> tuple[Contributor, ...]:
         """Those that may be acted on: who grew little recently is none of them."""
-        if not self.culprits:
+        if not self.contributors:
             return ()
-        least = max(_ACTED_ON_OF_ALL, _ACTED_ON_OF_TOP * self.culprits[0].share)
-        return tuple(each for each in self.culprits if each.share >= least)
+        least = max(_ACTED_ON_OF_ALL, _ACTED_ON_OF_TOP * self.contributors[0].share)
+        return tuple(each for each in self.contributors if each.share >= least)
 
     @property
     def mostly_unwatched(self) -> bool:
@@ -142,7 +142,7 @@ class Expected:
 
     why: str
     stage: Stage
-    culprit: Culprit | None
+    contributor: Contributor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class Incident:
     peak: Stage
     opened_unix_s: float
     closed_unix_s: float | None
-    culprits: tuple[Culprit, ...]
+    contributors: tuple[Contributor, ...]
     why: str
     advice: tuple[str, ...] = ()
     device_works: bool = True  # False: the card or its driver is out of order
@@ -234,7 +234,7 @@ class Problem:
     reason: str = ""  # of the notification
     evidence: Evidence = field(default_factory=dict)  # the same
     advice: tuple[str, ...] = ()
-    tasks: tuple[Culprit, ...] = ()  # whom it hits, the worst first
+    tasks: tuple[Contributor, ...] = ()  # whom it hits, the worst first
     facts: frozenset[str] = frozenset()  # further ones are news
     device_works: bool = True
     work_lost: bool = False
@@ -253,7 +253,7 @@ class Topic(StrEnum):
     RESCUE_FAILED = "rescue_failed"
     PAUSED = "paused"
     PAUSE_FAILED = "pause_failed"
-    HELD = "held"  # a task stands still at the limit of its airbag, or is refused more
+    HELD = "held"  # a task stands still at the limit of its guard, or is refused more
     RESUMED = "resumed"  # there is room again
     OVER = "over"  # it did not come to it
     STALLED = "stalled"  # a training makes no steps any more

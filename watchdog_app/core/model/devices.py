@@ -328,17 +328,17 @@ def _people(
 ) -> tuple[tuple[ProcessKey, ...], str | None]:
     """The tasks on a card, and a note if that is a guess."""
     found: dict[ProcessKey, None] = {}
-    listed = strangers = False
+    listed = foreign = False
     for process in (*gpu.processes, *on_parts):
         listed = True
         task = None if process.foreign else owners.get(process.pid)
         if task is not None:
             found[task.key] = None
-        strangers = strangers or process.foreign
+        foreign = foreign or process.foreign
     if found:
         return tuple(found), None
     # In a container the driver names processes by the host's numbers: ours are among them.
-    if strangers or (not listed and _in_use(gpu)):
+    if foreign or (not listed and _in_use(gpu)):
         return everyone, "the driver does not say who uses it"
     return (), None
 

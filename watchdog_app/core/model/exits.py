@@ -18,7 +18,7 @@ class CauseKind(StrEnum):
     GPU_MEMORY = "gpu_memory"  # an error of its own, with the card or its allocator full
     ADDRESS_SPACE = "address_space"  # an error of its own, with its address space used up
     PROGRAM_MEMORY = "program_memory"  # an error of its own that says that memory ran out
-    AIRBAG = "airbag"  # its airbag, at its limit: as somebody chose, or as nothing else was left
+    GUARD = "airbag"  # its guard, at its limit: as somebody chose, or as nothing else was left
     CPU_LIMIT = "cpu_limit"  # the kernel, because its processor time was used up
     HARDWARE = "hardware"  # the kernel, because memory of the machine is broken
     MACHINE_DOWN = "machine_down"  # it was alive when the machine went down
@@ -72,7 +72,7 @@ CAUSES = {
     CauseKind.PROGRAM_MEMORY: CauseSpec(
         "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True, noted=True
     ),
-    CauseKind.AIRBAG: CauseSpec(of_group=True, notify=False, noted=True),
+    CauseKind.GUARD: CauseSpec(of_group=True, notify=False, noted=True),
     CauseKind.CPU_LIMIT: CauseSpec("Out of processor time"),
     CauseKind.MACHINE_DOWN: CauseSpec("The machine went down"),
     CauseKind.CLOSED: CauseSpec(by_itself=True),
@@ -154,7 +154,7 @@ class LastError:
 
 @dataclass(frozen=True, slots=True)
 class GuardEnd:
-    """What the keeper of its airbag wrote down. Texts are untrusted."""
+    """What the keeper of its guard wrote down. Texts are untrusted."""
 
     limit_bytes: int
     next_limit: str  # that is worth a try, "1.25G"
@@ -227,7 +227,7 @@ class ExitFacts:
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
     was_paused: bool = False
-    airbag: GuardEnd | None = None  # that it was in
+    guard: GuardEnd | None = None  # that it was in
 
 
 @dataclass(frozen=True, slots=True)

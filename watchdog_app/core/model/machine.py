@@ -123,7 +123,7 @@ class CgroupMemory:
     swap_limit_bytes: int | None  # swap alone; v1's memory+swap limit less the memory limit
     oom_events: int | None  # times the limit was hit and reclaim failed
     oom_kills: int | None
-    strangers_bytes: int | None = None  # RAM of its processes that are not watched
+    unwatched_bytes: int | None = None  # RAM of its processes that are not watched
     swap_high_bytes: int | None = None  # v2 memory.swap.high: throttled above it
     stalled_percent: float | None = None  # v2 memory.pressure, full avg10; near a throttle alone
 

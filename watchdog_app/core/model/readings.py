@@ -20,8 +20,7 @@ _POD = re.compile(r"(?:kubepods.*-)?pod[0-9a-f_-]{36}(?:\.slice)?")
 _RATIO_KNOWN_BYTES = 64 << 20  # in zram: a few pages say little of how well others compress
 _NOTHING_LEFT = 0.01  # of RAM: a machine there can stand still for minutes and kill nobody
 _STALLED_PERCENT = 40.0  # of the time nobody in a group can work; systemd-oomd kills from 50
-AIRBAG_LIMIT = "airbag limit"  # what labels of such limits begin with
-_AIRBAG = "watchdog-bag-"  # as `airbag.groups` names them
+_GUARD = "watchdog-bag-"  # as `airbag.groups` names its groups
 
 
 # The folder of a whole mount: what we see of the tree is a container's.
@@ -281,7 +280,7 @@ def _group_reading(
     group: CgroupMemory, bound: _Bound, hit: tuple[ProcessKey, ...], level: int
 ) -> Reading:
     notes = [f"{level} group{'' if level == 1 else 's'} up"] if level > 0 else []
-    bag, name = in_airbag(group.path), group_name(group.path)
+    guard = is_guard(group.path)
     if bound.counts_swap:
         notes.append("counts swap")
     if bound.throttles:
@@ -292,34 +291,35 @@ def _group_reading(
             notes.append(f"stands still above it ({by})")
         else:
             notes.append(f"stands still above it ({by}), killed at {format_bytes(bound.kills)}")
-    if bag:
-        notes.append("held there, not killed")
-    kind = "slow-down limit" if bound.kills is None else "memory limit"
+    if guard:
+        notes.append("stopped there, not killed")
+    throttles = bound.throttles and not guard
+    what = "slow-down limit" if bound.kills is None else "memory limit"
     return Reading(
-        key=ResourceKey(ResourceKind.CGROUP, group.path),
-        label=_airbag_label(group.path) if bag else f"{kind} of {name}",
+        key=ResourceKey(ResourceKind.GUARD if guard else ResourceKind.CGROUP, group.path),
+        label=_guard_label(group.path) if guard else f"{what} of {group_name(group.path)}",
         used=bound.used,
         limit=bound.limit,
-        # Its keeper holds it there; a pause would only come before that.
-        fatal=not bag and bound.kills is not None,
+        # Its guard stops it there; a pause would only come before that.
+        fatal=not guard and bound.kills is not None,
         tasks=hit,
         note=", ".join(notes) or None,
         swapped=group.swap_usage_bytes or 0,
-        strangers=group.strangers_bytes,
-        throttles=bound.throttles and not bag,
-        stalled=bound.throttles and not bag and (group.stalled_percent or 0.0) >= _STALLED_PERCENT,
+        unwatched=group.unwatched_bytes,
+        throttles=throttles,
+        stalled=throttles and (group.stalled_percent or 0.0) >= _STALLED_PERCENT,
     )
 
 
-def in_airbag(path: str) -> bool:
+def is_guard(path: str) -> bool:
     """Whether a group is one that `watchdog exec` made, in which the limit does not kill."""
-    return os.path.basename(path.rstrip("/")).startswith(_AIRBAG)
+    return os.path.basename(path.rstrip("/")).startswith(_GUARD)
 
 
-def _airbag_label(path: str) -> str:
-    """Name of the program that was started in it, to tell several airbags apart."""
-    pid = os.path.basename(path.rstrip("/")).removeprefix(_AIRBAG).partition("-")[0]
-    return f"{AIRBAG_LIMIT} of pid {pid}" if pid.isdigit() else AIRBAG_LIMIT
+def _guard_label(path: str) -> str:
+    """Name of the program that was started in it, to tell several guards apart."""
+    pid = os.path.basename(path.rstrip("/")).removeprefix(_GUARD).partition("-")[0]
+    return f"guard limit of pid {pid}" if pid.isdigit() else "guard limit"
 
 
 def group_name(path: str) -> str:

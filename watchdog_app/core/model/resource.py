@@ -14,6 +14,7 @@ class ResourceKind(StrEnum):
     RAM = "ram"  # MemTotal; reaching it means swapping where there is swap
     RAM_SWAP = "ram_swap"  # RAM and swap together; reaching it kills
     CGROUP = "cgroup"  # a limited memory group above a process, swap of the group included
+    GUARD = "guard"  # the limit of `watchdog exec`: at it a program is stopped, not killed
     RLIMIT_AS = "rlimit_as"
     SHM = "shm"
     DISK = "disk"
@@ -47,7 +48,7 @@ class Reading:
     tasks: tuple[ProcessKey, ...]  # whom it can hit, by task root
     note: str | None = None  # e.g. "3 groups up", "counts swap"
     swapped: float = 0.0  # of `used`, what a group has in swap
-    strangers: float | None = None  # what processes hold there that are not watched
+    unwatched: float | None = None  # what processes hold there that are not watched
     held_mono_s: float | None = None  # when it was listed who holds how much; None: with `used`
     device: str | None = None  # the card that it is on: its UUID, else the framework's name of it
     throttles: bool = False  # who reaches it stands still there (memory.high, memory.swap.high)
@@ -98,7 +99,7 @@ class Pause(Enum):
 class Save(Enum):
     """Whose training is saved."""
 
-    CULPRITS = "culprits"  # then those that the kernel may kill in their stead
+    CONTRIBUTORS = "culprits"  # then those that the kernel may kill in their stead
     EVERYBODY = "everybody"  # it takes everything with it
     NOBODY = "nobody"
 
@@ -121,10 +122,11 @@ class ResourceSpec:
     scope: Scope = Scope.MEMORY
     unit: str = "bytes"  # "bytes", "celsius" or "ratio"
     of_ram: bool = False  # RAM, or a limit on the use of it
+    of_group: bool = False  # the limit of a memory group
     forecaster: str = "trend"  # key of `forecasters.FORECASTERS`
     blame: Blame = Blame.GROWTH
     pause: Pause = Pause.ALLOWED
-    save: Save = Save.CULPRITS
+    save: Save = Save.CONTRIBUTORS
     by_sensor: bool = False  # measured at its sensor's pace, not at each look
     in_steps: bool = False  # its level jumps from step to step: over some seconds it shows no pace
     warn_s: float = 0.0  # the stages begin no later than this
@@ -139,6 +141,7 @@ class ResourceSpec:
 
 
 _RAM = ResourceSpec("RAM full", of_ram=True, display=Display.ALWAYS, on_icon=True)
+_GROUP = replace(_RAM, title="Memory limit reached", display=Display.USUAL, of_group=True)
 _CARD = ResourceSpec(
     "GPU memory full",
     Scope.CARD,
@@ -152,7 +155,8 @@ _FAULT = ResourceSpec("", blame=Blame.NOBODY, pause=Pause.NEVER, save=Save.NOBOD
 SPECS: dict[ResourceKind, ResourceSpec] = {
     ResourceKind.RAM: _RAM,
     ResourceKind.RAM_SWAP: replace(_RAM, title="RAM and swap full", display=Display.COUNTED),
-    ResourceKind.CGROUP: replace(_RAM, title="Memory limit reached", display=Display.USUAL),
+    ResourceKind.CGROUP: _GROUP,
+    ResourceKind.GUARD: _GROUP,
     ResourceKind.RLIMIT_AS: ResourceSpec("Address space used up", blame=Blame.OWNER),
     ResourceKind.SHM: ResourceSpec("Shared memory full"),
     ResourceKind.DISK: ResourceSpec(

@@ -15,7 +15,7 @@ from typing import Protocol
 from watchdog_app.base.text.quantities import format_bytes, format_rate
 from watchdog_app.core.explain.memory import Filling
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import Attribution, Culprit, Expected, Observation, Stage
+from watchdog_app.core.model.decisions import Attribution, Contributor, Expected, Observation, Stage
 from watchdog_app.core.model.history import thrashing
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
@@ -121,15 +121,15 @@ class TrainingPhases:
         room = reading.limit - reading.used - margin
         # What one program says of itself must not silence the warning that its neighbours need.
         # A server has no training that a limit could end.
-        shared = reading.key.kind is ResourceKind.CGROUP and (
+        shared = SPECS[reading.key.kind].of_group and (
             sum(task.kind is not TaskKind.SERVER for task in under) > 1
-            or (reading.strangers or 0.0) > margin
+            or (reading.unwatched or 0.0) > margin
         )
         explained = sum(
-            culprit.share
-            for culprit in attribution.culprits
-            if culprit.task in self._tasks
-            and self._tasks[culprit.task].explains(self._now, room, announced=not shared)
+            contributor.share
+            for contributor in attribution.contributors
+            if contributor.task in self._tasks
+            and self._tasks[contributor.task].explains(self._now, room, announced=not shared)
         )
         return explained >= _EXPLAINED
 
@@ -146,21 +146,21 @@ class TrainingPhases:
             if phases is None:
                 continue
             left = f"{format_bytes(room)} are left of {format_bytes(reading.limit)}"
-            culprit = Culprit(key, self._names.get(key, ""), 0.0, 1.0)
+            contributor = Contributor(key, self._names.get(key, ""), 0.0, 1.0)
             rest = phases.rest()
             if rest is not None and rest.bytes > bound:
                 why = (
                     f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}: "
                     "it will not fit"
                 )
-                return Expected(why, Stage.RESCUE, culprit), True
+                return Expected(why, Stage.RESCUE, contributor), True
             least = _MARGIN * reading.limit
             for need in phases.coming(self._now):
                 if need.bytes > max(bound, least):
                     why = f"{need.what} needed {format_bytes(need.bytes)} more"
                     if need.epoch is not None:
                         why += f" in epoch {need.epoch + 1}"
-                    return Expected(f"{why}, {left}", Stage.RESCUE, culprit), False
+                    return Expected(f"{why}, {left}", Stage.RESCUE, contributor), False
         return None
 
 
@@ -201,8 +201,8 @@ class Thrashing:
 
 def blamed_for(attribution: Attribution, expected: Expected | None) -> Attribution:
     """The task to name: the one that grows, otherwise the one whose next phase does not fit."""
-    if expected is None or expected.culprit is None:
+    if expected is None or expected.contributor is None:
         return attribution
     if attribution.window_s is not None:
         return attribution
-    return Attribution((expected.culprit,), 0.0, 0.0)
+    return Attribution((expected.contributor,), 0.0, 0.0)

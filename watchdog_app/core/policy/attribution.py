@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from watchdog_app.core.model.decisions import NOBODY, Attribution, Culprit
+from watchdog_app.core.model.decisions import NOBODY, Attribution, Contributor
 from watchdog_app.core.model.history import History
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Blame, Reading, ResourceKind
@@ -15,7 +15,7 @@ from watchdog_app.core.model.resource import SPECS, Blame, Reading, ResourceKind
 _WINDOWS_S = (2.0, 5.0, 20.0, 60.0, 240.0)
 _NOISE_BYTES = 4 * 1024**2  # an idle interpreter moves by less
 _NOISE_RATIO = 0.002  # of the limit
-_STRANGERS_LATE_S = 5.0  # a look at them can be that old
+_UNWATCHED_LATE_S = 5.0  # a look at them can be that old
 _LISTED = 0.05  # smaller shares are not worth a line
 _WORKS_PERCENT = 5.0  # of a core: below it a task that is on a card only waits there
 
@@ -28,7 +28,7 @@ def attribute(
     growths: Mapping[ProcessKey, History],
     *,
     cpu_percent: Mapping[ProcessKey, float | None] | None = None,
-    strangers: History | None = None,
+    unwatched: History | None = None,
 ) -> Attribution:
     """
     Rank the tasks under a resource by their share of its growth.
@@ -40,7 +40,7 @@ def attribute(
         tasks: those under it, `reading.tasks`.
         growths: history of RAM and swap by task; of a card's memory, for that.
         cpu_percent: by task, for what comes of work: heat, and what a battery gives.
-        strangers: history of what processes hold under it that are not watched; None: they were
+        unwatched: history of what processes hold under it that are not watched; None: they were
             not looked at, and all that no task explains is taken for theirs.
     """
     blame = SPECS[reading.key.kind].blame
@@ -51,7 +51,9 @@ def attribute(
         if grown <= 0 and slope_per_s <= 0:
             return NOBODY
         rate = max(slope_per_s, grown / seconds if seconds else 0.0)
-        return Attribution((Culprit(tasks[0].key, tasks[0].name, rate, 1.0),), 0.0, _WINDOWS_S[1])
+        return Attribution(
+            (Contributor(tasks[0].key, tasks[0].name, rate, 1.0),), 0.0, _WINDOWS_S[1]
+        )
     if blame is not Blame.GROWTH:
         return NOBODY
     held = {task.key: growths[task.key] for task in tasks if task.key in growths}
@@ -62,16 +64,16 @@ def attribute(
         # A driver that does not say who holds what: whoever is on the card may be the one.
         share = 1.0 / len(tasks)
         rate = span.grown / span.seconds * share
-        alike = tuple(Culprit(task.key, task.name, rate, share) for task in tasks)
+        alike = tuple(Contributor(task.key, task.name, rate, share) for task in tasks)
         return Attribution(alike, 0.0, span.window_s)
-    return _by_growth(span, tasks, held, strangers)
+    return _by_growth(span, tasks, held, unwatched)
 
 
 def _by_growth(
     span: _Span,
     tasks: Sequence[Task],
     held: Mapping[ProcessKey, History],
-    strangers: History | None,
+    unwatched: History | None,
 ) -> Attribution:
     """By what each task holds more than at the beginning of the span."""
     grown = span.grown
@@ -83,26 +85,26 @@ def _by_growth(
     missing = grown - sum(part for part in by_task.values() if part > 0)
     _come_since(by_task, missing, held, span.seen_mono_s)
     others: float | None = None
-    if strangers is not None:
+    if unwatched is not None:
         missing = grown - sum(part for part in by_task.values() if part > 0)
         # They are looked at every few seconds.
-        most, seconds = strangers.over(span.window_s + _STRANGERS_LATE_S)
+        most, seconds = unwatched.over(span.window_s + _UNWATCHED_LATE_S)
         if seconds < span.window_s:  # they were not looked at before: it may all be new
-            most = strangers.last or 0.0
+            most = unwatched.last or 0.0
         others = min(max(0.0, missing), max(0.0, most))
         _copied(by_task, missing - others, tasks)
     known = sum(part for part in by_task.values() if part > 0)
     # Pages that were shared, swapped or counted twice can make the tasks' growth the larger one.
     total = max(grown, known)
     names = {task.key: task.name for task in tasks}
-    culprits = tuple(
-        Culprit(key, names[key], part / span.seconds, part / total)
+    contributors = tuple(
+        Contributor(key, names[key], part / span.seconds, part / total)
         for key, part in sorted(by_task.items(), key=lambda item: (-item[1], item[0]))
         if part >= _LISTED * total
     )
     missing = total - known
     others = missing if others is None else min(others, missing)
-    return Attribution(culprits, others / total, span.window_s, (missing - others) / total)
+    return Attribution(contributors, others / total, span.window_s, (missing - others) / total)
 
 
 def _come_since(
@@ -157,7 +159,7 @@ def _workers(tasks: Sequence[Task], cpu_percent: Mapping[ProcessKey, float | Non
     names = {task.key: task.name for task in tasks}
     return Attribution(
         tuple(
-            Culprit(key, names[key], 0.0, part / total)
+            Contributor(key, names[key], 0.0, part / total)
             for key, part in sorted(busy.items(), key=lambda item: (-item[1], item[0]))
             if part >= max(_WORKS_PERCENT, _LISTED * total)
         ),

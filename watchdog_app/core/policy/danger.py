@@ -161,10 +161,10 @@ class Danger:
             return found
         found["name"] = task.name
         found["rss_bytes"] = task.rss_bytes
-        for culprit in self.incident.attribution.culprits:
-            if culprit.task == task.key:
-                found["share"] = culprit.share
-                found["task_slope_bytes_per_s"] = culprit.slope_bytes_per_s
+        for contributor in self.incident.attribution.contributors:
+            if contributor.task == task.key:
+                found["share"] = contributor.share
+                found["task_slope_bytes_per_s"] = contributor.slope_bytes_per_s
         for agent in self.agents.get(task.key, ())[:1]:
             found["save_s"] = save_s(agent)
             found["step_s"] = step_s(agent)

@@ -78,7 +78,9 @@ class OpenIncident:
     device_works: bool = True
     work_lost: bool = False
     certain: bool = False  # on evidence enough to tell a person, and not only for silent saves
-    training_is_over: bool = False  # of the first culprit: what was advised before is what counts
+    training_is_over: bool = (
+        False  # of the first contributor: what was advised before is what counts
+    )
 
     def observe(
         self, stage: Stage, now: float, why: str, rising: bool, regime: Regime = Regime.UNKNOWN
@@ -108,16 +110,16 @@ class OpenIncident:
             self.attribution = attribution
 
     def blames(self, task: ProcessKey) -> bool:
-        """Whether this task is among the culprits."""
-        return any(each.task == task for each in self.attribution.culprits)
+        """Whether this task is among the contributors."""
+        return any(each.task == task for each in self.attribution.contributors)
 
     @property
     def first(self) -> ProcessKey | None:
         """The task with the largest share of the growth."""
-        return next((each.task for each in self.attribution.culprits), None)
+        return next((each.task for each in self.attribution.contributors), None)
 
     def know_trainings(self, tasks: Container[ProcessKey]) -> None:
-        """Follow whether the first culprit still trains; `tasks`: those in which an agent does."""
+        """Follow whether the first contributor still trains; `tasks`: where an agent does."""
         first = self.first
         if first is not None and first in tasks:
             self.trained.add(first)
@@ -177,7 +179,7 @@ class OpenIncident:
             peak=self.peak,
             opened_unix_s=self.opened_unix_s,
             closed_unix_s=closed_unix_s,
-            culprits=self.attribution.culprits,
+            contributors=self.attribution.contributors,
             why=self.why,
             advice=self.advice,
             device_works=self.device_works,
@@ -186,7 +188,7 @@ class OpenIncident:
         )
 
     def ended(self, tasks: Container[ProcessKey]) -> bool:
-        """Whether the first culprit is none of these: what was advised to it stays as it was."""
+        """Whether the first contributor is none of these: its advice stays as it was."""
         return self.first is not None and self.first not in tasks
 
     @property

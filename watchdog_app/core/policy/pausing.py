@@ -63,8 +63,8 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
         if grown < _STILL_GROWS * (danger.reading.limit - incident.paused_used):
             return None
     candidates = []
-    for culprit in incident.attribution.actionable:
-        task = danger.tasks.get(culprit.task)
+    for contributor in incident.attribution.actionable:
+        task = danger.tasks.get(contributor.task)
         if task is None:
             continue  # it has ended
         if task.key in busy:

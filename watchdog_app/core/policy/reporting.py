@@ -108,7 +108,7 @@ class Reporting:
             now: monotonic seconds.
             cooldown_s: least time between two reports.
         """
-        whom = frozenset(each.task for each in incident.attribution.culprits)
+        whom = frozenset(each.task for each in incident.attribution.contributors)
         report = LastReport(now, problem.stage, None, problem.facts, whom)
         key = problem.key
         cause = None, SPECS[key.kind].scope, f"{key.kind.value} {key.subject}"
@@ -199,7 +199,7 @@ class Reporting:
             or last.mono_s < danger.incident.opened_mono_s
         ):
             return None
-        if (task is None and danger.incident.attribution.culprits) or not danger.permits(
+        if (task is None and danger.incident.attribution.contributors) or not danger.permits(
             task
         ).notify:
             return None  # who was to blame has ended: that is news of its own, or none
@@ -253,7 +253,7 @@ class Reporting:
         """Forget that this incident and its tasks were reported."""
         incident.last_report = None
         scope = SPECS[incident.resource.kind].scope
-        whom = {None, *(culprit.task for culprit in incident.attribution.culprits)}
+        whom = {None, *(contributor.task for contributor in incident.attribution.contributors)}
         for key in [key for key in self.reports if key[0] in whom and key[1] is scope]:
             del self.reports[key]
 
@@ -279,11 +279,11 @@ def _nobodys(danger: Danger) -> bool:
 def blamed(danger: Danger) -> Task | None:
     """The task that a notification about this resource is filed under."""
     attribution = danger.incident.attribution
-    if attribution.mostly_unwatched or not attribution.culprits:
+    if attribution.mostly_unwatched or not attribution.contributors:
         # Nobody's processor time explains the heat of a card: who is on it dies with it.
         there = danger.tasks if _on_a_card(danger) else {}
         return max(there.values(), key=lambda task: task.key in danger.agents, default=None)
-    return danger.tasks.get(attribution.culprits[0].task)
+    return danger.tasks.get(attribution.contributors[0].task)
 
 
 def _on_a_card(danger: Danger) -> bool:

@@ -161,12 +161,12 @@ def _worth_saving(danger: Danger) -> Iterator[tuple[Task, str]]:
         return
     chosen: set[ProcessKey] = set()
     if not attribution.mostly_unwatched:
-        for culprit in attribution.actionable:
-            task = danger.tasks.get(culprit.task)
+        for contributor in attribution.actionable:
+            task = danger.tasks.get(contributor.task)
             if task is not None and not danger.is_stopped(task):
-                chosen.add(culprit.task)
-                yield task, f"makes {culprit.share:.0%} of the growth"
-        if attribution.culprits and not chosen:
+                chosen.add(contributor.task)
+                yield task, f"makes {contributor.share:.0%} of the growth"
+        if attribution.contributors and not chosen:
             return  # whoever made it grow has ended or is paused: the danger is over
     with_agent = [danger.tasks[key] for key in danger.agents if key in danger.tasks]
     ends = danger.reading.fatal or danger.reading.throttles
@@ -199,9 +199,9 @@ def _bar(danger: Danger) -> float:
     """The size from which a bystander could be the one that the kernel kills."""
     headroom = max(0.0, danger.reading.limit - danger.reading.used)
     sizes = (
-        _largest_process(danger.tasks[culprit.task]) + culprit.share * headroom
-        for culprit in danger.incident.attribution.actionable
-        if culprit.task in danger.tasks
+        _largest_process(danger.tasks[contributor.task]) + contributor.share * headroom
+        for contributor in danger.incident.attribution.actionable
+        if contributor.task in danger.tasks
     )
     return _COULD_BE_CHOSEN * max(sizes, default=0.0)
 

@@ -50,7 +50,7 @@ def outlooks(
         assessment = assessments[reading.key]
         if assessment.forecast is None and assessment.stage is Stage.OK:
             continue
-        growing = {each.task for each in blamed.get(reading.key, NOBODY).culprits}
+        growing = {each.task for each in blamed.get(reading.key, NOBODY).contributors}
         deadly = reading.fatal and assessment.stage >= Stage.RESCUE and assessment.notify
         for key in reading.tasks:
             if deadly or key in growing:
@@ -141,7 +141,7 @@ class Tracker:
         # The forecaster outlives its monitor when the settings change.
         self._watches: dict[ResourceKey, tuple[ResourceMonitor, Forecaster]] = {}
         self._growths: dict[ResourceKey, History] = {}
-        self._strangers: dict[ResourceKey, History] = {}  # under these, who is not watched
+        self._unwatched: dict[ResourceKey, History] = {}  # under these, who is not watched
         # What each task holds on each card, by card and task.
         self._devices: dict[str, dict[ProcessKey, History]] = {}
         self._measured: dict[ResourceKey, float] = {}  # readings that are older than the tick
@@ -168,17 +168,17 @@ class Tracker:
         for gone in self._growths.keys() - keys:
             del self._growths[gone]
             self._watches.pop(gone, None)
-            self._strangers.pop(gone, None)
+            self._unwatched.pop(gone, None)
         self._measured = {}
         for reading in readings:
             at = now
             if SPECS[reading.key.kind].by_sensor:
                 at = self._measured[reading.key] = _measured_mono_s(reading, look)
             self._growths.setdefault(reading.key, History()).add(at, reading.used)
-            if reading.strangers is not None:
-                self._strangers.setdefault(reading.key, History()).add(at, reading.strangers)
+            if reading.unwatched is not None:
+                self._unwatched.setdefault(reading.key, History()).add(at, reading.unwatched)
             else:
-                self._strangers.pop(reading.key, None)
+                self._unwatched.pop(reading.key, None)
         for ended in self.usage.keys() - look.tasks.keys():
             del self.usage[ended]
         for task in tasks:
@@ -232,7 +232,7 @@ class Tracker:
             tuple(tasks.values()),
             growths,
             cpu_percent={key: self.usage[key].cpu_percent for key in tasks},
-            strangers=self._strangers.get(reading.key),
+            unwatched=self._unwatched.get(reading.key),
         )
 
     def rate(self, key: ResourceKey, window_s: float) -> float | None:

@@ -14,7 +14,7 @@ from watchdog_app.base.errors import Gone, UsageError
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Snapshot, Task
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import Reading, ResourceKind
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
 from watchdog_app.core.model.tasks import find as find_task
 from watchdog_app.core.model.tasks import group
 
@@ -23,9 +23,6 @@ _GROUP_COLUMNS = (*_HOST_COLUMNS, "usage", "ws", "unrecl", "swap")
 
 _DEAD = frozenset("ZX")  # states of a process that has ended
 
-_KINDS = frozenset(
-    {ResourceKind.RAM, ResourceKind.RAM_SWAP, ResourceKind.CGROUP, ResourceKind.RLIMIT_AS}
-)
 _FULL, _NEARLY = 0.97, 0.90  # shares of an address space from which a MemoryError is assumed
 _LAST_S = 2.0  # a program that ran into its limit gives back memory before it has ended
 
@@ -101,7 +98,7 @@ class Found:
     @property
     def columns(self) -> tuple[str, ...]:
         """Of the rows."""
-        return _GROUP_COLUMNS if self.resource.key.kind == "cgroup" else _HOST_COLUMNS
+        return _GROUP_COLUMNS if SPECS[self.resource.key.kind].of_group else _HOST_COLUMNS
 
 
 def find(machine: Machine, wanted: str, now_mono_s: float, now_unix_s: float) -> Found:
@@ -243,12 +240,16 @@ def _tightest(
         for one in readings(snapshot, tasks)
         if one.fatal
         and task.key in one.tasks
-        and one.key.kind in _KINDS
+        and (SPECS[one.key.kind].of_ram or one.key.kind is ResourceKind.RLIMIT_AS)
         # The address space of another member ends that one.
         and (one.key.kind is not ResourceKind.RLIMIT_AS or one.key.subject == str(named.pid))
     ]
     # Another member may be in a group of its own, whose limit is nothing to this one.
-    own = [one for one in hitting if one.key.kind != "cgroup" or _is_in(folder, one.key.subject)]
+    own = [
+        one
+        for one in hitting
+        if not SPECS[one.key.kind].of_group or _is_in(folder, one.key.subject)
+    ]
     hitting = own or hitting
     if not hitting:
         raise UsageError("This machine shows no limit that the task could meet.")

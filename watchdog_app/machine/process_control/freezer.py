@@ -21,7 +21,7 @@ from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.cgroups import Group, folder, memberships, parse_mountinfo
 from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.base.linux.process import ancestors, read_stat
-from watchdog_app.core.model.readings import in_airbag
+from watchdog_app.core.model.readings import is_guard
 
 # A group that memory.high throttles took 0.8 s to freeze on a 6.18 kernel. Longer is not worth
 # waiting for: a process in the middle of a disk write may take any time, SIGSTOP works without.
@@ -59,7 +59,7 @@ def freezer_of(pid: int, tree: Collection[int], proc: str = "/proc") -> Group | 
     for hierarchy in parse_mountinfo(mounts, "freezer"):
         path = paths.get("freezer" if hierarchy.version == 1 else "")
         where = None if path is None else folder(hierarchy, path)
-        if path is None or where is None or any(map(in_airbag, path.split("/"))):
+        if path is None or where is None or any(map(is_guard, path.split("/"))):
             continue
         group = Group(where, hierarchy.version)
         # The whole tree is nobody's own.

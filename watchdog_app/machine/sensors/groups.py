@@ -152,7 +152,7 @@ class UnwatchedMembers:
         full = {group.path for group in groups if _fills(group)}
         self._known = {path: known for path, known in self._known.items() if path in full}
         return tuple(
-            replace(group, strangers_bytes=self._look(group.path, watched, now_mono_s))
+            replace(group, unwatched_bytes=self._look(group.path, watched, now_mono_s))
             if group.path in full
             else group
             for group in groups
