@@ -13,7 +13,7 @@ from bag_desk import MIB, STORM, bag_folder, pids_in, state
 
 from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.machine.process_control import processes
+from watchdog_app.machine import process_control
 
 JUMP = """
 import sys, time
@@ -119,11 +119,11 @@ def test_a_pause_of_the_daemons_and_its_end_leave_held_what_is_held(desk):
     found = read_stat(hog.pid)
 
     key = ProcessKey(*found.key)
-    paused = processes.pause([key])
+    paused = process_control.pause([key])
     assert "sigstop" == paused.method
-    desk.until(lambda: not processes.stopping(key), "it never stopped")
+    desk.until(lambda: not process_control.stopping(key), "it never stopped")
     desk.stage(hog, "held")
-    processes.resume(paused)
+    process_control.resume(paused)
 
     time.sleep(1.0)
     assert "held" == desk.record(hog)["stage"]

@@ -27,7 +27,7 @@ from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.pauses import as_held
 from watchdog_app.daemon.status import Look
-from watchdog_app.machine.process_control import processes
+from watchdog_app.machine import process_control
 from watchdog_app.machine.sensors.machine import MachineFace
 from watchdog_app.machine.sensors.wakeups import Wakeups
 
@@ -174,7 +174,7 @@ class Observer:
             state = self.machine.read_process(key).state
         except SensorError:
             return None
-        return "D" if state in "RS" and processes.stopping(key) else state
+        return "D" if state in "RS" and process_control.stopping(key) else state
 
     def close(self) -> None:
         """Give back what is held open."""
@@ -192,7 +192,7 @@ class Observer:
         try:
             snapshot = self._sample()
             tasks = self.told_notebooks.name(self._group(snapshot), self._agents.notebooks())
-            tasks = as_held(tasks, self._engine.held, processes.stopping)
+            tasks = as_held(tasks, self._engine.held, process_control.stopping)
             readings = readings_of(snapshot, tasks, views.values(), self._guarded())
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
             self._faults.put(

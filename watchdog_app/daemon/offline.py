@@ -40,7 +40,7 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
         TaskNotFound: none that is paused, or more than one, answers to that name.
         WatchdogError: what is written down cannot be read, or the system refused.
     """
-    from watchdog_app.machine.process_control import processes
+    from watchdog_app.machine import process_control
 
     found = _standing(thaw=True)
     if found is None:
@@ -51,7 +51,7 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
     entries: list[Entry] = []
     for ident, pause in _chosen(standing, task).items():
         try:
-            runs = processes.resume(pause.paused)
+            runs = process_control.resume(pause.paused)
         except TargetDenied as error:
             refused.append(str(error))
             continue

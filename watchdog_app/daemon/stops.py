@@ -17,7 +17,7 @@ from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pause, Pauses
-from watchdog_app.machine.process_control import processes
+from watchdog_app.machine import process_control
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
 _RECORD_S = 1.0  # for a pause to be written down before its first signal
@@ -73,7 +73,7 @@ class Stops:
         ident = pausing.ident(task.key, self._boot)
         keys = [member.key for member in task.members]
         others = {other.key for other in self._tasks()} - {task.key}
-        family = processes.family(keys, others=others)
+        family = process_control.family(keys, others=others)
         before = self._pauses.get(task.key)
         stored = pausing.intent(task, family, self._boot, reason, before)
         self._moving.add(task.key)
@@ -122,7 +122,7 @@ class Stops:
             self._kept()  # the engine has just learned whom to let go when there is room again
             self._checkpoints.stopped(task)
 
-        self._worker.submit(lambda: processes.pause(keys, others=others), finish)
+        self._worker.submit(lambda: process_control.pause(keys, others=others), finish)
 
     def resume(
         self, pause: Pause, ended: Ended, done: Callable[[Resumed | Exception], None] | None
@@ -143,4 +143,4 @@ class Stops:
             if done is not None:
                 done(error if error is not None else value)
 
-        self._worker.submit(lambda: processes.resume(pause.paused), finish)
+        self._worker.submit(lambda: process_control.resume(pause.paused), finish)

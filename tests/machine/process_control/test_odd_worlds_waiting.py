@@ -16,7 +16,7 @@ from support.waiting import until
 from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.pauses import Pause, Pauses
-from watchdog_app.machine.process_control import processes
+from watchdog_app.machine import process_control
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="states of Linux")
 
@@ -82,10 +82,10 @@ def _session(pid: int) -> list[int]:
 
 def test_a_resume_before_the_stop_has_taken_effect_takes_it_back(waiting: ProcessKey):
     """Else it would stop hours later, with nobody left who knows of a pause."""
-    paused = processes.pause([waiting])
+    paused = process_control.pause([waiting])
     assert "D" == state(waiting.pid), "a signal cannot reach it yet"
 
-    resumed = processes.resume(paused)
+    resumed = process_control.resume(paused)
 
     assert waiting in resumed.keys
     os.kill(child_of(waiting.pid), signal.SIGKILL)
@@ -96,7 +96,7 @@ def test_a_resume_before_the_stop_has_taken_effect_takes_it_back(waiting: Proces
 
 def test_a_pause_of_what_waits_stands_until_it_has_stopped_or_run(waiting: ProcessKey):
     """It is remembered for as long as the wait lasts; and once stopped, it is stopped."""
-    paused = processes.pause([waiting])
+    paused = process_control.pause([waiting])
     pauses = Pauses()
     pauses.add(Pause(waiting, "train.py", paused, "asked for"))
 
@@ -108,6 +108,6 @@ def test_a_pause_of_what_waits_stands_until_it_has_stopped_or_run(waiting: Proce
     os.kill(child, signal.SIGKILL)
     until(lambda: state(waiting.pid) == "T", "the wait ends, and it stops")
     assert [] == ended(), "it is paused"
-    processes.resume(paused)
+    process_control.resume(paused)
     until(lambda: state(waiting.pid) in "RS", "it runs")
     assert [waiting] == [pause.task for pause in ended()]

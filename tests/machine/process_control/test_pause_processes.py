@@ -18,7 +18,8 @@ from watchdog_app.airbag import groups
 from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
 from watchdog_app.base.linux.process import ancestors, descendants, pids, read_stat
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.machine.process_control import processes, stop_psutil
+from watchdog_app.machine import process_control
+from watchdog_app.machine.process_control import psutil as stop_psutil
 from watchdog_app.machine.process_control.paused import Paused
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals and /proc of Linux")
@@ -118,13 +119,13 @@ def test_pause_stops_the_whole_tree_and_resume_lets_it_run(launch):
     until(lambda: len(tree_of(root)) == 5)
     tree = tree_of(root)
 
-    paused = processes.pause([root])
+    paused = process_control.pause([root])
 
     assert set(tree) == set(paused.keys)
     assert root == paused.keys[0]
     assert {"T"} == states(tree)
     assert "sigstop" == paused.method
-    resumed = processes.resume(paused)
+    resumed = process_control.resume(paused)
     assert tuple(reversed(paused.keys)) == resumed.keys
     until(lambda: states(tree) <= {"S", "R"})
 
@@ -133,12 +134,12 @@ def test_no_child_escapes_from_a_task_that_forks_without_end(launch):
     """Parents stop before their children are looked up: nobody is left running."""
     root = launch(FORKS)
 
-    paused = processes.pause([root])
+    paused = process_control.pause([root])
 
     assert {"T"} == states([root])
     left = {each.state for each in below(root)}
     assert left <= {"T", "Z"}
-    processes.resume(paused)
+    process_control.resume(paused)
     until(lambda: "T" not in states([root]))
 
 
@@ -150,8 +151,8 @@ def test_processes_that_were_stopped_before_stay_stopped(launch):
     os.kill(by_hand.pid, signal.SIGSTOP)
     until(lambda: {"T"} == states([by_hand]))
 
-    paused = processes.pause([root])
-    processes.resume(paused)
+    paused = process_control.pause([root])
+    process_control.resume(paused)
 
     assert (by_hand,) == paused.already_stopped
     assert by_hand not in paused.keys
@@ -167,10 +168,10 @@ def test_a_task_that_was_stopped_as_a_whole_is_not_claimed(launch):
         os.kill(key.pid, signal.SIGSTOP)
     until(lambda: states(tree_of(root)) == {"T"})  # a signal takes its time
 
-    paused = processes.pause([root])
+    paused = process_control.pause([root])
 
     assert () == paused.keys
-    assert () == processes.resume(paused).keys
+    assert () == process_control.resume(paused).keys
     assert {"T"} == states(tree_of(root))
 
 
@@ -179,7 +180,7 @@ def test_a_pid_that_passed_to_another_process_is_left_alone(launch):
     root = launch(TREE)
 
     with pytest.raises(TargetGone, match="has ended"):
-        processes.pause([ProcessKey(root.pid, root.start_time - 1)])
+        process_control.pause([ProcessKey(root.pid, root.start_time - 1)])
 
     assert "T" not in states([root])
 
@@ -191,7 +192,7 @@ def test_a_process_that_has_ended_is_gone():
     process.wait()
 
     with pytest.raises(TargetGone):
-        processes.pause([key])
+        process_control.pause([key])
 
 
 def test_a_zombie_is_gone(launch):
@@ -200,7 +201,7 @@ def test_a_zombie_is_gone(launch):
     until(lambda: read_stat(process.pid).state == "Z")
 
     with pytest.raises(TargetGone):
-        processes.pause([key_of(process.pid)])
+        process_control.pause([key_of(process.pid)])
 
     process.wait()
 
@@ -209,7 +210,7 @@ def test_watchdog_never_stops_itself_or_what_it_runs_under():
     """This process and all its ancestors are refused, the shell of a terminal among them."""
     for pid in ancestors(os.getpid()):
         with pytest.raises(TargetDenied, match="watchdog runs in it or under it"):
-            processes.pause([key_of(pid)])
+            process_control.pause([key_of(pid)])
 
 
 def test_a_protected_process_below_the_task_is_left_running(launch):
@@ -218,11 +219,11 @@ def test_a_protected_process_below_the_task_is_left_running(launch):
     until(lambda: len(tree_of(root)) == 5)
     daemon = tree_of(root)[2]
 
-    paused = processes.pause([root], own_pids=[daemon.pid])
+    paused = process_control.pause([root], own_pids=[daemon.pid])
 
     assert (daemon,) == paused.skipped
     assert "T" not in states([daemon])
-    processes.resume(paused)
+    process_control.resume(paused)
 
 
 def test_another_users_process_is_refused(launch):
@@ -230,7 +231,7 @@ def test_another_users_process_is_refused(launch):
     root = launch(TREE)
 
     with pytest.raises(TargetDenied, match="belongs to another user"):
-        processes.pause([root], own_uid=os.getuid() + 1)
+        process_control.pause([root], own_uid=os.getuid() + 1)
 
     assert "T" not in states([root])
 
@@ -246,11 +247,11 @@ def test_another_users_process_below_the_task_is_left_running(launch):
     )
     until(lambda: len(tree_of(root)) == 2)
 
-    paused = processes.pause([root])
+    paused = process_control.pause([root])
 
     assert (root,) == paused.keys
     assert (tree_of(root)[1],) == paused.skipped
-    processes.resume(paused)
+    process_control.resume(paused)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a user's namespace may hide the kernel's threads")
@@ -261,26 +262,26 @@ def test_a_thread_of_the_kernel_is_refused():
         pytest.skip("this container hides the kernel's threads")
 
     with pytest.raises(TargetDenied, match="kernel"):
-        processes.pause([ProcessKey(*two.key)])
+        process_control.pause([ProcessKey(*two.key)])
 
 
 def test_nothing_to_pause_is_an_error():
     """An empty task is a mistake of the caller, said in words."""
     with pytest.raises(ActionError, match="no processes"):
-        processes.pause([])
+        process_control.pause([])
 
 
 def test_resume_tolerates_those_that_ended_and_those_that_run(launch):
     """Vanished and already resumed processes are told and are no error."""
     root = launch(TREE)
     until(lambda: len(tree_of(root)) == 5)
-    paused = processes.pause([root])
+    paused = process_control.pause([root])
     killed, by_hand = paused.keys[1], paused.keys[2]
     os.kill(killed.pid, signal.SIGKILL)
     os.kill(by_hand.pid, signal.SIGCONT)
     until(lambda: states([killed]) <= {"Z"} and states([by_hand]) == {"S"})
 
-    resumed = processes.resume(paused)
+    resumed = process_control.resume(paused)
 
     assert (killed,) == resumed.gone
     assert (by_hand,) == resumed.already_running
@@ -290,12 +291,12 @@ def test_resume_tolerates_those_that_ended_and_those_that_run(launch):
 def test_a_pause_outlives_its_process(launch):
     """Written down and read back, it resumes the very same processes."""
     root = launch(TREE)
-    paused = processes.pause([root])
+    paused = process_control.pause([root])
 
     again = Paused.from_json(paused.to_json())
 
     assert paused == again
-    processes.resume(again)
+    process_control.resume(again)
     until(lambda: "T" not in states([root]))
 
 
@@ -316,7 +317,7 @@ def test_psutil_pauses_and_resumes_the_same_tree(launch):
 
     assert {each.pid for each in tree_of(root)} == {each.pid for each in paused.keys}
     until(lambda: {"T"} == states(tree_of(root)))
-    resumed = processes.resume(paused)
+    resumed = process_control.resume(paused)
     assert tuple(reversed(paused.keys)) == resumed.keys
     until(lambda: "T" not in states(tree_of(root)))
 
@@ -358,12 +359,12 @@ def test_another_task_below_is_left_running(launch):
     until(lambda: len(tree_of(root)) == 3)
     other = next(key for key in tree_of(root) if os.getsid(key.pid) == key.pid and key != root)
 
-    paused = processes.pause([root, other], others=[other])
+    paused = process_control.pause([root, other], others=[other])
 
     assert {*tree_of(root)} - {other} == set(paused.keys)
     assert "T" not in states([other])
-    assert other not in [key for key, _ in processes.family([root], others=[other])]
-    processes.resume(paused)
+    assert other not in [key for key, _ in process_control.family([root], others=[other])]
+    process_control.resume(paused)
 
 
 @pytest.mark.parametrize(
@@ -375,11 +376,11 @@ def test_a_shell_that_somebody_types_in_goes_on(launch, argv, stops):
     until(lambda: len(tree_below(root)) == 3)
     inside = tree_below(root)[1:]
 
-    paused = processes.pause([root, inside[-1]])
+    paused = process_control.pause([root, inside[-1]])
 
     assert ({root, *inside} if stops else {root}) == set(paused.keys)
     assert stops == ("T" in states(inside))
-    processes.resume(paused)
+    process_control.resume(paused)
 
 
 def tree_below(key: ProcessKey) -> list[ProcessKey]:
@@ -435,7 +436,7 @@ def test_the_family_is_known_with_who_is_stopped_already(launch):
     os.kill(by_hand.pid, signal.SIGSTOP)
     until(lambda: {"T"} == states([by_hand]))
 
-    found = dict(processes.family([root]))
+    found = dict(process_control.family([root]))
 
     assert set(tree_of(root)) == set(found)
     assert [by_hand] == [key for key, stopped in found.items() if stopped]
@@ -461,7 +462,7 @@ def test_a_task_alone_in_its_group_is_stopped_at_one_instant(launch, top):
         (folder / "cgroup.procs").write_text(str(root.pid))
         until(lambda: len((folder / "cgroup.procs").read_text().split()) > 1)
 
-        paused = processes.pause([root])
+        paused = process_control.pause([root])
 
         assert "freezer" == paused.method
         assert {each.state for each in below(root)} <= {"T", "Z"}
@@ -469,7 +470,7 @@ def test_a_task_alone_in_its_group_is_stopped_at_one_instant(launch, top):
             ("cgroup.freeze", "0") if top == "unified" else ("freezer.state", "THAWED")
         )
         assert thawed == (folder / control).read_text().strip()
-        processes.resume(paused)
+        process_control.resume(paused)
         until(lambda: "T" not in states([root]))
     finally:
         for pid in (folder / "cgroup.procs").read_text().split():
@@ -535,16 +536,16 @@ def test_a_freeze_of_somebody_elses_outlasts_a_pause(grouped, name):
     group = grouped(name)
     group.freeze()
 
-    paused = processes.pause([group.root])
+    paused = process_control.pause([group.root])
 
     assert "sigstop" == paused.method
     assert group.frozen
-    assert processes.stopping(group.root)
+    assert process_control.stopping(group.root)
     assert "T" not in states([group.root])
     group.thaw()
     until(lambda: {"T"} == states(paused.keys))
-    assert not processes.stopping(group.root)
-    processes.resume(paused)
+    assert not process_control.stopping(group.root)
+    process_control.resume(paused)
     until(lambda: "T" not in states(paused.keys))
 
 
@@ -552,11 +553,11 @@ def test_a_freeze_of_somebody_elses_outlasts_a_pause(grouped, name):
 def test_what_had_stopped_and_was_frozen_then_is_resumed(grouped):
     """An airbag is frozen again once its program has stopped: after both it runs."""
     group = grouped(groups.PREFIX)
-    paused = processes.pause([group.root])
+    paused = process_control.pause([group.root])
     assert {"T"} == states(paused.keys)
     group.freeze()
 
-    resumed = processes.resume(paused)
+    resumed = process_control.resume(paused)
 
     assert set(paused.keys) == set(resumed.keys)
     assert group.frozen  # whoever froze it lets it go
@@ -570,12 +571,12 @@ def test_an_airbag_that_runs_is_paused_without_its_freezer(grouped):
     """Its keeper may need that at the very same moment: at the limit."""
     group = grouped(groups.PREFIX)
 
-    paused = processes.pause([group.root])
+    paused = process_control.pause([group.root])
 
     assert "sigstop" == paused.method
     assert not group.frozen
     assert {"T"} == states(paused.keys)
-    processes.resume(paused)
+    process_control.resume(paused)
 
 
 @pytest.mark.cgroup
@@ -587,11 +588,11 @@ def test_a_group_with_somebody_else_in_it_is_not_frozen(launch):
         for key in (root, other):
             (folder / "cgroup.procs").write_text(str(key.pid))
 
-        paused = processes.pause([root])
+        paused = process_control.pause([root])
 
         assert "sigstop" == paused.method
         assert "T" not in states([other])
-        processes.resume(paused)
+        process_control.resume(paused)
     finally:
         for pid in (folder / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)

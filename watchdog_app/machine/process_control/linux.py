@@ -45,7 +45,7 @@ def pause(
     *,
     others: Collection[ProcessKey] = (),
 ) -> Paused:
-    """See `processes.pause`."""
+    """See `process_control.pause`."""
     if not members:
         raise ActionError("There is nothing to pause: the task has no processes.")
     members = _own(members, others, proc)
@@ -80,13 +80,13 @@ def pause(
 def family(
     members: Sequence[ProcessKey], others: Collection[ProcessKey] = (), proc: str = "/proc"
 ) -> list[tuple[ProcessKey, bool]]:
-    """See `processes.family`; it is read before the first signal, so nothing else is read."""
+    """See `process_control.family`; it is read before the first signal, so nothing else is read."""
     found = descendants(_pairs(_own(members, others, proc)), proc, _pairs(others), quick=True)
     return [(ProcessKey(*each.key), each.state in "Tt") for each in found if not each.has_ended]
 
 
 def resume(paused: Paused, proc: str = "/proc") -> Resumed:
-    """See `processes.resume`."""
+    """See `process_control.resume`."""
     resumed: list[ProcessKey] = []
     gone: list[ProcessKey] = []
     running: list[ProcessKey] = []

@@ -1,0 +1,148 @@
+"""
+Pause and resume where there is neither /proc nor pidfd: macOS, Windows, the BSDs.
+
+psutil compares creation times before it signals. There the start time of a
+`ProcessKey` is microseconds of the epoch, as the sensors read it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+
+import psutil
+
+from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.machine.process_control.paused import Paused, Resumed
+
+_ROUNDS = 20  # see linux
+
+
+def pause(
+    members: Sequence[ProcessKey],
+    protected: Collection[int],
+    own_uid: int,
+    at_unix_s: float,
+    others: Collection[ProcessKey] = (),
+) -> Paused:
+    """See `process_control.pause`."""
+    if not members:
+        raise ActionError("There is nothing to pause: the task has no processes.")
+    above = (parent.pid for parent in psutil.Process().parents())
+    untouchable = {0, 1, os.getpid(), *protected, *above}
+    gone = TargetGone(f"Process {members[0].pid} has ended; there is nothing to pause.")
+    try:
+        root = _find(members[0])
+        allowed = _allowed(root, untouchable, own_uid)
+    except psutil.NoSuchProcess:
+        raise gone from None
+    if not allowed:
+        raise TargetDenied(
+            f"Process {root.pid} was not paused: it belongs to another user, "
+            "or watchdog runs in it or under it."
+        )
+    stopped: dict[ProcessKey, psutil.Process] = {}  # in this order
+    already: list[ProcessKey] = []
+    skipped: list[ProcessKey] = []
+    try:
+        for _ in range(_ROUNDS):
+            seen = {*stopped, *already, *skipped}
+            found = [pair for pair in _family(members, others) if pair[0] not in seen]
+            if not found:
+                break
+            for key, process in found:
+                with suppress(psutil.NoSuchProcess):
+                    if not _allowed(process, untouchable, own_uid):
+                        skipped.append(key)
+                    elif process.status() == psutil.STATUS_STOPPED:
+                        already.append(key)
+                    else:
+                        process.suspend()
+                        stopped[key] = process
+    except psutil.AccessDenied as error:
+        for process in reversed(stopped.values()):
+            with suppress(psutil.Error):  # gone, or refused: nothing is left to try
+                process.resume()
+        raise TargetDenied(f"The system refused to pause process {root.pid}.") from error
+    if not stopped and not already:
+        raise gone
+    return Paused(tuple(stopped), "psutil", at_unix_s, tuple(already), tuple(skipped))
+
+
+def resume(paused: Paused) -> Resumed:
+    """See `process_control.resume`."""
+    resumed, gone, running, denied = [], [], [], []
+    for key in reversed(paused.keys):
+        try:
+            process = _find(key)
+            if process.status() != psutil.STATUS_STOPPED:
+                running.append(key)
+            else:
+                process.resume()
+                resumed.append(key)
+        except psutil.NoSuchProcess:
+            gone.append(key)
+        except psutil.AccessDenied:
+            denied.append(key)
+    if denied:
+        pids = " ".join(str(key.pid) for key in denied)
+        raise TargetDenied(f"The system refused to resume process {pids}. It stays paused.")
+    return Resumed(tuple(resumed), tuple(gone), tuple(running))
+
+
+def family(
+    members: Sequence[ProcessKey], others: Collection[ProcessKey] = ()
+) -> list[tuple[ProcessKey, bool]]:
+    """See `process_control.family`."""
+    found = []
+    for key, process in _family(members, others):
+        with suppress(psutil.Error):
+            found.append((key, process.status() == psutil.STATUS_STOPPED))
+    return found
+
+
+def _family(
+    members: Sequence[ProcessKey], others: Collection[ProcessKey]
+) -> Iterator[tuple[ProcessKey, psutil.Process]]:
+    """The members that are alive and what descends from them, each once, without other tasks."""
+    seen: set[int] = set()
+    for member in members:
+        try:
+            root = _find(member)
+            children = root.children(recursive=True)  # parents before their children
+        except psutil.NoSuchProcess:
+            continue
+        left_out: set[int] = set()
+        for process in (root, *children):
+            with suppress(psutil.Error):
+                key = _key(process)
+                if key in others or process.ppid() in left_out:
+                    left_out.add(process.pid)
+                elif process.pid not in seen:
+                    seen.add(process.pid)
+                    yield key, process
+
+
+def _find(key: ProcessKey) -> psutil.Process:
+    """
+    That very process.
+
+    Raises:
+        psutil.NoSuchProcess: it has ended.
+    """
+    process = psutil.Process(key.pid)
+    if _key(process) != key:
+        raise psutil.NoSuchProcess(key.pid)
+    return process
+
+
+def _key(process: psutil.Process) -> ProcessKey:
+    return ProcessKey(process.pid, int(process.create_time() * 1e6))
+
+
+def _allowed(process: psutil.Process, untouchable: Collection[int], own_uid: int) -> bool:
+    # Windows has no uids: a process of another user refuses to be opened there.
+    owners = set(process.uids()) if hasattr(process, "uids") else {own_uid}
+    return process.pid not in untouchable and owners == {own_uid}
