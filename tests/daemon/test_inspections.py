@@ -214,7 +214,7 @@ def test_who_asks_meanwhile_gets_the_same_picture():
 def test_threads_are_read_beside_the_loop(monkeypatch):
     """The kernel may make that reader wait for as long as an exec takes."""
     from watchdog_app.daemon.inspections import Inspections
-    from watchdog_app.machine.sensors import threads
+    from watchdog_app.machine.sensors import thread_dump
 
     begun, go, woken = (threading.Event() for _ in range(3))
     answers = []
@@ -224,7 +224,7 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
         go.wait(60)
         return World().looks()
 
-    monkeypatch.setattr(threads, "look", slow)
+    monkeypatch.setattr(thread_dump, "dump", slow)
     world = World(with_agent=False)
     inspections = Inspections(
         world.agents, None, watching=SimpleNamespace(tasks=[world.task], look=None),

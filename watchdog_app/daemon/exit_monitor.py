@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.linux import process
+from watchdog_app.base.linux.files import handle_share
 from watchdog_app.core.diagnosis.causes import diagnose, explained_late
 from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
@@ -35,7 +36,6 @@ from watchdog_app.daemon.status import Look
 from watchdog_app.daemon.unit_exits import UnitExits
 from watchdog_app.history.entries import about_task, death_entry, worker_entry
 from watchdog_app.history.journal import Entry
-from watchdog_app.machine.sensors import descriptors
 
 _MOST_HANDLES = 500
 # How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.
@@ -195,7 +195,7 @@ class ExitMonitor:
 
     def _follow(self, task: Task, alive_mono_s: float) -> _Watched:
         handle = None
-        if len(self._watched) < descriptors.handles(_MOST_HANDLES):
+        if len(self._watched) < handle_share(_MOST_HANDLES):
             handle = process.open_pidfd(task.key.pid)
         if handle is not None:
             # Opened by pid alone: if that is another process by now, its end finds no task.

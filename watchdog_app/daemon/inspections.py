@@ -197,6 +197,6 @@ class Inspections:
 
 
 def _look_at(keys: Iterable[ProcessKey]) -> tuple[tuple[ProcessThreads, ...], float]:
-    from watchdog_app.machine.sensors import threads  # asked for seldom
+    from watchdog_app.machine.sensors import thread_dump  # asked for seldom
 
-    return threads.look(keys), time.monotonic()
+    return thread_dump.dump(keys), time.monotonic()

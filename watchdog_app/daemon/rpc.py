@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Any
 
 from watchdog_app.base.errors import ProtocolError
+from watchdog_app.base.linux.files import connection_share
 from watchdog_app.base.runtime_dir import private_folder
 from watchdog_app.client import messages, transport
 from watchdog_app.client.framing import (
@@ -30,7 +31,6 @@ from watchdog_app.client.framing import (
 )
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import READ, WRITE, Poller
-from watchdog_app.machine.sensors import descriptors
 
 MAX_CONNECTIONS = 500
 MAX_UNANSWERED = 8  # requests of one client that wait for their answers
@@ -228,7 +228,7 @@ class RpcServer:
         Raises:
             OSError: the folder cannot be written.
         """
-        self._max_connections = descriptors.connections(MAX_CONNECTIONS)
+        self._max_connections = connection_share(MAX_CONNECTIONS)
         self._listener = transport.listen(self._path)
         self._inode = _inode(self._path)
         self._accept_again_mono_s = None

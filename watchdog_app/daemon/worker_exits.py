@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
+from watchdog_app.base.linux.files import handle_share
 from watchdog_app.base.linux.process import open_pidfd
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.poller import READ, Poller
-from watchdog_app.machine.sensors import descriptors
 
 _MOST = 500
 
@@ -33,7 +33,7 @@ class WorkerExits:
     def follow(self, tasks: Iterable[Task]) -> None:
         """The tasks of one more look."""
         now = {member.key for task in tasks for member in task.members[1:]}
-        most = descriptors.handles(_MOST)
+        most = handle_share(_MOST)
         for key in self._handles.keys() - now:
             self._release(key)
         for key in now - self._handles.keys():

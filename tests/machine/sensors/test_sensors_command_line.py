@@ -9,13 +9,13 @@ import pytest
 from watchdog_app.cli.dispatch import COMMANDS
 from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.machine.sensors.command_line import (
+    OWN_COMMANDS,
     identify,
     is_interpreter,
     kept,
     kernel_id,
     notebook_arguments,
 )
-from watchdog_app.machine.sensors.known_programs import OWN_COMMANDS
 
 UUID = "0f21e5a4-86a8-4d52-9c1c-7a0a3ce1b111"
 

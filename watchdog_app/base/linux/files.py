@@ -278,8 +278,27 @@ def sysfs_text(path: str) -> str | None:
 
 
 def descriptor_limit() -> int:
-    """How many files this process may have open."""
+    """
+    How many files this process may have open; bounded also where the system sets no bound.
+
+    They are shared out: a crowd of clients or of processes must not take the last one, without
+    which the machine itself cannot be read.
+    """
     import resource  # Unix alone
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if 0 < soft < 1 << 20 else 1 << 20
+
+
+# The journal, the lock, /proc of the machine, groups, triggers, one file at a time.
+_OWN_DESCRIPTORS = 48
+
+
+def handle_share(most: int) -> int:
+    """How many ends of processes may be waited for by a handle each, at most `most`; at least 1."""
+    return max(1, min(most, (descriptor_limit() - _OWN_DESCRIPTORS) // 8))
+
+
+def connection_share(most: int) -> int:
+    """Clients that may be connected, two each for agents, at most `most`; at least 4."""
+    return max(4, min(most, (descriptor_limit() - _OWN_DESCRIPTORS) // 4))

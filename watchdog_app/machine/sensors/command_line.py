@@ -15,13 +15,6 @@ from dataclasses import dataclass, replace
 from watchdog_app.base import children
 from watchdog_app.base.text.plain import shortened
 from watchdog_app.core.model.machine import TaskKind
-from watchdog_app.machine.sensors.known_programs import (
-    CONSOLES,
-    KNOWN_FILES,
-    LAUNCHERS,
-    OWN_COMMANDS,
-    SERVERS,
-)
 
 # Options of the interpreter that take the next argument when their value does not follow at once.
 _WITH_VALUE = "WX"
@@ -37,6 +30,39 @@ LONGEST_PATH = 4096  # PATH_MAX
 # One more than a path can have: what was cut is taken for none.
 _LONGEST_WORD = LONGEST_PATH + 1
 _MOST_CHARS = 4 * LONGEST_PATH  # of all words
+
+# Programs written in Python that are known by name, because it tells a user nothing.
+# They run somebody else's script: that script is what the user is waiting for.
+LAUNCHERS = {
+    "accelerate", "coverage", "cprofile", "debugpy", "deepspeed", "horovodrun", "ipdb",
+    "ipython", "ipython3", "kernprof", "launcher", "memory_profiler", "memray", "mprof", "pdb",
+    "profile", "pudb", "pydevd", "pyinstrument", "runpy", "scalene", "streamlit",
+    "torch.distributed.launch", "torch.distributed.run", "torchrun", "trace", "viztracer",
+}  # fmt: skip
+# What they start is not a part of them: Jupyter's servers, supervisors, terminals, desktops.
+SERVERS = {
+    "circusd", "guake", "honcho", "jupyter-enterprisegateway", "jupyter-kernel",
+    "jupyter-kernelgateway", "jupyter-lab", "jupyter-labhub", "jupyter-nbclassic",
+    "jupyter-notebook", "jupyter-server", "jupyter-voila", "jupyter_client.kernelapp",
+    "jupyter_server", "jupyterhub", "jupyterhub-singleuser", "jupyterhub.singleuser",
+    "jupyterlab", "kernel_gateway", "nbclassic", "notebook", "qtile", "spyder", "supervisord",
+    "terminator", "voila", "xonsh",
+}  # fmt: skip
+# A person types at their prompt.
+CONSOLES = {
+    "bpython", "jupyter-console", "jupyter-qtconsole", "jupyter_console", "ptipython",
+    "ptpython", "pydevconsole", "qtconsole",
+}  # fmt: skip
+# The only ones known by a name in .py: a user may well call a script trace.py or notebook.py.
+KNOWN_FILES = frozenset(("pydevd.py", "pydevconsole.py"))
+# The first word after `watchdog`; a test compares them with the commands that there are. `exec`
+# is one until it has become the program that it was given.
+OWN_COMMANDS = {
+    "agent", "checkpoint", "completion", "config", "demo", "doctor", "estimate", "exec",
+    "explain", "history", "install-desktop", "limit", "pause", "protect", "record", "reload",
+    "replay", "rescues", "resume", "run", "snooze", "stacks", "start", "status", "stop", "top",
+    "trace", "tray", "uninstall-desktop", "watch",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

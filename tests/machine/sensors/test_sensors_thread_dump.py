@@ -13,7 +13,7 @@ import pytest
 
 from watchdog_app.base.linux.process import Stat
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.machine.sensors import threads
+from watchdog_app.machine.sensors import thread_dump
 
 
 def stat(pid: int, name: str, state: str, ppid: int = 1, *, count: int = 1) -> bytes:
@@ -49,7 +49,7 @@ def proc(tmp_path: Path):
 
 def test_each_thread_is_read_with_where_it_waits(proc):
     """The first thread first; a name may hold anything; what cannot be read is unknown."""
-    program, worker, ended = threads.look(
+    program, worker, ended = thread_dump.dump(
         [ProcessKey(10, 500), ProcessKey(20, 500)], str(proc), "x86_64"
     )
 
@@ -74,12 +74,12 @@ def test_each_thread_is_read_with_where_it_waits(proc):
 
 def test_a_pid_that_another_process_has_by_now_is_not_read(proc):
     """Identity is the pid and the start time."""
-    assert () == threads.look([ProcessKey(10, 501), ProcessKey(77, 1)], str(proc))
+    assert () == thread_dump.dump([ProcessKey(10, 501), ProcessKey(77, 1)], str(proc))
 
 
 def test_system_calls_of_an_unknown_machine_are_unknown(proc):
     """Numbers mean something else on each."""
-    (program, *_) = threads.look([ProcessKey(10, 500)], str(proc), "riscv64")
+    (program, *_) = thread_dump.dump([ProcessKey(10, 500)], str(proc), "riscv64")
 
     assert program.threads[0].syscall is None
 
@@ -95,14 +95,14 @@ def test_system_calls_of_an_unknown_machine_are_unknown(proc):
 )
 def test_a_system_call_is_parsed(data, expected):
     """Number and six arguments."""
-    assert expected == threads.parse_syscall(data)
+    assert expected == thread_dump.parse_syscall(data)
 
 
 @pytest.mark.parametrize("data", [b"x 0x1\n", b"7 nothing\n"])
 def test_what_is_no_system_call_is_refused(data):
     """A kernel of another kind."""
     with pytest.raises(ValueError, match="invalid literal"):
-        threads.parse_syscall(data)
+        thread_dump.parse_syscall(data)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_is_no_system_call_is_refused(data):
 )
 def test_a_wait_channel_is_parsed(data, expected):
     """What compilers append says nothing."""
-    assert expected == threads.parse_wchan(data)
+    assert expected == thread_dump.parse_wchan(data)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
@@ -125,7 +125,7 @@ def test_a_real_process_is_read():
         key = ProcessKey(child.pid, Stat(Path(f"/proc/{child.pid}/stat").read_bytes()).start_ticks)
         end = time.monotonic() + 10
         while True:
-            found = threads.look([key])
+            found = thread_dump.dump([key])
             if len(found) == 2 and found[0].threads[0].state == "S":
                 break
             assert time.monotonic() < end, found
@@ -149,7 +149,7 @@ def test_our_own_threads_are_counted():
         thread.start()
     try:
         start = Stat(Path("/proc/self/stat").read_bytes()).start_ticks
-        (own, *_) = threads.look([ProcessKey(os.getpid(), start)])
+        (own, *_) = thread_dump.dump([ProcessKey(os.getpid(), start)])
         assert {thread.native_id for thread in mine} <= {look.tid for look in own.threads}
         assert own.thread_count >= 4
     finally:

@@ -48,7 +48,7 @@ _CALLS: Mapping[str, Mapping[int, str]] = {
 }  # fmt: skip
 
 
-def look(
+def dump(
     members: Iterable[ProcessKey], proc: str = "/proc", machine: str | None = None
 ) -> tuple[ProcessThreads, ...]:
     """
