@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
@@ -102,6 +101,8 @@ def _check_above(path: str, found: os.stat_result) -> None:
 
 
 def _new_folder(link: str) -> str:
+    import tempfile  # 1 MB, and a session manager has made the folder on most machines
+
     # Not TMPDIR: batch systems set one for each job and remove it with the job.
     folder = tempfile.mkdtemp(prefix=f"watchdog-{os.getuid()}-", dir="/tmp")
     new = f"{link}.{os.getpid()}"

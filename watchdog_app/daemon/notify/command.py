@@ -12,7 +12,6 @@ import json
 import os
 import signal
 import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
 
 from watchdog_app.base import children
@@ -48,6 +47,8 @@ class CommandNotifier:
         """Run it; delivered when it ends with status 0 in time."""
         # A file and not a pipe: what a program left running in the background still holds a pipe
         # open, and reading it would wait for that program.
+        import tempfile  # 1 MB, and few configure a command
+
         with tempfile.TemporaryFile() as output:
             try:
                 process = subprocess.Popen(
