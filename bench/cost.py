@@ -208,7 +208,7 @@ def watch(
         running = {name: start(argv, env, folder) for name, argv in tools.items()}
         served(env)
         time.sleep(max(0.0, args.settle - QUESTION_S))
-        ticks = status(env)["daemon"]["ticks"]
+        ticks = status(env)["daemon"]["samples"]
         time.sleep(QUESTION_S)
         gone = [name for name, each in running.items() if each.poll() is not None]
         for name in gone:
@@ -239,7 +239,7 @@ def watch(
                 "syscalls_per_min": None,
             }
         # The last: who is traced is slowed down. One of them is the look for the question.
-        looks = status(env)["daemon"]["ticks"] - ticks - 1
+        looks = status(env)["daemon"]["samples"] - ticks - 1
         if len(running) > 2:
             for name, calls in syscalls({name: p.pid for name, p in running.items()}).items():
                 found[name]["syscalls_per_min"] = calls

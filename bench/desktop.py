@@ -75,7 +75,7 @@ def companion(folder: Path, seconds: float) -> dict[str, float]:
     bus = PrivateBus(folder)
     bus.start()
     tasks = [task(4000 + n, f"train_{n}.ipynb", GIB, agent=agent()) for n in range(TASKS)]
-    daemon = FakeDaemon(folder / "run" / "daemon.sock", status(processes=tasks))
+    daemon = FakeDaemon(folder / "run" / "daemon.sock", status(tasks=tasks))
     daemon.start()
     panel, screen = Panel(bus.address), Screen(bus.address)
     env = {

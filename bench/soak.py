@@ -208,10 +208,8 @@ def show(found: dict[str, Any], load: str) -> None:
     print(f"\n{found['seconds'] / 60:.1f} minutes. {load}\n")
     print("| | measured |")
     print("|---|---|")
-    own = found["missed_own_looks"]
     print(f"| looks | {found['looks']} |")
-    print(f"| missed by the daemon's own doing | {own} |")
-    print(f"| missed while it had no processor | {found['missed_looks'] - own} |")
+    print(f"| missed | {found['missed_looks']} |")
     print(f"| latest look | {found['latest_s']:.2f} s late |")
     print(f"| ready, without a processor | {found['waited_s']:.1f} s |")
     print(f"| stolen from this machine's processors | {found['stolen_s']:.1f} s |")

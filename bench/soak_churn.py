@@ -226,7 +226,7 @@ class Churn:
 
     def _ask(self, dice: random.Random) -> None:
         with Client.connect(self._socket, timeout_s=20) as client:
-            tasks = client.call("status")["processes"]
+            tasks = client.call("status")["tasks"]
             whom = str(dice.choice(tasks)["pid"]) if tasks else None
             method = dice.choice(("explain", "explain", "history", "series", "config", "status"))
             with suppress(WatchdogError):  # it has ended since
@@ -267,7 +267,7 @@ class Churn:
         if not self._apart:
             return
         with Client.connect(self._socket, timeout_s=20) as client:
-            ours = [t for t in client.call("status")["processes"] if "soak_programs" in t["name"]]
+            ours = [t for t in client.call("status")["tasks"] if "soak_programs" in t["name"]]
             if not ours:
                 return
             with suppress(WatchdogError):

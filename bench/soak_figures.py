@@ -43,7 +43,6 @@ class Row:
     incidents: int
     ticks: int
     missed: int
-    missed_own: int
     waited_s: float  # of the thread that looks: ready, without a processor
     stolen_s: float  # of all processors: taken by the machine that this one runs on
     latest_s: float
@@ -67,20 +66,19 @@ def read(
         descriptors=len(os.listdir(folder / "fd")),
         threads=len(os.listdir(folder / "task")),
         cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
-        tasks=len(status["processes"]),
-        agents=sum(task["agent"] is not None for task in status["processes"]),
+        tasks=len(status["tasks"]),
+        agents=sum(task["agent"] is not None for task in status["tasks"]),
         incidents=len(status["incidents"]),
-        ticks=daemon["ticks"],
-        missed=daemon["missed_ticks"],
-        missed_own=daemon["missed_own_ticks"],
+        ticks=daemon["samples"],
+        missed=daemon["missed_samples"],
         waited_s=int((folder / "task" / str(pid) / "schedstat").read_text().split()[1]) / 1e9,
         stolen_s=int(_first_line("/proc/stat").split()[8]) / os.sysconf("SC_CLK_TCK"),
-        latest_s=daemon["latest_s"],
+        latest_s=daemon["max_lag_s"],
         interval_s=daemon["interval_s"],
         answer_s=answer_s,
         journal_bytes=sum(p.stat().st_size for p in journal.parent.glob(journal.name + "*")),
         pages_bytes=_held_bytes(pages),
-        errors=len(status["errors"]),
+        errors=len(status["problems"]),
     )
 
 
@@ -138,7 +136,6 @@ def verdict(rows: Sequence[Row], before: Row, after: Row) -> dict[str, Any]:
         "seconds": seconds,
         "looks": rows[-1].ticks - rows[0].ticks,
         "missed_looks": rows[-1].missed - before.missed,
-        "missed_own_looks": rows[-1].missed_own - before.missed_own,
         "waited_s": rows[-1].waited_s - before.waited_s,
         "stolen_s": rows[-1].stolen_s - before.stolen_s,
         "latest_s": max(row.latest_s for row in rows),
@@ -169,8 +166,6 @@ def verdict(rows: Sequence[Row], before: Row, after: Row) -> dict[str, Any]:
         wrong.append(f"{after.pages_bytes / 1e6:.0f} MB of trainings' pages were left in memory")
     if after.threads > early + SPARE_THREADS:
         wrong.append(f"{after.threads - early} threads were left")
-    if found["missed_own_looks"]:  # the others were the machine's doing: told, and no fault
-        wrong.append(f"{found['missed_own_looks']} looks were missed by the daemon's own doing")
     found["wrong"] = wrong
     return found
 
@@ -192,11 +187,9 @@ def draw(rows: Sequence[Row], found: dict[str, Any], load: str, path: Path) -> N
     memory, handles, crowd, rate, late = axes
     memory.plot(minutes, [row.rss_bytes / 1e6 for row in rows], color="#1f6f8b", label="RSS, MB")
     slope = found["rss_slope_bytes_per_h"] / 1e6
-    own = found["missed_own_looks"]
     figure.suptitle(
         f"{found['seconds'] / 60:.0f} minutes of churn: RSS {slope:+.2f} MB an hour after the "
-        f"first quarter;\nof {found['looks']} looks {own} missed by the daemon's own doing, "
-        f"{found['missed_looks'] - own} without a processor",
+        f"first quarter;\n{found['missed_looks']} of {found['looks']} samples missed",
         fontsize=11,
     )
     handles.plot(minutes, [row.descriptors for row in rows], color="#1f6f8b", label="descriptors")
@@ -210,8 +203,6 @@ def draw(rows: Sequence[Row], found: dict[str, Any], load: str, path: Path) -> N
     waited = [100 * (b.waited_s - a.waited_s) / seconds for a, b, seconds in pairs]
     late.plot(minutes[1:], waited, color="#e09f3e", linewidth=0.6, label="no processor, % of time")
     late.plot(minutes, [row.missed for row in rows], color="#b23a48", label="looks missed, in all")
-    owns = [row.missed_own for row in rows]
-    late.plot(minutes, owns, color="#1f6f8b", linestyle="--", label="by the daemon's own doing")
     late.set_xlabel("minutes")
     for axis in axes:
         axis.set_ylim(0, None)

@@ -201,8 +201,8 @@ def _figures(arm: Thrashing, name: str) -> dict[str, Any]:
     rescues = sorted((world.folder / "leaking" / "rescues").glob("rescue-*/rescue.json"))
     return {
         "arm": name,
-        "looks_per_s": (last["ticks"] - first["ticks"]) / span,
-        "missed": last["missed_ticks"] - first["missed_ticks"],
+        "looks_per_s": (last["samples"] - first["samples"]) / span,
+        "missed": last["missed_samples"] - first["missed_samples"],
         "faults_per_s": (faulted - faults) / span,
         "swapped_mb": swapped,
         "rss_mb": rss,

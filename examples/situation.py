@@ -211,7 +211,7 @@ class _Story:
                 notice = message["params"]
                 self._notices.notify("notice.shown", id=notice["id"], delivered=True, detail="")
                 self.tell(f"{notice['title']}. {notice['body']}", "WATCHDOG")
-        for task in self._daemon.call("status")["processes"]:
+        for task in self._daemon.call("status")["tasks"]:
             rescue = (task["agent"] or {}).get("rescue")
             if task["pid"] == self._pid and rescue and rescue["step"] != self.saved_step:
                 self.saved_step = rescue["step"]

@@ -173,6 +173,7 @@ def everything() -> dict[str, str]:
         "docs/cli.md": cli_page(_read("docs/cli.md")),
         "docs/configuration.md": settings_page(_read("docs/configuration.md")),
         "docs/status-json.md": schema_tables.page(_read("docs/status-json.md")),
+        "docs/status.schema.json": schema_tables.schema(),
         f"{SHARE}/bash-completion/completions/watchdog": script("bash"),
         f"{SHARE}/zsh/site-functions/_watchdog": script("zsh"),
         f"{SHARE}/fish/vendor_completions.d/watchdog.fish": script("fish"),

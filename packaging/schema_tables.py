@@ -1,16 +1,22 @@
-"""The tables of docs/status-json.md about version 2: from the records and the comments in them."""
+"""The schema of the status and its tables in docs/status-json.md, from the records."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
+from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SOURCE = "watchdog_app/core/model/status.py"
 BEGIN = "<!-- printed from the records by packaging/refresh.py: begin -->\n"
 END = "<!-- end -->"
 
+SCHEMA_VERSION = 2
+_JSON_TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}
+_NEVER_NEGATIVE = ("_bytes", "_percent", "_unix_s", "rpm")  # endings of keys
+_ALWAYS_KNOWN = ("time", "time_unix_s")  # of the command's output, also without a daemon
 _TYPES = {"float": "number", "int": "integer", "str": "text", "bool": "boolean"}
 _UNITS = (  # ending of the key, unit; the first that fits
     ("_bytes_per_s", "bytes/s"),
@@ -77,6 +83,53 @@ def page(text: str) -> str:
     """
     head, rest = text.split(BEGIN)
     return f"{head}{BEGIN}\n{tables()}\n{END}{rest.partition(END)[2]}"
+
+
+def schema() -> str:
+    """docs/status.schema.json: the JSON Schema of the whole status."""
+    known = fields()
+    definitions = {name: _object(rows, known) for name, rows in known.items()}
+    whole = definitions.pop("Status")
+    whole["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
+    for unused in ("Notification", "Button"):
+        del definitions[unused]
+    found = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "watchdog status --json",
+        "description": "One reading. Units are in the keys; null means unknown. Later versions may "
+        "add fields and words: ignore what you do not know. What is here keeps its meaning as long "
+        f"as schema_version is {SCHEMA_VERSION}.",
+        **whole,
+        "$defs": definitions,
+    }
+    return json.dumps(found, indent=2) + "\n"
+
+
+def _object(rows: list[tuple[str, str, str]], known: dict[str, Any]) -> dict[str, Any]:
+    properties = {
+        key: {**_schema_of(key, form, known), "description": meaning} for key, form, meaning in rows
+    }
+    return {"type": "object", "required": [key for key, _, _ in rows], "properties": properties}
+
+
+def _schema_of(key: str, annotation: str, known: dict[str, Any]) -> dict[str, Any]:
+    inner = annotation.removesuffix(" | None")
+    if listed := re.fullmatch(r"tuple\[(\w+), \.\.\.\]", inner):
+        return {"type": "array", "items": _schema_of("", listed[1], known)}
+    if inner == "Level":
+        return {"enum": ["ok", "watch", "warning", "critical", "unknown"]}
+    found: dict[str, Any] = {"type": _JSON_TYPES.get(inner, "object")}
+    if inner in known:
+        found = {"$ref": f"#/$defs/{inner}"}
+    elif key == "pid":
+        found["minimum"] = 1
+    elif key.endswith(_NEVER_NEGATIVE) and not key.startswith("slope"):
+        found["minimum"] = 0
+    if inner == annotation or key in _ALWAYS_KNOWN:
+        return found
+    if "$ref" in found:
+        return {"oneOf": [found, {"type": "null"}]}
+    return {**found, "type": [found["type"], "null"]}
 
 
 def _source() -> str:

@@ -22,7 +22,7 @@ from watchdog_app.core.diagnosis.gpu_faults import (
 )
 from watchdog_app.core.explain.status import about_task
 from watchdog_app.core.model.hardware import GpuProcess, GpuState
-from watchdog_app.core.model.status import Status
+from watchdog_app.core.model.status import Daemon, Status
 from watchdog_app.daemon.status import Look, status
 from watchdog_app.doctor import cards, driver_answer, gpu
 from watchdog_app.machine.gpu.monitor import GpuMonitor
@@ -122,7 +122,9 @@ def status_of(world, gpus, incidents):
     result = replace(world.result, incidents=tuple(incidents))
     now = WALL_S + world.now
     look = Look(snapshot, tuple(world.tasks()), (), result)
-    return status(look, daemon={}, host_name="host", paused=(), faults=(), now_unix_s=now)
+    return status(
+        look, daemon=Daemon(), host_name="host", paused=(), faults=(), now_unix_s=now
+    ).to_json()
 
 
 @pytest.mark.parametrize("index", range(len(ROWS)), ids=list(ROWS))
@@ -135,7 +137,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     incidents = [one for one in told["incidents"] if one["subject"] == card["id"]]
     gpu = world.snapshot.hardware.gpus[index]
     open_ones = [one for one in world.result.incidents if one.resource.subject == gpu.id]
-    alone = {**status_of(world, [gpu], open_ones), "processes": []}
+    alone = {**status_of(world, [gpu], open_ones), "tasks": []}
     notices = [one for one in world.notices if one.title.startswith(f"GPU {index} ")]
     facts = Tree(tmp_path).gpu().library().facts()
     monkeypatch.setattr(facts, "daemon", lambda: alone)
@@ -145,12 +147,12 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
         if one.id == "driver.incident" and f"GPU {index} " in one.what
     ]
     if quiet:
-        assert ("ok", None) == (card["verdict"]["severity"], card["verdict"]["title"])
+        assert ("ok", None) == (card["health"]["severity"], card["health"]["title"])
         assert [] == notices == incidents == findings
         return
 
     works, lost = row.device_works, row.restart and not row.device_works
-    shown = card["verdict"]
+    shown = card["health"]
     assert (severity, works, lost) == tuple(
         shown[key] for key in ("severity", "device_works", "work_lost")
     )

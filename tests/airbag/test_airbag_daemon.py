@@ -57,9 +57,9 @@ def daemon(desk) -> Iterator[Client]:
 
 
 def shown(client, process):
-    found = client.call("status")["processes"]
+    found = client.call("status")["tasks"]
     # The tests' own process is the task, and the program a part of it.
-    return next((one for one in found if (one["airbag"] or {}).get("pid") == process.pid), None)
+    return next((one for one in found if (one["guard"] or {}).get("pid") == process.pid), None)
 
 
 def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon):
@@ -67,7 +67,7 @@ def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon
     hog = desk.hog(200, 0, options=("--no-refuse",))
     desk.stage(hog, "held")
     task = desk.until(
-        lambda: (found := shown(daemon, hog)) and found["state"] == "held" and found, "not shown"
+        lambda: (found := shown(daemon, hog)) and found["state"] == "stopped" and found, "not shown"
     )
     text = daemon.call("explain", task=str(task["pid"]))["text"]
     history = desk.until(
@@ -87,7 +87,7 @@ def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon
     answer = daemon.call("bag.limit", task=str(task["pid"]), limit_bytes=400 << 20)
 
     assert (True, "cgroup v1", 100 << 20) == tuple(
-        task["airbag"][key] for key in ("held", "kind", "limit_bytes")
+        task["guard"][key] for key in ("stopped", "kind", "limit_bytes")
     )
     assert "At that limit it is held and not killed" in text
     assert str(hog.pid) in history[0]["text"]
@@ -165,16 +165,16 @@ def test_a_daemon_that_is_killed_leaves_held_what_is_held(desk, daemon):
     """Its keeper goes on by itself; the next daemon shows the bag, and lets it go when asked."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
     held = desk.stage(hog, "held")
-    desk.until(lambda: (shown(daemon, hog) or {}).get("state") == "held", "not shown")
+    desk.until(lambda: (shown(daemon, hog) or {}).get("state") == "stopped", "not shown")
 
     os.kill(daemon.daemon_pid, signal.SIGKILL)
     with running(desk) as another:
         task = desk.until(
-            lambda: (found := shown(another, hog)) and found["state"] == "held" and found,
+            lambda: (found := shown(another, hog)) and found["state"] == "stopped" and found,
             "not shown by the next one",
         )
         assert desk.record(hog)["keeper_pid"] == held["keeper_pid"]
-        assert task["airbag"]["held"]
+        assert task["guard"]["stopped"]
         assert another.daemon_pid != daemon.daemon_pid
         another.call("bag.limit", task=str(task["pid"]), limit_bytes=400 << 20)
         assert 0 == desk.end(hog)

@@ -47,10 +47,10 @@ def test_json_is_valid_without_a_daemon(watchdog):
     done = watchdog("status", "--json")
 
     found = json.loads(done.stdout)
-    assert [] == found["processes"] == found["ceilings"] == found["gpus"]
-    assert 1 == found["schema_version"]
-    assert "not running" in found["errors"][0]["message"]
-    assert "watchdog start" in found["errors"][0]["remedy"]
+    assert [] == found["tasks"] == found["resources"] == found["gpus"]
+    assert 2 == found["schema_version"]
+    assert "not running" in found["problems"][0]["message"]
+    assert "watchdog start" in found["problems"][0]["remedy"]
 
 
 def test_status_shows_the_table(watchdog, daemon):
@@ -94,7 +94,7 @@ def test_colours_on_request(watchdog, daemon, words, env, colored):
 def test_every_name_can_be_printed_in_every_encoding(watchdog, daemon, encoding):
     """A terminal of another age gets escapes and ASCII bars, not a traceback."""
     tasks = [process(i, name or "?", MIB) for i, name in enumerate([*HOSTILE_NAMES, "分析.py"], 1)]
-    daemon.answers["status"] = fresh(processes=tasks)
+    daemon.answers["status"] = fresh(tasks=tasks)
 
     done = watchdog("status", "--all", env={"PYTHONIOENCODING": encoding})
 
@@ -103,12 +103,12 @@ def test_every_name_can_be_printed_in_every_encoding(watchdog, daemon, encoding)
 
 def test_json_is_strictly_valid(watchdog, daemon):
     """Half characters become the replacement character: strict readers refuse them."""
-    daemon.answers["status"] = fresh(processes=[process(1, "caf\udce9.py", 1)])
+    daemon.answers["status"] = fresh(tasks=[process(1, "caf\udce9.py", 1)])
 
     done = watchdog("status", "--json")
 
     assert "\\udce9" not in done.stdout
-    assert "caf?.py" == json.loads(done.stdout)["processes"][0]["name"]
+    assert "caf?.py" == json.loads(done.stdout)["tasks"][0]["name"]
 
 
 def test_json_names_its_time(watchdog, daemon):
@@ -127,7 +127,7 @@ def test_watch_json_prints_one_object_a_line(watchdog, daemon):
     done = watchdog("status", "--watch", "--json", "--count", "3", "--interval", "10ms")
 
     assert 0 == done.returncode
-    assert [1, 1, 1] == [json.loads(line)["schema_version"] for line in done.stdout.splitlines()]
+    assert [2, 2, 2] == [json.loads(line)["schema_version"] for line in done.stdout.splitlines()]
 
 
 def test_watch_prints_blocks_into_a_pipe(watchdog, daemon):
@@ -237,7 +237,7 @@ def test_pause_says_what_it_means_for_a_notebook(watchdog, daemon):
 def test_pause_of_a_script_speaks_of_the_terminal(watchdog, daemon):
     """No Jupyter, but a shell that says Stopped."""
     daemon.answers["task.pause"] = {"task": "eda.py", "pids": [7], "method": "signals"}
-    daemon.answers["status"] = fresh(processes=[process(7, "eda.py", MIB, kind="script")])
+    daemon.answers["status"] = fresh(tasks=[process(7, "eda.py", MIB, kind="script")])
 
     done = watchdog("pause", "7")
 
@@ -452,7 +452,7 @@ def test_reload_shows_why_a_file_is_bad(watchdog, daemon, refusal):
 
 def test_a_broken_pipe_is_quiet(daemon, own_folders):
     """`watchdog status | true` complains about nothing."""
-    daemon.answers["status"] = fresh(processes=[process(n, f"{n}.py", MIB) for n in range(1200)])
+    daemon.answers["status"] = fresh(tasks=[process(n, f"{n}.py", MIB) for n in range(1200)])
 
     done = subprocess.run(
         f"{sys.executable} -m watchdog_app status --all | true; exit ${{PIPESTATUS[0]}}",

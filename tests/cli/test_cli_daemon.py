@@ -65,7 +65,7 @@ def test_the_life_of_a_daemon(quiet, watchdog, script):
 
     found = json.loads(watchdog("status", "--json").stdout)
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(found)
-    assert script in [one["pid"] for one in found["processes"]]
+    assert script in [one["pid"] for one in found["tasks"]]
     assert "patient_分析.py" in watchdog("status", "--all").stdout
 
     assert "patient_分析.py" in watchdog("explain", str(script)).stdout
@@ -247,6 +247,6 @@ def test_without_a_daemon_the_json_names_the_airbags_too(own_folders, monkeypatc
     found = json.loads(capsys.readouterr().out)
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(found)
     assert ["hog.py (pid 7): full"] == [
-        each["message"] for each in found["errors"] if each["source"] == "airbags"
+        each["message"] for each in found["problems"] if each["source"] == "guards"
     ]
     assert 3 == code

@@ -43,6 +43,7 @@ def validator():
     [
         "docs/cli.md",
         "docs/status-json.md",
+        "docs/status.schema.json",
         "packaging/linux/share/bash-completion/completions/watchdog",
         "packaging/linux/share/zsh/site-functions/_watchdog",
         "packaging/linux/share/fish/vendor_completions.d/watchdog.fish",
@@ -203,10 +204,10 @@ def test_the_schema_fits_the_object_without_a_daemon(validator):
 @pytest.mark.parametrize(
     "broken",
     [
-        {"schema_version": 2},
-        {"processes": [process(1, "a", -1)]},
-        {"processes": [{**process(1, "a", 1), "ram_bytes": "1"}]},
-        {"errors": ["text"]},
+        {"schema_version": 1},
+        {"tasks": [process(1, "a", -1)]},
+        {"tasks": [{**process(1, "a", 1), "ram_bytes": "1"}]},
+        {"problems": ["text"]},
         {"time_unix_s": None},
     ],
 )

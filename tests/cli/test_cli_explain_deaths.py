@@ -19,7 +19,7 @@ PAST = {
     "end_unix_s": 600.0,
     "name": "train.ipynb",
     "points": [[10.0 * n, n * GB / 8, None] for n in range(61)],
-    "ceiling": {
+    "resource": {
         "kind": "cgroup",
         "label": "memory limit of the group jupyter",
         "limit": 8 * GB,
@@ -68,7 +68,7 @@ def test_the_curves_are_told_apart_without_colour():
     flat = {"points": [[t, 2.0, None] for t in (0.0, 300.0, 600.0)]}
     above = {"label": "the group", "limit": None, "points": [[0.0, 8.0], [600.0, 8.0]]}
 
-    lines = plot({**PAST, **flat, "marks": [], "ceiling": above}, 80, DOTS)
+    lines = plot({**PAST, **flat, "marks": [], "resource": above}, 80, DOTS)
 
     own = next(line.split("│")[1] for line in lines if line.count("⠶") > 20)
     ceiling = lines[0].split("┤")[1]
@@ -84,7 +84,7 @@ def test_the_curves_are_told_apart_without_colour():
         {},
         {**PAST, "points": []},
         {**PAST, "points": PAST["points"][:1]},
-        {**PAST, "points": PAST["points"][:2], "ceiling": None},
+        {**PAST, "points": PAST["points"][:2], "resource": None},
         {**PAST, "points": "many"},
         {**PAST, "end_unix_s": None},
         {**PAST, "points": [[float("nan"), 1.0, None]] * 9},
@@ -103,8 +103,8 @@ def test_a_terminal_too_narrow_gets_none():
 @pytest.mark.parametrize(
     "change",
     [
-        {"ceiling": None},
-        {"ceiling": {"label": "x\x1b[31m", "limit": None, "points": []}},
+        {"resource": None},
+        {"resource": {"label": "x\x1b[31m", "limit": None, "points": []}},
         {"marks": [{"unix_s": None, "kind": "saved"}, {"kind": "odd"}, 7]},
         {"name": "a\nb\x1b[2J"},
         {"points": [[600.0, 0, None]] * 5},
@@ -122,7 +122,7 @@ def test_odd_pasts_are_drawn_without_harm(change):
 def test_a_far_limit_does_not_flatten_what_happened():
     """It is named below instead."""
     far = {**PAST["ceiling"], "limit": 800 * GB}
-    lines = plot({**PAST, "ceiling": far}, 100, DOTS)
+    lines = plot({**PAST, "resource": far}, 100, DOTS)
 
     assert "far above" in "\n".join(lines)
     assert "800 GiB" in "\n".join(lines)

@@ -28,7 +28,7 @@ from watchdog_app.core.diagnosis.gpu_faults import STATES
 from watchdog_app.core.explain.gpu_lines import gpu_lines
 from watchdog_app.core.explain.selection import gpu_numbers
 from watchdog_app.core.model.hardware import GpuState
-from watchdog_app.core.model.status import Status, Task
+from watchdog_app.core.model.status import Gpu, Incident, Status, Task
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "docs" / "status.schema.json").read_text(encoding="utf-8")
@@ -41,12 +41,11 @@ SEVERITIES = ("note", "warning", "critical")
 def gpu(index: int, **more):
     """A card at work."""
     return {
+        **Gpu().to_json(),
         "index": index,
         "id": f"GPU-{index}",
         "uuid": f"GPU-{index}",
         "name": "NVIDIA H100 80GB HBM3",
-        "bus_id": f"00000000:{index:02X}:00.0",
-        "parent_uuid": None,
         "state": "ok",
         "memory_used_bytes": 23 * GIB,
         "memory_reserved_bytes": GIB,
@@ -59,14 +58,14 @@ def gpu(index: int, **more):
         "fan_percent": None,
         "power_w": 612.3,
         "power_limit_w": 700.0,
-        "throttle_reasons": ["software_power_cap"],
+        "throttling": ["software_power_cap"],
         "ecc_uncorrected": 0,
         "remap_pending": False,
-        "verdict": None,
+        "health": None,
         "level": "ok",
         "remap_failed": False,
         "recovery_action": None,
-        "xids": [],
+        "events": [],
         "processes": [],
         "notes": [],
         **more,
@@ -77,36 +76,37 @@ def dark(index: int, state: str):
     """A card that answers nothing."""
     unknown = dict.fromkeys(
         ("memory_used_bytes", "memory_reserved_bytes", "utilization_percent", "temperature_c",
-         "power_w", "throttle_reasons")
+         "power_w")
     )  # fmt: skip
     fault = STATES.get(GpuState(state)) if state in list(GpuState) else None
     known = fault and {
         "severity": SEVERITIES[fault.severity],
         "title": fault.title,
-        "why": fault.text,
+        "reason": fault.text,
         "remedy": fault.remedy(index),
         "device_works": fault.device_works,
         "work_lost": fault.restart,
     }
     level = "ok" if fault is None else ("watch", "warning", "critical")[fault.severity]
-    return gpu(index, state=state, verdict=known, level=level, **unknown)
+    return gpu(index, state=state, health=known, level=level, throttling=[], **unknown)
 
 
 def fault(**more):
     """The incident of a card that fell off the bus."""
     return {
+        **Incident().to_json(),
         "id": "1",
-        "ceiling": "gpu_health",
+        "resource": "gpu_fault",
         "subject": "GPU-1",
         "label": "GPU 1 (NVIDIA H100 80GB HBM3)",
-        "stage": "rescue",
-        "peak": "rescue",
+        "stage": "save",
+        "peak": "save",
         "opened_unix_s": NOW_UNIX_S - 30,
         "closed_unix_s": None,
-        "why": "Xid 79, the card has fallen off the bus",
+        "reason": "Xid 79, the card has fallen off the bus",
         "advice": ["Start the machine again."],
-        "culprits": [{"pid": 300, "name": "c.py", "slope_bytes_per_s": None, "share": None}],
-        "level": level_of({"stage": "rescue", **more}),
+        "contributors": [{"pid": 300, "name": "c.py", "slope_bytes_per_s": None, "share": None}],
+        "level": level_of({"stage": "save", **more}),
         **more,
     }
 
@@ -169,7 +169,7 @@ def test_a_forecast_stands_on_the_line_of_its_card_and_not_twice():
     )  # fmt: skip
     heat = ceiling("temperature", "heat of GPU 1 (slows down at 83 °C)", 60, 83, unit="celsius",
                    subject="GPU-1/slowdown")  # fmt: skip
-    found = lines(200, gpus=[gpu(0), gpu(1)], ceilings=[memory, heat])
+    found = lines(200, gpus=[gpu(0), gpu(1)], resources=[memory, heat])
 
     assert "full in 4 min (3-7 min)" in line_of(found, "GPU 0  ")
     assert not [line for line in found if "GPU 0 memory" in line][1:]
@@ -180,12 +180,12 @@ def test_heat_and_battery_have_units_of_their_own():
     """Degrees a minute, and what is left of a battery."""
     heat = ceiling(
         "temperature", "heat of GPU 1 (slows down at 83 °C)", 80, 83, unit="celsius",
-        subject="GPU-1/slowdown", lethal=False, stage="warn", slope_per_s=2 / 60, eta_s=90,
+        subject="GPU-1/slowdown", fatal=False, stage="warn", slope_per_s=2 / 60, eta_s=90,
         eta_low_s=70, eta_high_s=120,
     )  # fmt: skip
     battery = ceiling("battery", "battery", 0.59, 0.95, unit="ratio", slope_per_s=1e-4,
                       eta_s=3600, eta_low_s=3000, eta_high_s=4000)  # fmt: skip
-    found = "\n".join(lines(200, gpus=[gpu(1)], ceilings=[heat, battery]))
+    found = "\n".join(lines(200, gpus=[gpu(1)], resources=[heat, battery]))
 
     assert "80 of 83 °C" in found
     assert "+2.0 °C/min" in found
@@ -200,16 +200,16 @@ def test_heat_and_battery_have_units_of_their_own():
 def test_every_line_fits_the_terminal(columns, everything):
     """Whatever the cards are called and however much there is to say."""
     warm = ceiling("temperature", "heat of GPU 1 (slows down at 83 °C)", 80, 83, unit="celsius",
-                   subject="GPU-1/slowdown", lethal=False, stage="warn", eta_s=90.0,
+                   subject="GPU-1/slowdown", fatal=False, stage="warn", eta_s=90.0,
                    eta_low_s=70, eta_high_s=120)  # fmt: skip
     strangers = [{"pid": 9, "task": None, "name": None, "memory_bytes": 12 * GIB, "foreign": True}]
     cards = [
         gpu(0, notes=["the driver does not say who holds what " * 3]),
-        gpu(1, throttle_reasons=["hardware_thermal", "power_brake"], processes=strangers),
+        gpu(1, throttling=["hardware_thermal", "power_brake"], processes=strangers),
         *(gpu(2 + index, name=name) for index, name in enumerate(HOSTILE_NAMES)),
         dark(15, "lost"),
     ]
-    found = lines(columns, everything, gpus=cards, ceilings=[warm], incidents=[fault()])
+    found = lines(columns, everything, gpus=cards, resources=[warm], incidents=[fault()])
 
     assert columns >= max(map(width, found))
     assert all(line.isprintable() for line in found)
@@ -238,7 +238,7 @@ def test_a_task_shows_its_cards_and_what_it_holds_there():
         process(300, "unknown.ipynb", 2 * GIB, gpus=unknown),
     ]
 
-    found = lines(gpus=[gpu(0), gpu(1)], processes=tasks)
+    found = lines(gpus=[gpu(0), gpu(1)], tasks=tasks)
 
     assert ["0,1", "20.0", "GiB"] == line_of(found, "two.ipynb").split()[7:10]
     assert ["-", "-"] == line_of(found, "none.ipynb").split()[7:9]
@@ -250,7 +250,7 @@ def test_a_small_task_on_a_card_is_not_folded_away():
     on_card = [{"uuid": "GPU-0", "index": 0, "memory_bytes": None}]
     small = process(100, "small.py", 10_000_000, kind="script", gpus=on_card)
 
-    assert [line for line in lines(gpus=[gpu(0)], processes=[small]) if "small.py" in line]
+    assert [line for line in lines(gpus=[gpu(0)], tasks=[small]) if "small.py" in line]
 
 
 def test_a_fault_names_who_was_hit_and_says_nothing_of_growth():
@@ -273,8 +273,8 @@ def test_a_card_that_has_an_incident_is_not_told_of_twice():
     error = {"source": "gpu.1", "message": "GPU 1 is lost to the driver.", "remedy": "Restart."}
     cards = [gpu(0), dark(1, "lost")]
 
-    with_it = lines(gpus=cards, incidents=[fault()], errors=[error])
-    without = lines(gpus=cards, incidents=[], errors=[error])
+    with_it = lines(gpus=cards, incidents=[fault()], problems=[error])
+    without = lines(gpus=cards, incidents=[], problems=[error])
 
     assert "lost to the driver" not in "\n".join(with_it)
     assert "! GPU 1 is lost to the driver. Restart." in without
@@ -282,8 +282,8 @@ def test_a_card_that_has_an_incident_is_not_told_of_twice():
 
 def test_a_note_is_no_warning():
     """A card at its power limit: good to know, exit code 0."""
-    note = fault(ceiling="throttling", stage="watch", peak="watch", contributors=[],
-                 why="it has worked at its power limit", advice=["That is normal."])  # fmt: skip
+    note = fault(resource="throttling", stage="watch", peak="watch", contributors=[],
+                 reason="it has worked at its power limit", advice=["That is normal."])  # fmt: skip
     found = "\n".join(lines(level="watch", gpus=[gpu(1)], incidents=[note]))
 
     assert found.startswith("OK: nothing is about to run out.")
@@ -364,7 +364,7 @@ def test_gpus_that_are_no_objects_break_nothing():
 
 def test_parts_of_a_card_are_numbered():
     """Three parts have one name and one number: else nobody can tell which is full."""
-    parts = [gpu(1, uuid=f"MIG-{n}", parent_uuid="GPU-1") for n in range(3)]
+    parts = [gpu(1, uuid=f"MIG-{n}", parent_id="GPU-1") for n in range(3)]
 
     lines = gpu_lines(
         Status.read(status(gpus=[gpu(1, uuid="GPU-1"), *parts])), None, Style(), False
@@ -419,7 +419,7 @@ def test_what_is_on_a_card_that_does_not_answer_is_unknown_and_not_nothing(state
     job = process(4711, "job.py", GIB, gpus=[], gpu_memory_bytes=None)
 
     def row(card):
-        lines = render(Status.read(status(gpus=[card], processes=[job])), NOW_UNIX_S)
+        lines = render(Status.read(status(gpus=[card], tasks=[job])), NOW_UNIX_S)
         return next(line for line in lines if "job.py" in line)
 
     assert 2 == row(dark(0, state)).count("N/A") - row(gpu(0)).count("N/A")
@@ -429,12 +429,12 @@ def test_a_driver_that_was_updated_underneath_is_told_once():
     """By its incident, with the cure; the list of errors does not say it again."""
     said = "The NVIDIA driver was updated under the running system"
     found = {
-        "id": "1", "ceiling": "gpu_health", "subject": "driver", "label": "the graphics driver",
-        "stage": "warn", "why": said, "advice": ["Restart the machine."], "culprits": [],
+        "id": "1", "resource": "gpu_fault", "subject": "driver", "label": "the graphics driver",
+        "stage": "warn", "reason": said, "advice": ["Restart the machine."], "contributors": [],
         "opened_unix_s": NOW_UNIX_S,
     }  # fmt: skip
     error = {"source": "gpu.driver.updated", "message": f"{said}.", "remedy": "Restart."}
 
-    lines = render(Status.read(status(incidents=[found], errors=[error])), NOW_UNIX_S)
+    lines = render(Status.read(status(incidents=[found], problems=[error])), NOW_UNIX_S)
 
     assert 1 == sum(said in line for line in lines[1:])

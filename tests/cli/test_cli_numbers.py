@@ -88,7 +88,7 @@ def test_rescues_of_a_script_called_like_a_pid_are_not_those_of_that_pid(tmp_pat
 
 
 def test_what_was_decided_is_looked_up_by_the_same_rule():
-    status = Status.read({"processes": [{"pid": 60, "name": "4711", "script": "/a/4711"}]})
+    status = Status.read({"tasks": [{"pid": 60, "name": "4711", "script": "/a/4711"}]})
 
     assert find_task(status, "4711") is None
     assert 60 == find_task(status, "60").pid

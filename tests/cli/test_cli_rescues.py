@@ -94,7 +94,7 @@ def test_the_daemon_tells_where_else(watchdog, daemon, tmp_path):
     """The folders of its agents; a task is found by its name."""
     path = save(tmp_path / "far", 5)
     agent = {"pid": 7, "directory": str(tmp_path / "far")}
-    daemon.answers["status"] = {"processes": [{"pid": 7, "name": "deep.ipynb", "agent": agent}]}
+    daemon.answers["status"] = {"tasks": [{"pid": 7, "name": "deep.ipynb", "agent": agent}]}
     daemon.answers["history"] = {"entries": []}
 
     assert [path] == [one["path"] for one in listed(watchdog)]

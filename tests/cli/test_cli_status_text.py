@@ -26,7 +26,7 @@ from watchdog_app.core.model.status import Agent, Guard, Status
 
 
 def read(tasks):
-    return Status.read({"processes": tasks}).tasks
+    return Status.read({"tasks": tasks}).tasks
 
 
 def text_of(object_, columns=None, **more):
@@ -83,7 +83,7 @@ and 2 small idle Python processes, 45.0 MiB together; --all shows them
 def test_no_line_is_wider_than_the_terminal(columns, everything):
     """Whatever the names are, the table stays a table."""
     crowded = leaking()
-    crowded["processes"] += [
+    crowded["tasks"] += [
         process(2**22 - index, name * 9, 123 * GIB, swap_bytes=99 * GIB, cpu_percent=6400)
         for index, name in enumerate(HOSTILE_NAMES)
     ]
@@ -97,18 +97,18 @@ def test_no_line_is_wider_than_the_terminal(columns, everything):
 def test_hostile_names_do_nothing(name):
     """A name is never obeyed: not in the table, an incident, a label or an error."""
     hostile = status(
-        processes=[process(1, name, GIB)],
-        ceilings=[ceiling("cgroup", name, 1, 2)],
+        tasks=[process(1, name, GIB)],
+        resources=[ceiling("cgroup", name, 1, 2)],
         incidents=[
             {
                 "stage": "warn",
                 "label": name,
-                "why": name,
+                "reason": name,
                 "advice": [name],
-                "culprits": [{"pid": 1, "name": name}],
+                "contributors": [{"pid": 1, "name": name}],
             }
         ],
-        errors=[{"source": "x", "message": name, "remedy": name}],
+        problems=[{"source": "x", "message": name, "remedy": name}],
     )
 
     for line in render(Status.read(hostile), NOW_UNIX_S, 80, everything=True):
@@ -128,7 +128,7 @@ def test_a_narrow_terminal_loses_unknown_gpu_columns_first():
     """With a known figure of a GPU they stay and others are cut shorter."""
     narrow = leaking()
     without = text_of(narrow, 70)
-    narrow["processes"][2]["gpu_memory_bytes"] = 8 * GIB
+    narrow["tasks"][2]["gpu_memory_bytes"] = 8 * GIB
 
     assert "GPU-MEM" not in without
     assert "SWAP" in without
@@ -139,8 +139,8 @@ def test_unknown_is_never_zero():
     """Null reads N/A in every cell."""
     row = text_of(
         status(
-            processes=[
-                process(7, "a.py", None, swap_bytes=None, cpu_percent=None, trend_bytes_per_s=None)
+            tasks=[
+                process(7, "a.py", None, swap_bytes=None, cpu_percent=None, slope_bytes_per_s=None)
             ]
         )
     ).splitlines()[-1]
@@ -155,7 +155,7 @@ def test_most_urgent_first_then_largest():
         process(2, "unknown", None),
         process(3, "large", 9 * GIB),
         process(4, "warned", 2 * MIB, stage="warn"),
-        process(5, "rescued", 1 * MIB, stage="rescue"),
+        process(5, "rescued", 1 * MIB, stage="save"),
     ]
 
     assert [5, 4, 3, 1, 2] == [one.pid for one in ordered(read(tasks))]
@@ -193,10 +193,10 @@ def test_only_what_is_small_idle_and_no_notebook_is_folded(change):
     idle = process(901, "applet", 20 * MIB, kind="script")
     busy = {**idle, **change}
 
-    assert "applet" not in text_of(status(processes=[idle]))
-    assert "and 1 small idle Python process, 20.0 MiB together" in text_of(status(processes=[idle]))
-    assert "applet" in text_of(status(processes=[busy]))
-    assert "applet" in text_of(status(processes=[idle]), everything=True)
+    assert "applet" not in text_of(status(tasks=[idle]))
+    assert "and 1 small idle Python process, 20.0 MiB together" in text_of(status(tasks=[idle]))
+    assert "applet" in text_of(status(tasks=[busy]))
+    assert "applet" in text_of(status(tasks=[idle]), everything=True)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_what_is_said_of_an_agent(text, view):
 
 def test_an_urgent_task_without_agent_says_what_that_means():
     """The one time when it matters that nothing can be saved."""
-    urgent = status(processes=[process(1, "a.ipynb", GIB, stage="warn")])
+    urgent = status(tasks=[process(1, "a.ipynb", GIB, stage="warn")])
 
     assert "cannot save its work" in text_of(urgent)
     assert "cannot save its work" not in text_of(status())
@@ -245,9 +245,9 @@ def test_a_slow_daemon_is_not_stale():
     "broken",
     [
         {},
-        {"processes": None, "ceilings": None, "host": None, "daemon": None},
-        {"processes": [None, "x", {}], "ceilings": [{}], "incidents": [{}], "errors": [{}]},
-        {"processes": [{"pid": "7", "ram_bytes": "1", "agent": {"rescue": {}}, "stage": "new"}]},
+        {"tasks": None, "resources": None, "host": None, "daemon": None},
+        {"tasks": [None, "x", {}], "resources": [{}], "incidents": [{}], "problems": [{}]},
+        {"tasks": [{"pid": "7", "ram_bytes": "1", "agent": {"rescue": {}}, "stage": "new"}]},
     ],
 )
 def test_an_object_of_another_version_is_still_shown(broken):
@@ -267,7 +267,7 @@ def test_rendering_changes_nothing():
 
 def test_more_tasks_than_rows_are_counted():
     """On a low terminal the rest is a number."""
-    many = status(processes=[process(pid, f"n{pid}.ipynb", GIB) for pid in range(1, 31)])
+    many = status(tasks=[process(pid, f"n{pid}.ipynb", GIB) for pid in range(1, 31)])
 
     assert "and 27 more tasks" == render(Status.read(many), NOW_UNIX_S, 80, most_tasks=3)[-1]
 
@@ -276,12 +276,12 @@ def test_far_group_limits_are_counted_and_near_ones_shown():
     """A container host with fifty groups does not fill the screen."""
     groups = [ceiling("cgroup", f"group {n}", n, 100) for n in range(50)]
     groups.append(ceiling("shm", "/dev/shm", 1, 100, stage="warn"))
-    text = text_of(status(ceilings=groups))
+    text = text_of(status(resources=groups))
 
     assert "group 49" in text
     assert "/dev/shm" in text
     assert "and 47 limits far away" in text
-    assert "group 0" in text_of(status(ceilings=groups), everything=True)
+    assert "group 0" in text_of(status(resources=groups), everything=True)
 
 
 def test_a_machine_without_swap_has_no_swap_line():
@@ -353,20 +353,20 @@ def test_an_incident_that_calms_down_gives_no_more_advice():
     """It stays open for a while, so that it does not come and go; there is nothing to do."""
     calmer = {
         "stage": "ok",
-        "peak": "rescue",
+        "peak": "save",
         "label": "RAM",
         "opened_unix_s": NOW_UNIX_S - 60,
         "advice": ["Run."],
     }
     text = text_of(status(incidents=[calmer]))
 
-    assert "~ CALMER RAM, opened 1 min ago, reached rescue" in text
+    assert "~ CALMER RAM, opened 1 min ago, reached save" in text
     assert "Run." not in text
 
 
 def test_too_few_samples_are_not_called_steady():
     """Right after the start nobody knows."""
-    new = status(ceilings=[ceiling("ram", "RAM", 1, 2, regime="unknown")])
+    new = status(resources=[ceiling("ram", "RAM", 1, 2, growth="unknown")])
     new["host"]["swap_total_bytes"] = 0
 
     assert "steady" not in text_of(new)
@@ -375,7 +375,7 @@ def test_too_few_samples_are_not_called_steady():
 def test_notices_that_reached_nobody_are_told():
     """Who sleeps because a notice would wake them has to know that none will."""
     deaf = status()
-    deaf["daemon"]["notices"] |= {"undelivered": 2, "last_failure": "no desktop was found"}
+    deaf["daemon"]["notifications"] |= {"undelivered": 2, "last_failure": "no desktop was found"}
 
     assert "! 2 notices could not be shown: no desktop was found. What they said:" in text_of(deaf)
     assert "could not be shown" not in text_of(status())
@@ -384,15 +384,18 @@ def test_notices_that_reached_nobody_are_told():
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
-        ("held", "let it go on with: watchdog limit 7 200M; end it with: watchdog limit 7 --end"),
+        (
+            "stopped",
+            "with: watchdog limit 7 200M; end it with: watchdog limit 7 --end",
+        ),
         ("refusing", "more with: watchdog limit 7 200M"),
-        ("waiting", "at its limit: waiting"),
-        ("calm", ""),
+        ("finishing", "at its limit: finishing"),
+        ("running", ""),
     ],
 )
 def test_what_stands_at_the_limit_of_its_airbag_is_shown_with_the_words_to_type(stage, said):
     """A size and no placeholder, above what it holds."""
-    bag = {"pid": 7, "kind": "cgroup v1", "stage": stage, "held": stage == "held",
+    bag = {"pid": 7, "kind": "cgroup v1", "state": stage, "stopped": stage == "stopped",
            "used_bytes": 150 << 20, "limit_bytes": 100 << 20, "reserve_bytes": 0}  # fmt: skip
 
     first, *rest = guard_remarks(Guard.read(bag))

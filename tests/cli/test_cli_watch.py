@@ -129,7 +129,7 @@ def test_the_terminal_is_given_back_as_it_was(terminal, how):
 def test_a_frame_never_exceeds_the_terminal(terminal, daemon):
     """With sixty tasks on 24 lines the rest is counted, and nothing scrolls."""
     crowd = [process(n, f"notebook {n}.ipynb", n * MIB) for n in range(1, 61)]
-    daemon.answers["status"] = lambda _: status(time_unix_s=time.time(), processes=crowd)
+    daemon.answers["status"] = lambda _: status(time_unix_s=time.time(), tasks=crowd)
 
     view = terminal("--count", "1")
 
@@ -205,15 +205,15 @@ def test_json_lines_survive_a_restart_of_the_daemon(daemon, own_folders):
     def next_with(processes: int) -> dict:
         while True:
             found = json.loads(command.stdout.readline())
-            if len(found["processes"]) == processes:
+            if len(found["tasks"]) == processes:
                 return found
 
     try:
         next_with(1)
         daemon.stop()
-        assert "daemon" == next_with(0)["errors"][0]["source"]
+        assert "daemon" == next_with(0)["problems"][0]["source"]
         daemon.start()
-        assert [] == next_with(1)["errors"]
+        assert [] == next_with(1)["problems"]
     finally:
         command.send_signal(signal.SIGINT)
         command.stdout.close()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.statuses import HOSTILE_NAMES, leaking, process, status
@@ -12,7 +14,15 @@ from support.statuses import HOSTILE_NAMES, leaking, process, status
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.resource import SPECS, Blame, Display
-from watchdog_app.core.model.status import Gpu, Incident, Record, Resource, Status, Task
+from watchdog_app.core.model.status import (
+    Gpu,
+    Incident,
+    Record,
+    Resource,
+    Status,
+    Task,
+    Temperature,
+)
 
 ROOT = Path(__file__).parents[2]
 JUNK = (None, 7, "x", [], {}, True, math.nan, math.inf, [1, "x", None, {}], {"pid": []})
@@ -25,24 +35,38 @@ def schema_tables():
     return module
 
 
-def test_version_1_is_read_under_the_names_of_version_2():
-    """Old keys are data, and no names in the screens."""
+def test_a_record_reads_what_it_has_written():
+    """The daemon and the screens share one definition."""
     read = Status.read(leaking())
     job = read.tasks[2]
 
     assert (4711, "memory limit of the group jupyter-ada") == (job.pid, job.resource)
-    assert 20.0 * 1024**2 == job.slope_bytes_per_s
     assert (True, "linear") == (read.resources[2].fatal, read.resources[2].growth)
     assert 0.953 == read.incidents[0].contributors[0].share
-    assert "host.pressure" == read.problems[0].source
+    assert read == Status.read(json.loads(json.dumps(read.to_json())))
+    assert None is Resource(eta_high_s=math.inf).to_json()["eta_high_s"]
 
 
-def test_version_2_is_read_as_it_is():
-    """Where both keys are there, the new one counts."""
-    found = Task.read({"airbag": {"pid": 1}, "guard": {"pid": 2, "state": "stopped"}, "why": "x",
-                       "reason": "y"})  # fmt: skip
+def test_a_record_has_no_other_fields():
+    """The schema knows each of them."""
+    with pytest.raises(TypeError, match="Task has no rss_bytes"):
+        Task(rss_bytes=1)
 
-    assert (2, "stopped", "y") == (found.guard.pid, found.guard.state, found.reason)
+
+def test_a_record_takes_what_an_object_has_under_its_names():
+    """What is given by name counts."""
+    found = Temperature.of(SimpleNamespace(key="k", celsius=50.0, other=1), celsius=60.0)
+
+    assert Temperature(key="k", celsius=60.0) == found
+
+
+def test_incidents_of_old_journals_are_read():
+    """Their keys were others."""
+    entry = {"ceiling": "ram", "why": "rising", "culprits": [{"pid": 7}], "stage": "rescue"}
+    found = Incident.read(entry)
+
+    assert ("ram", "rising", Level.CRITICAL) == (found.resource, found.reason, found.level)
+    assert 7 == found.contributors[0].pid
 
 
 @pytest.mark.parametrize("junk", JUNK, ids=repr)
@@ -140,7 +164,7 @@ def test_actions_make_sense_only_for_tasks_that_they_can_help(name):
     """Whatever the task is called."""
     calm = Task.read(process(7, name, 1))
     paused = Task.read(process(7, name, 1, state="paused", paused_by_watchdog=True))
-    held = Task.read(process(7, name, 1, airbag={"held": True}))
+    held = Task.read(process(7, name, 1, guard={"stopped": True}))
 
     def shown(task):
         return {key for key, action in ACTIONS.items() if action.shown(task)}

@@ -114,7 +114,7 @@ class World:
 
     def task(self, pid: int) -> dict | None:
         with self.connect() as client:
-            return next((t for t in client.call("status")["processes"] if t["pid"] == pid), None)
+            return next((t for t in client.call("status")["tasks"] if t["pid"] == pid), None)
 
     def seen(self, pid: int) -> dict:
         return self.until(lambda: self.task(pid), f"process {pid} is seen")

@@ -139,7 +139,7 @@ def test_without_a_daemon_status_tells_and_resume_lets_go(world, standing):
     assert 3 == shown.returncode
     assert f"Still paused by watchdog: held.py (pid {standing.pid})" in shown.stderr
     assert "watchdog resume --all" in shown.stderr
-    errors = json.loads(run(world, "status", "--json").stdout)["errors"]
+    errors = json.loads(run(world, "status", "--json").stdout)["problems"]
     assert ["daemon", "pauses"] == [each["source"] for each in errors]
     assert "Still paused" in run(world, "status", "--check").stdout
     done = run(world, "resume", "--all")
@@ -238,13 +238,13 @@ def test_with_full_disks_it_goes_on_watching_and_acting(world):
 
     assert "T" == world.state_letter(pid)
     assert f"kill -CONT {pid}" in world.log()
-    found = {each["source"]: each["message"] for each in client.call("status")["errors"]}
+    found = {each["source"]: each["message"] for each in client.call("status")["problems"]}
     assert "Watching and acting go on" in found["journal"]
     assert "What is paused cannot be written" in found["pauses"]
     disk.works()
     world.until(
         lambda: {"journal", "pauses"}.isdisjoint(
-            each["source"] for each in client.call("status")["errors"]
+            each["source"] for each in client.call("status")["problems"]
         ),
         "it recovers",
         40,

@@ -377,7 +377,7 @@ def test_a_report_without_sense_changes_nothing(world, raw, params):
     assert messages.BAD_PARAMS == agent.ask("agent.report", **params)["error"]["code"]
 
     def mine():
-        tasks = client.call("status")["processes"]
+        tasks = client.call("status")["tasks"]
         # Between the agent's coming and its first report, a look shows it without a step.
         return [
             t["agent"]["step"]

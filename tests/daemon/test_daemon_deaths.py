@@ -105,9 +105,9 @@ def test_a_death_is_written_down_within_seconds_and_explained_by_every_name(worl
     client = world.start()
     pid = world.script("import time\ntime.sleep(600)\n", "odd_name_42.py")
     world.seen(pid)
-    first = client.call("status")["daemon"]["ticks"]
+    first = client.call("status")["daemon"]["samples"]
     # A plot needs some looks, which come late on a busy machine.
-    world.until(lambda: client.call("status")["daemon"]["ticks"] >= first + 3, "it looks")
+    world.until(lambda: client.call("status")["daemon"]["samples"] >= first + 3, "it looks")
     time.sleep(1.2)
     os.kill(pid, signal.SIGKILL)
     gone = time.monotonic()
@@ -203,7 +203,7 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
         contributor = [{"pid": 7, "name": "a.ipynb"}]
         journal.add([Entry(5.0, "incident", {"id": "i-1", "opened_unix_s": 5.0,
-                                             "culprits": contributor})])  # fmt: skip
+                                             "contributors": contributor})])  # fmt: skip
         for at, pid, name, cause, kernel in (
             (1.0, 7, "a.ipynb", "killed", "0001-old"),
             (9.0, 7, "a.ipynb", "group_limit", "abcd-1234"),
@@ -238,8 +238,8 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
 def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory, shown):
     """The incident was written down before its agent had found the line."""
     line = "Look at train.py:42: it holds 300 MiB more each minute."
-    contributor = [{"pid": 7, "name": "train.py"}]
-    incident = {"id": "i-1", "opened_unix_s": 5.0, "culprits": contributor, "advice": ["It grows."]}
+    who = [{"pid": 7, "name": "train.py"}]
+    incident = {"id": "i-1", "opened_unix_s": 5.0, "contributors": who, "advice": ["It grows."]}
     data = {"pid": 7, "name": "train.py", "cause": cause, "memory": memory, "grew": [line]}
     with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
         journal.add([Entry(5.0, "incident", incident), Entry(9.0, "death", data, 7, "train.py")])
@@ -270,8 +270,8 @@ def test_the_growing_line_that_was_known_is_in_explain_after_a_kill(world):
     pid = world.script(GROWS, "grows.py")
     world.until(lambda: ((world.task(pid) or {}).get("agent") or {}).get("step"), "it trains")
     traced = client.call("task.trace", task=str(pid), seconds=2)
-    ticks = client.call("status")["daemon"]["ticks"]
-    world.until(lambda: client.call("status")["daemon"]["ticks"] >= ticks + 2, "it is looked at")
+    ticks = client.call("status")["daemon"]["samples"]
+    world.until(lambda: client.call("status")["daemon"]["samples"] >= ticks + 2, "it is looked at")
 
     os.kill(pid, signal.SIGKILL)
 

@@ -49,7 +49,7 @@ def shows_on_bus(world, addresses: tuple[str, ...]) -> None:
 
 def incident(client, kind: str) -> dict | None:
     found = client.call("status")["incidents"]
-    return next((each for each in found if each["ceiling"] == kind), None)
+    return next((each for each in found if each["resource"] == kind), None)
 
 
 def decisions(client, topic: str) -> list[dict]:
@@ -81,7 +81,7 @@ def test_a_card_that_fills_up_warns_and_names_the_script(world, stub, client):
 
     found = world.until(filled, "the card fills up", WAIT_S)
 
-    assert ["grows.py"] == [each["name"] for each in found["culprits"]]
+    assert ["grows.py"] == [each["name"] for each in found["contributors"]]
     assert any("batch" in line for line in found["advice"])
     task = world.task(grows)
     assert task["gpu_memory_bytes"] > 4 * GIB
@@ -102,12 +102,12 @@ def test_a_lost_card_opens_an_incident_that_names_the_script_on_it(world, stub, 
     stub.lose(1)
 
     def named() -> dict | None:  # a late look may find the card lost before it has named anybody
-        found = incident(client, "gpu_health")
-        return found if found and found["culprits"] else None
+        found = incident(client, "gpu_fault")
+        return found if found and found["contributors"] else None
 
     found = world.until(named, "the loss is seen", WAIT_S)
-    assert ["right.py"] == [each["name"] for each in found["culprits"]]
-    assert [None] == [each["share"] for each in found["culprits"]]
+    assert ["right.py"] == [each["name"] for each in found["contributors"]]
+    assert [None] == [each["share"] for each in found["contributors"]]
     assert any("Start the machine again" in line for line in found["advice"])
     told = world.until(lambda: decisions(client, "gpu_lost"), "the loss is told", WAIT_S)
     assert [right] == [each["pid"] for each in told]
@@ -123,7 +123,7 @@ def test_a_driver_that_hangs_costs_the_cards_and_nothing_else(world, stub, clien
     cards(world, client, 2)
 
     stub.fail("nvmlDeviceGetMemoryInfo_v2", HANG)
-    before = client.call("status")["daemon"]["ticks"]
+    before = client.call("status")["daemon"]["samples"]
     began = time.monotonic()
     world.until(
         lambda: any(gpu["state"] == "silent" for gpu in client.call("status")["gpus"]),
@@ -131,11 +131,11 @@ def test_a_driver_that_hangs_costs_the_cards_and_nothing_else(world, stub, clien
         WAIT_S,
     )
     passed = time.monotonic() - began
-    ticks = client.call("status")["daemon"]["ticks"] - before
+    ticks = client.call("status")["daemon"]["samples"] - before
 
     assert ticks >= 0.5 * passed
     assert world.task(pid) is not None
-    assert any(error["source"].startswith("gpu") for error in client.call("status")["errors"])
+    assert any(error["source"].startswith("gpu") for error in client.call("status")["problems"])
     stub.heal()
 
 
@@ -155,12 +155,12 @@ def test_the_daemon_itself_never_loads_the_driver(world, stub, client):
 def test_no_card_is_no_error(world):
     """Nothing is said where there is nothing."""
     client = world.start()
-    world.until(lambda: client.call("status")["processes"] is not None, "a look")
+    world.until(lambda: client.call("status")["tasks"] is not None, "a look")
 
     status = client.call("status")
 
     assert [] == status["gpus"]
-    assert not [error for error in status["errors"] if error["source"].startswith("gpu")]
+    assert not [error for error in status["problems"] if error["source"].startswith("gpu")]
 
 
 def test_a_death_before_its_card_is_read_gets_its_cause_afterwards(world, stub, client):
@@ -204,15 +204,15 @@ def test_a_daemon_after_one_that_was_killed_tells_of_a_lost_card_no_second_time(
 
     world.kill()
     again = world.start()
-    ticks = again.call("status")["daemon"]["ticks"]
+    ticks = again.call("status")["daemon"]["samples"]
     world.until(
         lambda: [gpu["state"] for gpu in again.call("status")["gpus"]] == ["ok", "lost"],
         "the loss is seen again",
         WAIT_S,
     )
-    world.until(lambda: again.call("status")["daemon"]["ticks"] > ticks + 5, "looks", WAIT_S)
+    world.until(lambda: again.call("status")["daemon"]["samples"] > ticks + 5, "looks", WAIT_S)
 
     assert 1 == len(decisions(again, "gpu_lost"))
-    found = incident(again, "gpu_health")
+    found = incident(again, "gpu_fault")
     assert "GPU 1 (NVIDIA GeForce RTX 3090)" == found["label"]
-    assert ["right.py"] == [each["name"] for each in found["culprits"]]
+    assert ["right.py"] == [each["name"] for each in found["contributors"]]

@@ -130,6 +130,6 @@ def test_the_last_resort_is_taken_written_down_and_can_be_undone(world, group):
     assert decision["evidence"]["limit"] - decision["evidence"]["used"] < 100 * MIB
     assert "watchdog" == decision["by"]
     incident = client.call("explain", task=str(pid))["incidents"][0]
-    assert pid == incident["culprits"][0]["pid"]
+    assert pid == incident["contributors"][0]["pid"]
     assert [pid] == client.call("task.resume", task=str(pid))["resumed"][0]["pids"]
     world.until(lambda: world.state_letter(pid) != "T", "it runs again", 10)

@@ -35,7 +35,7 @@ def test_the_daemon_answers_with_what_runs(world):
     assert 1 == status["schema_version"]
     assert world.process.pid == status["daemon"]["pid"]
     assert status["host"]["memory_total_bytes"] > status["host"]["memory_available_bytes"] > 0
-    assert [] == [e for e in status["errors"] if e["source"].startswith(("daemon", "engine"))]
+    assert [] == [e for e in status["problems"] if e["source"].startswith(("daemon", "engine"))]
 
 
 def test_it_ends_cleanly_when_told_to(world):
@@ -205,11 +205,11 @@ def test_a_daemon_starts_with_keys_of_an_earlier_version_and_shows_their_new_nam
 
     settings = {s["key"]: s["value"] for s in client.call("config")["settings"]}
     assert 1.0 == settings["stages.pause_s"]
-    (found,) = [e for e in client.call("status")["errors"] if e["source"] == "config.old_keys"]
+    (found,) = [e for e in client.call("status")["problems"] if e["source"] == "config.old_keys"]
     assert f"hold_s = 1 is now pause_s = 1 ({world.config}:2)" in found["message"]
     world.config.write_text("[stages]\npause_s = 1\n")
     client.call("reload")
-    assert "config.old_keys" not in [e["source"] for e in client.call("status")["errors"]]
+    assert "config.old_keys" not in [e["source"] for e in client.call("status")["problems"]]
 
 
 def test_a_bad_reload_keeps_what_was(world):
@@ -223,10 +223,10 @@ def test_a_bad_reload_keeps_what_was(world):
 
     settings = {s["key"]: s["value"] for s in client.call("config")["settings"]}
     assert 50.0 == settings["stages.warn_s"]
-    assert "config" in [e["source"] for e in client.call("status")["errors"]]
+    assert "config" in [e["source"] for e in client.call("status")["problems"]]
     world.config.write_text("[stages]\nwarn_s = 60\n")
     client.call("reload")
-    assert "config" not in [e["source"] for e in client.call("status")["errors"]]
+    assert "config" not in [e["source"] for e in client.call("status")["problems"]]
 
 
 def test_a_hang_up_without_a_terminal_ends_nothing(world):
@@ -237,7 +237,7 @@ def test_a_hang_up_without_a_terminal_ends_nothing(world):
     world.process.send_signal(signal.SIGHUP)
 
     world.until(
-        lambda: "config" in [e["source"] for e in client.call("status")["errors"]], "it is said"
+        lambda: "config" in [e["source"] for e in client.call("status")["problems"]], "it is said"
     )
     assert world.process.poll() is None
 
@@ -316,10 +316,10 @@ def test_whoever_subscribes_to_a_daemon_at_rest_is_told_at_once(world):
     while asking.call("status")["daemon"]["interval_s"] <= 1.0 and time.monotonic() < end:
         time.sleep(4)
     with world.connect("tray") as client:
-        before = client.call("status")["daemon"]["ticks"]
+        before = client.call("status")["daemon"]["samples"]
         client.call("subscribe", topics=["status"])
         notes = client.notifications(5)
-        ticks = [next(notes)["params"]["daemon"]["ticks"] for _ in range(3)]
+        ticks = [next(notes)["params"]["daemon"]["samples"] for _ in range(3)]
 
     assert ticks[0] <= before + 2
     assert ticks[0] < ticks[1] < ticks[2]
@@ -334,5 +334,5 @@ def test_the_own_cost_is_shown(world):
 
     after = client.call("status")["daemon"]
     assert 5_000_000 < after["rss_bytes"] < 40_000_000
-    assert before["ticks"] < after["ticks"]
+    assert before["samples"] < after["samples"]
     assert after["uptime_s"] > 2

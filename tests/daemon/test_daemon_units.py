@@ -94,8 +94,8 @@ def test_a_kill_in_a_full_group_is_never_laid_to_a_kernel_that_counted_none(
     pid = start(world, scope, FULL)
     world.seen(pid)
     world.until((world.folder / "grown").exists, "it is full")
-    ticks = client.call("status")["daemon"]["ticks"]
-    world.until(lambda: client.call("status")["daemon"]["ticks"] >= ticks + 3, "it is looked at")
+    ticks = client.call("status")["daemon"]["samples"]
+    world.until(lambda: client.call("status")["daemon"]["samples"] >= ticks + 3, "it is looked at")
 
     os.kill(pid, signal.SIGKILL)
 

@@ -65,7 +65,7 @@ def test_a_companion_that_subscribes_gets_the_notice(world, death):
     assert {} == tray.call("notice.shown", id=note["params"]["id"], delivered=True, detail="seen")
     found = outcome(world, client)
     assert ("done", "seen") == (found["status"], found["detail"])
-    assert 1 == client.call("status")["daemon"]["notices"]["shown"]
+    assert 1 == client.call("status")["daemon"]["notifications"]["shown"]
 
 
 @pytest.mark.parametrize("answer", ["silence", "failure"])
@@ -122,10 +122,10 @@ def test_a_command_that_fails_is_named_although_the_companion_showed_the_notice(
     assert "it ended with status 7" in found["detail"]
     status = client.call("status")
     assert (1, 0) == (
-        status["daemon"]["notices"]["shown"],
-        status["daemon"]["notices"]["undelivered"],
+        status["daemon"]["notifications"]["shown"],
+        status["daemon"]["notifications"]["undelivered"],
     )
-    (fault,) = [each for each in status["errors"] if each["source"] == "notices"]
+    (fault,) = [each for each in status["problems"] if each["source"] == "notices"]
     assert "it ended with status 7" in fault["message"]
 
 
@@ -138,7 +138,7 @@ def test_lines_in_a_terminal_count_where_nothing_else_shows_it(world, death, des
     client = world.start()
     follower = world.connect("cli")
     follower.call("subscribe", topics=["notices"])
-    assert not client.call("status")["daemon"]["notices"]["companion"]
+    assert not client.call("status")["daemon"]["notifications"]["tray_connected"]
 
     death()
 
@@ -160,7 +160,7 @@ def test_a_notice_that_nobody_can_be_shown_is_written_down_as_such(world, death)
     found = outcome(world, client)
     assert "undelivered" == found["status"]
     assert "[notify]" in found["detail"]
-    assert 1 == client.call("status")["daemon"]["notices"]["undelivered"]
+    assert 1 == client.call("status")["daemon"]["notifications"]["undelivered"]
 
 
 def test_a_notice_can_go_to_standard_error(world, death):
@@ -181,9 +181,11 @@ def test_a_command_that_hangs_stalls_nothing(world, death):
     death()
     world.until(lambda: client.call("history", kinds=["death"])["entries"], "the death is told")
 
-    before = client.call("status")["daemon"]["ticks"]
+    before = client.call("status")["daemon"]["samples"]
 
-    world.until(lambda: client.call("status")["daemon"]["ticks"] > before + 1, "it still looks", 5)
+    world.until(
+        lambda: client.call("status")["daemon"]["samples"] > before + 1, "it still looks", 5
+    )
     assert [] == client.call("history", kinds=["outcome"])["entries"], "the command still runs"
 
 

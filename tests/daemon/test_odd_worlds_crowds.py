@@ -45,13 +45,13 @@ def test_a_fork_bomb_of_short_lived_pythons_leaves_no_descriptor_and_stops_no_lo
     """Most are gone before the next look: looks go on, and all is given back."""
     world.start()
     pid = world.process.pid
-    world.until(lambda: daemon_status(world)["ticks"] > 1, "it looks")
-    before, ticks = descriptors(pid), daemon_status(world)["ticks"]
+    world.until(lambda: daemon_status(world)["samples"] > 1, "it looks")
+    before, ticks = descriptors(pid), daemon_status(world)["samples"]
 
     bomb = subprocess.run([sys.executable, "-S", "-c", BOMB], timeout=60, check=False)
 
     assert 0 == bomb.returncode
-    world.until(lambda: daemon_status(world)["ticks"] > ticks + 1, "it has looked meanwhile")
+    world.until(lambda: daemon_status(world)["samples"] > ticks + 1, "it has looked meanwhile")
     # Other tests' processes come and go beside it: a handful more or less is theirs.
     world.until(lambda: descriptors(pid) <= before + 20, "descriptors are given back")
     assert [] == [e for e in _errors(world) if "failed" in e["message"]]
@@ -79,7 +79,7 @@ def test_without_a_processor_it_looks_no_less_often(world):
 def test_a_daemon_that_was_stopped_says_that_looks_are_missing(world):
     """Seconds in which it stood still are told as such, and are no lack of a processor."""
     world.start()
-    world.until(lambda: daemon_status(world)["ticks"] > 1, "it looks")
+    world.until(lambda: daemon_status(world)["samples"] > 1, "it looks")
 
     interval_s = daemon_status(world)["interval_s"]  # longer at rest, and on a busy machine
     world.process.send_signal(signal.SIGSTOP)
@@ -92,13 +92,13 @@ def test_a_daemon_that_was_stopped_says_that_looks_are_missing(world):
 
     world.until(told, "it says that it stood still")
     found = daemon_status(world)
-    assert found["missed_ticks"] >= 1
-    assert found["latest_s"] >= 1.0
+    assert found["missed_samples"] >= 1
+    assert found["max_lag_s"] >= 1.0
 
 
 def _errors(world) -> list[dict]:
     with world.connect() as client:
-        return client.call("status")["errors"]
+        return client.call("status")["problems"]
 
 
 def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tmp_path):

@@ -81,7 +81,7 @@ def test_a_training_in_a_container_is_heard_by_the_daemon_outside(world, apart):
 
     def heard():
         with world.connect() as client:
-            tasks = client.call("status")["processes"]
+            tasks = client.call("status")["tasks"]
         return next((t["agent"] for t in tasks if t["agent"] and t["agent"]["step"]), None)
 
     agent = world.until(heard, "the agent is heard")
@@ -119,7 +119,7 @@ def test_a_pid_that_is_used_again_is_another_task(world, apart, tmp_path):
 
     def told(name):
         with world.connect() as client:
-            tasks = client.call("status")["processes"]
+            tasks = client.call("status")["tasks"]
         return next((t for t in tasks if t["name"] == name), None)
 
     process.stdin.write("go\n")
@@ -177,7 +177,7 @@ def test_a_user_who_sees_only_own_processes_is_watched_over_all_the_same(users_w
         argv = [*USER, sys.executable, "-m", "watchdog_app", "status", "--json", "--all"]
         done = subprocess.run(argv, env=env, cwd="/", capture_output=True, check=False)
         status = json.loads(done.stdout)
-        return next((t for t in status["processes"] if t["pid"] == mine.pid), None), status
+        return next((t for t in status["tasks"] if t["pid"] == mine.pid), None), status
 
     with open(world.folder / "log", "ab") as log:
         daemon = subprocess.Popen(
@@ -190,8 +190,8 @@ def test_a_user_who_sees_only_own_processes_is_watched_over_all_the_same(users_w
         task = world.until(lambda: told()[0], "my own process is watched")
         assert "mine.py" == task["name"]
         _, status = told()
-        assert {task["user"]} == {each["user"] for each in status["processes"]}
-        assert [] == [e for e in status["errors"] if e["source"] in ("processes", "machine")]
+        assert {task["user"]} == {each["user"] for each in status["tasks"]}
+        assert [] == [e for e in status["problems"] if e["source"] in ("processes", "machine")]
     finally:
         for process in (mine, daemon):
             process.kill()

@@ -127,13 +127,13 @@ def test_what_the_daemon_knows_of_a_card_is_not_called_healthy(tree, stub, tmp_p
     status = {
         "incidents": [
             {
-                "ceiling": "gpu_health",
+                "resource": "gpu_fault",
                 "subject": ids[1],
                 "label": "GPU 1 (RTX)",
-                "stage": "rescue",
-                "why": "Xid 79, the card has fallen off the bus",
+                "level": "critical",
+                "reason": "Xid 79, the card has fallen off the bus",
                 "advice": ["Start the machine again."],
-                "culprits": [{"name": "train.py", "pid": 7}],
+                "contributors": [{"name": "train.py", "pid": 7}],
             }
         ],
         "gpus": [{"id": ids[0], "index": 0, "name": "RTX", "state": "silent"}],

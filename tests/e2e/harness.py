@@ -181,7 +181,7 @@ class World:
 
     def task(self, pid: int) -> dict[str, Any] | None:
         """The status entry of a task, None while the daemon does not show it."""
-        for task in self.client.call("status")["processes"]:
+        for task in self.client.call("status")["tasks"]:
             if task["pid"] == pid:
                 return dict(task)
         return None

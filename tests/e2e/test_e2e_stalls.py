@@ -59,7 +59,7 @@ def stalled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, d
 
 def incident_of(world: World, pid: int):
     for incident in world.client.call("status")["incidents"]:
-        if incident["ceiling"] == "stalled" and incident["culprits"][0]["pid"] == pid:
+        if incident["resource"] == "stalled" and incident["contributors"][0]["pid"] == pid:
             return incident
     return None
 
@@ -75,12 +75,12 @@ def test_a_standstill_is_told_with_what_most_likely_holds_it_up(stalled, way):
 
     def looked_into():
         found = incident_of(world, pids[way])
-        return found if found and "Most likely" in found["why"] else None
+        return found if found and "Most likely" in found["reason"] else None
 
     incident = world.until(looked_into, f"{way} is looked into", 40)
 
-    assert likely in incident["why"]
-    assert reason in incident["why"]
+    assert likely in incident["reason"]
+    assert reason in incident["reason"]
     assert incident["advice"]
     assert "warn" == incident["stage"]
     assert incident["label"] == "standstill.py stands still"
@@ -134,9 +134,9 @@ def test_one_that_goes_on_closes_its_incident_and_says_so(stalled):
         return [
             entry
             for entry in world.history("incident")
-            if entry["ceiling"] == "stalled"
+            if entry["resource"] == "stalled"
             and entry["closed_unix_s"] is not None
-            and entry["culprits"][0]["pid"] == pids["resumes"]
+            and entry["contributors"][0]["pid"] == pids["resumes"]
         ]
 
     world.until(closed, "the incident is closed", 40)

@@ -40,7 +40,7 @@ def test_a_death_by_a_group_is_drawn_with_that_group_up_to_its_limit(tmp_path, c
         "cgroup:/g", "cgroup", (998.0, 20, 200), (999.0, 96, 200), (1000.5, 0, 200), name="group g"
     )
 
-    resource = plot_of(tmp_path, cause, group)["ceiling"]
+    resource = plot_of(tmp_path, cause, group)["resource"]
 
     assert ("cgroup", "group g", 200 * MIB) == tuple(
         resource[key] for key in ("kind", "label", "limit")
@@ -53,18 +53,18 @@ def test_a_group_that_nobody_had_looked_at_is_drawn_by_its_limit(tmp_path):
     """It was too quick: the machine had nothing to do with it."""
     group = {"label": "memory limit of the group g", "limit_bytes": 200 * MIB}
 
-    resource = plot_of(tmp_path, "group_limit", group=group)["ceiling"]
+    resource = plot_of(tmp_path, "group_limit", group=group)["resource"]
 
     assert ("memory limit of the group g", 200 * MIB) == (resource["label"], resource["limit"])
 
 
 def test_a_death_by_a_group_that_is_not_known_is_drawn_without_a_ceiling(tmp_path):
     """Better none than a wrong one."""
-    assert plot_of(tmp_path, "group_limit")["ceiling"] is None
+    assert plot_of(tmp_path, "group_limit")["resource"] is None
 
 
 def test_any_other_death_is_drawn_with_the_ceiling_that_it_was_nearest_to(tmp_path):
     """The machine, which is fuller than the group."""
     group = series("cgroup:/g", "cgroup", (998.0, 20, 200), (999.0, 96, 200))
 
-    assert "ram" == plot_of(tmp_path, "host_memory", group)["ceiling"]["kind"]
+    assert "ram" == plot_of(tmp_path, "host_memory", group)["resource"]["kind"]

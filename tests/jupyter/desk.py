@@ -53,7 +53,7 @@ class Desk:
         """Wait until the daemon has followed a kernel into its next process."""
 
         def found() -> dict[str, Any] | None:
-            tasks = self.world.client.call("status")["processes"]
+            tasks = self.world.client.call("status")["tasks"]
             now = [one for one in tasks if one["kernel_id"] == kernel.id and one["pid"] != before]
             return dict(now[0]) if now and self.entries("restart", name) else None
 

@@ -69,7 +69,7 @@ def test_the_daemon_runs_is_asked_and_ends(watchdog):
     status = json.loads(watchdog("status", "--json", "--all"))
     assert "ended" in watchdog("stop")
 
-    named = [each["name"] for each in status["processes"] if "watchdog" in each["name"]]
+    named = [each["name"] for each in status["tasks"] if "watchdog" in each["name"]]
     assert [] == named  # it holds an interpreter, and is nobody's training
     assert "not running" in watchdog("status", status=3)
 

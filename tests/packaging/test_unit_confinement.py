@@ -88,7 +88,7 @@ def test_the_daemon_watches_pauses_and_resumes(task, tmp_path):
 
     def found():
         said = watchdog("status", "--json", "--all").stdout
-        processes = json.loads(said)["processes"] if said else []
+        processes = json.loads(said)["tasks"] if said else []
         return next((each for each in processes if each["pid"] == task.pid), None)
 
     def state():

@@ -35,11 +35,11 @@ def longest_gap_s(client, for_s: float, meanwhile=lambda: None) -> float:
     """The longest time between two ticks, as the daemon's own count shows it."""
     end = last = time.monotonic()
     end += for_s
-    ticks = client.call("status")["daemon"]["ticks"]
+    ticks = client.call("status")["daemon"]["samples"]
     longest = 0.0
     while time.monotonic() < end:
         meanwhile()
-        now_ticks = client.call("status", reply_timeout_s=30)["daemon"]["ticks"]
+        now_ticks = client.call("status", reply_timeout_s=30)["daemon"]["samples"]
         now = time.monotonic()
         if now_ticks != ticks:
             longest, ticks, last = max(longest, now - last), now_ticks, now

@@ -6,7 +6,17 @@ from typing import Any
 
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.resource import SPECS, ResourceKind
-from watchdog_app.daemon import hardware_status
+from watchdog_app.core.model.status import (
+    Agent,
+    Daemon,
+    Delivery,
+    Incident,
+    Rescue,
+    Resource,
+    Status,
+    Task,
+)
+from watchdog_app.daemon.status import raise_levels
 
 GIB = 1024**3
 MIB = 1024**2
@@ -33,6 +43,7 @@ def level_of(item: dict[str, Any]) -> str:
 def process(pid: int, name: str, ram_bytes: int | None, **more: Any) -> dict[str, Any]:
     """One task; the rest is what a quiet notebook has."""
     return {
+        **Task().to_json(),
         "pid": pid,
         "start_time": pid * 100,
         "name": name,
@@ -50,13 +61,13 @@ def process(pid: int, name: str, ram_bytes: int | None, **more: Any) -> dict[str
         "gpu_memory_bytes": None,
         "gpus": [],
         "cpu_percent": 0.0,
-        "trend_bytes_per_s": 0.0,
+        "slope_bytes_per_s": 0.0,
         "eta_s": None,
         "eta_low_s": None,
         "eta_high_s": None,
-        "ceiling": None,
+        "resource": None,
         "stage": "ok",
-        "why": None,
+        "reason": None,
         "agent": None,
         "level": level_of(more),
         **more,
@@ -66,6 +77,7 @@ def process(pid: int, name: str, ram_bytes: int | None, **more: Any) -> dict[str
 def agent(**more: Any) -> dict[str, Any]:
     """The agent of a Keras training that has saved."""
     return {
+        **Agent().to_json(),
         "framework": "keras",
         "directory": "/home/ada/rescues",
         "training": True,
@@ -78,6 +90,7 @@ def agent(**more: Any) -> dict[str, Any]:
         "state_bytes": 500 * MIB,
         "saving": False,
         "rescue": {
+            **Rescue().to_json(),
             "path": "/home/ada/rescues/step-1200",
             "step": 1200,
             "bytes": 500 * MIB,
@@ -93,7 +106,7 @@ def display_of(kind: str, more: dict[str, Any]) -> dict[str, Any]:
     if kind not in list(ResourceKind):  # one of a later version
         return {"display": "half_full", "on_icon": False, "exhausted": "full"}
     spec = SPECS[ResourceKind(kind)]
-    fatal = spec.exhausted_fatal if more.get("lethal", True) else ""
+    fatal = spec.exhausted_fatal if more.get("fatal", True) else ""
     return {
         "display": spec.display.value,
         "on_icon": spec.on_icon,
@@ -104,6 +117,7 @@ def display_of(kind: str, more: dict[str, Any]) -> dict[str, Any]:
 def ceiling(kind: str, label: str, used: float, limit: float, **more: Any) -> dict[str, Any]:
     """One ceiling that nothing moves towards."""
     return {
+        **Resource().to_json(),
         "kind": kind,
         "subject": "",
         "label": label,
@@ -111,7 +125,7 @@ def ceiling(kind: str, label: str, used: float, limit: float, **more: Any) -> di
         "limit": limit,
         "unit": "bytes",
         "ratio": used / limit,
-        "lethal": True,
+        "fatal": True,
         **display_of(kind, more),
         "note": None,
         "stage": "ok",
@@ -120,7 +134,7 @@ def ceiling(kind: str, label: str, used: float, limit: float, **more: Any) -> di
         "eta_s": None,
         "eta_low_s": None,
         "eta_high_s": None,
-        "why": "steady",
+        "reason": "steady",
         "tasks": [],
         "level": level_of(more),
         **more,
@@ -130,7 +144,8 @@ def ceiling(kind: str, label: str, used: float, limit: float, **more: Any) -> di
 def status(**more: Any) -> dict[str, Any]:
     """A workstation at rest with one notebook."""
     found: dict[str, Any] = {
-        "schema_version": 1,
+        **Status().to_json(),
+        "schema_version": 2,
         "time_unix_s": NOW_UNIX_S - 0.4,
         "level": "ok",
         "headline": "nothing is about to run out",
@@ -148,36 +163,40 @@ def status(**more: Any) -> dict[str, Any]:
             "pressure_full_avg10_percent": 0.0,
         },
         "daemon": {
+            **Daemon().to_json(),
             "pid": 900,
             "version": "0.1.0",
             "uptime_s": 7500.0,
             "interval_s": 1.0,
             "rss_bytes": 21 * MIB,
             "cpu_percent": 0.2,
-            "ticks": 7500,
-            "missed_ticks": 0,
-            "missed_own_ticks": 0,
-            "latest_s": 0.0,
+            "samples": 7500,
+            "missed_samples": 0,
+            "max_lag_s": 0.0,
             "locked_memory": False,
             "locked_memory_detail": None,
-            "notices": {
+            "notifications": {
+                **Delivery().to_json(),
                 "shown": 0,
                 "undelivered": 0,
                 "last_failure": None,
-                "companion": False,
+                "tray_connected": False,
             },
         },
-        "ceilings": [ceiling("ram", "RAM", 6 * GIB, 16 * GIB)],
+        "resources": [ceiling("ram", "RAM", 6 * GIB, 16 * GIB)],
         "gpus": [],
         "hardware": None,
-        "processes": [process(4711, "train.ipynb", 3 * GIB)],
+        "tasks": [process(4711, "train.ipynb", 3 * GIB)],
         "incidents": [],
-        "errors": [],
+        "problems": [],
         **more,
     }
     gpus = found["gpus"]
     if gpus and all(isinstance(gpu, dict) and "id" in gpu for gpu in gpus):
-        hardware_status.raise_levels(found)
+        read = Status.read(found)
+        raise_levels(read.gpus, read.resources, read.incidents)
+        for gpu, raised in zip(gpus, read.gpus, strict=True):
+            gpu["level"] = raised.level.name.lower()
     return found
 
 
@@ -186,7 +205,7 @@ def leaking() -> dict[str, Any]:
     return status(
         level="critical",
         headline="memory limit of the group jupyter-ada full in about 45 s",
-        ceilings=[
+        resources=[
             ceiling("ram", "RAM", 6 * GIB, 16 * GIB, slope_per_s=21.0 * MIB),
             ceiling("ram_swap", "RAM and swap", 6 * GIB, 18 * GIB),
             ceiling(
@@ -194,19 +213,19 @@ def leaking() -> dict[str, Any]:
                 "memory limit of the group jupyter-ada",
                 6.1 * GIB,
                 7 * GIB,
-                stage="rescue",
-                regime="linear",
+                stage="save",
+                growth="linear",
                 slope_per_s=21.0 * MIB,
                 eta_s=43.0,
                 eta_low_s=31.0,
                 eta_high_s=70.0,
-                why="rising 21 MiB/s for 40 s, steady; 6.1 of 7.0 GiB",
+                reason="rising 21 MiB/s for 40 s, steady; 6.1 of 7.0 GiB",
                 tasks=[4711],
             ),
             ceiling("shm", "/dev/shm", 0, 8 * GIB),
             ceiling("disk", "disk of /home/ada/rescues", 100 * GIB, 500 * GIB),
         ],
-        processes=[
+        tasks=[
             process(
                 901, "networkd-dispatcher", 20 * MIB, kind="script", user="root", notebook=None
             ),
@@ -219,12 +238,12 @@ def leaking() -> dict[str, Any]:
                 children=4,
                 swap_bytes=120 * MIB,
                 cpu_percent=187.4,
-                trend_bytes_per_s=20.0 * MIB,
+                slope_bytes_per_s=20.0 * MIB,
                 eta_s=43.0,
                 eta_low_s=31.0,
                 eta_high_s=70.0,
-                ceiling="memory limit of the group jupyter-ada",
-                stage="rescue",
+                resource="memory limit of the group jupyter-ada",
+                stage="save",
                 agent=agent(),
             ),
             process(
@@ -242,24 +261,26 @@ def leaking() -> dict[str, Any]:
                 kind="script",
                 swap_bytes=None,
                 cpu_percent=None,
-                trend_bytes_per_s=None,
+                slope_bytes_per_s=None,
             ),
         ],
         incidents=[
             {
+                **Incident().to_json(),
                 "id": "i1",
-                "ceiling": "cgroup",
+                "level": "critical",
+                "resource": "cgroup",
                 "blame": "growth",
                 "label": "memory limit of the group jupyter-ada",
-                "stage": "rescue",
-                "peak": "rescue",
+                "stage": "save",
+                "peak": "save",
                 "opened_unix_s": NOW_UNIX_S - 95,
-                "why": "rising 21 MiB/s for 40 s, steady; 6.1 of 7.0 GiB",
+                "reason": "rising 21 MiB/s for 40 s, steady; 6.1 of 7.0 GiB",
                 "advice": [
                     "Raise the limit of the group, or end train_resnet.ipynb.",
                     "Its work is saved: rescue at step 1200.",
                 ],
-                "culprits": [
+                "contributors": [
                     {
                         "pid": 4711,
                         "name": "train_resnet_with_a_very_long_name_v2_final.ipynb",
@@ -269,7 +290,7 @@ def leaking() -> dict[str, Any]:
                 ],
             }
         ],
-        errors=[
+        problems=[
             {
                 "source": "host.pressure",
                 "message": "Memory pressure is not watched: /proc/pressure/memory is missing.",

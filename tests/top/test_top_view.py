@@ -87,7 +87,7 @@ def test_a_name_is_shown_and_never_obeyed():
 
     async def steps(app, pilot, daemon):
         many = [process(100 + i, name, GIB + i) for i, name in enumerate(names)]
-        await show(app, pilot, status(processes=many))
+        await show(app, pilot, status(tasks=many))
         shown = "".join(column(app, "TASK"))
         assert "[bold]loud[/].ipynb" in shown
         assert not any(ord(char) < 32 or 0x80 <= ord(char) < 0xA0 for char in shown)
@@ -151,12 +151,12 @@ def test_the_chosen_task_stays_chosen_when_the_order_changes():
     async def steps(app, pilot, daemon):
         before = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
         after = [process(1, "a.py", 3 * GIB), process(2, "b.py", 9 * GIB)]
-        await show(app, pilot, status(processes=before))
+        await show(app, pilot, status(tasks=before))
         app._sort = "ram"
-        await show(app, pilot, status(processes=before))
+        await show(app, pilot, status(tasks=before))
         await pilot.press("up")
         chosen = app.query_one("#tasks").chosen.pid
-        await show(app, pilot, status(processes=after))
+        await show(app, pilot, status(tasks=after))
         assert chosen == app.query_one("#tasks").chosen.pid
         assert ["2", "1"] == column(app, "PID")
 
@@ -168,11 +168,11 @@ def test_a_question_is_about_the_task_that_was_chosen_when_it_was_asked():
 
     async def steps(app, pilot, daemon):
         two = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
-        await show(app, pilot, status(processes=two))
+        await show(app, pilot, status(tasks=two))
         asked_of = str(app.query_one("#tasks").chosen.pid)
         await pilot.press("p")
         rest = [one for one in two if str(one["pid"]) != asked_of]
-        await show(app, pilot, status(processes=rest))
+        await show(app, pilot, status(tasks=rest))
         await pilot.press("y")
         assert [("task.pause", {"task": asked_of})] == daemon.asked
 
@@ -202,9 +202,9 @@ def test_what_a_filter_found_stays_chosen_when_all_is_shown_again(idle):
     others = [process(100 + i, f"task{i}.py", GIB + i) for i in range(4)]
 
     async def steps(app, pilot, daemon):
-        await show(app, pilot, status(processes=[*others, small]))
+        await show(app, pilot, status(tasks=[*others, small]))
         await pilot.press("slash", *"slow", "enter", "escape")
-        await show(app, pilot, status(processes=[*others, small]))
+        await show(app, pilot, status(tasks=[*others, small]))
         assert "slow.py" == app._table.chosen.name
         await pilot.press("slash", *"slowx", "escape")
         assert "slow.py" == app._table.chosen.name
@@ -228,9 +228,9 @@ def test_the_end_of_the_chosen_task_is_told():
     first, second = process(71, "first.py", 2 * GIB), process(72, "second.py", GIB)
 
     async def steps(app, pilot, daemon):
-        await show(app, pilot, status(processes=[first, second]))
+        await show(app, pilot, status(tasks=[first, second]))
         gone, left = app._table.tasks[0], app._table.tasks[1]
-        await show(app, pilot, status(processes=[first if left.pid == 71 else second]))
+        await show(app, pilot, status(tasks=[first if left.pid == 71 else second]))
         said = [note.message for note in app._notifications]
         assert [f"{gone.name} has ended. {left.name} is chosen now."] == said
 
@@ -318,9 +318,9 @@ def test_without_a_daemon_it_says_how_to_start_one_and_goes_on_when_it_is_there(
     "broken",
     [
         {},
-        {"processes": None, "ceilings": "x", "incidents": [1, None], "host": None},
-        {"processes": [{}], "ceilings": [{}], "incidents": [{}], "errors": [{}]},
-        status(processes=[process(1, "x", None, cpu_percent="much", agent={})]),
+        {"tasks": None, "resources": "x", "incidents": [1, None], "host": None},
+        {"tasks": [{}], "resources": [{}], "incidents": [{}], "problems": [{}]},
+        status(tasks=[process(1, "x", None, cpu_percent="much", agent={})]),
         status(time_unix_s=None),
     ],
 )
@@ -344,7 +344,7 @@ def test_what_is_in_danger_is_never_what_is_left_out(size):
     limits[-1] |= {"label": "near", "stage": "rescue", "eta_s": 20.0}
 
     async def steps(app, pilot, daemon):
-        await show(app, pilot, status(ceilings=limits))
+        await show(app, pilot, status(resources=limits))
         assert "!! near" in text_of(app, "#resources")
         assert "full in 20 s" in text_of(app, "#resources")
 
@@ -357,7 +357,7 @@ def test_the_last_line_does_not_call_growth_nothing():
 
     async def steps(app, pilot, daemon):
         said = "growing, no danger yet: train.ipynb"
-        await show(app, pilot, status(level="watch", headline=said, ceilings=[grows]))
+        await show(app, pilot, status(level="watch", headline=said, resources=[grows]))
         assert f"OK: {said}." in text_of(app, "#incidents")
 
     drive(steps)
@@ -398,10 +398,10 @@ def test_a_pid_that_is_used_again_is_not_paused():
     """The question was about another program."""
 
     async def steps(app, pilot, daemon):
-        await show(app, pilot, status(processes=[process(7, "mine.py", GIB)]))
+        await show(app, pilot, status(tasks=[process(7, "mine.py", GIB)]))
         await pilot.press("p")
         other = process(7, "other.py", GIB, start_time=12345)
-        await show(app, pilot, status(processes=[other]))
+        await show(app, pilot, status(tasks=[other]))
         await pilot.press("y")
 
     assert [] == drive(steps).asked
@@ -412,16 +412,16 @@ def test_rows_stay_scrolled_when_the_order_changes():
     many = [process(n, f"t{n}.py", GIB + n) for n in range(1, 101)]
 
     async def steps(app, pilot, daemon):
-        await show(app, pilot, status(processes=many))
+        await show(app, pilot, status(tasks=many))
         table = app.query_one("#tasks")
         table.scroll_to(y=60, animate=False)
         await pilot.pause()
-        await show(app, pilot, status(processes=[{**many[50], "level": "warning"}, *many[1:50]]))
-        await show(app, pilot, status(processes=[{**many[0], "level": "warning"}, *many[1:]]))
+        await show(app, pilot, status(tasks=[{**many[50], "level": "warning"}, *many[1:50]]))
+        await show(app, pilot, status(tasks=[{**many[0], "level": "warning"}, *many[1:]]))
         await pilot.pause()
         before = table.scroll_offset.y
         await show(
-            app, pilot, status(processes=[{**many[9], "level": "warning"}, *many[1:9], *many[10:]])
+            app, pilot, status(tasks=[{**many[9], "level": "warning"}, *many[1:9], *many[10:]])
         )
         await pilot.pause()
         assert before == table.scroll_offset.y
@@ -437,7 +437,7 @@ def test_graphics_memory_has_a_column_where_there_is_a_card():
         await show(app, pilot, status())
         assert "GPU-MEM" not in app.query_one("#tasks").titles
         one = process(1, "gpu.py", GIB, gpu_memory_bytes=512 * MIB)
-        await show(app, pilot, status(processes=[one], gpus=[{"index": 0}]))
+        await show(app, pilot, status(tasks=[one], gpus=[{"index": 0}]))
         assert ["512 MiB"] == column(app, "GPU-MEM")
 
     drive(steps, (160, 40))
@@ -451,21 +451,21 @@ def cards_status(**more):
         "uuid": "GPU-1",
         "name": "RTX 4090",
         "state": "lost",
-        "verdict": {"severity": "critical", "title": "is lost"},
+        "health": {"severity": "critical", "title": "is lost"},
         "level": "critical",
     }
     well = lost | {
-        "index": 0, "id": "GPU-0", "uuid": "GPU-0", "state": "ok", "verdict": None, "level": "ok",
+        "index": 0, "id": "GPU-0", "uuid": "GPU-0", "state": "ok", "health": None, "level": "ok",
         "temperature_c": 71.0,
         "memory_used_bytes": 20 * GIB, "memory_total_bytes": 24 * GIB,
     }  # fmt: skip
     incident = {
-        "id": "1", "ceiling": "gpu_health", "subject": "GPU-1", "label": "GPU 1 (RTX 4090)",
-        "stage": "rescue", "why": "it has fallen off the bus", "advice": ["Restart."],
-        "culprits": [{"name": "job.py", "pid": 4711}], "opened_unix_s": NOW_UNIX_S,
+        "id": "1", "resource": "gpu_health", "subject": "GPU-1", "label": "GPU 1 (RTX 4090)",
+        "stage": "rescue", "reason": "it has fallen off the bus", "advice": ["Restart."],
+        "contributors": [{"name": "job.py", "pid": 4711}], "opened_unix_s": NOW_UNIX_S,
     }  # fmt: skip
     job = process(4711, "job.py", GIB, gpus=[{"index": 0}, {"index": 1}], gpu_memory_bytes=3 * GIB)
-    return status(gpus=[well, lost], incidents=[incident], processes=[job], **more)
+    return status(gpus=[well, lost], incidents=[incident], tasks=[job], **more)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
@@ -523,7 +523,7 @@ def test_the_trend_beside_a_time_is_of_what_runs_out():
     }  # fmt: skip
     job = process(4711, "job.py", GIB, eta_s=60.0)
     still = process(4712, "still.py", GIB)
-    read = Status.read(status(ceilings=[filling], processes=[job, still]))
+    read = Status.read(status(resources=[filling], tasks=[job, still]))
 
     expected = {task_key(read.tasks[0]): ("gpu_memory", "GPU-0")}
     assert expected == rows.drawn(read, read.tasks)

@@ -84,7 +84,7 @@ def test_the_menu_says_what_is_and_offers_what_can_be_done(tray):
 
 def test_a_name_with_underscores_is_shown_as_it_is(tray):
     """The protocol takes a single underscore for the mark of a shortcut."""
-    tray.daemon.status = status(processes=[task(5, "a_b__c.ipynb")])
+    tray.daemon.status = status(tasks=[task(5, "a_b__c.ipynb")])
 
     until(lambda: "a__b____c.ipynb" in str(tray.panel_.lines()), "the name is doubled")
     assert "a_b__c.ipynb" not in str(tray.panel_.lines())
@@ -113,7 +113,7 @@ def test_a_paused_task_can_be_resumed_and_not_paused_again(tray):
     tray.daemon.status = status(
         level="warning",
         headline="paused: train.ipynb",
-        processes=[task(4711, "train.ipynb", state="paused", paused_by_watchdog=True)],
+        tasks=[task(4711, "train.ipynb", state="paused", paused_by_watchdog=True)],
     )
     until(lambda: "Paused" in str(tray.panel_.lines()), "the pause is seen")
 
@@ -127,10 +127,10 @@ def test_a_paused_task_can_be_resumed_and_not_paused_again(tray):
 
 def test_what_is_held_in_its_airbag_can_be_given_more_let_go_and_ended(tray):
     """Each choice of the terminal is in the menu; without a hold only the limit can be raised."""
-    bag = {"held": True, "used_bytes": 1, "limit_bytes": 2, "reserve_bytes": 3}
-    held = task(4711, "train.ipynb", state="held", airbag=bag)
-    calm = task(4712, "calm.py", airbag={**bag, "held": False})
-    tray.daemon.status = status(processes=[held, calm])
+    bag = {"stopped": True, "used_bytes": 1, "limit_bytes": 2, "reserve_bytes": 3}
+    held = task(4711, "train.ipynb", state="stopped", guard=bag)
+    calm = task(4712, "calm.py", guard={**bag, "stopped": False})
+    tray.daemon.status = status(tasks=[held, calm])
     tray.daemon.answers["bag.limit"] = {"text": "It goes on."}
     until(lambda: "Go on without" in str(tray.panel_.lines()), "the hold is seen")
 
@@ -190,7 +190,7 @@ def test_a_save_that_is_refused_is_no_success(tray):
 def test_a_click_never_reaches_another_process_with_the_same_number(tray):
     """The menu of a slow panel shows a task that has ended; its pid is somebody else's now."""
     number, _ = tray.panel_.line("train", "Pause")
-    tray.daemon.status = status(processes=[task(4711, "other.py", start_time=1)])
+    tray.daemon.status = status(tasks=[task(4711, "other.py", start_time=1)])
     until(lambda: "other.py" in str(tray.panel_.lines()), "the other one is seen")
 
     with pytest.raises(RuntimeError, match="no item"):
@@ -245,7 +245,7 @@ def test_the_folder_of_rescues_opens(tray, words_of):
     log = tray.program("xdg-open")
     folder = tray.folder / "rescues"
     tray.daemon.status = status(
-        processes=[task(4711, "train.ipynb", agent=agent(directory=str(folder)))]
+        tasks=[task(4711, "train.ipynb", agent=agent(directory=str(folder)))]
     )
     tray.panel_.event(0, "opened")  # looks at once
     time.sleep(0.5)
@@ -287,7 +287,7 @@ def test_labels_change_in_an_open_menu_without_closing_it(tray):
     revision, _ = panel.layout()
     panel.signals.clear()
 
-    tray.daemon.status = status(processes=[task(4711, "train.ipynb", 4 * GIB, agent=agent())])
+    tray.daemon.status = status(tasks=[task(4711, "train.ipynb", 4 * GIB, agent=agent())])
     until(lambda: "4.00 GiB" in str(panel.lines()), "the figure changes")
 
     told = [name for name, _ in panel.signals]
@@ -303,7 +303,7 @@ def test_a_task_that_comes_changes_the_layout(tray):
     panel.signals.clear()
 
     tray.daemon.status = status(
-        processes=[task(4711, "train.ipynb", agent=agent()), task(5000, "new.ipynb")]
+        tasks=[task(4711, "train.ipynb", agent=agent()), task(5000, "new.ipynb")]
     )
     until(lambda: "new.ipynb" in str(panel.lines()), "the new one is there")
 
@@ -320,7 +320,7 @@ def test_the_icon_is_not_sent_again_while_it_looks_the_same(tray):
 
     for index in range(4):
         tray.daemon.status = status(
-            processes=[task(4711, "train.ipynb", (3 + index) * GIB, agent=agent())]
+            tasks=[task(4711, "train.ipynb", (3 + index) * GIB, agent=agent())]
         )
         time.sleep(0.8)
 
@@ -483,9 +483,9 @@ def test_what_a_faulty_daemon_sends_ends_nothing(tray):
     """Nonsense in every field: the icon stays, and is right again with the next good status."""
     panel = tray.panel_
 
-    tray.daemon.status = {"processes": [{"pid": 1, "start_time": []}], "ceilings": [{"ratio": {}}]}
+    tray.daemon.status = {"tasks": [{"pid": 1, "start_time": []}], "resources": [{"ratio": {}}]}
     time.sleep(3.5)
-    tray.daemon.status = status(processes=[task(6, "good.ipynb")])
+    tray.daemon.status = status(tasks=[task(6, "good.ipynb")])
 
     until(lambda: "good.ipynb" in str(panel.lines()), "the good one is shown")
     assert tray.process.poll() is None
@@ -498,7 +498,7 @@ def test_an_open_menu_keeps_its_lines_under_the_pointer(tray):
     panel.event(0, "opened")
     panel.signals.clear()
 
-    tray.daemon.status = status(processes=[task(5000, "new.ipynb")])
+    tray.daemon.status = status(tasks=[task(5000, "new.ipynb")])
     until(lambda: "has ended" in str(panel.lines()), "its end is told")
 
     assert "LayoutUpdated" not in [name for name, _ in panel.signals]

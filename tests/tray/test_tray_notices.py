@@ -97,7 +97,7 @@ def test_a_button_never_reaches_another_process_with_the_same_number(shown):
     time.sleep(0.3)
     shown.daemon.tell(notice())
     number = shown.screen_.wait("RAM full")["number"]
-    shown.daemon.status = status(processes=[task(4711, "innocent.py", start_time=7)])
+    shown.daemon.status = status(tasks=[task(4711, "innocent.py", start_time=7)])
     time.sleep(3.5)
 
     shown.screen_.press(number, "pause")

@@ -40,7 +40,7 @@ def menu_of(reading, **more) -> tuple[Entry, ...]:
 def test_at_rest_the_gauge_shows_memory_and_nothing_is_said():
     """A disk at 95 % and a card that a framework has taken whole are no news."""
     reading = status(
-        ceilings=[
+        resources=[
             ceiling(),
             ceiling("disk", "disk of /r", 95.0, 100.0),
             ceiling("gpu_memory", "GPU 0", 23.5 * GIB, 24 * GIB),
@@ -62,7 +62,7 @@ def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
     fuller = ceiling("cgroup", "other", 9.9, 10.0, stage="warn", eta_s=5.0)
 
     def nearest_of(*ceilings):
-        return nearest(Status.read(status(ceilings=[*ceilings])))
+        return nearest(Status.read(status(resources=[*ceilings])))
 
     assert Resource.read(sooner) == nearest_of(ceiling(), worst, sooner, fuller)
     assert Resource.read(worst) == nearest_of(ceiling(), worst, fuller)
@@ -80,13 +80,13 @@ def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
             status(
                 level="warning",
                 headline="paused: a.ipynb",
-                processes=[task(1, "a.ipynb", state="paused", paused_by_watchdog=True)],
+                tasks=[task(1, "a.ipynb", state="paused", paused_by_watchdog=True)],
             ),
             Picture(Level.WARNING, 6, Mark.PAUSED),
             "Paused: a.ipynb",
         ),
         (
-            status(processes=[task(1, "a.ipynb", agent=agent(saving=True))]),
+            status(tasks=[task(1, "a.ipynb", agent=agent(saving=True))]),
             Picture(Level.OK, 6, Mark.SAVING),
             "Nothing is about to run out",
         ),
@@ -124,8 +124,8 @@ def test_the_gauge_moves_in_steps(ratio, steps):
 
 def test_small_changes_look_the_same():
     """So the icon is not drawn again for them."""
-    one = seen(status(ceilings=[ceiling(used=6.00 * GIB)])).picture
-    other = seen(status(ceilings=[ceiling(used=6.05 * GIB)])).picture
+    one = seen(status(resources=[ceiling(used=6.00 * GIB)])).picture
+    other = seen(status(resources=[ceiling(used=6.05 * GIB)])).picture
 
     assert one == other
     assert FILL_STEPS == 16
@@ -136,9 +136,9 @@ def test_hostile_names_are_shown_and_never_obeyed(value):
     """In headline, tooltip and every line of the menu: one line, of bounded length."""
     reading = leaking()
     reading["headline"] = value
-    reading["processes"][0]["name"] = value
-    reading["ceilings"][0]["label"] = value
-    reading["incidents"][0]["culprits"][0]["name"] = value
+    reading["tasks"][0]["name"] = value
+    reading["resources"][0]["label"] = value
+    reading["incidents"][0]["contributors"][0]["name"] = value
 
     texts = [seen(reading).title, *(entry.label for entry in flat(menu_of(reading)))]
 
@@ -149,11 +149,11 @@ def test_hostile_names_are_shown_and_never_obeyed(value):
     "reading",
     [
         {},
-        {"ceilings": None, "processes": "x", "incidents": [None], "daemon": []},
-        {"processes": [{}, {"pid": "x"}, {"pid": True}, {"pid": 5}, 7]},
-        {"ceilings": [{}, {"stage": "doom", "ratio": "x", "eta_s": "soon", "tasks": 4}]},
-        {"incidents": [{"stage": "hold", "culprits": 3}], "gpus": [{"memory_used_bytes": "x"}]},
-        {"processes": [{"pid": 5, "kind": "notebook", "agent": "x", "name": None}]},
+        {"resources": None, "tasks": "x", "incidents": [None], "daemon": []},
+        {"tasks": [{}, {"pid": "x"}, {"pid": True}, {"pid": 5}, 7]},
+        {"resources": [{}, {"stage": "doom", "ratio": "x", "eta_s": "soon", "tasks": 4}]},
+        {"incidents": [{"stage": "hold", "contributors": 3}], "gpus": [{"memory_used_bytes": "x"}]},
+        {"tasks": [{"pid": 5, "kind": "notebook", "agent": "x", "name": None}]},
         {"time_unix_s": "never", "gpus": [None, {}, {"index": 1, "memory_used_bytes": 5}]},
     ],
     ids=repr,
@@ -225,7 +225,7 @@ def test_a_daemon_without_protection_has_no_such_line():
 def test_too_many_tasks_are_counted_and_the_large_are_shown():
     """Oldest first; one that is shown keeps its place until another is clearly larger."""
     tasks = [task(n, f"{n}.ipynb", n * 100 * MIB) for n in range(1, 31)]
-    reading = status(processes=tasks)
+    reading = status(tasks=tasks)
 
     first = [one.pid for one in chosen_tasks(Status.read(reading))]
     tasks[18 - 1]["ram_bytes"] = 1910 * MIB  # a little more than the smallest that is shown
@@ -241,7 +241,7 @@ def test_too_many_tasks_are_counted_and_the_large_are_shown():
 def test_the_menu_begins_with_what_needs_a_person():
     """Paused, then the soonest end, then what grows; the rest as it began."""
     reading = status(
-        processes=[
+        tasks=[
             task(1, "calm.ipynb"),
             task(2, "later.ipynb", stage="watch", eta_s=600.0),
             task(3, "soon.ipynb", stage="warn", eta_s=60.0),
@@ -264,7 +264,7 @@ def test_what_is_in_danger_or_paused_is_always_shown():
     tasks.append(task(99, "small.py", 80 * MIB, kind="script", stage="hold"))
     tasks.append(task(98, "held.py", 1, kind="script", state="paused", paused_by_watchdog=True))
 
-    shown = [one.pid for one in chosen_tasks(Status.read(status(processes=tasks)))]
+    shown = [one.pid for one in chosen_tasks(Status.read(status(tasks=tasks)))]
 
     assert {98, 99} <= set(shown)
 
@@ -273,7 +273,7 @@ def test_small_idle_interpreters_are_no_lines():
     """Every desktop runs a dozen of them."""
     tasks = [task(1, "applet", 20 * MIB, kind="script"), task(2, "jupyter", GIB, kind="server")]
 
-    assert [] == chosen_tasks(Status.read(status(processes=tasks)))
+    assert [] == chosen_tasks(Status.read(status(tasks=tasks)))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_what_can_be_done_with_a_task_follows_its_state(changes, enabled):
     """All five lines are always there; those that make no sense are grey."""
     (entry,) = (
         entry
-        for entry in menu_of(status(processes=[task(7, "a.ipynb", **changes)]))
+        for entry in menu_of(status(tasks=[task(7, "a.ipynb", **changes)]))
         if entry.children and entry.key.startswith("task")
     )
 

@@ -36,8 +36,8 @@ def status(**more: Any) -> dict[str, Any]:
             "version": "0.1.0",
             "protection": {"on": True, "until_unix_s": None},
         },
-        "ceilings": [ceiling()],
-        "processes": [task(4711, "train.ipynb", agent=agent())],
+        "resources": [ceiling()],
+        "tasks": [task(4711, "train.ipynb", agent=agent())],
     }
     return statuses.status(**(now | more))
 
@@ -49,7 +49,7 @@ def leaking(stage: str = "warn", used: float = 14 * GIB) -> dict[str, Any]:
         4711,
         "train.ipynb",
         11 * GIB,
-        trend_bytes_per_s=21.0 * MIB,
+        slope_bytes_per_s=21.0 * MIB,
         stage=stage,
         eta_s=240.0,
         eta_low_s=180.0,
@@ -60,17 +60,17 @@ def leaking(stage: str = "warn", used: float = 14 * GIB) -> dict[str, Any]:
     return status(
         level=levels.get(stage, "critical"),
         headline="RAM full in about 4 min: train.ipynb",
-        ceilings=[near],
-        processes=[growing, task(4800, "plots.py", 300 * MIB, kind="script")],
+        resources=[near],
+        tasks=[growing, task(4800, "plots.py", 300 * MIB, kind="script")],
         incidents=[
             {
                 "id": "i1",
-                "ceiling": "ram",
+                "resource": "ram",
                 "subject": "",
                 "label": "RAM",
                 "stage": stage,
-                "why": "rising 21 MiB/s for 40 s, steady",
-                "culprits": [{"pid": 4711, "name": "train.ipynb", "share": 0.97}],
+                "reason": "rising 21 MiB/s for 40 s, steady",
+                "contributors": [{"pid": 4711, "name": "train.ipynb", "share": 0.97}],
             }
         ],
     )

@@ -198,7 +198,7 @@ class Session:
 
     def task(self, pid: int) -> dict[str, Any] | None:
         """The status entry of a task, None while the daemon does not show it."""
-        return next((dict(t) for t in self.status()["processes"] if t["pid"] == pid), None)
+        return next((dict(t) for t in self.status()["tasks"] if t["pid"] == pid), None)
 
     def history(self, *kinds: str) -> list[dict[str, Any]]:
         """Journal entries of these kinds, oldest first."""

@@ -301,15 +301,15 @@ def test_a_daemon_that_is_killed_leaves_held_what_is_held(me, bagged):
     assert me.status()["daemon"]["pid"] != first
     assert now["keeper_pid"] == held["keeper_pid"]
     assert "frozen 1" in Path(held["group"], "cgroup.events").read_text()
-    assert task["airbag"]["kind"] == "systemd scope"
+    assert task["guard"]["kind"] == "systemd scope"
     me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
     assert hog.end() == 0, hog.said()
 
 
 def shown_as_held(me, pid: int) -> dict | None:
     """The status entry of the task in the bag of this program, once it says that it is held."""
-    for task in me.status()["processes"]:
-        bag = task["airbag"] or {}
+    for task in me.status()["tasks"]:
+        bag = task["guard"] or {}
         if bag.get("pid") == pid and bag["held"] and task["state"] == "held":
             return task
     return None

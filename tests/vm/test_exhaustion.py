@@ -26,8 +26,8 @@ class Pulse:
         began = time.monotonic()
         daemon = self._me.status()["daemon"]
         now = time.monotonic()
-        self.seen.append((now, daemon["ticks"], now - began))
-        self.missed = daemon["missed_ticks"]
+        self.seen.append((now, daemon["samples"], now - began))
+        self.missed = daemon["missed_samples"]
 
     def rate(self) -> float:
         """Looks a second over all that was seen."""

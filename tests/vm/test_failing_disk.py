@@ -28,7 +28,7 @@ def disk() -> Iterator[Callable[[Path], Disk]]:
 
 def journal_faults(me) -> list[str]:
     """What the status says of the journal."""
-    return [e["message"] for e in me.status()["errors"] if e["source"] == "journal"]
+    return [e["message"] for e in me.status()["problems"] if e["source"] == "journal"]
 
 
 def test_under_a_failing_state_folder_trainings_are_watched_and_saved(me, disk):

@@ -21,7 +21,7 @@ KERNEL_LOG = Path("/proc/sys/kernel/dmesg_restrict")
 
 def ceilings_of(me, pid: int) -> list[dict]:
     """Those of the status that a task lies under, the tightest limit first."""
-    found = [c for c in me.status()["ceilings"] if pid in c["tasks"] and c["kind"] == "cgroup"]
+    found = [c for c in me.status()["resources"] if pid in c["tasks"] and c["kind"] == "cgroup"]
     return sorted(found, key=lambda c: c["limit"])
 
 

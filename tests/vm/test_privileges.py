@@ -21,7 +21,7 @@ def test_pressure_wakes_the_daemon_of_an_ordinary_user(me):
             continue  # closed meanwhile
 
     assert "/proc/pressure/memory" in targets
-    assert [] == [e for e in me.status()["errors"] if "pressure" in e["source"]]
+    assert [] == [e for e in me.status()["problems"] if "pressure" in e["source"]]
 
 
 def test_with_hidden_processes_the_users_own_are_watched(me):
@@ -33,7 +33,7 @@ def test_with_hidden_processes_the_users_own_are_watched(me):
         task = me.until_watched(training)
 
         assert task["ram_bytes"] > 20 * MB
-        assert training.pid in [p["pid"] for p in me.status()["processes"]]
+        assert training.pid in [p["pid"] for p in me.status()["tasks"]]
         me.run("watchdog", "status")
     finally:
         subprocess.run(["mount", "-o", "remount,hidepid=0", "/proc"], check=True)

@@ -51,15 +51,15 @@ def test_the_daemon_goes_on_while_the_kernel_keeps_all_groups_locked(me, record_
     first = me.daemon_pid()
 
     def fault() -> list[str]:
-        return [e["message"] for e in me.status()["errors"] if e["source"] == groups.MEMBERSHIPS]
+        return [e["message"] for e in me.status()["problems"] if e["source"] == groups.MEMBERSHIPS]
 
     with groups_locked() as locked:
         held_at_first = locked()
         said = until(fault, "the fault is shown")
-        before = me.status()["daemon"]["ticks"]
+        before = me.status()["daemon"]["samples"]
         for _ in range(25):  # longer than systemd waits for a word
             time.sleep(1)
-            looks = me.status()["daemon"]["ticks"] - before
+            looks = me.status()["daemon"]["samples"] - before
         held_to_the_end = locked()
     record_property("said, and looks in 25 s", [said, looks])
     until(lambda: not fault(), "the fault is over")

@@ -22,7 +22,7 @@ def test_a_machine_that_wakes_says_no_false_word_and_saves_what_goes_on_to_leak(
     me.until_watched(steady)
     me.until_watched(leaking)
     before = len(leaking.steps())
-    missed = me.status()["daemon"]["missed_ticks"]
+    missed = me.status()["daemon"]["missed_samples"]
 
     slept_s = sleep(SLEEP_S)
     woke_unix_s = time.time()
@@ -34,7 +34,7 @@ def test_a_machine_that_wakes_says_no_false_word_and_saves_what_goes_on_to_leak(
     )
     assert len(told) == 1
     until(lambda: len(leaking.steps()) > before + 5, "the training goes on")
-    record_property("missed looks for it", me.status()["daemon"]["missed_ticks"] - missed)
+    record_property("missed looks for it", me.status()["daemon"]["missed_samples"] - missed)
     assert first == me.daemon_pid()
     until(leaking.rescues, "a rescue")
     leaking.wait()

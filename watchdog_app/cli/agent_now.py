@@ -31,7 +31,7 @@ def ask() -> tuple[list[dict[str, Any]] | None, str | None]:
     except WatchdogError as error:
         return None, str(error)
     found = []
-    for one in status.get("processes") or []:
+    for one in status.get("tasks") or []:
         agent = one.get("agent")
         if isinstance(agent, dict):
             whose = {key: one.get(key) for key in ("name", "notebook", "script")}

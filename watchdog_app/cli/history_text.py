@@ -69,7 +69,7 @@ def sentence(entry: Json) -> str:
 
 
 def _incident(entry: Json) -> str:
-    label = plain(entry.get("label") or entry.get("ceiling") or "a limit")
+    label = plain(entry.get("label") or entry.get("resource") or "a limit")
     if Incident.read(entry).is_fault:
         peak = Level.of_stage(entry.get("peak")).fault.lower()
         over = entry.get("closed_unix_s") is not None
@@ -125,7 +125,5 @@ _LEADS = {
 
 
 def _name(entry: Json) -> str:
-    contributors = entry.get("culprits")
-    first = contributors[0] if isinstance(contributors, list) and contributors else {}
-    contributor = first.get("name") if isinstance(first, dict) else None
-    return plain(entry.get("name") or contributor or "-")
+    named = (each.name for each in Incident.read(entry).contributors[:1])
+    return plain(entry.get("name") or next(named, None) or "-")

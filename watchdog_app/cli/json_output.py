@@ -6,24 +6,12 @@ import json
 import os
 import time
 
+from watchdog_app.core.model.levels import Level
+from watchdog_app.core.model.status import SCHEMA_VERSION, Host, Problem, Status
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-SCHEMA_VERSION = 1
-
-_HOST_FIGURES = (
-    "memory_total_bytes",
-    "memory_available_bytes",
-    "swap_total_bytes",
-    "swap_free_bytes",
-    "swap_in_bytes_per_s",
-    "swap_out_bytes_per_s",
-    "shm_used_bytes",
-    "shm_limit_bytes",
-    "pressure_some_avg10_percent",
-    "pressure_full_avg10_percent",
-)
 
 
 def dumps(value: Any, *, indent: int | None = 2) -> str:
@@ -47,41 +35,22 @@ def dumps(value: Any, *, indent: int | None = 2) -> str:
 def timed(status: dict[str, Any], now_unix_s: float) -> dict[str, Any]:
     """A status object with the time of its reading as text as well (RFC 3339, UTC)."""
     at = status.get("time_unix_s")
-    known = at if isinstance(at, int | float) else now_unix_s
-    found = {
-        "schema_version": status.get("schema_version", SCHEMA_VERSION),
-        "time": _rfc3339(known),
-    }
-    found.update((key, value) for key, value in status.items() if key not in found)
-    return found
+    return {**status, "time": _rfc3339(at if isinstance(at, int | float) else now_unix_s)}
 
 
 def without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
-    """The status object without a daemon: everything unknown, `errors` says why."""
+    """The status object without a daemon: everything unknown, `problems` says why."""
     what, _, remedy = message.partition(". ")
     what = what.rstrip(".")
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "time": _rfc3339(now_unix_s),
-        "time_unix_s": now_unix_s,
-        "level": "unknown",
-        "headline": what,
-        "host": {"name": os.uname().nodename if hasattr(os, "uname") else None}
-        | dict.fromkeys(_HOST_FIGURES),
-        "daemon": None,
-        "ceilings": [],
-        "gpus": [],
-        "hardware": None,
-        "processes": [],
-        "incidents": [],
-        "errors": [
-            {
-                "source": "daemon",
-                "message": f"{what}.",
-                "remedy": remedy or None,
-            }
-        ],
-    }
+    found = Status(
+        schema_version=SCHEMA_VERSION,
+        time_unix_s=now_unix_s,
+        level=Level.UNKNOWN,
+        headline=what,
+        host=Host(name=os.uname().nodename if hasattr(os, "uname") else None),
+        problems=(Problem(source="daemon", message=f"{what}.", remedy=remedy or None),),
+    )
+    return timed(found.to_json(), now_unix_s)
 
 
 def _rfc3339(unix_s: float) -> str:

@@ -47,10 +47,10 @@ def plot(past: Json, columns: int | None, style: Style) -> list[str]:
     own = _points(past.get("points"))
     begin, end = number_or_none(past.get("begin_unix_s")), number_or_none(past.get("end_unix_s"))
     wide = min(columns or 80, _MOST_COLUMNS)
-    resource = past.get("ceiling")
+    resource = past.get("resource")
     resource = resource if isinstance(resource, dict) else {}
     above, limit = _points(resource.get("points")), number_or_none(resource.get("limit"))
-    # What dies fast has few points of its own; its ceiling was looked at more often then.
+    # What dies fast has few points of its own; its resource was measured more often then.
     if len(own) < 2 or max(len(own), len(above)) < LEAST_POINTS:
         return []
     if begin is None or end is None or wide < _LEAST_COLUMNS:

@@ -24,7 +24,7 @@ EPILOG = """\
 examples:
   watchdog status                      once
   watchdog status --watch              until q or Ctrl-C; a lists all, s sorts
-  watchdog status --json | jq '.processes[] | {name, ram_bytes, eta_s}'
+  watchdog status --json | jq '.tasks[] | {name, ram_bytes, eta_s}'
   watchdog status --watch --json       one JSON object a line
   watchdog status --check              one line for Nagios, Icinga or a prompt
 
@@ -153,10 +153,10 @@ def _without_daemon(args: argparse.Namespace | SimpleNamespace, error: WatchdogE
 
         found = without_daemon(str(error), time.time())
         if more:
-            found["errors"].append({"source": "pauses", "message": more[0], "remedy": more[1]})
+            found["problems"].append({"source": "pauses", "message": more[0], "remedy": more[1]})
         for each in bags:
             remedy = "watchdog limit TASK SIZE"
-            found["errors"].append({"source": "airbags", "message": each, "remedy": remedy})
+            found["problems"].append({"source": "guards", "message": each, "remedy": remedy})
         print(dumps(found))
         if isinstance(error, DaemonNotRunning):
             return error.exit_code  # the object has said it

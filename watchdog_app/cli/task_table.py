@@ -175,6 +175,6 @@ def guard_remarks(guard: Guard) -> list[str]:
         )
     elif guard.state == "refusing":
         remarks.append(f"further memory is refused; more with: watchdog limit {pid} {more}")
-    elif guard.state not in (None, "calm", "running"):
+    elif guard.state not in (None, "running"):
         remarks.append(f"at its limit: {plain(guard.state)}")
     return remarks

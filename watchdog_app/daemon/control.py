@@ -12,6 +12,7 @@ from typing import Any
 from watchdog_app import __version__, config
 from watchdog_app.base.errors import ConfigError, RequestError
 from watchdog_app.base.own_process import OwnCost
+from watchdog_app.core.model import status as records
 from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.settings import Settings
@@ -25,7 +26,7 @@ from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.daemon.status import Look, incident, status
-from watchdog_app.daemon.status_size import fitting
+from watchdog_app.daemon.status_limit import fit
 from watchdog_app.daemon.watching import Watching
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
@@ -84,40 +85,41 @@ class Control:
         self._published_mono_s = float("-inf")
 
     def status(self) -> dict[str, Any]:
-        """The status object of docs/protocol.md."""
+        """The status as clients read it."""
         faults = [*self._faults.all()]
         faults += [one for one in (self._journal.fault, self._dispatcher.fault) if one is not None]
         return status(
             self._watching.look,
-            daemon={
-                "pid": os.getpid(),
-                "version": __version__,
-                "uptime_s": time.monotonic() - self._started_mono_s,
-                "interval_s": self._watching.interval_s,
-                "rss_bytes": self.cost.rss_bytes(),
-                "cpu_percent": self.cost.cpu_percent,
-                "ticks": self._observer.ticks,
-                "missed_ticks": self._watching.loop_lag.missed,
-                "missed_own_ticks": self._watching.loop_lag.missed_own,
-                "latest_s": self._watching.loop_lag.latest_s(time.monotonic()),
-                "locked_memory": self.memory_fault is None,
-                "locked_memory_detail": self.memory_fault,
-                "notices": {
-                    "shown": self._dispatcher.shown,
-                    "undelivered": self._dispatcher.undelivered,
-                    "held_back": self._notification_filter.held_back,
-                    "last_failure": self._dispatcher.last_failure,
-                    "companion": self._server.has_subscribers("notices", "tray"),
-                    "quiet_hours": self._notification_filter.hours(),
-                },
-                "protection": self._notification_filter.protection,
-                "snoozed": self._notification_filter.snoozed,
-            },
+            daemon=self._daemon(),
             host_name=self._host_name,
             paused=[pause.task for pause in self._pauses.all()],
             guards=self.guards.shown(),
             faults=faults,
             now_unix_s=time.time(),
+        ).to_json()
+
+    def _daemon(self) -> records.Daemon:
+        now_mono_s, quiet = time.monotonic(), self._notification_filter
+        return records.Daemon(
+            pid=os.getpid(),
+            version=__version__,
+            uptime_s=now_mono_s - self._started_mono_s,
+            interval_s=self._watching.interval_s,
+            rss_bytes=self.cost.rss_bytes(),
+            cpu_percent=self.cost.cpu_percent,
+            samples=self._observer.ticks,
+            missed_samples=self._watching.loop_lag.missed,
+            max_lag_s=self._watching.loop_lag.latest_s(now_mono_s),
+            locked_memory=self.memory_fault is None,
+            locked_memory_detail=self.memory_fault,
+            notifications=records.Delivery.of(
+                self._dispatcher,
+                suppressed=quiet.held_back,
+                tray_connected=self._server.has_subscribers("notices", "tray"),
+                quiet_hours=quiet.hours(),
+            ),
+            protection=records.Protection(**quiet.protection),
+            snoozed=tuple(records.Snooze(**each) for each in quiet.snoozed),
         )
 
     def publish(self, now_mono_s: float) -> None:
@@ -126,7 +128,7 @@ class Control:
         due = now_mono_s - self._published_mono_s >= _PUBLISH_S
         if due and self._server.has_subscribers("status"):
             self._published_mono_s = now_mono_s
-            self._server.publish("status", "status", self.status(), fitting)
+            self._server.publish("status", "status", self.status(), fit)
 
     def tasks(self) -> Sequence[Task]:
         """Those of the last look."""
@@ -311,7 +313,7 @@ def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
             incidents=result.incidents,
             now_unix_s=time.time(),
         )
-        return {"text": text, "incidents": [incident(each) for each in result.incidents]}
+        return {"text": text, "incidents": [incident(each).to_json() for each in result.incidents]}
     text = status.about_task(
         task,
         result.tasks.get(task.key),
@@ -332,4 +334,4 @@ def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
         if each.resource in above
         or any(contributor.task == task.key for contributor in each.contributors)
     ]
-    return {"text": text, "incidents": [incident(each) for each in concerns]}
+    return {"text": text, "incidents": [incident(each).to_json() for each in concerns]}

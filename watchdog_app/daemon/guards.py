@@ -21,6 +21,7 @@ from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
 from watchdog_app.client.messages import BAD_PARAMS, REFUSED, Params
+from watchdog_app.core.model import status as records
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey, Task
@@ -38,6 +39,16 @@ _TITLES = {
     "opened": "Beyond its memory limit",
     "ending": "Ended at its memory limit",
     "calm": "Goes on",
+}
+
+
+# What clients call a stage of the supervisor that has another name there.
+_STATES = {
+    "calm": "running",
+    "waiting": "finishing",
+    "held": "stopped",
+    "leaving": "exiting",
+    "opened": "unlimited",
 }
 
 
@@ -156,9 +167,9 @@ class Guards:
         name = self._of.get(task)
         return None if name is None else self._guards.get(name)
 
-    def shown(self) -> Mapping[ProcessKey, dict[str, Any]]:
-        """`airbag` of the tasks' entries in the status, by task."""
-        return {task: to_json(self._guards[name]) for task, name in self._of.items()}
+    def shown(self) -> Mapping[ProcessKey, records.Guard]:
+        """Guards as the status has them, by task."""
+        return {task: guard_of(self._guards[name]) for task, name in self._of.items()}
 
     def sentence(self, task: ProcessKey) -> str | None:
         """What `explain` says of a task's bag; None: it is in none."""
@@ -244,7 +255,7 @@ class Guards:
                 "decision_kind": "hold" if bag.held else f"airbag {bag.stage}",
                 "name": bag.name,
                 "text": text.split("\n")[0],
-                "airbag": to_json(bag),
+                "guard": guard_of(bag).to_json(),
             },
             bag.pid,
             bag.name,
@@ -258,22 +269,19 @@ def _group_name(folder: str) -> str:
     return os.path.basename(folder.rstrip("/")).removesuffix(".scope")
 
 
-def to_json(bag: BagRecord) -> dict[str, Any]:
-    """A bag as docs/status-json.md describes it."""
+def guard_of(bag: BagRecord) -> records.Guard:
+    """A guard as clients and the journal know it."""
     newest = bag.rescues[-1] if bag.rescues else None
-    return {
-        "pid": bag.pid,
-        "kind": bag.how,
-        "stage": bag.stage,
-        "held": bag.held,
-        "since_unix_s": bag.since_unix_s if bag.stage != "calm" else None,
-        "used_bytes": bag.used_bytes,
-        "limit_bytes": bag.limit_bytes,
-        "reserve_bytes": bag.reserve_bytes,
-        "follows_machine": bag.follows_machine,
-        "why": bag.because or None,
-        "rescue": None if newest is None else str(newest.get("path")),
-    }
+    return records.Guard.of(
+        bag,
+        kind=bag.how,
+        state=_STATES.get(bag.stage, bag.stage),
+        stopped=bag.held,
+        since_unix_s=bag.since_unix_s if bag.stage != "calm" else None,
+        automatic_limit=bag.follows_machine,
+        reason=bag.because or None,
+        rescue=None if newest is None else str(newest.get("path")),
+    )
 
 
 def _request(params: Params) -> dict[str, Any]:

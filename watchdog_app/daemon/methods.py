@@ -29,7 +29,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.daemon.rpc import Connection, Reply
-from watchdog_app.daemon.status_size import fitting
+from watchdog_app.daemon.status_limit import fit
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
@@ -184,7 +184,7 @@ class Methods:
         }
 
     def _status(self, _: Connection, __: Params, reply: Reply) -> Later:
-        reply.result(self._daemon.status(), fitting)
+        reply.result(self._daemon.status(), fit)
         return LATER
 
     def _subscribe(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def _incident_entry(incident: Incident, now_unix_s: float) -> Entry:
     return Entry(
         now_unix_s,
         "incident",
-        status.incident(incident),
+        status.incident(incident).to_json(),
         pid=first.task.pid if first else None,
         name=first.name if first else None,
     )

@@ -1,38 +1,42 @@
-"""
-The status object of docs/protocol.md, from what the last tick found. Pure.
-"""
+"""The status as clients read it, made of the last sample. Pure."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from watchdog_app.base.text.quantities import size_above
+from watchdog_app.core.diagnosis import gpu_faults, throttling
 from watchdog_app.core.explain.overview import Card, overview
-from watchdog_app.core.model import devices
-from watchdog_app.core.model.agent import AgentState, MemoryParts
-from watchdog_app.core.model.decisions import Assessment, Forecast, Incident, Stage
-from watchdog_app.core.model.devices import TaskDevices
-from watchdog_app.core.model.hardware import gpu_label
+from watchdog_app.core.model import decisions, devices, hardware, machine, resource
+from watchdog_app.core.model import status as records
+from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.machine import Fault, ProcessKey, Snapshot, Task
-from watchdog_app.core.model.resource import SPECS, Reading, is_condition
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.resource import SPECS, ResourceKey, ResourceKind
 from watchdog_app.core.policy.engine import TickResult
-from watchdog_app.daemon import hardware_status
 
-SCHEMA_VERSION = 1
-MOST_TASKS = 500  # in one object: it has to fit into a message; the largest are shown
+MOST_TASKS = 500  # in one status: it has to fit into a message; the largest are shown
+MOST_PROCESSES = 128  # of one GPU, for the same reason
+_STAGES = {
+    Stage.OK: "ok",
+    Stage.WATCH: "watch",
+    Stage.WARN: "warn",
+    Stage.RESCUE: "save",
+    Stage.HOLD: "pause",
+}
+_SEVERITIES = ("ok", "note", "warning", "critical")
+_LEVELS = dict(zip(_SEVERITIES, Level, strict=False))
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One tick as clients see it."""
+    """One sample and what the engine made of it."""
 
-    snapshot: Snapshot
-    tasks: tuple[Task, ...]
-    readings: tuple[Reading, ...]
+    snapshot: machine.Snapshot
+    tasks: tuple[machine.Task, ...]
+    readings: tuple[resource.Reading, ...]
     result: TickResult
     agents: Mapping[ProcessKey, AgentState] = field(default_factory=dict)  # by task
 
@@ -40,206 +44,124 @@ class Look:
 def status(
     look: Look | None,
     *,
-    daemon: Mapping[str, Any],
+    daemon: records.Daemon,
     host_name: str,
     paused: Iterable[ProcessKey],
-    guards: Mapping[ProcessKey, dict[str, Any]] | None = None,
-    faults: Sequence[Fault],
+    guards: Mapping[ProcessKey, records.Guard] | None = None,
+    faults: Sequence[machine.Fault],
     now_unix_s: float,
-) -> dict[str, Any]:
-    """The whole object; with no look yet it holds the daemon and the faults alone."""
-    ours = set(paused)
-    found: dict[str, Any] = {
-        "schema_version": SCHEMA_VERSION,
-        "time_unix_s": now_unix_s,
-        "level": Level.UNKNOWN.name.lower(),
-        "headline": "the daemon has not measured yet",
-        "host": _host(look, host_name),
-        "daemon": dict(daemon),
-        "ceilings": [],
-        "gpus": [],
-        "hardware": None,
-        "processes": [],
-        "incidents": [],
-        "errors": [
-            {"source": fault.source, "message": fault.message, "remedy": fault.remedy}
-            for fault in faults
-        ],
-    }
+) -> records.Status:
+    """
+    The whole status.
+
+    Args:
+        look: the last sample; None before the first: only the daemon and the faults are known.
+        daemon: this one.
+        host_name: of the machine.
+        paused: tasks that watchdog has paused.
+        guards: by task.
+        faults: what is not watched.
+        now_unix_s: the time that counts before the first sample.
+    """
+    problems = [records.Problem.of(each) for each in faults]
     if look is None:
-        return found
-    found["time_unix_s"] = look.snapshot.unix_s
-    assessments = look.result.assessments
-    found["ceilings"] = [_resource(r, assessments.get(r.key)) for r in look.readings]
+        return records.Status(
+            schema_version=records.SCHEMA_VERSION,
+            time_unix_s=now_unix_s,
+            level=Level.UNKNOWN,
+            headline="the daemon has not measured yet",
+            host=records.Host(name=host_name),
+            daemon=daemon,
+            problems=tuple(problems),
+        )
+    guards, ours, result = guards or {}, set(paused), look.result
     shown = look.tasks
     if len(shown) > MOST_TASKS:
         shown = tuple(sorted(shown, key=lambda task: -task.rss_bytes)[:MOST_TASKS])
-        found["errors"].append(
-            {
-                "source": "status",
-                "message": f"{len(look.tasks)} tasks are watched; "
-                f"the {MOST_TASKS} that hold most memory are listed.",
-                "remedy": None,
-            }
+        message = (
+            f"{len(look.tasks)} tasks are watched; the {MOST_TASKS} that hold most memory "
+            "are listed."
         )
-    found["gpus"] = hardware_status.gpus(look.snapshot, look.tasks, look.result.incidents)
-    found["hardware"] = hardware_status.hardware(look.snapshot)
-    on_cards = devices.by_task(look.snapshot.hardware, look.tasks)
-    found["processes"] = [
-        _task(task, look, task.key in ours, on_cards.get(task.key), (guards or {}).get(task.key))
-        for task in shown
+        problems.append(records.Problem(source="status", message=message))
+    resources = tuple(_resource(each, result.assessments.get(each.key)) for each in look.readings)
+    incidents = tuple(incident(each) for each in result.incidents)
+    gpus = _gpus(look)
+    cards = [
+        Card(hardware.gpu_label(gpu), entry.level, entry.title)
+        for gpu, entry in zip(look.snapshot.hardware.gpus, gpus, strict=True)
     ]
-    found["incidents"] = [incident(each) for each in look.result.incidents]
     summary = overview(
         tasks=look.tasks,
         readings=look.readings,
-        assessments=assessments,
-        incidents=look.result.incidents,
+        assessments=result.assessments,
+        incidents=result.incidents,
         agents=look.agents,
-        cards=[
-            Card(
-                gpu_label(gpu),
-                Level.of(entry),
-                entry["verdict"]["title"] or "",
-            )
-            for gpu, entry in zip(look.snapshot.hardware.gpus, found["gpus"], strict=True)
-        ],
+        cards=cards,
         faults=faults,
         paused=ours,
-        held={
-            key: f"{bag['pid']} {size_above(max(bag['limit_bytes'], bag['used_bytes']))}"
-            for key, bag in (guards or {}).items()
-            if bag["held"]
-        },
+        held={key: _guard_and_size(guard) for key, guard in guards.items() if guard.stopped},
     )
-    found["level"], found["headline"] = summary.level.name.lower(), summary.headline
-    hardware_status.raise_levels(found)  # afterwards: the headline names what fills up, not its GPU
-    return found
+    # Only now: the headline names what fills up, and not its GPU.
+    raise_levels(gpus, resources, incidents)
+    on_gpus = devices.by_task(look.snapshot.hardware, look.tasks)
+    return records.Status(
+        schema_version=records.SCHEMA_VERSION,
+        time_unix_s=look.snapshot.unix_s,
+        level=summary.level,
+        headline=summary.headline,
+        host=_host(look, host_name),
+        daemon=daemon,
+        resources=resources,
+        gpus=gpus,
+        hardware=_hardware(look.snapshot),
+        tasks=tuple(
+            _task(task, look, task.key in ours, on_gpus.get(task.key), guards.get(task.key))
+            for task in shown
+        ),
+        incidents=incidents,
+        problems=tuple(problems),
+    )
 
 
-def incident(each: Incident) -> dict[str, Any]:
-    """An incident as clients and the journal see it."""
-    broken = is_condition(each.resource)
-    return {
-        "id": each.id,
-        "ceiling": each.resource.kind.value,
-        "subject": each.resource.subject,
-        "label": each.label,
-        "blame": SPECS[each.resource.kind].blame.value,
-        "stage": _stage(each.stage),
-        "level": each.level.name.lower(),
-        "peak": _stage(each.peak),
-        "opened_unix_s": each.opened_unix_s,
-        "closed_unix_s": each.closed_unix_s,
-        "why": each.why,
-        "advice": list(each.advice),
-        "culprits": [
-            {
-                "pid": contributor.task.pid,
-                "name": contributor.name,
-                # Who was on a broken card has not filled anything.
-                "slope_bytes_per_s": None if broken else _finite(contributor.slope_bytes_per_s),
-                "share": None if broken else _finite(contributor.share),
-            }
-            for contributor in each.contributors
-        ],
-    }
+def incident(each: decisions.Incident) -> records.Incident:
+    """An incident as clients and the journal know it."""
+    is_fault = resource.is_condition(each.resource)
+    is_gpu_fault = each.resource.kind is ResourceKind.GPU_HEALTH
+    severity = _SEVERITIES[min(each.stage, len(_SEVERITIES) - 1)]
+    contributors = tuple(
+        records.Contributor(
+            pid=contributor.task.pid,
+            name=contributor.name,
+            # Who computed on a broken GPU has not filled anything.
+            slope_bytes_per_s=None if is_fault else contributor.slope_bytes_per_s,
+            share=None if is_fault else contributor.share,
+        )
+        for contributor in each.contributors
+    )
+    return records.Incident.of(
+        each,
+        resource=kind_name(each.resource),
+        subject=each.resource.subject,
+        blame=SPECS[each.resource.kind].blame.value,
+        stage=_STAGES[each.stage],
+        peak=_STAGES[each.peak],
+        severity=severity if is_fault else None,
+        device_works=each.device_works if is_gpu_fault else None,
+        reason=each.why,
+        contributors=contributors,
+    )
 
 
-def _host(look: Look | None, name: str) -> dict[str, Any]:
-    if look is None:
-        return {"name": name}
-    host = look.snapshot.host
-    return {
-        "name": name,
-        "memory_total_bytes": host.total_bytes,
-        "memory_available_bytes": host.available_bytes,
-        "swap_total_bytes": host.swap_total_bytes,
-        "swap_free_bytes": host.swap_free_bytes,
-        "swap_in_bytes_per_s": look.result.swap_in_bytes_per_s,
-        "swap_out_bytes_per_s": look.result.swap_out_bytes_per_s,
-        "shm_used_bytes": host.shm_used_bytes,
-        "shm_limit_bytes": host.shm_limit_bytes,
-        "pressure_some_avg10_percent": host.pressure.some_avg10 if host.pressure else None,
-        "pressure_full_avg10_percent": host.pressure.full_avg10 if host.pressure else None,
-    }
+def kind_name(key: ResourceKey) -> str:
+    """What clients call the kind of a resource."""
+    if key == resource.UNPLUGGED:
+        return "unplugged"
+    if key.kind is ResourceKind.GPU_HEALTH:
+        return "gpu_fault"
+    return key.kind.value
 
 
-def _resource(reading: Reading, assessment: Assessment | None) -> dict[str, Any]:
-    ratio = reading.used / reading.limit if reading.limit > 0 else None
-    spec = SPECS[reading.key.kind]
-    found: dict[str, Any] = {
-        "kind": reading.key.kind.value,
-        "subject": reading.key.subject,
-        "label": reading.label,
-        "used": _whole(reading.used, reading.unit),
-        "limit": _whole(reading.limit, reading.unit),
-        "unit": reading.unit,
-        "ratio": ratio,
-        "lethal": reading.fatal,
-        "display": spec.display.value,
-        "on_icon": spec.on_icon,
-        "exhausted": (spec.exhausted_fatal if reading.fatal else "") or spec.exhausted,
-        "note": reading.note,
-        "stage": "ok",
-        "level": "ok",
-        "regime": "unknown",
-        "slope_per_s": None,
-        **_eta(None),
-        "why": None,
-        "tasks": [key.pid for key in reading.tasks],
-    }
-    if assessment is not None:
-        found |= {
-            "stage": _stage(assessment.stage),
-            "level": assessment.level.name.lower(),
-            "regime": assessment.regime.value,
-            "slope_per_s": _finite(assessment.slope_per_s),
-            **_eta(assessment.forecast),
-            "why": assessment.why,
-        }
-    return found
-
-
-def _task(
-    task: Task,
-    look: Look,
-    ours: bool,
-    on_cards: TaskDevices | None,
-    bag: dict[str, Any] | None,
-) -> dict[str, Any]:
-    info = task.info
-    outlook = look.result.tasks.get(task.key)
-    return {
-        "pid": task.key.pid,
-        "start_time": task.key.start_time,
-        "name": task.name,
-        "kind": task.kind.value,
-        "notebook": info.notebook,
-        "script": info.script,
-        "kernel_id": info.kernel_id,
-        "user": info.user,
-        "started_unix_s": info.started_unix_s,
-        # A pause of a moment ago is not in the look yet; one that ended is gone from `ours`.
-        "state": "paused" if ours else "held" if bag and bag["held"] else state(task),
-        "paused_by_watchdog": ours,
-        "children": len(task.members) - 1,
-        "ram_bytes": task.rss_bytes,
-        "swap_bytes": task.swap_bytes,
-        **hardware_status.of_task(on_cards),
-        "cpu_percent": _rounded(outlook.cpu_percent if outlook else None, 1),
-        "trend_bytes_per_s": _finite(outlook.trend_bytes_per_s) if outlook else None,
-        **_eta(outlook.forecast if outlook else None),
-        "ceiling": outlook.resource.kind.value if outlook and outlook.resource else None,
-        "stage": _stage(outlook.stage) if outlook else "ok",
-        "level": outlook.level.name.lower() if outlook else "ok",
-        "why": outlook.why if outlook else None,
-        "agent": _agent(look.agents.get(task.key)),
-        "airbag": bag,
-    }
-
-
-def state(task: Task) -> str:
+def task_state(task: machine.Task) -> str:
     """One word for a process tree: what its user would say that it does."""
     letters = {member.state for member in task.members}
     if task.paused:
@@ -252,75 +174,225 @@ def state(task: Task) -> str:
     return "sleeping"
 
 
-def _agent(view: AgentState | None) -> dict[str, Any] | None:
-    if view is None:
-        return None
-    rescue = view.rescue
-    return {
-        "pid": view.key.pid,
-        "framework": view.framework,
-        "directory": view.directory,
-        "training": view.training,
-        "step": view.step,
-        "epoch": view.epoch,
-        "batch": view.batch,
-        "loss": view.loss,
-        "step_s": view.step_s,
-        "save_s": view.save_s,
-        "state_bytes": view.state_bytes,
-        "saving": view.saving,
-        "allocators": [hardware_status.allocator(each) for each in view.allocators],
-        "memory": _memory(view.memory),
-        "rescue": None
-        if rescue is None
-        else {
-            "path": rescue.path,
-            "step": rescue.step,
-            "bytes": rescue.bytes,
-            "seconds": rescue.seconds,
-            "saved_unix_s": rescue.saved_unix_s,
-        },
-    }
+def raise_levels(
+    gpus: Iterable[records.Gpu],
+    resources: Iterable[records.Resource],
+    incidents: Iterable[records.Incident],
+) -> None:
+    """
+    Give each GPU the worst level of itself, its resources and its incidents.
+
+    Args:
+        gpus: these are changed.
+        resources: of the same status.
+        incidents: of the same status.
+    """
+    for gpu in gpus:
+        subjects = (gpu.id, f"{gpu.id}/slowdown", f"{gpu.id}/shutdown")
+        levels = [gpu.level]
+        levels += [
+            each.level
+            for each in resources
+            if each.kind in ("gpu_memory", "temperature") and each.subject in subjects
+        ]
+        levels += [each.level for each in incidents if each.subject == gpu.id]
+        gpu.level = max(levels)
 
 
-def _memory(parts: MemoryParts | None) -> dict[str, Any] | None:
-    if parts is None:
-        return None
-    return {
-        "batch_size": parts.batch_size,
-        "weights_bytes": parts.weights_bytes,
-        "gradients_bytes": parts.gradients_bytes,
-        "optimizer_bytes": parts.optimizer_bytes,
-        "activations_bytes": parts.activations_bytes,
-        "resident_bytes": parts.resident_bytes,
-        "base_bytes": parts.base_bytes,
-        "buffers": [{"what": each.what, "bytes": each.bytes} for each in parts.buffers],
-        "python_blocks": parts.python_blocks,
-        "python_blocks_per_step": parts.python_blocks_per_step,
-    }
+def _host(look: Look, name: str) -> records.Host:
+    host, result = look.snapshot.host, look.result
+    return records.Host.of(
+        host,
+        name=name,
+        memory_total_bytes=host.total_bytes,
+        memory_available_bytes=host.available_bytes,
+        swap_in_bytes_per_s=result.swap_in_bytes_per_s,
+        swap_out_bytes_per_s=result.swap_out_bytes_per_s,
+        pressure_some_avg10_percent=host.pressure.some_avg10 if host.pressure else None,
+        pressure_full_avg10_percent=host.pressure.full_avg10 if host.pressure else None,
+    )
 
 
-def _eta(forecast: Forecast | None) -> dict[str, float | None]:
-    if forecast is None:
-        return {"eta_s": None, "eta_low_s": None, "eta_high_s": None}
-    return {
-        "eta_s": _finite(forecast.eta_s),
-        "eta_low_s": _finite(forecast.low_s),
-        "eta_high_s": _finite(forecast.high_s),
-    }
+def _resource(
+    reading: resource.Reading, assessment: decisions.Assessment | None
+) -> records.Resource:
+    spec = SPECS[reading.key.kind]
+    found = records.Resource.of(
+        reading,
+        kind=kind_name(reading.key),
+        subject=reading.key.subject,
+        used=_whole(reading.used, reading.unit),
+        limit=_whole(reading.limit, reading.unit),
+        ratio=reading.used / reading.limit if reading.limit > 0 else None,
+        display=spec.display.value,
+        on_icon=spec.on_icon,
+        exhausted=(spec.exhausted_fatal if reading.fatal else "") or spec.exhausted,
+        stage="ok",
+        growth="unknown",
+        tasks=tuple(key.pid for key in reading.tasks),
+    )
+    if assessment is not None:
+        found.stage = _STAGES[assessment.stage]
+        found.level = assessment.level
+        found.growth = assessment.regime.value
+        found.slope_per_s = assessment.slope_per_s
+        found.reason = assessment.why
+        _put_eta(found, assessment.forecast)
+    return found
 
 
-def _stage(stage: Stage) -> str:
-    return stage.name.lower()
+def _put_eta(record: records.Resource | records.Task, forecast: decisions.Forecast | None) -> None:
+    if forecast is not None:
+        record.eta_s = forecast.eta_s
+        record.eta_low_s, record.eta_high_s = forecast.low_s, forecast.high_s
 
 
-def _whole(value: float, unit: str) -> float | int:
-    return int(value) if unit == "bytes" and math.isfinite(value) else value
+def _task(
+    task: machine.Task,
+    look: Look,
+    is_ours: bool,
+    on_gpus: devices.TaskDevices | None,
+    guard: records.Guard | None,
+) -> records.Task:
+    outlook, agent = look.result.tasks.get(task.key), look.agents.get(task.key)
+    found = records.Task.of(
+        task.info,
+        pid=task.key.pid,
+        start_time=task.key.start_time,
+        name=task.name,
+        kind=task.kind.value,
+        # A pause of a moment ago is not in the sample yet; one that ended is gone from `ours`.
+        state="paused" if is_ours else "stopped" if guard and guard.stopped else task_state(task),
+        paused_by_watchdog=is_ours,
+        children=len(task.members) - 1,
+        ram_bytes=task.rss_bytes,
+        swap_bytes=task.swap_bytes,
+        gpu_memory_bytes=on_gpus.memory_bytes if on_gpus else None,
+        gpus=tuple(records.GpuUse.of(use) for use in on_gpus.uses) if on_gpus else (),
+        stage="ok",
+        framework=agent.framework if agent else None,
+        can_save=True if agent and agent.training else None,
+        agent=_agent(agent) if agent else None,
+        guard=guard,
+    )
+    if outlook is not None:
+        found.cpu_percent = None if outlook.cpu_percent is None else round(outlook.cpu_percent, 1)
+        found.slope_bytes_per_s = outlook.trend_bytes_per_s
+        found.resource = kind_name(outlook.resource) if outlook.resource else None
+        found.stage = _STAGES[outlook.stage]
+        found.level = outlook.level
+        found.reason = outlook.why
+        _put_eta(found, outlook.forecast)
+    return found
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _agent(agent: AgentState) -> records.Agent:
+    memory, rescue = agent.memory, agent.rescue
+    return records.Agent.of(
+        agent,
+        pid=agent.key.pid,
+        resumes_itself=None if rescue is None else not rescue.by_lines,
+        allocators=tuple(records.Allocator.of(each) for each in agent.allocators),
+        memory=memory
+        and records.MemoryParts.of(
+            memory, buffers=tuple(records.Buffer.of(each) for each in memory.buffers)
+        ),
+        rescue=rescue and records.Rescue.of(rescue),
+    )
 
 
-def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None else round(value, digits)
+def _gpus(look: Look) -> tuple[records.Gpu, ...]:
+    gpus = look.snapshot.hardware.gpus
+    owners = devices.holders(look.tasks) if gpus else {}
+    return tuple(_gpu(gpu, look, owners) for gpu in gpus)
+
+
+def _gpu(gpu: hardware.Gpu, look: Look, owners: Mapping[int, machine.Task]) -> records.Gpu:
+    health = gpu_health(gpu, look.result.incidents)
+    processes = sorted(
+        devices.listed(gpu, look.snapshot.hardware), key=lambda each: -(each.memory_bytes or 0)
+    )
+    notes = gpu.notes
+    if len(processes) > MOST_PROCESSES:
+        notes = (*notes, f"{len(processes) - MOST_PROCESSES} more processes are on it")
+    return records.Gpu.of(
+        gpu,
+        partition=None if gpu.part is None else _partition(gpu.id),
+        state=gpu.state.value,
+        level=_LEVELS[health.severity],
+        health=health,
+        throttling=tuple(throttling.in_order(gpu.throttling) or ()),
+        events=tuple(
+            records.GpuEvent.of(each, text=None if row is gpu_faults.UNKNOWN_XID else row.text)
+            for each in gpu.xids
+            for row in (gpu_faults.of_xid(each.code),)
+        ),
+        processes=tuple(_gpu_process(each, owners) for each in processes[:MOST_PROCESSES]),
+        notes=notes,
+    )
+
+
+def _partition(gpu_id: str) -> str:
+    """`0000:65:00.0/gi3.ci0` to `GI 3 / CI 0`, as nvidia-smi names it."""
+    parts = gpu_id.partition("/")[2].split(".")
+    return " / ".join(f"{each[:2].upper()} {each[2:]}" for each in parts)
+
+
+def _gpu_process(
+    process: hardware.GpuProcess, owners: Mapping[int, machine.Task]
+) -> records.GpuProcess:
+    task = None if process.foreign else owners.get(process.pid)
+    return records.GpuProcess.of(
+        process, task=task.key.pid if task else None, name=task.name if task else None
+    )
+
+
+def gpu_health(gpu: hardware.Gpu, incidents: Collection[decisions.Incident]) -> records.Health:
+    """How a GPU is: by its state, or by an open incident of it or its driver that is worse."""
+    fault = gpu_faults.STATES.get(gpu.state)
+    worst = 0 if fault is None else fault.severity + 1
+    found = records.Health(severity=_SEVERITIES[worst], device_works=True)
+    if fault is not None:
+        found.title, found.reason = fault.title, fault.text
+        found.remedy = fault.remedy(gpu.index)
+        found.device_works, found.work_lost = fault.device_works, fault.restart
+    for each in incidents:
+        if each.resource.kind is not ResourceKind.GPU_HEALTH or each.resource.subject not in (
+            gpu.id,
+            gpu.parent_id,
+            None if each.device_works else "driver",  # beside an updated driver its GPUs work on
+        ):
+            continue
+        reached = min(int(each.stage), len(_SEVERITIES) - 1)
+        if reached >= max(worst, Stage.WATCH):
+            worst = reached
+            found.severity = _SEVERITIES[worst]
+            found.title = found.title or gpu_faults.incident_title(each.device_works)
+            found.reason, found.remedy = each.why, " ".join(each.advice) or None
+            found.device_works = found.device_works and each.device_works
+            found.work_lost = found.work_lost or each.work_lost
+    return found
+
+
+def _hardware(snapshot: machine.Snapshot) -> records.Hardware:
+    found = snapshot.hardware
+    power, slowed, read_mono_s = found.cpu_power, found.cpu_throttling, found.gpus_mono_s
+    return records.Hardware.of(
+        found,
+        gpus_age_s=None if read_mono_s is None else max(0.0, snapshot.mono_s - read_mono_s),
+        temperatures=tuple(records.Temperature.of(each) for each in found.temperatures),
+        fans=tuple(records.Fan.of(each) for each in found.fans),
+        batteries=tuple(records.Battery.of(each) for each in found.batteries),
+        cpu_power_w=None if power is None else power.watts,
+        cpu_power_limit_w=None if power is None else power.limit_w,
+        cpu_throttle_events=None if slowed is None else slowed.events,
+    )
+
+
+def _guard_and_size(guard: records.Guard) -> str:
+    """What `watchdog limit` is to be given, to let a stopped guard go on."""
+    return f"{guard.pid} {size_above(max(guard.limit_bytes or 0, guard.used_bytes or 0))}"
+
+
+def _whole(value: float, unit: str) -> float:
+    return int(value) if unit == "bytes" and abs(value) < float("inf") else value

@@ -116,7 +116,7 @@ class Play:
                                     + self._stage.tail("reference.log"))  # fmt: skip
             time.sleep(0.1)
         while time.monotonic() < deadline:
-            for task in client.call("status")["processes"]:
+            for task in client.call("status")["tasks"]:
                 if task["pid"] == reference.pid:
                     key = "ram_bytes"
                     return int(task[key])
@@ -133,7 +133,7 @@ class Play:
                 raise WatchdogError("The training hangs; its log ends:\n"
                                     + self._stage.tail("train.log"))  # fmt: skip
             status = client.call("status")
-            task = next((t for t in status["processes"] if t["pid"] == child.pid), None)
+            task = next((t for t in status["tasks"] if t["pid"] == child.pid), None)
             if task is not None:
                 self._news(task, status)
                 if time.monotonic() >= next_line and (task["agent"] or {}).get("step"):
@@ -144,14 +144,14 @@ class Play:
 
     def _line(self, task: dict[str, Any], status: dict[str, Any]) -> str:
         agent = task["agent"]
-        trend = format_rate(task["trend_bytes_per_s"])
+        trend = format_rate(task["slope_bytes_per_s"])
         text = f"  step {agent['step']}"
         if agent["loss"] is not None:
             text += f", loss {agent['loss']:.3f}"
-        ceiling = next((c for c in status["ceilings"] if task["pid"] in c["tasks"]
-                        and c["kind"] in ("cgroup", "guard")), None)  # fmt: skip
-        if ceiling:
-            text += f", {format_bytes(ceiling['used'])} of {format_bytes(ceiling['limit'])}"
+        group = next((one for one in status["resources"] if task["pid"] in one["tasks"]
+                      and one["kind"] in ("cgroup", "guard")), None)  # fmt: skip
+        if group:
+            text += f", {format_bytes(group['used'])} of {format_bytes(group['limit'])}"
         text += f", {trend}"
         if task["eta_s"] is not None:
             text += (f", full in about {format_duration(task['eta_s'])} "
@@ -162,7 +162,7 @@ class Play:
         """Tell each stage, once a run, and each rescue."""
         run = self.report.starts
         # Other programs of this machine have incidents of their own.
-        own = {c["label"] for c in status["ceilings"] if task["pid"] in c["tasks"]}
+        own = {one["label"] for one in status["resources"] if task["pid"] in one["tasks"]}
         for incident in status["incidents"]:
             if incident["label"] not in own:
                 continue
@@ -170,7 +170,7 @@ class Play:
             if mark in self._seen or incident["stage"] in ("ok", "watch"):
                 continue
             self._seen.add(mark)
-            self._tell(f"WATCHDOG {incident['stage']}: {incident['label']}: {incident['why']}")
+            self._tell(f"WATCHDOG {incident['stage']}: {incident['label']}: {incident['reason']}")
         rescue = (task["agent"] or {}).get("rescue")
         if rescue and rescue["path"] not in self._seen and not rescue["seconds"]:
             self._seen.add(rescue["path"])  # saved between our last look and the kill

@@ -26,19 +26,19 @@ def cards(facts: Facts) -> Iterator[tuple[str, Finding]]:
     status = facts.daemon()
     told = set()
     for incident in objects(status, "incidents"):
-        if incident.get("ceiling") != "gpu_health":
+        if incident.get("resource") != "gpu_fault":
             continue
         subject = str(incident.get("subject"))
         told.add(subject)
         advice = incident.get("advice")
-        names = [str(one.get("name")) for one in objects(incident, "culprits")]
+        names = [str(one.get("name")) for one in objects(incident, "contributors")]
         yield (
             subject,
             Finding(
                 "driver.incident",
                 _SEVERITIES.get(Level.of(incident), Severity.INFO),
                 f"The daemon has an open incident on {incident.get('label')}: "
-                f"{incident.get('why')}.",
+                f"{incident.get('reason')}.",
                 "A training there has failed by it, or may fail.",
                 " ".join(map(str, advice)) if isinstance(advice, list) else "",
                 ("watchdog status",),

@@ -9,11 +9,12 @@ from typing import Any
 
 from watchdog_app import __version__
 from watchdog_app.base import paths
+from watchdog_app.base.codec import objects
 from watchdog_app.base.errors import ConfigError, DaemonNotRunning, WatchdogError
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 
-_MOST_ERRORS = 10
+_MOST_PROBLEMS = 10
 
 
 def check(facts: Facts) -> Iterator[Finding]:
@@ -58,21 +59,19 @@ def check(facts: Facts) -> Iterator[Finding]:
             )
         else:
             yield fine("watchdog.daemon", f"The daemon runs, version {version}.")
-        yield from _errors(status)
+        yield from _problems(status)
     yield from _linger(facts)
 
 
-def _errors(status: dict[str, Any]) -> Iterator[Finding]:
+def _problems(status: dict[str, Any]) -> Iterator[Finding]:
     """What the daemon says it cannot do."""
-    for error in (status.get("errors") or [])[:_MOST_ERRORS]:
-        if not isinstance(error, dict):
-            continue
+    for problem in objects(status, "problems")[:_MOST_PROBLEMS]:
         yield Finding(
             "watchdog.not-watched",
             Severity.INFO,
-            f"The daemon says: {error.get('message')}",
-            remedy=str(error.get("remedy") or ""),
-            details=(f"source: {error.get('source')}",),
+            f"The daemon says: {problem.get('message')}",
+            remedy=str(problem.get("remedy") or ""),
+            details=(f"source: {problem.get('source')}",),
         )
 
 

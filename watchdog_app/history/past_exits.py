@@ -16,6 +16,7 @@ from watchdog_app.core.explain import exits
 from watchdog_app.core.explain.exits import about_death
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
+from watchdog_app.core.model.status import Incident
 from watchdog_app.history.journal import Journal
 
 LATELY_S = 12 * 3600.0
@@ -220,7 +221,7 @@ def _of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) -> Ent
     for each in journal.history(kinds=("incident",), limit=_MOST_ENTRIES):
         if each.get("id") != wanted:
             continue
-        pids = {one.get("pid") for one in each.get("culprits") or [] if isinstance(one, dict)}
+        pids = {one.pid for one in Incident.read(each).contributors}
         opened = float(each.get("opened_unix_s") or 0.0)
         after = [e for e in entries if e.get("pid") in pids and e["unix_s"] >= opened]
         bad = [each for each in after if _misfortune(each)]
@@ -268,10 +269,7 @@ def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
     for each in journal.history(
         since_unix_s=at_unix_s - 3600, until_unix_s=at_unix_s + 60, kinds=("incident",), limit=100
     ):
-        contributors = each.get("culprits") or []
-        if any(
-            isinstance(one, dict) and one.get("pid") == entry.get("pid") for one in contributors
-        ):
+        if any(one.pid == entry.get("pid") for one in Incident.read(each).contributors):
             # What grew is known best at the end: an incident is written down as it changes stage.
             advised = (str(line) for line in each.get("advice") or [])
             return list(dict.fromkeys([*exits.grew(entry), *advised, *general]))
@@ -308,7 +306,7 @@ def _plot(
         "end_unix_s": end,
         "name": own["name"],
         "points": points,
-        "ceiling": resource,
+        "resource": resource,
         "marks": marks,
     }
 

@@ -200,7 +200,7 @@ def entry_key(task: Task) -> str:
 def _summary(task: Task) -> str:
     """What is worth knowing without opening the submenu."""
     parts = [quantities.size(task.ram_bytes)]
-    if task.state in ("paused", "held", "stopped"):
+    if task.state in ("paused", "stopped"):
         parts.append(str(task.state))
     elif task.agent is not None and task.agent.saving:
         parts.append("saving")

@@ -51,11 +51,55 @@ _READERS: dict[str, Reader] = {
 }
 
 
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_json()
+    if isinstance(value, tuple):
+        return [_to_json(each) for each in value]
+    if isinstance(value, Level):
+        return value.name.lower()
+    return number_or_none(value) if isinstance(value, float) else value
+
+
 class Record:
     """An object of the status. A subclass declares its fields by annotations."""
 
-    OLD_KEYS: ClassVar[dict[str, str]] = {}  # what version 1 of the schema calls a field
+    OLD_KEYS: ClassVar[dict[str, str]] = {}  # what journals of version 1 call a field
     FIELDS: ClassVar[tuple[tuple[str, str, Reader | None], ...]] = ()
+
+    def __init__(self, **values: Any) -> None:
+        """
+        A record of these values.
+
+        Args:
+            values: by field; a field that is left out is null, false, empty or level ok.
+        """
+        fields = self.__dict__
+        for name, _, read in self.FIELDS:
+            fields[name] = Level.OK if read is None else read(None)
+        if unknown := values.keys() - fields.keys():
+            raise TypeError(f"{type(self).__name__} has no {', '.join(sorted(unknown))}")
+        fields.update(values)
+
+    @classmethod
+    def of(cls, source: object, **values: Any) -> Self:
+        """
+        The record with what an object has under the same names.
+
+        Args:
+            source: any object.
+            values: of the other fields; they count where both are given.
+        """
+        same = {
+            name: value
+            for name, _, _ in cls.FIELDS
+            if name not in values and (value := getattr(source, name, None)) is not None
+        }
+        return cls(**same, **values)
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as an object of JSON, without infinite numbers."""
+        return {name: _to_json(value) for name, value in self.__dict__.items()}
 
     def __init_subclass__(cls) -> None:
         """Prepare the readers of the fields, and those of fields that hold this record."""
@@ -71,7 +115,7 @@ class Record:
     @classmethod
     def read(cls, raw: Any) -> Self:
         """
-        The record in a value out of JSON, of either version of the schema.
+        The record in a value out of JSON.
 
         Args:
             raw: an object; of anything else every field is unknown.
@@ -123,8 +167,6 @@ class Host(Record):
 class Delivery(Record):
     """What became of the notifications since the daemon started."""
 
-    OLD_KEYS: ClassVar = {"suppressed": "held_back", "tray_connected": "companion"}
-
     shown: int | None  # brought to a person
     undelivered: int | None  # no channel could show them
     suppressed: int | None  # by a snooze, quiet hours or a rule
@@ -152,13 +194,6 @@ class Snooze(Record):
 class Daemon(Record):
     """The daemon that measured."""
 
-    OLD_KEYS: ClassVar = {
-        "samples": "ticks",
-        "missed_samples": "missed_ticks",
-        "max_lag_s": "latest_s",
-        "notifications": "notices",
-    }
-
     pid: int | None  # of its process
     version: str | None  # of watchdog
     uptime_s: float | None  # since it started
@@ -177,8 +212,6 @@ class Daemon(Record):
 
 class Resource(Record):
     """Something that can run out: RAM, a cgroup limit, a GPU's memory, a temperature."""
-
-    OLD_KEYS: ClassVar = {"fatal": "lethal", "growth": "regime", "reason": "why"}
 
     # ram, ram_swap, cgroup, guard, rlimit_as, shm, disk, gpu_memory, gpu_allocator, temperature or
     # battery.
@@ -222,8 +255,6 @@ class Resource(Record):
 class Health(Record):
     """How a GPU is, by its state and by its open incidents."""
 
-    OLD_KEYS: ClassVar = {"reason": "why"}
-
     severity: str  # ok, note, warning or critical
     title: str | None  # "is lost"; null while it is well
     reason: str | None  # what was seen
@@ -234,8 +265,6 @@ class Health(Record):
 
 class GpuEvent(Record):
     """A fault that the driver reported."""
-
-    OLD_KEYS: ClassVar = {"text": "meaning"}
 
     code: int | None  # of NVIDIA the Xid
     text: str | None  # what it means; null: not known
@@ -255,13 +284,6 @@ class GpuProcess(Record):
 
 class Gpu(Record):
     """A GPU, or a partition of one (MIG)."""
-
-    OLD_KEYS: ClassVar = {
-        "parent_id": "parent_uuid",
-        "throttling": "throttle_reasons",
-        "events": "xids",
-        "health": "verdict",
-    }
 
     id: str | None  # PCI address; of a partition that and its instance
     index: int | None  # the driver's number
@@ -431,13 +453,6 @@ class Agent(Record):
 class Guard(Record):
     """The guard of a task that was started with `watchdog exec`."""
 
-    OLD_KEYS: ClassVar = {
-        "state": "stage",
-        "stopped": "held",
-        "automatic_limit": "follows_machine",
-        "reason": "why",
-    }
-
     pid: int | None  # of the first process in it
     kind: str | None  # cgroup v1, cgroup v2, systemd scope ...
     # running, copying, finishing, stopped, refusing, exiting, unlimited or ending.
@@ -454,13 +469,6 @@ class Guard(Record):
 
 class Task(Record):
     """A notebook or script with all its child processes."""
-
-    OLD_KEYS: ClassVar = {
-        "slope_bytes_per_s": "trend_bytes_per_s",
-        "resource": "ceiling",
-        "reason": "why",
-        "guard": "airbag",
-    }
 
     pid: int | None  # of the root process
     start_time: int | None  # of the root process; with the pid it is unique
@@ -596,8 +604,6 @@ class Notification(Record):
 
 class Status(Record):
     """One reading of everything."""
-
-    OLD_KEYS: ClassVar = {"resources": "ceilings", "tasks": "processes", "problems": "errors"}
 
     schema_version: int | None  # 2
     time: str | None  # when it was measured, as text (RFC 3339, UTC); of the command only

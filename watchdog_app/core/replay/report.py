@@ -72,7 +72,7 @@ def as_plot(played: Played) -> dict[str, Any]:
         "name": trace.name,
         "unit": trace.unit,
         "points": [[m.t, m.used] for m in moments],
-        "ceiling": {"limit": moments[-1].limit or None},
+        "resource": {"limit": moments[-1].limit or None},
         "marks": marks,
     }
 

@@ -10,7 +10,7 @@ from speaking_agent import SPEAKS
 from support.statuses import GIB, MIB, agent, ceiling, process, status
 
 from watchdog_app.client.framing import MAX_LINE_BYTES, TooLongToSend, encode
-from watchdog_app.daemon.status_size import fitting
+from watchdog_app.daemon.status_limit import fit
 
 # A program that has written over all of its 65,000 bytes of arguments what is no UTF-8.
 TITLE = """
@@ -49,21 +49,21 @@ def test_what_is_in_danger_or_paused_is_never_left_out_before_the_rest():
     """Of more than fits the largest are kept, in their order, and what is missing is counted."""
     tasks = [
         process(pid, "n" * 270, pid * MIB, script=f"/home/ada/{'p' * 3000}")
-        for pid in range(1, 501)
+        for pid in range(1001, 1501)  # of one length: none is kept because it is short
     ]
-    tasks[0] |= {"stage": "rescue"}
+    tasks[0] |= {"stage": "save"}
     tasks[1] |= {"state": "paused"}
-    whole = status(processes=tasks, errors=[])
+    whole = status(tasks=tasks, problems=[])
     assert size(whole) > MAX_LINE_BYTES
 
-    found = fitting(whole, MAX_LINE_BYTES // 2)
+    found = fit(whole, MAX_LINE_BYTES // 2)
 
-    pids = [task["pid"] for task in found["processes"]]
+    pids = [task["pid"] for task in found["tasks"]]
     assert size(found) <= MAX_LINE_BYTES // 2
-    assert [1, 2] == pids[:2]
-    assert list(range(501 - len(pids) + 2, 501)) == pids[2:]
-    assert f"{500 - len(pids)} of 500 tasks" in found["errors"][-1]["message"]
-    assert tasks[0] == found["processes"][0]
+    assert [1001, 1002] == pids[:2]
+    assert list(range(1501 - len(pids) + 2, 1501)) == pids[2:]
+    assert f"{500 - len(pids)} of 500 tasks" in found["problems"][-1]["message"]
+    assert tasks[0] == found["tasks"][0]
 
 
 def test_one_that_says_too_much_takes_no_room_from_others():
@@ -71,15 +71,15 @@ def test_one_that_says_too_much_takes_no_room_from_others():
     loud = process(
         7, "loud.py", 90 * GIB, agent=agent(directory="\U0001f600" * 400_000, framework="x" * 9999)
     )
-    whole = status(processes=[loud, *(process(pid, "a.py", MIB) for pid in range(8, 108))])
+    whole = status(tasks=[loud, *(process(pid, "a.py", MIB) for pid in range(8, 108))])
 
-    found = fitting(whole)
+    found = fit(whole)
 
     assert size(whole) > MAX_LINE_BYTES >= size(found)
-    assert 101 == len(found["processes"])
-    assert whole["processes"][1:] == found["processes"][1:]
-    assert "cut" in found["errors"][-1]["message"]
-    assert "Left out" not in found["errors"][-1]["message"]
+    assert 101 == len(found["tasks"])
+    assert whole["tasks"][1:] == found["tasks"][1:]
+    assert "cut" in found["problems"][-1]["message"]
+    assert "Left out" not in found["problems"][-1]["message"]
 
 
 def test_a_limit_of_each_process_does_not_hide_those_of_the_machine():
@@ -88,14 +88,14 @@ def test_a_limit_of_each_process_does_not_hide_those_of_the_machine():
         ceiling("rlimit_as", f"address space of {'n' * 270}", MIB, GIB, note="x" * 500)
         for _ in range(3000)
     ]
-    whole = status(ceilings=[*own, ceiling("ram", "RAM", 1, GIB)], processes=[process(1, "a", 1)])
+    whole = status(resources=[*own, ceiling("ram", "RAM", 1, GIB)], tasks=[process(1, "a", 1)])
 
-    found = fitting(whole)
+    found = fit(whole)
 
     assert size(found) <= MAX_LINE_BYTES
-    assert "RAM" == found["ceilings"][-1]["label"]
-    assert 1 == len(found["processes"])
-    assert "of 3001 ceilings" in found["errors"][-1]["message"]
+    assert "RAM" == found["resources"][-1]["label"]
+    assert 1 == len(found["tasks"])
+    assert "of 3001 resources" in found["problems"][-1]["message"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a title is written over the command line")
@@ -130,7 +130,7 @@ def test_agents_that_say_all_they_may_leave_everybody_an_answer(world):
 
     def told() -> dict | None:
         found = client.call("status")
-        said = [task for task in found["processes"] if task["pid"] in pids and task["agent"]]
+        said = [task for task in found["tasks"] if task["pid"] in pids and task["agent"]]
         return found if len(said) == len(pids) else None
 
     found = world.until(told, "all agents are seen")
@@ -138,5 +138,5 @@ def test_agents_that_say_all_they_may_leave_everybody_an_answer(world):
         follower.call("subscribe", topics=["status"])
         pushed = next(follower.notifications(60.0))
 
-    assert "too long for one message" in found["errors"][-1]["message"]
-    assert len(pids) <= len(pushed["params"]["processes"])
+    assert "too long for one message" in found["problems"][-1]["message"]
+    assert len(pids) <= len(pushed["params"]["tasks"])

@@ -1,8 +1,8 @@
 """
 A status that is too long for one message, made to fit: what matters least is left out. Pure.
 
-Names and paths are what other programs say of themselves, and their sum has no bound that
-would not cut what is true as well. So the whole is looked at only when it did not fit.
+Names and paths are what other programs say of themselves. No limit on each of them bounds their
+sum without cutting what is true, so the whole is shortened only when it did not fit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from watchdog_app.base.text.plain import shortened
 from watchdog_app.client.framing import MAX_LINE_BYTES
-from watchdog_app.core.model.decisions import Stage
 
 _ENVELOPE_BYTES = 16 * 1024  # the message around it, and the sentence about what is left out
 _LARGE_ENTRY_BYTES = 8 * 1024  # an ordinary task has a tenth of it
@@ -21,31 +20,57 @@ _LARGE_PART_BYTES = 64 * 1024
 _MOST_ITEMS = 16  # in a list of what was too large
 _MOST_CHARS = 200
 _MOST_FOREIGN_CHARS = 40  # each can take twelve bytes
-_STAGES = {stage.name.lower(): -stage for stage in Stage}  # the worst first
+_STAGES = ("ok", "watch", "warn", "save", "pause")
 
 Entry = Mapping[str, Any]
 Rank = Callable[[Entry], tuple[Any, ...]]
+# The share of the message that each list may take at most, what comes first in it, and its noun.
+# What one of them leaves free is free for those after it.
+_LISTS: dict[str, tuple[float, Rank, str]] = {
+    "problems": (1 / 16, lambda _: (), "problems"),
+    "incidents": (
+        1 / 8,
+        lambda each: (each["closed_unix_s"] is not None, _urgency(each)),
+        "incidents",
+    ),
+    # Those of one process each are many, that of the machine is one.
+    "resources": (
+        3 / 16,
+        lambda each: (_urgency(each), each["kind"] == "rlimit_as", -(each["ratio"] or 0)),
+        "resources",
+    ),
+    "gpus": (1 / 8, lambda _: (), "GPUs"),
+    "tasks": (
+        1.0,
+        lambda each: (
+            _urgency(each),
+            each["state"] not in ("paused", "stopped"),
+            -(each["ram_bytes"] or 0),
+        ),
+        "tasks",
+    ),
+}
 
 
-def fitting(status: dict[str, Any], most_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
+def fit(status: dict[str, Any], most_bytes: int = MAX_LINE_BYTES) -> dict[str, Any]:
     """
     The same status with so many tasks, resources and incidents as one message holds.
 
     Those that are in danger or paused come first, then the largest. Long texts and lists of what
-    is too large alone are cut. `errors` says how many are left out.
+    is too large alone are cut. `problems` says how many are left out.
 
     Args:
-        status: of docs/protocol.md.
+        status: as `core.model.status.Status` encodes it.
         most_bytes: of the message.
     """
     found = dict(status)
     for name in ("host", "daemon", "hardware"):
         if _size(found[name]) > _LARGE_PART_BYTES:
             found[name] = _cut(found[name])
-    rest = {name: value for name, value in found.items() if name not in _ORDER}
+    rest = {name: value for name, value in found.items() if name not in _LISTS}
     left = most_bytes - _ENVELOPE_BYTES - _size(rest)
     missing = []
-    for name, (share, rank, word) in _ORDER.items():
+    for name, (share, rank, word) in _LISTS.items():
         kept, size = _kept(status[name], min(left, int(share * most_bytes)), rank)
         left -= size
         found[name] = kept
@@ -53,8 +78,8 @@ def fitting(status: dict[str, Any], most_bytes: int = MAX_LINE_BYTES) -> dict[st
             missing.append(f"{len(status[name]) - len(kept)} of {len(status[name])} {word}")
     left_out = f" Left out: {', '.join(missing)}." if missing else ""
     message = f"The status is too long for one message: long texts in it are cut.{left_out}"
-    found["errors"] = [
-        *found["errors"],
+    found["problems"] = [
+        *found["problems"],
         {"source": "status", "message": message, "remedy": None},
     ]
     return found
@@ -76,6 +101,10 @@ def _kept(entries: list[Entry], room: int, rank: Rank) -> tuple[list[Entry], int
     return [chosen[index] for index in sorted(chosen)], used
 
 
+def _urgency(entry: Entry) -> int:
+    return -_STAGES.index(entry["stage"])
+
+
 def _size(value: Any) -> int:
     return len(json.dumps(value, separators=(",", ":")))
 
@@ -88,31 +117,3 @@ def _cut(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_cut(item) for item in value[:_MOST_ITEMS]]
     return value
-
-
-def _of_task(entry: Entry) -> tuple[Any, ...]:
-    paused = entry["state"] in ("paused", "held")
-    return _STAGES.get(entry["stage"], 0), not paused, -(entry["ram_bytes"] or 0)
-
-
-def _of_ceiling(entry: Entry) -> tuple[Any, ...]:
-    # Those of one process each are many, that of the machine is one.
-    return _STAGES.get(entry["stage"], 0), entry["kind"] == "rlimit_as", -(entry["ratio"] or 0)
-
-
-def _of_incident(entry: Entry) -> tuple[Any, ...]:
-    return entry["closed_unix_s"] is not None, _STAGES.get(entry["stage"], 0)
-
-
-def _as_it_is(_: Entry) -> tuple[Any, ...]:
-    return ()
-
-
-# Of the whole, at most: what one of them does not use is left for those after it.
-_ORDER: dict[str, tuple[float, Rank, str]] = {
-    "errors": (1 / 16, _as_it_is, "errors"),
-    "incidents": (1 / 8, _of_incident, "incidents"),
-    "ceilings": (3 / 16, _of_ceiling, "ceilings"),
-    "gpus": (1 / 8, _as_it_is, "cards"),
-    "processes": (1.0, _of_task, "tasks"),
-}
