@@ -18,9 +18,9 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     UNKNOWN_XID,
     XIDS,
     FaultKind,
-    Severity,
 )
 from watchdog_app.core.explain.status import about_task
+from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import GpuProcess, GpuState
 from watchdog_app.core.model.status import Daemon, Status
 from watchdog_app.daemon.status import Look, status
@@ -38,9 +38,9 @@ ROWS = {
     "Xid 999": UNKNOWN_XID,
 }
 SHOWN = {
-    Severity.INFO: ("note", "watch", "low", "info"),
-    Severity.WARNING: ("warning", "warning", "normal", "warning"),
-    Severity.CRITICAL: ("critical", "critical", "critical", "error"),
+    Stage.WATCH: ("note", "watch", "low", "info"),
+    Stage.WARN: ("warning", "warning", "normal", "warning"),
+    Stage.RESCUE: ("critical", "critical", "critical", "error"),
 }
 NOW = 1000.0
 SELDOM_S = 400.0  # memory errors and recovery actions are asked for less often
@@ -132,7 +132,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     """Notification, explain, status, its JSON, doctor, tray and top."""
     world, row = world[0], list(ROWS.values())[index]
     quiet = row.trouble is FaultKind.XID and not row.restart and row is not UNKNOWN_XID
-    severity, level, urgency, found_as = SHOWN[row.severity]
+    severity, level, urgency, found_as = SHOWN[row.stage]
     card, remedy, now = told["gpus"][index], row.remedy(index), told["time_unix_s"]
     incidents = [one for one in told["incidents"] if one["subject"] == card["id"]]
     gpu = world.snapshot.hardware.gpus[index]
@@ -164,7 +164,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
 
     read = Status.read(alone)
     line, code = check(read, now)
-    assert {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}[row.severity] == code, line
+    assert {Stage.WATCH: 0, Stage.WARN: 1, Stage.RESCUE: 2}[row.stage] == code, line
     text = "\n".join(render(read, now))
     assert text.startswith(("WARNING", "! WARNING", "CRITICAL", "!! CRITICAL")) is (code > 0)
     (shown_gpu,) = (one for one in read.gpus if one.id == card["id"])
@@ -178,7 +178,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     (finding,) = findings
     assert (found_as, True) == (finding.severity.value, remedy in finding.remedy)
 
-    if row.severity > Severity.INFO:
+    if row.stage > Stage.WATCH:
         about = next(one for one in world.tasks() if one.key.pid == 100 + index)
         said = about_task(
             about,
@@ -207,5 +207,5 @@ def test_the_doctor_without_a_daemon_says_the_same(world, tmp_path):
         if name.startswith("Xid") or name in {"silent", "unreadable"}:
             continue
         (one,) = [each for each in found if f"GPU {index} " in each.what and each.why]
-        assert (SHOWN[row.severity][3], row.remedy(index)) == (one.severity.value, one.remedy)
+        assert (SHOWN[row.stage][3], row.remedy(index)) == (one.severity.value, one.remedy)
         assert row.title in one.what

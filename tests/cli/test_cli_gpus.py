@@ -80,14 +80,14 @@ def dark(index: int, state: str):
     )  # fmt: skip
     fault = STATES.get(GpuState(state)) if state in list(GpuState) else None
     known = fault and {
-        "severity": SEVERITIES[fault.severity],
+        "severity": SEVERITIES[fault.stage - 1],
         "title": fault.title,
         "reason": fault.text,
         "remedy": fault.remedy(index),
         "device_works": fault.device_works,
         "work_lost": fault.restart,
     }
-    level = "ok" if fault is None else ("watch", "warning", "critical")[fault.severity]
+    level = "ok" if fault is None else ("watch", "warning", "critical")[fault.stage - 1]
     return gpu(index, state=state, health=known, level=level, throttling=[], **unknown)
 
 

@@ -350,7 +350,7 @@ def _gpu_process(
 def gpu_health(gpu: hardware.Gpu, incidents: Collection[decisions.Incident]) -> records.Health:
     """How a GPU is: by its state, or by an open incident of it or its driver that is worse."""
     fault = gpu_faults.STATES.get(gpu.state)
-    worst = 0 if fault is None else fault.severity + 1
+    worst = 0 if fault is None else int(fault.stage)
     found = records.Health(severity=_SEVERITIES[worst], device_works=True)
     if fault is not None:
         found.title, found.reason = fault.title, fault.text

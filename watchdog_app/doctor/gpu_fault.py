@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from watchdog_app.core.diagnosis import gpu_faults
+from watchdog_app.core.model.decisions import Stage
 from watchdog_app.doctor.finding import Finding, Severity
 
 SEVERITIES = {
-    gpu_faults.Severity.INFO: Severity.INFO,
-    gpu_faults.Severity.WARNING: Severity.WARNING,
-    gpu_faults.Severity.CRITICAL: Severity.ERROR,
+    Stage.WATCH: Severity.INFO,
+    Stage.WARN: Severity.WARNING,
+    Stage.RESCUE: Severity.ERROR,
 }
 
 
@@ -23,7 +24,7 @@ def of_fault(  # noqa: PLR0917 - the fields of a finding, in its order
     """What a fault of the card with this name and index means."""
     return Finding(
         id_,
-        SEVERITIES[fault.severity],
+        SEVERITIES[fault.stage],
         f"{name} {fault.title}: {fault.text}.",
         fault.consequence,
         fault.remedy(index),

@@ -24,7 +24,7 @@ TIB = 1024**4
 UNKNOWN = "N/A"
 NONE = "-"
 
-_UNITS = {"celsius": "°C", "watts": "W"}
+UNIT_SIGNS = {"celsius": "°C", "watts": "W"}
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?\s*", re.IGNORECASE)
 _SIZE_FACTOR = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
@@ -209,7 +209,7 @@ def of_limit(used: Any, limit: Any, unit: str) -> str:
     if unit == "ratio":  # a battery: what is used is gone
         known = number_or_none(used)
         return UNKNOWN if known is None else f"{max(0.0, 1 - known) * 100:.0f} % left"
-    sign = _UNITS.get(unit, unit)
+    sign = UNIT_SIGNS.get(unit, unit)
     return f"{whole(used)} of {whole(limit)} {sign}"
 
 
@@ -251,7 +251,7 @@ def movement(slope_per_s: Any, unit: str) -> str:
     if known is None:
         return UNKNOWN
     a_minute = 60 * known * (-100 if unit == "ratio" else 1)
-    sign = "%" if unit == "ratio" else _UNITS.get(unit, unit)
+    sign = "%" if unit == "ratio" else UNIT_SIGNS.get(unit, unit)
     return "0" if abs(a_minute) < 0.05 else f"{a_minute:+.1f} {sign}/min"
 
 

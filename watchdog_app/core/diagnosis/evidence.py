@@ -14,13 +14,7 @@ from watchdog_app.base.oom_text import out_of_memory
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.diagnosis.exits import crashed, kill_count, signal_name, signal_of
-from watchdog_app.core.model.exits import (
-    Certainty,
-    Evidence,
-    ExitFacts,
-    KernelEvent,
-    KernelLogLine,
-)
+from watchdog_app.core.model.exits import Certainty, Evidence, ExitFacts, KernelEvent, KernelLogLine
 
 _LONGEST = 240
 _STALLED_PERCENT = 5.0  # of the time: less is everyday

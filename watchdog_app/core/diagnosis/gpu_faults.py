@@ -13,20 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import NamedTuple
 
+from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import Gpu, GpuState, gpu_label
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import UNPLUGGED, ResourceKey, ResourceKind
-
-
-class Severity(IntEnum):
-    """How much it matters."""
-
-    INFO = 0  # good to know
-    WARNING = 1
-    CRITICAL = 2  # work is lost or stands still
 
 
 class FaultKind(StrEnum):
@@ -81,7 +74,7 @@ class GpuFault:
     title: str  # "is lost": after the name of the card
     text: str  # what is the case: a clause without a point
     help: str  # what to do: a sentence; {reset} stands for the command that resets the card
-    severity: Severity = Severity.WARNING
+    stage: Stage = Stage.WARN  # WATCH: good to know; RESCUE: work is lost or stands still
     device_works: bool = True  # False: the card or the driver is out of order
     restart: bool = False  # programs that it hit have to be started again
     codes: tuple[int, ...] = ()  # Xid
@@ -120,19 +113,19 @@ def reset(index: object) -> str:
     return f"watchdog stop; sudo nvidia-smi --gpu-reset -i {index}; watchdog start"
 
 
-_INFO, _WARNING, _CRITICAL = Severity
+_INFO, _WARNING, _CRITICAL = Stage.WATCH, Stage.WARN, Stage.RESCUE
 _WORKS, _STOPPED, _ENDS, _GOES_ON = True, False, True, False
 
 
 def _row(  # noqa: PLR0917 - the columns of the table
-    trouble: FaultKind, severity: Severity, works: bool, restart: bool,
+    trouble: FaultKind, stage: Stage, works: bool, restart: bool,
     title: str, text: str, remedy: str, *, lasting: bool = False,
 ) -> GpuFault:  # fmt: skip
-    return GpuFault(trouble, title, text, remedy, severity, works, restart, lasting=lasting)
+    return GpuFault(trouble, title, text, remedy, stage, works, restart, lasting=lasting)
 
 
-def _brake(trouble: FaultKind, severity: Severity, title: str, text: str, remedy: str) -> GpuFault:
-    return GpuFault(trouble, title, text, remedy, severity, kind=ResourceKind.THROTTLING)
+def _brake(trouble: FaultKind, stage: Stage, title: str, text: str, remedy: str) -> GpuFault:
+    return GpuFault(trouble, title, text, remedy, stage, kind=ResourceKind.THROTTLING)
 
 
 _LOWER = "sudo nvidia-smi -i {index} -pl WATTS"
@@ -181,12 +174,7 @@ _ROWS = (
            "a training runs on the battery", "Plug the machine in."),
 )  # fmt: skip
 FAULTS = {row.trouble: row for row in _ROWS}
-STATES = {
-    GpuState.LOST: FAULTS[FaultKind.LOST],
-    GpuState.NEEDS_RESET: FAULTS[FaultKind.NEEDS_RESET],
-    GpuState.SILENT: FAULTS[FaultKind.SILENT],
-    GpuState.UNREADABLE: FAULTS[FaultKind.UNREADABLE],
-}
+STATES = {state: row for state in GpuState for row in _ROWS if row.trouble.value == state.value}
 
 
 # What the driver asks for, in the order of NVML's field 230, from 1.
@@ -208,8 +196,8 @@ _REPORTS = "reports a fault"
 def _xid(text: str, remedy: str, *codes: int) -> GpuFault:
     """A fault that ends programs: those that only a reset mends stop the card as well."""
     works = remedy == _PROGRAM
-    severity = _WARNING if works else _CRITICAL
-    return GpuFault(FaultKind.XID, _REPORTS, text, remedy, severity, works, True, codes)
+    stage = _WARNING if works else _CRITICAL
+    return GpuFault(FaultKind.XID, _REPORTS, text, remedy, stage, works, True, codes)
 
 
 def _word(text: str, remedy: str, *codes: int) -> GpuFault:

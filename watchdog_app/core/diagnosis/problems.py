@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_duration, format_step
 from watchdog_app.core.diagnosis.device_health import DeviceHealth
-from watchdog_app.core.diagnosis.gpu_faults import Finding, Severity
+from watchdog_app.core.diagnosis.gpu_faults import Finding
 from watchdog_app.core.diagnosis.stalls import Stall, StallDetector
 from watchdog_app.core.diagnosis.throttling import ThrottlingDetector
 from watchdog_app.core.model.agent import AgentState, RescueRecord, ThreadDump
@@ -37,13 +37,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.diagnosis.stall_reasons import StallReason
 
-_STAGES = {
-    Severity.INFO: Stage.WATCH,
-    Severity.WARNING: Stage.WARN,
-    Severity.CRITICAL: Stage.RESCUE,  # nothing can be saved: but no less than that
-}
 # Heat that comes and goes with every epoch opens an incident each time.
-_QUIET_S = {Severity.INFO: 86_400.0, Severity.WARNING: 3600.0, Severity.CRITICAL: 0.0}
+_QUIET_S = {Stage.WATCH: 86_400.0, Stage.WARN: 3600.0, Stage.RESCUE: 0.0}
 _ENDED_S = 300.0  # of a task that a fault has ended: who asks after its death is told the cause
 _MOST_HIT = 8
 _MOST_ADVICE = 3
@@ -98,7 +93,7 @@ class DeviceProblems:
         if found or self._faults or self._agents or look.snapshot.hardware.gpus:
             self._remember(look, found)
         for key, findings in found.items():
-            findings.sort(key=lambda each: -each.fault.severity)
+            findings.sort(key=lambda each: -each.fault.stage)
             yield self._problem(key, findings, incidents.get(key), look.snapshot.unix_s)
         for key, incident in incidents.items():
             if key not in found and is_condition(key) and key.kind is not ResourceKind.STALLED:
@@ -136,7 +131,7 @@ class DeviceProblems:
         return Problem(
             key,
             first.label,
-            _STAGES[worst.severity],
+            worst.stage,
             why,
             reason=why,
             evidence={
@@ -149,7 +144,7 @@ class DeviceProblems:
             device_works=all(each.device_works for each in faults),
             work_lost=work_lost,
             when_off=worst.card_lost,
-            quiet_s=_QUIET_S[worst.severity],
+            quiet_s=_QUIET_S[worst.stage],
         )
 
     def _evidence(

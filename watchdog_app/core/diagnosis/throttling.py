@@ -6,14 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.diagnosis.gpu_faults import (
-    CPU,
-    FAULTS,
-    FaultKind,
-    Finding,
-    TaskRef,
-    finding,
-)
+from watchdog_app.core.diagnosis.gpu_faults import CPU, FAULTS, FaultKind, Finding, TaskRef, finding
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.hardware import Battery, ClockEvent, Gpu
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task

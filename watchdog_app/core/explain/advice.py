@@ -33,10 +33,6 @@ _SOON_S = 300.0  # growth that fills less than that part of the limit in this ti
 _GROWING = frozenset((Regime.LINEAR, Regime.ACCELERATING, Regime.STAIRCASE))
 
 
-# Full, and nobody is known to have filled it: it may have been so before it was looked at.
-_STILL = frozenset((Regime.UNKNOWN, Regime.FLAT, Regime.FALLING))
-
-
 @dataclass(frozen=True, slots=True)
 class Shortage:
     """A resource that runs out, with all that advice is made of."""
@@ -104,7 +100,7 @@ def _device_memory(shortage: Shortage) -> Iterator[str]:
             "Allocations fail and are tried again already: its memory is in pieces, or all but "
             "used up."
         )
-    if shortage.regime in (Regime.LINEAR, Regime.STAIRCASE, Regime.ACCELERATING):
+    if shortage.regime in _GROWING:
         yield (
             "It grows from step to step: look for losses or outputs that are kept with their graph "
             "(in PyTorch use loss.item() or detach(), in TensorFlow float(loss))."
@@ -227,14 +223,8 @@ def _workers(shortage: Shortage) -> Iterator[str]:
         )
 
 
-def _grew(shortage: Shortage) -> bool:
-    """A program was seen growing, be it for too short a time to say how."""
-    return any(each.slope_bytes_per_s > 0 for each in shortage.attribution.contributors)
-
-
 def _agent(shortage: Shortage) -> Iterator[str]:
-    blamed = shortage.attribution.contributors
-    if blamed and not any(contributor.task in shortage.agents for contributor in blamed):
+    if shortage.attribution.contributors and not _has_agent(shortage):
         yield (
             "No training is seen in it by an agent, so nothing of it can be saved. If it trains: "
             "start it with `watchdog exec -- python ...`; in a notebook %load_ext "
@@ -242,36 +232,49 @@ def _agent(shortage: Shortage) -> Iterator[str]:
         )
 
 
-def _by_regime(shortage: Shortage) -> Iterator[str]:
-    regime = shortage.regime
-    if regime is Regime.STAIRCASE:
-        yield (
-            "It grows in steps, often once an epoch: look for what is kept at the end of one "
-            "(histories, predictions, a dataset that is cached again)."
-        )
-    elif regime is Regime.SATURATING and any(
+def _has_agent(shortage: Shortage) -> bool:
+    """Whether one of those whose growth it is has an agent."""
+    return any(
         contributor.task in shortage.agents for contributor in shortage.attribution.contributors
+    )
+
+
+_PEAKS = "Single peaks are too large: use smaller batches or chunks, or fewer workers."
+_STEADY = (
+    "It grows steadily: in a loop, look for tensors, losses or frames that are appended to a list; "
+    "keep float(loss) instead of the tensor."
+)
+# Flat, falling: full, and nobody is known to have filled it. It may have been so before we looked.
+_BY_REGIME = {
+    Regime.STAIRCASE: "It grows in steps, often once an epoch: look for what is kept at the end of "
+    "one (histories, predictions, a dataset that is cached again).",
+    Regime.SATURATING: "The growth slows down: it may be a shuffle buffer or a cache that fills. "
+    "Make the buffer smaller (tf.data shuffle, cache) if it does not stop by itself.",
+    Regime.BURST: _PEAKS,
+    Regime.SAWTOOTH: _PEAKS,
+    Regime.ACCELERATING: "The growth gets faster: something doubles, such as a list or frame that "
+    "is copied.",
+    Regime.LINEAR: _STEADY,
+}
+# An agent tells of the buffers that it knows, and slower steps leak more slowly.
+_SATURATING_WITH_AGENT = (
+    "The growth slows down: a cache that fills, or a loop that keeps something of every step while "
+    "its steps get slower: keep float(loss) instead of the tensor. No shuffle buffer is known to "
+    "fill."
+)
+
+
+def _by_regime(shortage: Shortage) -> Iterator[str]:
+    """What grows like that."""
+    text = _BY_REGIME.get(shortage.regime)
+    if shortage.regime is Regime.SATURATING and _has_agent(shortage):
+        text = _SATURATING_WITH_AGENT
+    elif shortage.regime is Regime.UNKNOWN and any(
+        each.slope_bytes_per_s > 0 for each in shortage.attribution.contributors
     ):
-        # An agent tells of the buffers that it knows, and slower steps leak more slowly.
-        yield (
-            "The growth slows down: a cache that fills, or a loop that keeps something of every "
-            "step while its steps get slower: keep float(loss) instead of the tensor. No shuffle "
-            "buffer is known to fill."
-        )
-    elif regime is Regime.SATURATING:
-        yield (
-            "The growth slows down: it may be a shuffle buffer or a cache that fills. Make the "
-            "buffer smaller (tf.data shuffle, cache) if it does not stop by itself."
-        )
-    elif regime in (Regime.BURST, Regime.SAWTOOTH):
-        yield "Single peaks are too large: use smaller batches or chunks, or fewer workers."
-    elif regime is Regime.ACCELERATING:
-        yield "The growth gets faster: something doubles, such as a list or frame that is copied."
-    elif regime not in _STILL or (regime is Regime.UNKNOWN and _grew(shortage)):
-        yield (
-            "It grows steadily: in a loop, look for tensors, losses or frames that are appended "
-            "to a list; keep float(loss) instead of the tensor."
-        )
+        text = _STEADY  # seen for too short a time to say how
+    if text is not None:
+        yield text
 
 
 def _told_by_agents(shortage: Shortage) -> Iterator[str]:
@@ -298,8 +301,6 @@ def _about_batch(
     batch, activations = parts.batch_size, parts.activations_bytes
     limit = shortage.reading.limit
     if not batch or not activations or activations < _PART * limit:
-        return
-    if shortage.reading.unit != "bytes":
         return
     need = f"Batch {batch} needs {format_bytes(activations)} of activations"
     if shortage.spec.scope is Scope.CARD:

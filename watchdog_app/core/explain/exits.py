@@ -84,8 +84,6 @@ def _lost_a_worker(entry: Mapping[str, Any]) -> bool:
     )
 
 
-_KINDS = {"notebook": "notebook", "kernel": "Jupyter kernel", "console": "console",
-          "script": "script", "module": "module"}  # fmt: skip
 _SURE = {
     Certainty.EXACT.value: "That is exact.",
     Certainty.LIKELY.value: "That is what all the evidence points to; it is not proven.",
@@ -124,7 +122,7 @@ def about_death(
 
 
 def _what(entry: Mapping[str, Any], at: str, now_unix_s: float) -> Iterator[str]:
-    kind = _KINDS.get(str(entry.get("task_kind")), "")
+    kind = phrases.KINDS.get(str(entry.get("task_kind")), "")
     who = f"{_name(entry)} ({kind + ', ' if kind else ''}pid {entry.get('pid')})"
     unix_s, started = (
         number_or_none(entry.get("unix_s")),

@@ -50,6 +50,16 @@ class Facts:
         return clean(value, limit) if isinstance(value, str) and value else None
 
     @property
+    def label(self) -> str:
+        """What the resource is called."""
+        return self.text("label") or "memory"
+
+    @property
+    def is_hot(self) -> bool:
+        """Whether it is about heat."""
+        return SPECS[self.decision.resource.kind].scope is Scope.HEAT
+
+    @property
     def level(self) -> str:
         """Use and limit of the resource."""
         used, limit = self.number("used"), self.number("limit")
@@ -66,11 +76,6 @@ class Facts:
     def reason(self) -> str:
         """The reason of the decision as a sentence."""
         return f"{_capital(clean(self.decision.reason, 300)).rstrip('.')}."
-
-    @property
-    def scope(self) -> Scope:
-        """What the resource of the decision belongs to."""
-        return SPECS[self.decision.resource.kind].scope
 
     @property
     def rescue(self) -> str | None:
@@ -207,12 +212,11 @@ def _whose(facts: Facts) -> str:
 
 
 def _saving(facts: Facts) -> tuple[str, list[str]]:
-    label = _capital(facts.text("label") or "memory")
     size, seconds = facts.number("state_bytes"), facts.number("expected_s")
     what = "Its state" if size is None else f"Its state of {format_bytes(size)}"
     cost = "" if seconds is None else f"; the last time that took {format_duration(seconds)}"
     return f"Saving: {facts.name}", [
-        f"{label}: {facts.level}.",
+        f"{_capital(facts.label)}: {facts.level}.",
         f"{what} is being written{cost}. The training goes on when that is done.",
     ]
 
@@ -263,32 +267,24 @@ def _rescue_failed(facts: Facts) -> tuple[str, list[str]]:
 
 
 def _paused(facts: Facts) -> tuple[str, list[str]]:
-    label = facts.text("label") or "memory"
-    hot = facts.scope is Scope.HEAT
-    lines = [
-        f"{_capital(phrases.heated(label))} was about to switch off from heat ({facts.level}). "
-        "The task's state stays in memory."
-        if hot
-        else f"It was about to fill up {label} ({facts.level}). Its state stays in memory."
-    ]
+    kind = None if facts.task is None else facts.task.kind
+    was, first = f"It was about to fill up {facts.label} ({facts.level}). Its", "Make room"
+    if facts.is_hot:
+        thing = _capital(phrases.heated(facts.label))
+        was = f"{thing} was about to switch off from heat ({facts.level}). The task's"
+        first = "Let it cool down"
+    lines = [f"{was} state stays in memory."]
     if facts.rescue is not None:
         lines.append(f"Besides, {facts.rescue}.")
-    first = "Let it cool down" if hot else "Make room"
     lines.append(f"{first}, then resume it with: watchdog resume {facts.command}")
-    lines += _beware(facts)
-    return f"Paused: {facts.name}", lines + _advice(facts)
-
-
-def _beware(facts: Facts) -> Iterator[str]:
-    """What not to do to a paused task, and what a terminal needs afterwards."""
-    kind = None if facts.task is None else facts.task.kind
     if kind in _NOTEBOOKS:
-        yield (
+        lines.append(
             "Do not press Restart or Interrupt in Jupyter: a paused kernel cannot answer, "
             "is killed, and loses its state."
         )
     elif kind is not None:
-        yield "If it ran in a terminal, type fg there after that."
+        lines.append("If it ran in a terminal, type fg there after that.")
+    return f"Paused: {facts.name}", lines + _advice(facts)
 
 
 def _pause_failed(facts: Facts) -> tuple[str, list[str]]:
@@ -302,34 +298,31 @@ def _pause_failed(facts: Facts) -> tuple[str, list[str]]:
 
 
 def _resumed(facts: Facts) -> tuple[str, list[str]]:
-    label = facts.text("label") or "memory"
-    lines = [f"There is room again: {label}, {facts.level}."]
-    if facts.scope is Scope.HEAT:
-        lines = [f"{_capital(phrases.heated(label))} has cooled down: {facts.level}."]
+    lines = [f"There is room again: {facts.label}, {facts.level}."]
+    if facts.is_hot:
+        lines = [f"{_capital(phrases.heated(facts.label))} has cooled down: {facts.level}."]
     if facts.task is not None and facts.task.kind not in _NOTEBOOKS:
         lines.append("If it ran in a terminal, it is in the background now: type fg there.")
     return f"Running again: {facts.name}", lines
 
 
 def _over(facts: Facts) -> tuple[str, list[str]]:
-    label, kind = facts.text("label") or "memory", facts.decision.resource.kind
+    label, kind = _capital(facts.label), facts.decision.resource.kind
     if kind is ResourceKind.STALLED:
-        return f"Goes on: {facts.name}", [f"{_capital(clean(facts.decision.reason))}."]
-    if facts.number("used") is None:
-        return f"{_capital(label)} is well again", [f"{_capital(clean(facts.decision.reason))}."]
-    text = f"{_capital(label)} has stopped filling up: {facts.level}."
-    if SPECS[kind].scope is Scope.HEAT:
-        text = f"{_capital(phrases.heated(label))} gets no hotter: {facts.level}."
-    elif SPECS[kind].scope is Scope.BATTERY:
-        text = f"The {label} will last: {facts.level}."
-    used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
-    if text.endswith(f"filling up: {facts.level}.") and limit and used >= _BRIMFUL * limit:
-        # Steady is not safe where nothing is left.
-        return f"No longer growing: {facts.name}", [
-            text,
-            "It is all but full: the next larger request there fails or ends it.",
-        ]
-    return f"No longer in danger: {facts.name}", [text]
+        return f"Goes on: {facts.name}", [facts.reason]
+    used, limit = facts.number("used"), facts.number("limit") or 0.0
+    if used is None:
+        return f"{label} is well again", [facts.reason]
+    title = f"No longer in danger: {facts.name}"
+    if facts.is_hot:
+        return title, [f"{_capital(phrases.heated(facts.label))} gets no hotter: {facts.level}."]
+    if SPECS[kind].scope is Scope.BATTERY:
+        return title, [f"The {facts.label} will last: {facts.level}."]
+    lines = [f"{label} has stopped filling up: {facts.level}."]
+    if limit and used >= _BRIMFUL * limit:  # steady is not safe where nothing is left
+        title = f"No longer growing: {facts.name}"
+        lines.append("It is all but full: the next larger request there fails or ends it.")
+    return title, lines
 
 
 def _died(facts: Facts) -> tuple[str, list[str]]:
@@ -369,37 +362,32 @@ def _restarted(facts: Facts) -> tuple[str, list[str]]:
 
 def _ends_all(facts: Facts) -> tuple[str, list[str]]:
     """Heat that slows down or switches off, and a battery that runs empty."""
-    when = phrases.when(facts.number("eta_s"))
-    moving = phrases.movement(facts.number("slope_per_s"), facts.text("unit") or "")
-    label = facts.text("label") or "it"
-    fatal = bool(facts.number("fatal"))
-    thing = ""
-    if facts.scope is Scope.BATTERY:
-        if when == "now":
-            title = f"{_capital(label)} at its end: {facts.name}"
-            lines = [f"{_capital(label)}: {facts.level}. The machine may switch off any moment."]
-        else:
-            title = f"{_capital(label)} empty {when}: {facts.name}"
-            lines = [f"{_capital(label)}: {facts.level}{_span(facts)}."]
-    else:
-        thing = _capital(phrases.heated(label))
-        does = "will switch off" if fatal else "will slow down"
+    when, fatal = phrases.when(facts.number("eta_s")), bool(facts.number("fatal"))
+    label, thing = _capital(facts.text("label") or "it"), ""
+    if facts.is_hot:
+        thing = _capital(phrases.heated(facts.text("label") or "it"))
         whose = "" if facts.task is None else f": {facts.name}"
-        title = f"{thing} {does} from heat {when}{whose}"
+        title = f"{thing} will {'switch off' if fatal else 'slow down'} from heat {when}{whose}"
+        moving = phrases.movement(facts.number("slope_per_s"), facts.text("unit") or "")
         used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
         rising = f", {moving}" if moving else ""
         lines = [f"{used:.0f} °C{rising}, limit {limit:.0f} °C{_span(facts)}."]
+    elif when == "now":
+        title = f"{label} at its end: {facts.name}"
+        lines = [f"{label}: {facts.level}. The machine may switch off any moment."]
+    else:
+        title = f"{label} empty {when}: {facts.name}"
+        lines = [f"{label}: {facts.level}{_span(facts)}."]
     if not fatal:
         lines.append("Beyond it everything gets slower; nothing is lost.")
-    else:
-        if thing.startswith("GPU "):
-            with_it = _names(facts)
-            lines.append("Then what is held on the card is lost, and what runs on it dies.")
-            if facts.task is not None:
-                lines.append(f"On it: {facts.name}{', ' if with_it else ''}{with_it}.")
-        lines += _work(facts)
-        if facts.number("may_pause"):
-            lines.append("At the very end it is paused, so that it cools down.")
+        return title, lines + _advice(facts)
+    if thing.startswith("GPU "):
+        lines.append("Then what is held on the card is lost, and what runs on it dies.")
+        if facts.task is not None:
+            lines.append(f"On it: {', '.join(filter(None, (facts.name, _names(facts))))}.")
+    lines += _work(facts)
+    if facts.number("may_pause"):
+        lines.append("At the very end it is paused, so that it cools down.")
     return title, lines + _advice(facts)
 
 

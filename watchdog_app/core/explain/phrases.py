@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import math
 
-from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.decisions import Forecast
+from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, Scope
 
-_SIGNS = {"celsius": "°C", "watts": "W", "joules": "J"}
+KINDS: dict[str, str] = {
+    TaskKind.NOTEBOOK: "notebook",
+    TaskKind.KERNEL: "Jupyter kernel",
+    TaskKind.CONSOLE: "console",
+    TaskKind.SCRIPT: "script",
+    TaskKind.MODULE: "module",
+    TaskKind.SERVER: "Jupyter server",
+    TaskKind.PYTHON: "Python",
+}
 _TOO_FAR_S = 30 * 86400.0
 WHILE_IT_RUNS = "While it runs or is held"  # advice that has no sense after an end
 
@@ -76,7 +86,7 @@ def level(used: float, limit: float, unit: str) -> str:
         return f"{format_bytes(used)} of {format_bytes(limit)}"
     if unit == "ratio":
         return f"{100 * max(0.0, 1.0 - used):.0f} % left"
-    return f"{used:.4g} of {limit:.4g} {_SIGNS.get(unit, unit)}"
+    return f"{used:.4g} of {limit:.4g} {quantities.UNIT_SIGNS.get(unit, unit)}"
 
 
 def movement(slope_per_s: float | None, unit: str) -> str:
@@ -87,14 +97,8 @@ def movement(slope_per_s: float | None, unit: str) -> str:
         slope_per_s: units a second.
         unit: "bytes", "celsius", "watts" or "ratio".
     """
-    if slope_per_s is None or not math.isfinite(slope_per_s) or slope_per_s == 0.0:
-        return ""
-    if unit == "bytes":
-        return format_rate(slope_per_s)
-    a_minute = 60.0 * slope_per_s * (-100.0 if unit == "ratio" else 1.0)
-    if abs(a_minute) < 0.05:
-        return ""
-    return f"{a_minute:+.1f} {'%' if unit == 'ratio' else _SIGNS.get(unit, unit)}/min"
+    text = quantities.movement(slope_per_s, unit)
+    return "" if text in ("0", quantities.UNKNOWN) else text
 
 
 def nearing(kind: ResourceKind, label: str) -> str:

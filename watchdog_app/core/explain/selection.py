@@ -40,8 +40,6 @@ def without_background(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
 def listed_resources(status: Status, everything: bool) -> tuple[list[Resource], int]:
     """The resources worth a line, and how many others are far from their limits."""
     first = [one for one in status.resources if one.display == "always"]
-    if not first and status.host.memory_total_bytes is not None:
-        first = [_ram(status.host)]
     if status.host.swap_total_bytes:
         first.append(_swap(status.host))
     rest = [one for one in status.resources if one.display != "always"]
@@ -99,28 +97,18 @@ def gpu_numbers(task: Task) -> str:
     return ",".join([*texts, *(UNKNOWN for each in known if each is None)])
 
 
-def _ram(host: Host) -> Resource:
-    return _of_host("ram", "RAM", host.memory_total_bytes, host.memory_available_bytes, None)
-
-
 def _swap(host: Host) -> Resource:
-    slope = host.swap_slope_bytes_per_s
-    return _of_host("swap", "swap", host.swap_total_bytes, host.swap_free_bytes, slope)
-
-
-def _of_host(
-    kind: str, label: str, limit: int | None, free: int | None, slope: float | None
-) -> Resource:
+    limit, free = host.swap_total_bytes, host.swap_free_bytes
     used = None if limit is None or free is None else limit - free
     return Resource.read(
         {
-            "kind": kind,
-            "label": label,
+            "kind": "swap",
+            "label": "swap",
             "unit": "bytes",
             "used": used,
             "limit": limit,
             "ratio": used / limit if used is not None and limit else None,
-            "slope_per_s": slope,
+            "slope_per_s": host.swap_slope_bytes_per_s,
         }
     )
 

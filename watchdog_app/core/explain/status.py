@@ -11,14 +11,9 @@ from watchdog_app.core.diagnosis.stall_reasons import StallReason
 from watchdog_app.core.explain import memory, phrases
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.decisions import (
-    Assessment,
-    Incident,
-    Stage,
-    TaskOutlook,
-)
+from watchdog_app.core.model.decisions import Assessment, Incident, Stage, TaskOutlook
 from watchdog_app.core.model.hardware import Gpu, GpuState, Hardware, gpu_label
-from watchdog_app.core.model.machine import HostMemory, Task, TaskKind
+from watchdog_app.core.model.machine import HostMemory, Task
 from watchdog_app.core.model.resource import (
     SPECS,
     Blame,
@@ -29,15 +24,6 @@ from watchdog_app.core.model.resource import (
     is_condition,
 )
 
-_KINDS = {
-    TaskKind.NOTEBOOK: "notebook",
-    TaskKind.KERNEL: "Jupyter kernel",
-    TaskKind.CONSOLE: "console",
-    TaskKind.SCRIPT: "script",
-    TaskKind.MODULE: "module",
-    TaskKind.SERVER: "Jupyter server",
-    TaskKind.PYTHON: "Python",
-}
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -197,7 +183,7 @@ def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
     state = _STATES.get(task.members[0].state, "running")
     workers = len(task.members) - 1
     more = "" if not workers else f", {workers} worker{'s' if workers > 1 else ''}"
-    yield f"{clean(task.name)} ({_KINDS[task.kind]}, pid {task.key.pid}): {state}{more}."
+    yield f"{clean(task.name)} ({phrases.KINDS[task.kind]}, pid {task.key.pid}): {state}{more}."
     cpu = None if outlook is None else outlook.cpu_percent
     trend = None if outlook is None else outlook.trend_bytes_per_s
     yield (
