@@ -33,7 +33,6 @@ from watchdog_app.core.model.machine import (
 )
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
-from watchdog_app.core.model.status import Guard
 from watchdog_app.core.model.tasks import group as tasks_of
 from watchdog_app.daemon import guard_exits
 from watchdog_app.daemon.guards import Guards
@@ -223,10 +222,11 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     assert f"780 MiB of {limit}" == phrases.level(reading.used, reading.limit, "bytes")
     assert f"780 MiB of {limit}" in (bags.sentence(KEY) or "")
     shown = bags.shown()[KEY]
-    assert (reading.used, reading.limit) == (shown["used_bytes"], shown["limit_bytes"])
+    assert (reading.used, reading.limit) == (shown.used_bytes, shown.limit_bytes)
     more = f"watchdog limit 4711 {report.next_limit(bags.of(KEY))}"
     assert more in " ".join(sentences(danger))
-    assert more in " ".join(guard_remarks(Guard.read({**shown, "state": "held", "stopped": True})))
+    shown.state, shown.stopped = "held", True
+    assert more in " ".join(guard_remarks(shown))
 
 
 def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_history(
