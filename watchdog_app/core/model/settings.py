@@ -25,7 +25,7 @@ from watchdog_app.core.model.decisions import Caution
 from watchdog_app.core.model.resource import ResourceKind
 
 DAY_S = 86400.0
-_TIME = re.compile(r"([01][0-9]|2[0-4]|[0-9]):([0-5][0-9])")
+_HOURS = re.compile(r"\s*([01]?\d|2[0-4]):([0-5]\d)\s*-\s*([01]?\d|2[0-4]):([0-5]\d)\s*", re.ASCII)
 _DAY_MIN = 24 * 60
 
 
@@ -52,35 +52,41 @@ def _setting(default: Any, values: Values, help_: str) -> Any:
     return field(default=default, metadata={"setting": Setting(default, values, help_)})
 
 
-def _within(low: float, high: float, parse: Callable[[str], float]) -> Callable[[Any], float]:
+def _switch(default: bool | None, help_: str) -> Any:
+    return _setting(default, Values(_truth, "true or false", "true, false"), help_)
+
+
+def _time(default_s: float, low_s: float, high_s: float, help_: str) -> Any:
+    read = _within(low_s, high_s, parse_duration, float)
+    brief = f"{exact_duration(low_s)} to {exact_duration(high_s)}"
+    accepted = f'a duration from {brief}: seconds, or a text such as "500ms", "90s" or "15m"'
+    return _setting(default_s, Values(read, accepted, brief), help_)
+
+
+def _within(
+    low: float, high: float, parse: Callable[[str], float], kind: type[float]
+) -> Callable[[Any], float]:
     def read(value: Any) -> float:
         number = parse(value) if isinstance(value, str) else value
         is_number = isinstance(number, int | float) and not isinstance(number, bool)
         if is_number and low <= number <= high:  # an undefined number is not within
-            return number
+            return kind(number)
         raise ValueError
 
     return read
 
 
-def _duration(low_s: float, high_s: float) -> Values:
-    read = _within(low_s, high_s, parse_duration)
-    brief = f"{exact_duration(low_s)} to {exact_duration(high_s)}"
-    accepted = f'a duration from {brief}: seconds, or a text such as "500ms", "90s" or "15m"'
-    return Values(lambda value: float(read(value)), accepted, brief)
-
-
 def _size(low: int, high: int) -> Values:
-    read = _within(low, high, parse_bytes)
+    read = _within(low, high, parse_bytes, int)
     brief = f"{low // MIB} MiB to {high // TIB} TiB"
     accepted = f'a size from {brief}: bytes, or a text such as "64 MiB"'
-    return Values(lambda value: int(read(value)), accepted, brief)
+    return Values(read, accepted, brief)
 
 
 def _factor(low: float, high: float) -> Values:
-    read = _within(low, high, float)
+    read = _within(low, high, float, float)
     brief = f"{low:g} to {high:g}"
-    return Values(lambda value: float(read(value)), f"a number from {brief}", brief)
+    return Values(read, f"a number from {brief}", brief)
 
 
 def _one_of(choice: type[StrEnum]) -> Values:
@@ -128,23 +134,12 @@ def span_of_day(text: str) -> tuple[int, int]:
     Raises:
         ValueError: another form, or both times are the same.
     """
-    begin, dash, end = text.partition("-")
-    if not dash:
-        raise ValueError(f"{text!r} holds no two times with - between them")
-    found = (_minute(begin.strip()), _minute(end.strip()))
-    if found[0] == found[1] or found[0] == _DAY_MIN:
-        raise ValueError(f"{text!r} begins where it ends, or at 24:00")
-    return found
-
-
-def _minute(text: str) -> int:
-    found = _TIME.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text!r} is no time of day such as 22:00")
-    minutes = int(found[1]) * 60 + int(found[2])
-    if minutes > _DAY_MIN:
-        raise ValueError(f"{text!r} is past midnight")
-    return minutes
+    found = _HOURS.fullmatch(text)
+    if found is not None:
+        begin, end = (60 * int(found[at]) + int(found[at + 1]) for at in (1, 3))
+        if begin != end and begin < _DAY_MIN and end <= _DAY_MIN:
+            return begin, end
+    raise ValueError(f"{text!r} are no hours such as 22:00-07:00")
 
 
 def _kinds(value: Any) -> str:
@@ -164,7 +159,6 @@ class Priority(StrEnum):
 
 
 _CAUTION, _PRIORITY = _one_of(Caution), _one_of(Priority)
-_SWITCH = Values(_truth, "true or false", "true, false")
 _COMMAND = Values(
     _words, 'a list of texts such as ["notify-me", "--quiet"]; [] for none', "a list of texts"
 )
@@ -189,22 +183,20 @@ _RESOURCES = Values(
 class WatchSettings:
     """`[watch]`: how often and how far ahead the machine is looked at."""
 
-    interval_s: float = _setting(
-        1.0, _duration(0.1, 60), "time between two readings; up to 2 s where nothing moves or works"
+    interval_s: float = _time(
+        1.0, 0.1, 60, "time between two readings; up to 2 s where nothing moves or works"
     )
-    fast_interval_s: float = _setting(
+    fast_interval_s: float = _time(
         0.1,
-        _duration(0.02, 10),
+        0.02,
+        10,
         "shortest time between two readings when a limit is near; at most `interval_s`",
     )
     caution: Caution = _setting(  # noqa: RUF009 - it returns a field
-        Caution.NORMAL,
-        _CAUTION,
-        "which mistake to avoid: low warns seldom, high saves early",
+        Caution.NORMAL, _CAUTION, "which mistake to avoid: low warns seldom, high saves early"
     )
-    trace: bool = _setting(
+    trace: bool = _switch(
         True,
-        _SWITCH,
         "with a warning, let the training's agent find the line at which memory grows: five "
         "seconds in which its Python code runs slower",
     )
@@ -214,14 +206,13 @@ class WatchSettings:
 class StageSettings:
     """`[stages]`: when each stage begins. Times are the low end of the forecast."""
 
-    warn_s: float = _setting(
-        120.0,
-        _duration(1, DAY_S),
-        "warn when memory may be exhausted within this time, on good evidence",
+    warn_s: float = _time(
+        120.0, 1, DAY_S, "warn when memory may be exhausted within this time, on good evidence"
     )
-    pause_s: float = _setting(
+    pause_s: float = _time(
         2.0,
-        _duration(0, 3600),
+        0,
+        3600,
         "pause when it may be exhausted within this time and nothing else helped; at most `warn_s`",
     )
     save_safety_factor: float = _setting(
@@ -229,20 +220,17 @@ class StageSettings:
         _factor(1, 100),
         "ask for a checkpoint this many times (save time + one step) before the end",
     )
-    save_floor_s: float = _setting(
+    save_floor_s: float = _time(
         10.0,
-        _duration(0, 3600),
+        0,
+        3600,
         "ask for a checkpoint at the latest this long before the end, if that is foreseen",
     )
-    settle_s: float = _setting(
-        15.0,
-        _duration(0, 3600),
-        "time that an action is given to take effect before the next one",
+    settle_s: float = _time(
+        15.0, 0, 3600, "time that an action is given to take effect before the next one"
     )
-    cooldown_s: float = _setting(
-        60.0,
-        _duration(0, DAY_S),
-        "quiet time between two notifications of one incident, unless it gets worse",
+    cooldown_s: float = _time(
+        60.0, 0, DAY_S, "quiet time between two notifications of one incident, unless it gets worse"
     )
 
 
@@ -250,15 +238,17 @@ class StageSettings:
 class StallSettings:
     """`[stalls]`: when a training that makes no steps is one that hangs."""
 
-    idle_s: float = _setting(
+    idle_s: float = _time(
         60.0,
-        _duration(1, DAY_S),
+        1,
+        DAY_S,
         "a training that computes nothing and makes no step for this long is reported as stalled; "
         "never sooner than 20 of its own steps or 3 times its longest pause",
     )
-    busy_s: float = _setting(
+    busy_s: float = _time(
         600.0,
-        _duration(1, DAY_S),
+        1,
+        DAY_S,
         "the same of one that still computes; never sooner than 100 of its own steps",
     )
 
@@ -267,11 +257,9 @@ class StallSettings:
 class ActionSettings:
     """`[actions]` and, by task or resource, `[[rule]]`: what may be done."""
 
-    notify: bool = _setting(True, _SWITCH, "show notifications")
-    checkpoint: bool = _setting(True, _SWITCH, "ask trainings to save a checkpoint")
-    pause: bool = _setting(  # only Python tasks of this user
-        True, _SWITCH, "pause a training as the last resort; it can always be resumed"
-    )
+    notify: bool = _switch(True, "show notifications")
+    checkpoint: bool = _switch(True, "ask trainings to save a checkpoint")
+    pause: bool = _switch(True, "pause a training as the last resort; it can always be resumed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,17 +271,11 @@ class RuleSettings:
     )
     resource: str = _setting("*", _RESOURCES, "kinds of resources that the rule is for")
     # None: as in [actions], or a normal priority.
-    notify: bool | None = _setting(None, _SWITCH, "show notifications; absent: as in [actions]")
-    checkpoint: bool | None = _setting(
-        None, _SWITCH, "ask for a checkpoint; absent: as in [actions]"
-    )
-    pause: bool | None = _setting(
-        None, _SWITCH, "pause as the last resort; absent: as in [actions]"
-    )
+    notify: bool | None = _switch(None, "show notifications; absent: as in [actions]")
+    checkpoint: bool | None = _switch(None, "ask for a checkpoint; absent: as in [actions]")
+    pause: bool | None = _switch(None, "pause as the last resort; absent: as in [actions]")
     priority: Priority | None = _setting(  # noqa: RUF009 - it returns a field
-        None,
-        _PRIORITY,
-        "high: saved before others, paused after them; low: the other way round",
+        None, _PRIORITY, "high: saved before others, paused after them; low: the other way round"
     )
 
 
@@ -301,10 +283,8 @@ class RuleSettings:
 class NotifySettings:
     """`[notify]`: where notifications go."""
 
-    desktop: bool = _setting(True, _SWITCH, "show notifications on the desktop")
-    terminal: bool = _setting(
-        False, _SWITCH, "write notifications to the daemon's own standard error too"
-    )
+    desktop: bool = _switch(True, "show notifications on the desktop")
+    terminal: bool = _switch(False, "write notifications to the daemon's own standard error too")
     command: tuple[str, ...] = _setting(
         (), _COMMAND, "command that is run with each notification as JSON on its standard input"
     )
@@ -317,9 +297,7 @@ class NotifySettings:
 class JournalSettings:
     """`[journal]`: how much of the past is kept."""
 
-    max_age_s: float = _setting(
-        14 * DAY_S, _duration(3600, 3650 * DAY_S), "how long the past is kept"
-    )
+    max_age_s: float = _time(14 * DAY_S, 3600, 3650 * DAY_S, "how long the past is kept")
     max_bytes: int = _setting(64 * MIB, _size(MIB, TIB), "how large the journal may grow")
 
 
