@@ -9,7 +9,7 @@ import pytest
 from watchdog_app.airbag.groups import name_of
 from watchdog_app.core.model.machine import (
     CgroupMemory,
-    DiskSpace,
+    Gauge,
     HostMemory,
     ProcessInfo,
     ProcessKey,
@@ -96,12 +96,17 @@ def process(pid, *, group_path=None, ppid=0, rlimit=None, vsize=None):
     )
 
 
-def look(machine, processes=(), cgroups=(), disks=()):
+def look(machine, processes=(), cgroups=(), gauges=()):
     """Readings of a made-up machine."""
     samples = tuple(found for found, _ in processes)
     infos = {found.key: found for _, found in processes}
-    snapshot = Snapshot(0.0, 0.0, machine, samples, tuple(cgroups), tuple(disks), (), infos)
+    snapshot = Snapshot(0.0, 0.0, machine, samples, tuple(cgroups), tuple(gauges), (), infos)
     return readings(snapshot, group(samples, infos))
+
+
+def disk(path, used, limit):
+    """What the sensor says of a disk for rescues."""
+    return Gauge("disk", path, f"disk for rescues in {path}", used, limit)
 
 
 def of_kind(found, kind):
@@ -449,17 +454,39 @@ def test_shared_memory_is_a_ceiling_where_it_has_a_limit():
 
 def test_disk_of_the_rescues_is_a_ceiling_that_does_not_kill():
     """What only root may use is not free."""
-    found = look(
-        host(), disks=[DiskSpace("/data/rescues", 2 * GIB, 10 * GIB), DiskSpace("/x", 0, 0)]
-    )
-    (disk,) = of_kind(found, ResourceKind.DISK)
+    found = look(host(), gauges=[disk("/data/rescues", 8 * GIB, 10 * GIB), disk("/x", 0, 0)])
+    (reading,) = of_kind(found, ResourceKind.DISK)
 
     assert ("/data/rescues", 8 * GIB, 10 * GIB, False) == (
-        disk.key.subject,
-        disk.used,
-        disk.limit,
-        disk.fatal,
+        reading.key.subject,
+        reading.used,
+        reading.limit,
+        reading.fatal,
     )
+
+
+def test_a_gauge_of_any_kind_becomes_a_reading_as_it_is():
+    """A new kind of resource needs a row and a sensor, and nothing between the two."""
+    gauges = [
+        Gauge(kind, "x", f"a {kind}", 3.0, 4.0, fatal=True, everyone=True, note="so")
+        for kind in ResourceKind
+    ]
+
+    found = look(host(), [process(1)], gauges=gauges)[-len(gauges) :]
+
+    assert gauges == [
+        Gauge(
+            each.key.kind,
+            each.key.subject,
+            each.label,
+            each.used,
+            each.limit,
+            each.fatal,
+            pids(each) == [1],
+            each.note,
+        )
+        for each in found
+    ]
 
 
 def test_every_ceiling_has_a_key_of_its_own():
@@ -471,7 +498,7 @@ def test_every_ceiling_has_a_key_of_its_own():
             process(2, group_path="a", rlimit=8, vsize=1),
         ],
         [cgroup("a", 1.0, 8.0, high=7.0), cgroup("a/b", 1.0, 4.0, high=3.0)],
-        [DiskSpace("/x", 1, 2), DiskSpace("/y", 1, 2)],
+        [disk("/x", 1, 2), disk("/y", 1, 2)],
     )
 
     keys = [reading.key for reading in found]

@@ -24,10 +24,9 @@ def test_restarted_kernel_is_followed_by_its_id():
     kernels.take([third, kernel(13, kernel_id="k2")])
 
     assert [("k1", first.key, second)] == [(one.kernel_id, one.before, one.now) for one in found]
-    assert (third.key, third.key, None) == tuple(
-        kernels.successor_of(task.key) for task in (first, second, third)
-    )
-    assert (first.key, second.key) == kernels.before(third.key)
+    assert [(), (first.key,), (first.key, second.key)] == [
+        kernels.before(task.key) for task in (first, second, third)
+    ]
     assert 2 == kernels.restarts(third.key)
 
 
@@ -38,7 +37,7 @@ def test_two_processes_of_one_id_are_no_restart():
     kernels.take([real])
 
     assert () == kernels.take([real, copy])
-    assert None is kernels.successor_of(real.key)
+    assert () == kernels.before(copy.key)
 
 
 def test_another_users_kernel_of_that_id_is_another():

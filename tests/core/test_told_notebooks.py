@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from test_tasks import info, sample
 
-from watchdog_app.core.model.kernels import ToldNotebooks
+from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
 from watchdog_app.core.model.tasks import group
 
@@ -24,14 +24,14 @@ def kernel(pid=10, kind=TaskKind.KERNEL, kernel_id="v3ab", notebook=None, start=
 
 def test_kernel_has_the_name_that_its_agent_says():
     """VS Code tells nobody else."""
-    task = ToldNotebooks().name([kernel()], {ProcessKey(10, 100): PATH})[0]
+    task = KernelRegistry().name([kernel()], {ProcessKey(10, 100): PATH})[0]
 
     assert ("vs.ipynb", TaskKind.NOTEBOOK, PATH) == (task.name, task.kind, task.info.notebook)
 
 
 def test_name_stays_when_the_agent_has_left_and_when_the_kernel_is_restarted():
     """The training ended, or the new process has not begun one."""
-    told = ToldNotebooks()
+    told = KernelRegistry()
     told.name([kernel()], {ProcessKey(10, 100): PATH})
 
     left = told.name([kernel()], {})[0]
@@ -57,12 +57,12 @@ def test_name_stays_when_the_agent_has_left_and_when_the_kernel_is_restarted():
 )
 def test_strangers_and_relative_paths_name_nothing(task, told):
     """What the machine itself says goes before; a script is its script."""
-    assert (task,) == ToldNotebooks().name([task], told)
+    assert (task,) == KernelRegistry().name([task], told)
 
 
 def test_names_are_known_to_the_next_daemon():
     """Their agents may not speak again; the kernel may have been restarted meanwhile."""
-    before, after = ToldNotebooks(), ToldNotebooks()
+    before, after = KernelRegistry(), KernelRegistry()
     before.name([kernel()], {ProcessKey(10, 100): PATH})
     unchanged = before.revision
     before.name([kernel()], {ProcessKey(10, 100): PATH})
@@ -78,12 +78,12 @@ def test_names_are_known_to_the_next_daemon():
 
 def test_name_that_was_said_before_the_kernel_was_seen_is_kept_for_it():
     """Its first cell runs within the same second; another process of that pid is another."""
-    told = ToldNotebooks()
+    told = KernelRegistry()
     told.hear(ProcessKey(10, 100), PATH)
 
     assert ["p11"] == [task.name for task in told.name([kernel(11, kernel_id="v3x")], {})]
     assert ["vs.ipynb"] == [task.name for task in told.name([kernel()], {})]
     assert ["vs.ipynb"] == [task.name for task in told.name([kernel()], {})]
-    for number in range(2000):
+    for number in range(3000):
         told.hear(ProcessKey(number, 1), PATH)
     assert "p10" == told.name([kernel(10, kernel_id=None, start=1)], {})[0].name

@@ -11,7 +11,7 @@ import pytest
 from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.decisions import Decision
 from watchdog_app.core.model.exits import Cause, CauseKind
-from watchdog_app.core.model.kernels import KernelRegistry, ToldNotebooks
+from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import (
     HostMemory,
     ProcessInfo,
@@ -149,12 +149,12 @@ def test_restart_while_no_daemon_runs_is_seen_by_the_next(
     journal = Journal(str(tmp_path), 1e6, 1 << 20)
     desk = Desk(journal)
     before, after = Told(), Told()
-    memory = KernelState(before.kernels, ToldNotebooks(), "b1", desk)
+    memory = KernelState(before.kernels, "b1", desk)
     before.restarts.take([first])
     for _ in range(3):
         memory.keep()
 
-    KernelState(after.kernels, ToldNotebooks(), boot, desk).recover(journal, Log(False))
+    KernelState(after.kernels, boot, desk).recover(journal, Log(False))
     after.restarts.take([kernel(11)])
 
     journal.close()

@@ -81,7 +81,7 @@ class Inspections:
         if not unknown and (peer is None or pid not in (peer, innermost_pid(peer))):
             raise RequestError(f"You are process {peer}, not {pid}.", REFUSED)
         key = ProcessKey(peer or pid, params.whole("start_time", 0, 2**63 - 1))
-        self._observer.told_notebooks.hear(key, params.text("notebook"))
+        self._observer.kernels.hear(key, params.text("notebook"))
         self._watching.look_soon()
 
     def look(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from watchdog_app.base.errors import SensorError
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, Outcome, Stage
-from watchdog_app.core.model.kernels import ToldNotebooks
+from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.readings import readings as readings_of
 from watchdog_app.core.model.resource import Reading, ResourceKind
@@ -68,7 +68,7 @@ class Observer:
         self._engine = self._new_engine()
         self._failures = 0
         self._disks: set[str] = set()
-        self.told_notebooks = ToldNotebooks()
+        self.kernels = KernelRegistry()
         self._grouped: tuple[Snapshot | None, tuple[Task, ...]] = (None, ())
 
     def look(self) -> Look | None:
@@ -191,7 +191,7 @@ class Observer:
     def _measure(self, views: Mapping[ProcessKey, AgentState]) -> Parts | None:
         try:
             snapshot = self._sample()
-            tasks = self.told_notebooks.name(self._group(snapshot), self._agents.notebooks())
+            tasks = self.kernels.name(self._group(snapshot), self._agents.notebooks())
             tasks = as_held(tasks, self._engine.held, process_control.stopping)
             readings = readings_of(snapshot, tasks, views.values(), self._guarded())
         except Exception as error:  # a sensor that fails in a way nobody foresaw included

@@ -13,7 +13,6 @@ from typing import Any
 from watchdog_app import config
 from watchdog_app.base import paths
 from watchdog_app.base.threads import Worker
-from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
@@ -173,8 +172,8 @@ class Parts:
             folder=os.path.abspath(paths.state_dir()),
         )
         self.worker_exits = WorkerExits(self.poller, self.watching.look_soon)
-        kernels = KernelRegistry()
-        self.kernel_state = KernelState(kernels, self.observer.told_notebooks, boot, self.journal)
+        kernels = self.observer.kernels
+        self.kernel_state = KernelState(kernels, boot, self.journal)
         self.control = Control(
             settings,
             sources,

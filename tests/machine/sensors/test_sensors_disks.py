@@ -7,7 +7,7 @@ import shutil
 import threading
 import time
 
-from watchdog_app.core.model.machine import DiskSpace
+from watchdog_app.core.model.machine import Gauge
 from watchdog_app.machine.sensors.devices import Disks
 
 
@@ -19,8 +19,8 @@ def test_room_is_what_the_file_system_says(tmp_path):
     (found,) = disks.read(0.0)
     disks.close()
 
-    assert shutil.disk_usage(tmp_path).total == found.total_bytes
-    assert 0 < found.free_bytes <= found.total_bytes
+    assert shutil.disk_usage(tmp_path).total == found.limit
+    assert 0 <= found.used < found.limit
     assert {} == disks.faults
 
 
@@ -33,10 +33,10 @@ def test_folder_that_does_not_exist_yet_stands_where_its_parent_stands(tmp_path)
     (found,) = disks.read(0.0)
     disks.close()
 
-    assert (path, shutil.disk_usage(tmp_path).total) == (found.path, found.total_bytes)
+    assert (path, shutil.disk_usage(tmp_path).total) == (found.subject, found.limit)
 
 
-def _until_heard(disks: Disks, now_mono_s: float) -> tuple[DiskSpace, ...]:
+def _until_heard(disks: Disks, now_mono_s: float) -> tuple[Gauge, ...]:
     """What is read once the thread has answered."""
     time.sleep(0.05)
     return disks.read(now_mono_s)
@@ -46,10 +46,10 @@ def test_folder_that_cannot_be_read_is_a_fault_until_it_can():
     """The others are still watched."""
     broken = True
 
-    def ask(path: str) -> DiskSpace:
+    def ask(path: str) -> Gauge:
         if broken and path == "/bad":
             raise OSError(5, "Input/output error")
-        return DiskSpace(path, 1, 2)
+        return Gauge("disk", path, "", 1, 2)
 
     disks = Disks(ask)
     disks.add("/bad")
@@ -62,17 +62,17 @@ def test_folder_that_cannot_be_read_is_a_fault_until_it_can():
     second = _until_heard(disks, 10.1)
     disks.close()
 
-    assert ["/good"] == [disk.path for disk in first]
+    assert ["/good"] == [disk.subject for disk in first]
     assert "Input/output error" in fault.message
     assert fault.remedy
-    assert ["/bad", "/good"] == [disk.path for disk in second]
+    assert ["/bad", "/good"] == [disk.subject for disk in second]
     assert {} == disks.faults
 
 
 def test_fault_of_a_folder_ends_with_its_watch():
     """Nobody cares any more."""
 
-    def ask(path: str) -> DiskSpace:
+    def ask(path: str) -> Gauge:
         raise OSError(5, "Input/output error")
 
     disks = Disks(ask)
@@ -89,9 +89,9 @@ def test_disk_that_does_not_answer_stalls_no_tick():
     """A fault after some seconds; only the first look waits, for a tenth of a second."""
     hold = threading.Event()
 
-    def ask(path: str) -> DiskSpace:
+    def ask(path: str) -> Gauge:
         hold.wait(20)
-        return DiskSpace(path, 1, 2)
+        return Gauge("disk", path, "", 1, 2)
 
     disks = Disks(ask)
     disks.add("/net")
@@ -107,7 +107,7 @@ def test_disk_that_does_not_answer_stalls_no_tick():
     assert {()} == set(found)
     assert elapsed_s < 5.0  # of the twenty that the disk takes
     assert "does not answer" in fault.message
-    assert ["/net"] == [disk.path for disk in after]
+    assert ["/net"] == [disk.subject for disk in after]
     assert {} == disks.faults
 
 
@@ -115,10 +115,10 @@ def test_many_new_folders_on_a_slow_disk_hold_up_one_look_once():
     """The wait for first answers is one for all, not one for each."""
     answered: list[str] = []
 
-    def ask(path: str) -> DiskSpace:
+    def ask(path: str) -> Gauge:
         time.sleep(0.09)
         answered.append(path)
-        return DiskSpace(path, 1, 2)
+        return Gauge("disk", path, "", 1, 2)
 
     disks = Disks(ask)
     for number in range(20):

@@ -233,12 +233,12 @@ def test_host_agrees_with_psutil(machine):
 def test_disk_is_watched_as_asked(machine, tmp_path):
     """And no longer."""
     machine.add_disk(str(tmp_path))
-    watched = look(machine).disks
+    watched = look(machine).gauges
     machine.remove_disk(str(tmp_path))
 
-    assert [str(tmp_path)] == [disk.path for disk in watched]
-    assert 0 < watched[0].free_bytes <= watched[0].total_bytes
-    assert () == look(machine).disks
+    assert [str(tmp_path)] == [disk.subject for disk in watched]
+    assert 0 <= watched[0].used < watched[0].limit
+    assert () == look(machine).gauges
 
 
 def test_machine_is_chosen_by_platform():

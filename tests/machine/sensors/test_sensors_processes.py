@@ -445,13 +445,13 @@ def test_disks_are_watched_as_asked(tree: Tree, tmp_path):
     path = str(tmp_path / "rescues" / "later")
     machine.add_disk(path)
     machine.add_disk(path)
-    both = machine.sample(0.0, NOW_UNIX_S).disks
+    both = machine.sample(0.0, NOW_UNIX_S).gauges
     machine.remove_disk(path)
     machine.remove_disk(path)
 
-    assert [path] == [disk.path for disk in both]
-    assert shutil.disk_usage(tmp_path).total == both[0].total_bytes
-    assert () == machine.sample(1.0, NOW_UNIX_S).disks
+    assert [path] == [disk.subject for disk in both]
+    assert shutil.disk_usage(tmp_path).total == both[0].limit
+    assert () == machine.sample(1.0, NOW_UNIX_S).gauges
 
 
 def test_closing_gives_every_descriptor_back(tree: Tree):

@@ -63,7 +63,6 @@ _FINE_S = 0.2  # at 10 looks a second every second one: enough for windows of so
 _FINE_POINTS = 48
 _COARSE_S = 5.0
 _COARSE_POINTS = 56
-LONGEST_S = _COARSE_S * (_COARSE_POINTS - 4)  # windows up to this are answered in full
 
 
 class History:

@@ -13,6 +13,8 @@ from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 
 _MOST_KERNELS = 500
 _MOST_BEFORE = 20  # processes that are remembered of one kernel
+_MOST_NOTEBOOKS = 1000
+_NAMELESS = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class _Kernel:
 
 class KernelRegistry:
     """
-    Follows kernels by their id over the ends of their processes.
+    Follows kernels by their id over the ends of their processes, and what agents say of them.
 
     A kernel is known by its id and its user: the id stands in a file's name on the command line,
     which another user may copy.
@@ -45,7 +47,32 @@ class KernelRegistry:
     def __init__(self) -> None:
         self._kernels: dict[tuple[int, str], _Kernel] = {}
         self._of: dict[ProcessKey, tuple[int, str]] = {}
+        # Paths of notebooks that only an agent has told, of processes and of kernels.
+        self._notebooks: dict[str, str] = {}
         self.revision = 0  # another one wherever `dump` is another
+
+    def name(self, tasks: Sequence[Task], told: Mapping[ProcessKey, str]) -> tuple[Task, ...]:
+        """
+        The tasks, those that only their agent knows under its notebook.
+
+        Args:
+            tasks: of one look.
+            told: paths by the very process whose agent said so; a worker's says nothing of the
+                kernel.
+        """
+        if not told and not self._notebooks:
+            return tuple(tasks)
+        return tuple(self._named(task, told.get(task.key)) for task in tasks)
+
+    def hear(self, key: ProcessKey, path: str) -> None:
+        """
+        A kernel has said its notebook once, before any training.
+
+        Args:
+            key: process of the kernel.
+            path: of its notebook.
+        """
+        self._keep(_process(key), path)
 
     def take(self, tasks: Sequence[Task]) -> tuple[Restart, ...]:
         """Those that run in another process than at the look before. One look's tasks."""
@@ -80,7 +107,7 @@ class KernelRegistry:
 
     def dump(self) -> list[Any]:
         """What the next daemon is to know, as plain values."""
-        return codec.encode(self._kernels)  # type: ignore[no-any-return]
+        return codec.encode((self._kernels, self._notebooks))  # type: ignore[no-any-return]
 
     def load(self, value: Any) -> None:
         """
@@ -91,18 +118,14 @@ class KernelRegistry:
         Raises:
             ValueError: these are not its values; nothing is changed.
         """
-        kernels = codec.decode(dict[tuple[int, str], _Kernel], value)
+        kept = tuple[dict[tuple[int, str], _Kernel], dict[str, str]]
+        kernels, notebooks = codec.decode(kept, value)
         if not all(known.keys for known in kernels.values()):
             raise ValueError("not what was written down: a kernel without a process")
         while len(kernels) > _MOST_KERNELS:
             del kernels[next(iter(kernels))]
-        self._kernels = kernels
+        self._kernels, self._notebooks = kernels, notebooks
         self._of = {key: ident for ident, known in kernels.items() for key in known.keys}
-
-    def successor_of(self, key: ProcessKey) -> ProcessKey | None:
-        """The process in which that one's kernel runs now; None: none that came after it."""
-        kernel = self._kernel(key)
-        return None if kernel is None or kernel.keys[-1] == key else kernel.keys[-1]
 
     def before(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
         """The processes in which the same kernel ran before, oldest first."""
@@ -151,6 +174,33 @@ class KernelRegistry:
             f"{before[-1].pid} before. What it had in memory then is gone."
         )
 
+    def _named(self, task: Task, said: str | None) -> Task:
+        info = task.info
+        if task.kind not in _NAMELESS or info.notebook is not None:
+            return task
+        process, kernel = _process(task.key), f"{task.uid}:{info.kernel_id}"
+        path = said or self._notebooks.get(process)
+        if path is not None and os.path.isabs(path):
+            path = os.path.normpath(path)
+            self._keep(process, path)
+            if info.kernel_id is not None:
+                self._keep(kernel, path)
+        else:  # it was restarted: nobody in it has spoken yet
+            path = self._notebooks.get(kernel)
+        if path is None:
+            return task
+        name = shortened(os.path.basename(path))
+        info = replace(info, kind=TaskKind.NOTEBOOK, name=name, notebook=path)
+        return replace(task, kind=TaskKind.NOTEBOOK, name=name, info=info)
+
+    def _keep(self, whose: str, path: str) -> None:
+        if self._notebooks.get(whose) != path:
+            self._notebooks.pop(whose, None)
+            while len(self._notebooks) >= _MOST_NOTEBOOKS:
+                del self._notebooks[next(iter(self._notebooks))]
+            self._notebooks[whose] = path
+            self.revision += 1
+
     def _kernel(self, key: ProcessKey) -> _Kernel | None:
         ident = self._of.get(key)
         return None if ident is None else self._kernels[ident]
@@ -161,86 +211,5 @@ class KernelRegistry:
                 self._of.pop(key, None)
 
 
-_NAMELESS = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE))
-_MOST = 500
-
-
-class ToldNotebooks:
-    """Remembers what agents said of their kernels for as long as these live, or run again."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[ProcessKey, str] = {}
-        self._by_kernel: dict[tuple[int, str], str] = {}
-        self._heard: dict[ProcessKey, str] = {}  # of a process that no look has shown yet
-        self.revision = 0  # another one wherever `dump` is another
-
-    def name(self, tasks: Sequence[Task], reported: Mapping[ProcessKey, str]) -> tuple[Task, ...]:
-        """
-        The tasks, those that only their agent knows under its notebook.
-
-        Args:
-            tasks: of one look.
-            reported: paths by the very process whose agent said so; a worker's says nothing of the
-                kernel.
-        """
-        if not reported and not self._by_key and not self._by_kernel and not self._heard:
-            return tuple(tasks)
-        running = {task.key for task in tasks}
-        if self._heard:
-            reported = {**self._heard, **reported}
-            self._heard = {key: path for key, path in self._heard.items() if key not in running}
-        if not self._by_key.keys() <= running:
-            self._by_key = {key: path for key, path in self._by_key.items() if key in running}
-            self.revision += 1
-        return tuple(self._named(task, reported.get(task.key)) for task in tasks)
-
-    def hear(self, key: ProcessKey, path: str) -> None:
-        """
-        A kernel has said its notebook once, before any training.
-
-        Args:
-            key: process of the kernel.
-            path: of its notebook.
-        """
-        while len(self._heard) >= _MOST:
-            del self._heard[next(iter(self._heard))]
-        self._heard[key] = path
-
-    def dump(self) -> list[Any]:
-        """What the next daemon is to know, as plain values."""
-        return codec.encode((self._by_key, self._by_kernel))  # type: ignore[no-any-return]
-
-    def load(self, value: Any) -> None:
-        """
-        Take over what `dump` gave an earlier daemon, since the machine was started.
-
-        Raises:
-            ValueError: these are not its values; nothing is changed.
-        """
-        kept = tuple[dict[ProcessKey, str], dict[tuple[int, str], str]]
-        self._by_key, self._by_kernel = codec.decode(kept, value)
-
-    def _named(self, task: Task, reported: str | None) -> Task:
-        if task.kind not in _NAMELESS or task.info.notebook is not None:
-            return task
-        kernel = None if task.info.kernel_id is None else (task.uid, task.info.kernel_id)
-        if reported is not None and os.path.isabs(reported):
-            path = os.path.normpath(reported)
-            if self._by_key.get(task.key) != path:
-                self._by_key[task.key] = path
-                self.revision += 1
-            if kernel is not None:
-                self._by_kernel.pop(kernel, None)
-                while len(self._by_kernel) >= _MOST:
-                    del self._by_kernel[next(iter(self._by_kernel))]
-                self._by_kernel[kernel] = path
-        else:
-            found = self._by_key.get(task.key)
-            if found is None and kernel is not None:
-                found = self._by_kernel.get(kernel)  # it was restarted: nobody in it has spoken yet
-            if found is None:
-                return task
-            path = found
-        name = shortened(os.path.basename(path))
-        info = replace(task.info, kind=TaskKind.NOTEBOOK, name=name, notebook=path)
-        return replace(task, kind=TaskKind.NOTEBOOK, name=name, info=info)
+def _process(key: ProcessKey) -> str:
+    return f"{key.pid}/{key.start_time}"

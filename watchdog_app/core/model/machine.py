@@ -151,12 +151,21 @@ class CgroupMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskSpace:
-    """The file system that holds a folder of rescues."""
+class Gauge:
+    """
+    A figure with a limit, as a sensor has measured it: a reading is made of it as it is.
 
-    path: str
-    free_bytes: int  # to this user
-    total_bytes: int
+    A new kind that needs no more than this has a row in `resource.SPECS` and a sensor.
+    """
+
+    kind: str  # a `resource.ResourceKind`
+    subject: str  # which one of that kind
+    label: str  # as a person reads it
+    used: float  # in the unit of its kind
+    limit: float  # 0: there is none
+    fatal: bool = False  # reaching it kills
+    everyone: bool = False  # it can hit every task
+    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +186,7 @@ class Snapshot:
     host: HostMemory
     processes: tuple[ProcessSample, ...]
     cgroups: tuple[CgroupMemory, ...] = ()
-    disks: tuple[DiskSpace, ...] = ()
+    gauges: tuple[Gauge, ...] = ()
     faults: tuple[Fault, ...] = ()
     infos: Mapping[ProcessKey, ProcessInfo] = field(default_factory=dict)
     hardware: Hardware = field(default_factory=Hardware)

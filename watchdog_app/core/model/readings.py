@@ -12,7 +12,14 @@ from typing import NamedTuple
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.devices import hardware_readings
-from watchdog_app.core.model.machine import CgroupMemory, HostMemory, ProcessKey, Snapshot, Task
+from watchdog_app.core.model.machine import (
+    CgroupMemory,
+    Gauge,
+    HostMemory,
+    ProcessKey,
+    Snapshot,
+    Task,
+)
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 
 _CONTAINER_ID = re.compile(r"(?:[a-z]+-)*([0-9a-f]{12})[0-9a-f]{20,52}(?:\.scope)?")
@@ -49,7 +56,7 @@ def readings(
         *_groups(snapshot, tasks, guarded or {}),
         *_address_spaces(snapshot, tasks),
         *_shm(snapshot.host, everyone),
-        *_disks(snapshot),
+        *_gauges(snapshot.gauges, everyone),
         *hardware_readings(snapshot.hardware, tasks, agents),
     )
 
@@ -255,27 +262,6 @@ def _swap_left(
     return min(most, others + sum(room for room, _ in limited.values()))
 
 
-def group_level(
-    group: CgroupMemory,
-    groups: Collection[CgroupMemory],
-    leaves: Collection[str],
-    total_bytes: int,
-    swap_free_bytes: int,
-) -> tuple[float, float] | None:
-    """
-    Used and limit of a group's resource; None: it has none.
-
-    Args:
-        group: as it is now.
-        groups: those above and below it among others, as they are now.
-        leaves: folders of the groups in which watched processes are.
-        total_bytes: RAM of the machine.
-        swap_free_bytes: of the machine.
-    """
-    bound = _bound(group, groups, leaves, total_bytes, swap_free_bytes)
-    return None if bound is None else (bound.used, float(bound.limit))
-
-
 def _group_reading(
     group: CgroupMemory, bound: _Bound, hit: tuple[ProcessKey, ...], level: int
 ) -> Reading:
@@ -365,15 +351,15 @@ def _shm(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading
         )
 
 
-def _disks(snapshot: Snapshot) -> Iterator[Reading]:
-    for disk in snapshot.disks:
-        if disk.total_bytes <= 0:
-            continue
-        yield Reading(
-            key=ResourceKey(ResourceKind.DISK, disk.path),
-            label=f"disk for rescues in {disk.path}",
-            used=max(0, disk.total_bytes - disk.free_bytes),
-            limit=disk.total_bytes,
-            fatal=False,
-            tasks=(),
-        )
+def _gauges(gauges: Iterable[Gauge], everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
+    for gauge in gauges:
+        if gauge.limit > 0:
+            yield Reading(
+                key=ResourceKey(ResourceKind(gauge.kind), gauge.subject),
+                label=gauge.label,
+                used=gauge.used,
+                limit=gauge.limit,
+                fatal=gauge.fatal,
+                tasks=everyone if gauge.everyone else (),
+                note=gauge.note,
+            )

@@ -14,7 +14,8 @@ from typing import Generic, Protocol, TypeVar
 
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.hardware import Hardware
-from watchdog_app.core.model.machine import DiskSpace, Fault
+from watchdog_app.core.model.machine import Fault, Gauge
+from watchdog_app.core.model.resource import ResourceKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ class Disks:
         ask: reads the room for a folder; raises OSError.
     """
 
-    def __init__(self, ask: Callable[[str], DiskSpace] | None = None) -> None:
+    def __init__(self, ask: Callable[[str], Gauge] | None = None) -> None:
         self._ask = ask or space
-        self._disks: dict[str, _Device[DiskSpace]] = {}
+        self._disks: dict[str, _Device[Gauge]] = {}
         self._background = _background()
 
     @property
@@ -112,7 +113,7 @@ class Disks:
         """Watch it no longer; nothing happens when it is not watched."""
         self._disks.pop(path, None)
 
-    def read(self, now_mono_s: float) -> tuple[DiskSpace, ...]:
+    def read(self, now_mono_s: float) -> tuple[Gauge, ...]:
         """
         Room as last heard, some seconds ago at most, in the order of adding.
 
@@ -131,7 +132,7 @@ class Disks:
         self._background.close()
 
 
-def space(path: str) -> DiskSpace:
+def space(path: str) -> Gauge:
     """
     Room on the file system that holds a folder. Blocks for as long as its disk does.
 
@@ -145,11 +146,15 @@ def space(path: str) -> DiskSpace:
     if hasattr(os, "statvfs"):
         found = os.statvfs(place)
         # bavail leaves out what is kept for root.
-        return DiskSpace(path, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
-    import shutil  # Windows; elsewhere it would only cost the daemon 2 MB of compressors
+        free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    else:
+        import shutil  # Windows; elsewhere it would only cost the daemon 2 MB of compressors
 
-    usage = shutil.disk_usage(place)
-    return DiskSpace(path, usage.free, usage.total)
+        usage = shutil.disk_usage(place)
+        free, total = usage.free, usage.total
+    return Gauge(
+        ResourceKind.DISK, path, f"disk for rescues in {path}", max(0, total - free), total
+    )
 
 
 class HeatAndPowerReader(Protocol):

@@ -14,7 +14,6 @@ from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.core.model.machine import (
     CgroupMemory,
-    DiskSpace,
     Fault,
     ProcessKey,
     ProcessSample,
@@ -131,7 +130,6 @@ class Machine:
         )
         watched = {sample.key.pid for sample in samples}
         groups = self._unwatched.complete(groups, watched, now_mono_s)
-        disks: tuple[DiskSpace, ...] = self._disks.read(now_mono_s)
         hardware = self._hardware.read(now_mono_s)
         return Snapshot(
             mono_s=now_mono_s,
@@ -139,7 +137,7 @@ class Machine:
             host=host,
             processes=samples,
             cgroups=groups,
-            disks=disks,
+            gauges=self._disks.read(now_mono_s),
             faults=self._faults(),
             infos=infos,
             hardware=hardware,

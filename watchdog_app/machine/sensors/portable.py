@@ -131,14 +131,13 @@ class PortableMachine:
             infos[found.key] = self._placed(known.info, found)
         if infos != self._infos:
             self._infos = MappingProxyType(infos)
-        disks = self._disks.read(now_mono_s)
         hardware = self._hardware.read(now_mono_s)
         return Snapshot(
             mono_s=now_mono_s,
             unix_s=now_unix_s,
             host=host,
             processes=tuple(samples),
-            disks=disks,
+            gauges=self._disks.read(now_mono_s),
             faults=(*self._disks.faults.values(), *self._hardware.faults.values()),
             infos=self._infos,
             hardware=hardware,
