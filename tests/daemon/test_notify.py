@@ -8,17 +8,21 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.waiting import until
 
 from watchdog_app.core.model.decisions import Notification, NotificationAction
-from watchdog_app.daemon.notify.channels import Delivery, Fanout
-from watchdog_app.daemon.notify.command import CommandNotifier
-from watchdog_app.daemon.notify.desktop import DesktopNotifier
-from watchdog_app.daemon.notify.terminal import TerminalNotifier
+from watchdog_app.core.model.settings import NotifySettings
+from watchdog_app.daemon.notify import Delivery
+from watchdog_app.daemon.notify.command import CommandChannel
+from watchdog_app.daemon.notify.desktop import DesktopChannel
+from watchdog_app.daemon.notify.dispatcher import Dispatcher
+from watchdog_app.daemon.notify.terminal import TerminalChannel
 
 SERVICE = Path(__file__).with_name("notification_service.py")
 BUS = """\
@@ -56,51 +60,94 @@ def notice(**changes) -> Notification:
 
 
 class Way:
-    """A notifier that answers as it is told and counts."""
+    """A channel that answers as it is told and counts."""
 
-    def __init__(self, delivered: bool, via: str = "way") -> None:
-        self.answer = Delivery(delivered, via, "" if delivered else "broken")
+    beside_tray = needed = True
+
+    def __init__(self, delivered: bool, name: str = "way") -> None:
+        self.name = name
+        self.answer = Delivery(delivered, name, "" if delivered else "broken")
         self.seen: list[Notification] = []
 
-    def notify(self, notice: Notification) -> Delivery:
+    def send(self, notice: Notification) -> Delivery:
         self.seen.append(notice)
         return self.answer
 
 
-# Fanout
+class World:
+    """A dispatcher to these channels, without a daemon; `told` is what became of each."""
+
+    def __init__(self, *ways: Way) -> None:
+        self.now = 0.0
+        self.told: list[tuple[bool, str]] = []
+        nobody = SimpleNamespace(publish=lambda *_: 0)
+        log = SimpleNamespace(warning=lambda *_, **__: None)
+        self.dispatcher = Dispatcher(
+            nobody,
+            NotifySettings(),
+            lambda: None,
+            log,
+            opened=lambda _: ways,
+            clock=lambda: self.now,
+        )
+
+    def show(self, **changes) -> tuple[bool, str]:
+        before = len(self.told)
+        self.dispatcher.show(notice(**changes), lambda *told: self.told.append(told))
+        until(lambda: self.dispatcher.look(0.0) or len(self.told) > before)
+        return self.told[-1]
+
+
+# Dispatcher
 
 
 def test_a_notice_goes_every_way_and_is_delivered_when_one_worked():
     """Failures are told beside it."""
     good, bad = Way(True, "terminal"), Way(False, "desktop")
 
-    delivery = Fanout([bad, good]).notify(notice())
+    told = World(bad, good).show()
 
-    assert Delivery(True, "terminal", "desktop: broken") == delivery
+    assert (True, "shown by terminal; desktop: broken") == told
     assert 1 == len(good.seen) == len(bad.seen)
+
+
+def test_a_channel_that_hangs_delays_no_other():
+    """Each has a thread of its own."""
+    hold = threading.Event()
+    slow, quick = Way(True, "slow"), Way(True, "quick")
+    slow.send = lambda _: hold.wait(20) and slow.answer
+    world = World(slow, quick)
+
+    for _ in range(2):
+        world.dispatcher.show(notice(), lambda *told: world.told.append(told))
+    until(lambda: len(quick.seen) == 2)
+    waiting = list(world.told)
+    hold.set()
+    until(lambda: world.dispatcher.look(0.0) or len(world.told) == 2)
+
+    assert [] == waiting
+    assert [(True, "shown by slow+quick")] * 2 == world.told
 
 
 def test_a_notice_without_any_way_is_not_delivered():
     """Switched off is said, with the place where it is switched on."""
-    delivery = Fanout([]).notify(notice())
+    delivered, detail = World().show()
 
-    assert not delivery.delivered
-    assert "[notify]" in delivery.detail
+    assert not delivered
+    assert "[notify]" in detail
 
 
 def test_a_flood_of_one_incident_is_stopped_and_another_incident_is_heard():
     """Twenty a minute of one incident, whatever a rule does wrong."""
-    now = [0.0]
-    way = Way(True)
-    fanout = Fanout([way], clock=lambda: now[0])
+    world = World(Way(True))
 
-    deliveries = [fanout.notify(notice()) for _ in range(25)]
+    deliveries = [world.show() for _ in range(25)]
 
-    assert 20 == sum(each.delivered for each in deliveries)
-    assert "More than 20 notices" in deliveries[-1].detail
-    assert fanout.notify(notice(incident="i2")).delivered
-    now[0] = 61.0
-    assert fanout.notify(notice()).delivered
+    assert 20 == sum(delivered for delivered, _ in deliveries)
+    assert "More than 20 notices" in deliveries[-1][1]
+    assert world.show(incident="i2")[0]
+    world.now = 61.0
+    assert world.show()[0]
 
 
 # Terminal
@@ -110,7 +157,7 @@ def test_the_terminal_gets_plain_lines():
     """No control character of a name gets through, and what cannot be encoded is replaced."""
     stream = io.StringIO()
 
-    delivery = TerminalNotifier(stream).notify(
+    delivery = TerminalChannel(stream=stream).send(
         notice(title="Paused: \x1b[2Jtrain\u202e.ipynb", body="one\ntwo\x07")
     )
 
@@ -126,7 +173,7 @@ def test_a_closed_terminal_is_not_delivered():
     stream = io.StringIO()
     stream.close()
 
-    delivery = TerminalNotifier(stream).notify(notice())
+    delivery = TerminalChannel(stream=stream).send(notice())
 
     assert not delivery.delivered
     assert "cannot be written" in delivery.detail
@@ -147,7 +194,7 @@ def test_the_command_gets_the_notice_as_json_and_as_variables(tmp_path):
         f"json.dump([json.load(sys.stdin), dict(os.environ)], open({str(out)!r}, 'w'))"
     )
 
-    delivery = CommandNotifier(python(program)).notify(notice())
+    delivery = CommandChannel(python(program)).send(notice())
 
     assert Delivery(True, "command", "") == delivery
     value, environment = json.loads(out.read_text())
@@ -168,7 +215,7 @@ def test_names_are_never_seen_by_a_shell(tmp_path):
     program = f"import os; open({str(out)!r}, 'w').write(os.environ['WATCHDOG_TITLE'])"
     title = f"$(touch {trap}); `touch {trap}`\0 \udcff"
 
-    delivery = CommandNotifier(python(program)).notify(notice(title=title))
+    delivery = CommandChannel(python(program)).send(notice(title=title))
 
     assert delivery.delivered
     assert not trap.exists()
@@ -186,7 +233,7 @@ def test_names_are_never_seen_by_a_shell(tmp_path):
 )
 def test_a_command_that_fails_is_not_delivered_and_says_why(argv, why):
     """The reason is in the detail, for `watchdog history`."""
-    delivery = CommandNotifier(argv).notify(notice())
+    delivery = CommandChannel(argv).send(notice())
 
     assert not delivery.delivered
     assert why in delivery.detail
@@ -201,7 +248,7 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path):
         "time.sleep(600)"
     )
 
-    delivery = CommandNotifier(python(program), timeout_s=2.0).notify(notice())
+    delivery = CommandChannel(python(program), timeout_s=2.0).send(notice())
 
     assert not delivery.delivered
     assert "did not end within 2 s" in delivery.detail
@@ -217,7 +264,7 @@ def test_a_command_that_leaves_a_program_behind_does_not_block(tmp_path):
     )
 
     began = time.monotonic()
-    delivery = CommandNotifier(python(program), timeout_s=60.0).notify(notice())
+    delivery = CommandChannel(python(program), timeout_s=60.0).send(notice())
 
     assert delivery.delivered
     assert time.monotonic() - began < 60
@@ -276,8 +323,8 @@ def bus(tmp_path):
         process.stdout.close()
 
 
-def desktop(env, **changes) -> DesktopNotifier:
-    return DesktopNotifier(env=env, sleep=lambda seconds: None, **changes)
+def desktop(env, **changes) -> DesktopChannel:
+    return DesktopChannel(env=env, sleep=lambda seconds: None, **changes)
 
 
 @pytest.mark.desktop
@@ -285,7 +332,7 @@ def test_a_notice_is_shown_on_the_desktop_with_its_urgency(bus):
     """Title, body and urgency arrive; the server's word is the delivery."""
     bus.serve("plain")
 
-    delivery = desktop(bus.environment).notify(notice(body="<b>5 < 6</b>"))
+    delivery = desktop(bus.environment).send(notice(body="<b>5 < 6</b>"))
 
     assert Delivery(True, "desktop", "") == delivery
     (shown,) = bus.shown()
@@ -302,7 +349,7 @@ def test_what_the_text_says_already_is_not_said_again(bus):
     bus.serve("plain")
     body = "Make room, then: watchdog pause train.ipynb"
 
-    desktop(bus.environment).notify(notice(body=body))
+    desktop(bus.environment).send(notice(body=body))
 
     assert body == bus.shown()[0]["body"]
 
@@ -312,7 +359,7 @@ def test_control_characters_reach_no_server(bus):
     """Some servers read the text as XML, which has no escape sequences."""
     bus.serve("plain")
 
-    desktop(bus.environment).notify(
+    desktop(bus.environment).send(
         notice(title="a\x1b[31m.py", body="one\ntwo\x00\u202e", actions=())
     )
 
@@ -325,7 +372,7 @@ def test_a_server_that_wants_a_break_gets_one(bus):
     """GNOME refuses what comes too fast: it is tried once more."""
     bus.serve("excess")
 
-    delivery = desktop(bus.environment).notify(notice())
+    delivery = desktop(bus.environment).send(notice())
 
     assert delivery.delivered
     assert 1 == len(bus.shown())
@@ -336,7 +383,7 @@ def test_a_service_that_cannot_be_started_is_named(bus):
     """It is installed and broken, which is not the same as missing."""
     bus.serve_broken()
 
-    delivery = desktop(bus.environment).notify(notice())
+    delivery = desktop(bus.environment).send(notice())
 
     assert not delivery.delivered
     assert "could not be started" in delivery.detail
@@ -347,7 +394,7 @@ def test_names_are_no_markup_where_the_server_knows_markup(bus):
     """A file called <img src=...> is shown as that."""
     bus.serve("markup")
 
-    desktop(bus.environment).notify(notice(body='<img src="x">.ipynb & co'))
+    desktop(bus.environment).send(notice(body='<img src="x">.ipynb & co'))
 
     assert '&lt;img src="x"&gt;.ipynb &amp; co' == bus.shown()[0]["body"].splitlines()[0]
 
@@ -359,7 +406,7 @@ def test_notices_of_one_incident_replace_each_other(bus):
     notifier = desktop(bus.environment)
 
     for each in (notice(), notice(id="n2"), notice(id="n3", incident="i2"), notice(task=7)):
-        notifier.notify(each)
+        notifier.send(each)
 
     assert [0, 41, 0, 0] == [shown["replaces"] for shown in bus.shown()]
 
@@ -369,10 +416,10 @@ def test_notices_keep_a_second_apart(bus):
     """GNOME refuses more."""
     bus.serve("plain")
     waits: list[float] = []
-    notifier = DesktopNotifier(env=bus.environment, clock=lambda: 5.0, sleep=waits.append)
+    notifier = DesktopChannel(env=bus.environment, clock=lambda: 5.0, sleep=waits.append)
 
-    notifier.notify(notice())
-    notifier.notify(notice(id="n2"))
+    notifier.send(notice())
+    notifier.send(notice(id="n2"))
 
     assert [1.0] == waits
 
@@ -391,7 +438,7 @@ def test_a_notice_that_was_not_shown_says_why(bus, mode, why):
     if mode is not None:
         bus.serve(mode)
 
-    delivery = desktop(bus.environment).notify(notice())
+    delivery = desktop(bus.environment).send(notice())
 
     assert not delivery.delivered
     assert why in delivery.detail
@@ -401,7 +448,7 @@ def test_without_a_session_bus_the_notice_is_not_delivered(tmp_path):
     """An ssh session: said, and nothing hangs."""
     env = {**os.environ, "DBUS_SESSION_BUS_ADDRESS": f"unix:path={tmp_path}/no-bus"}
 
-    delivery = desktop(env).notify(notice())
+    delivery = desktop(env).send(notice())
 
     assert not delivery.delivered
     assert "no desktop session to show it on (no session bus)" in delivery.detail
@@ -419,7 +466,7 @@ def test_without_a_session_bus_the_notice_is_not_delivered(tmp_path):
 )
 def test_a_broken_helper_is_an_undelivered_notice(helper, why):
     """It can hang, crash or talk nonsense: the daemon goes on."""
-    delivery = DesktopNotifier(deadline_s=0.5, helper=helper).notify(notice())
+    delivery = DesktopChannel(deadline_s=0.5, helper=helper).send(notice())
 
     assert not delivery.delivered
     assert why in delivery.detail
@@ -465,7 +512,7 @@ def test_plyer_is_the_last_resort(tmp_path, broken):
         "runpy.run_module('watchdog_app.daemon.notify.desktop_helper', run_name='__main__')"
     )
 
-    delivery = DesktopNotifier(env=env, helper=[sys.executable, "-c", program]).notify(each)
+    delivery = DesktopChannel(env=env, helper=[sys.executable, "-c", program]).send(each)
 
     assert (not broken) is delivery.delivered
     assert ("Shell_NotifyIconW failed." in delivery.detail) is bool(broken)

@@ -16,7 +16,7 @@ import pytest
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.decisions import Notification
-from watchdog_app.daemon.notify.command import CommandNotifier
+from watchdog_app.daemon.notify.command import CommandChannel
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.sensors.jupyter import ask, parse_server_info
 
@@ -69,9 +69,7 @@ def test_the_users_command_gets_names_as_data_alone(tmp_path):
     hostile = Notification(id="n", incident="i", stage="warn", urgency="low", title=NAME,
                      body=NAME, task=1, unix_s=1.0)  # fmt: skip
 
-    told = CommandNotifier([sys.executable, "-c", code, str(out), "$WATCHDOG_TITLE"]).notify(
-        hostile
-    )
+    told = CommandChannel([sys.executable, "-c", code, str(out), "$WATCHDOG_TITLE"]).send(hostile)
 
     assert told.delivered, told.detail
     argv, stdin, title = json.loads(out.read_text())

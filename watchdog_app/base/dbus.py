@@ -12,6 +12,8 @@ import asyncio
 import html
 import os
 
+from watchdog_app.base.errors import ActionError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -26,6 +28,8 @@ NOTIFICATIONS_PATH = "/org/freedesktop/Notifications"
 NOTIFY_SIGNATURE = "susssasa{sv}i"
 
 _CALL_S = 5.0
+_SHOW_S = 5.0
+_AGAIN_S = 1.5  # GNOME refuses what comes too fast, and takes it a moment later
 _DESKTOP_ENTRY = "org.watchdog_app.watchdog"  # the installed file's name: settings per program
 _URGENCY = {"low": 0, "normal": 1, "critical": 2}
 _ICONS = {"low": "dialog-information", "normal": "dialog-warning", "critical": "dialog-error"}
@@ -38,6 +42,10 @@ class CallFailed(Exception):
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
         self.name = name  # org.freedesktop.DBus.Error....
+
+
+class Unreachable(ActionError):
+    """The notification was not shown; the message says why and what to do."""
 
 
 def address(
@@ -170,3 +178,53 @@ def why_not_shown(error: CallFailed) -> str:
             f"set notify.command ({error})"
         )
     return f"the notification service refused it: {error}" if error.name else str(error)
+
+
+def show_once(title: str, body: str, urgency: str, replaces: int = 0) -> int:
+    """
+    Show a notification on this session's desktop; the server's id of it.
+
+    Args:
+        title: one line of plain text.
+        body: plain text; it is escaped where the server understands markup.
+        urgency: "low", "normal" or "critical".
+        replaces: id of an earlier notification that this one takes the place of; 0: none.
+
+    Raises:
+        Unreachable: no session bus, no notification service on it, or it refused.
+    """
+    try:
+        return asyncio.run(asyncio.wait_for(_show(title, body, urgency, replaces), _SHOW_S))
+    except TimeoutError:
+        raise Unreachable(f"the notification service did not answer within {_SHOW_S:g} s") from None
+    except CallFailed as error:
+        raise Unreachable(why_not_shown(error)) from error
+
+
+async def _show(title: str, body: str, urgency: str, replaces: int) -> int:
+    try:
+        bus = await connect(address())
+    except Exception as error:  # refused, no such socket, no address, a bad address: one meaning
+        # One line: every notification of a machine without a desktop is kept with it.
+        raise Unreachable("no desktop session to show it on (no session bus)") from error
+    service = (bus, NOTIFICATIONS, NOTIFICATIONS_PATH)
+    try:
+        (known,) = await call(*service, "GetCapabilities")
+        values = notify_body(_plain(title), _plain(body), urgency, replaces, (), known)
+        try:
+            (number,) = await call(*service, "Notify", NOTIFY_SIGNATURE, values)
+        except CallFailed as error:
+            if "Excess" not in error.name:
+                raise
+            await asyncio.sleep(_AGAIN_S)
+            (number,) = await call(*service, "Notify", NOTIFY_SIGNATURE, values)
+        return int(number)
+    finally:
+        bus.disconnect()
+
+
+def _plain(text: str) -> str:
+    """Lines of text alone: what a server or the bus itself would choke on becomes a `?`."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else "?" for char in text.expandtabs(4)
+    )

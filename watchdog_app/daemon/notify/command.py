@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from watchdog_app.base import children
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.decisions import Notification
-from watchdog_app.daemon.notify.channels import Delivery
+from watchdog_app.daemon.notify import Delivery
 
 TIMEOUT_S = 10.0
 _TOLD = 300  # characters of what a failed command wrote
 
 
-class CommandNotifier:
+class CommandChannel:
     """
     Runs `argv` for each notice and waits for it.
 
@@ -32,6 +32,9 @@ class CommandNotifier:
         timeout_s: after that it is ended, with everything that it started.
         env: the environment that it gets besides WATCHDOG_*.
     """
+
+    name = "command"
+    beside_tray = needed = True
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class CommandNotifier:
         self._timeout_s = timeout_s
         self._env = os.environ if env is None else env
 
-    def notify(self, notice: Notification) -> Delivery:
+    def send(self, notice: Notification) -> Delivery:
         """Run it; delivered when it ends with status 0 in time."""
         # A file and not a pipe: what a program left running in the background still holds a pipe
         # open, and reading it would wait for that program.
@@ -68,7 +71,7 @@ class CommandNotifier:
                 _end(process)
                 return self._failed(f"it did not end within {self._timeout_s:g} s and was ended")
             if process.returncode == 0:
-                return Delivery(True, "command", "")
+                return Delivery(True, "command")
             output.seek(0)
             said = clean(output.read(4 * _TOLD).decode("utf-8", "replace"), _TOLD)
             return self._failed(f"it ended with status {process.returncode}: {said}")

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from watchdog_app.base import children
 from watchdog_app.core.model.decisions import Notification
-from watchdog_app.daemon.notify.channels import Delivery, to_type
+from watchdog_app.daemon.notify import Delivery, to_type
 
 DEADLINE_S = 8.0
 # GNOME refuses more than about one a second (ExcessNotificationGeneration).
@@ -27,9 +26,9 @@ _GAP_S = 1.0
 _MOST_REMEMBERED = 64
 
 
-class DesktopNotifier:
+class DesktopChannel:
     """
-    Shows notices on the desktop of this user's session. Thread-safe.
+    Shows notices on the desktop of this user's session.
 
     A later notice of the same incident and task takes the place of the earlier one on the screen.
 
@@ -39,8 +38,13 @@ class DesktopNotifier:
         helper: command line of the helper.
     """
 
+    name = "desktop"
+    beside_tray = needed = False
+
     def __init__(
         self,
+        _: object = True,
+        *,
         deadline_s: float = DEADLINE_S,
         env: Mapping[str, str] | None = None,
         helper: Sequence[str] = children.argv_of("watchdog_app.daemon.notify.desktop_helper"),
@@ -52,26 +56,24 @@ class DesktopNotifier:
         self._helper = list(helper)
         self._clock = clock
         self._sleep = sleep
-        self._lock = threading.Lock()
         self._last_mono_s: float | None = None
         self._shown: dict[tuple[str, int | None], int] = {}
 
-    def notify(self, notice: Notification) -> Delivery:
+    def send(self, notice: Notification) -> Delivery:
         """Show it; blocks up to the deadline, and a second more right after another one."""
-        with self._lock:
-            if self._last_mono_s is not None:
-                self._sleep(max(0.0, _GAP_S - (self._clock() - self._last_mono_s)))
-            place = (notice.incident, notice.task)
-            body = "\n".join([notice.body, *to_type(notice)])
-            request = {**notice.to_json(), "body": body, "replaces": self._shown.get(place, 0)}
-            answer = self._ask(request)
-            self._last_mono_s = self._clock()
-            number = answer.get("number")
-            if notice.incident and isinstance(number, int) and number > 0:
-                self._shown.pop(place, None)
-                while len(self._shown) >= _MOST_REMEMBERED:
-                    del self._shown[next(iter(self._shown))]
-                self._shown[place] = number
+        if self._last_mono_s is not None:
+            self._sleep(max(0.0, _GAP_S - (self._clock() - self._last_mono_s)))
+        place = (notice.incident, notice.task)
+        body = "\n".join([notice.body, *to_type(notice)])
+        request = {**notice.to_json(), "body": body, "replaces": self._shown.get(place, 0)}
+        answer = self._ask(request)
+        self._last_mono_s = self._clock()
+        number = answer.get("number")
+        if notice.incident and isinstance(number, int) and number > 0:
+            self._shown.pop(place, None)
+            while len(self._shown) >= _MOST_REMEMBERED:
+                del self._shown[next(iter(self._shown))]
+            self._shown[place] = number
         return Delivery(answer.get("delivered") is True, "desktop", str(answer.get("detail", "")))
 
     def _ask(self, request: Mapping[str, object]) -> dict[str, object]:

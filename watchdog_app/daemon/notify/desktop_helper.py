@@ -45,7 +45,7 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             import dbus_fast  # noqa: F401 - whether it is there
 
-            from watchdog_app.daemon.notify.dbus_notifications import Unreachable, show_once
+            from watchdog_app.base.dbus import Unreachable, show_once
         except ImportError:
             return _by_plyer(request, certain=False)
         try:

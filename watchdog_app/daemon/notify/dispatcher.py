@@ -1,28 +1,31 @@
 """
-Dispatcher to people: a companion shows them on the desktop, or a one-shot helper does.
+Brings notifications to people: the tray shows them on the desktop, or the channels do.
 
 The daemon itself never talks to a desktop: that takes libraries larger than
-the daemon, and a bus that hangs would hang it. What blocks runs in a thread.
+the daemon, and a bus that hangs would hang it. Each channel has a thread of its own.
 """
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.settings import NotifySettings
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.notify.channels import Delivery, Fanout, Notifier
+from watchdog_app.daemon.notify import Channel, Delivery, open_channels
 from watchdog_app.daemon.rpc import RpcServer
 
 COMPANION_S = 2.0  # a companion is given this long to acknowledge
+_LINGER_S = 1.0
+# The policy is seldom by itself; this is the last line against a mistake in a rule of it.
+_MOST_A_MINUTE = 20
+_MOST_INCIDENTS = 64
 
 Told = Callable[[bool, str], None]  # delivered, detail
 
@@ -43,36 +46,50 @@ class Dispatcher:
     Brings each notice to somebody, and says whether that worked.
 
     Args:
-        wake: ends the loop's wait: `collect` has something to do.
+        server: whose clients may show it.
+        settings: which channels there are.
+        wake: ends the loop's wait: `look` has something to do.
+        log: of the daemon.
+        opened: makes the channels.
+        clock: monotonic seconds.
     """
 
     def __init__(
-        self, server: RpcServer, settings: NotifySettings, wake: Callable[[], None], log: Log
+        self,
+        server: RpcServer,
+        settings: NotifySettings,
+        wake: Callable[[], None],
+        log: Log,
+        *,
+        opened: Callable[[NotifySettings], Sequence[Channel]] = open_channels,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.shown = 0
         self.undelivered = 0
         self.last_failure: str | None = None
         self.fault: Fault | None = None  # one of several ways does not work
         self._server = server
+        self._wake = wake
         self._log = log
-        self._worker = Worker(wake)
+        self._opened = opened
+        self._clock = clock
+        self._workers: dict[str, Worker] = {}  # by channel
         self._waiting: dict[str, _Waiting] = {}
+        self._told_at: dict[str, deque[float]] = {}  # by incident
         self.apply(settings)
 
     def apply(self, settings: NotifySettings) -> None:
         """Where notices go from now on."""
-        others = _others(settings)
-        self._all = Fanout([*_desktop(settings), *others])
-        self._others = Fanout(others) if others else None
+        self._channels = self._opened(settings)
 
     def show(self, notice: Notification, told: Told) -> None:
         """Bring a notice to somebody; `told` is called once, now or later."""
         companions = self._server.publish("notices", "notice", notice.to_json())
         if companions:
-            until = time.monotonic() + COMPANION_S
+            until = self._clock() + COMPANION_S
             self._waiting[notice.id] = _Waiting(notice, told, until, companions)
         else:
-            self._fan_out(self._all, notice, told)
+            self._send(self._channels, notice, told)
 
     def acknowledge(self, id_: str, delivered: bool, detail: str, follower: bool = False) -> None:
         """
@@ -97,14 +114,17 @@ class Dispatcher:
             return
         del self._waiting[id_]
         detail = detail or "shown by the companion"
-        if self._others is None:
+        # A page to a phone is sent all the same, and it is written down if that fails.
+        others = [channel for channel in self._channels if channel.beside_tray]
+        if others:
+            self._send(others, waiting.notice, waiting.told, detail)
+        else:
             self._end(waiting.told, True, detail)
-        else:  # a page to a phone is sent all the same, and it is written down if that fails
-            self._fan_out(self._others, waiting.notice, waiting.told, detail)
 
     def look(self, now_mono_s: float) -> None:
         """Call back what has finished; give up waiting where that has been long enough."""
-        self._worker.collect()
+        for worker in self._workers.values():
+            worker.collect()
         for id_, waiting in list(self._waiting.items()):
             if now_mono_s >= waiting.until_mono_s:
                 self._give_up(id_)
@@ -115,28 +135,70 @@ class Dispatcher:
 
     def close(self, timeout_s: float) -> None:
         """Show what is waiting, as far as that takes no longer than `timeout_s`."""
+        end_mono_s = self._clock() + timeout_s
         for id_ in list(self._waiting):
             self._give_up(id_)
-        self._worker.close(timeout_s)
+        for worker in self._workers.values():
+            worker.close(max(0.0, end_mono_s - self._clock()))
 
     def _give_up(self, id_: str) -> None:
         waiting = self._waiting.pop(id_)
-        self._fan_out(self._all, waiting.notice, waiting.told, waiting.written)
+        self._send(self._channels, waiting.notice, waiting.told, waiting.written)
 
-    def _fan_out(self, fanout: Fanout, notice: Notification, told: Told, written: str = "") -> None:
-        def done(value: Any, error: Exception | None) -> None:
-            found: Delivery | None = value
-            if found is None:
-                found = Delivery(False, "", f"It could not be shown: {error!r}")
-            via = f"shown by {found.via}" if found.delivered else ""
-            detail = "; ".join(part for part in (written, via, found.detail) if part)
-            shown = found.delivered or bool(written)
-            # A machine without a desktop lacks nothing; a command was asked for.
-            missed = shown and any(via != "desktop" for via in found.failed)
-            self._note_failure(found.detail if missed else "")
-            self._end(told, shown, detail)
+    def _send(
+        self, channels: Sequence[Channel], notice: Notification, told: Told, written: str = ""
+    ) -> None:
+        """
+        Send it by these channels at once; it is shown when one of them worked.
 
-        self._worker.submit(partial(fanout.notify, notice), done)
+        Args:
+            channels: all that it goes by.
+            notice: what is sent.
+            told: called once all have answered.
+            written: how it was shown already; "": not at all.
+        """
+        why_not = self._why_not(channels, notice)
+        if why_not is not None:
+            self._end(told, bool(written), "; ".join(filter(None, (written, why_not))))
+            return
+        found: dict[str, Delivery] = {}
+
+        def done(name: str, delivery: Delivery | None, error: Exception | None) -> None:
+            found[name] = delivery or Delivery(False, name, f"It could not be shown: {error!r}")
+            if len(found) == len(channels):
+                self._sent(channels, found, told, written)
+
+        for channel in channels:
+            worker = self._workers.setdefault(channel.name, Worker(self._wake, _LINGER_S))
+            worker.submit(partial(channel.send, notice), partial(done, channel.name))
+
+    def _sent(
+        self, channels: Sequence[Channel], found: dict[str, Delivery], told: Told, written: str
+    ) -> None:
+        """All channels have answered."""
+        worked = [channel.name for channel in channels if found[channel.name].delivered]
+        broken = [channel for channel in channels if not found[channel.name].delivered]
+        failures = "; ".join(f"{each.name}: {found[each.name].detail}" for each in broken)
+        by = f"shown by {'+'.join(worked)}" if worked else ""
+        shown = bool(worked or written)
+        self._note_failure(failures if shown and any(each.needed for each in broken) else "")
+        self._end(told, shown, "; ".join(filter(None, (written, by, failures))))
+
+    def _why_not(self, channels: Sequence[Channel], notice: Notification) -> str | None:
+        """Why it is not sent at all; None: it is."""
+        if not channels:
+            return "Notices are switched off: see [notify] in the configuration."
+        now = self._clock()
+        while len(self._told_at) > _MOST_INCIDENTS:
+            del self._told_at[next(iter(self._told_at))]
+        times = self._told_at.setdefault(notice.incident, deque(maxlen=_MOST_A_MINUTE))
+        if len(times) == _MOST_A_MINUTE and now - times[0] < 60.0:
+            return (
+                f"More than {_MOST_A_MINUTE} notices of one incident within a minute: "
+                "this one was not shown. All are in `watchdog history`."
+            )
+        times.append(now)
+        return None
 
     def _note_failure(self, detail: str) -> None:
         """Shown, and not in every way that was asked for: who relies on that one has to know."""
@@ -159,24 +221,3 @@ class Dispatcher:
             self.last_failure = detail
             self._log.warning("a notice could not be shown", detail=detail)
         told(delivered, detail)
-
-
-def _desktop(settings: NotifySettings) -> list[Notifier]:
-    if not settings.desktop:
-        return []
-    from watchdog_app.daemon.notify.desktop import DesktopNotifier
-
-    return [DesktopNotifier()]
-
-
-def _others(settings: NotifySettings) -> list[Notifier]:
-    found: list[Notifier] = []
-    if settings.terminal:
-        from watchdog_app.daemon.notify.terminal import TerminalNotifier
-
-        found.append(TerminalNotifier(sys.stderr))
-    if settings.command:
-        from watchdog_app.daemon.notify.command import CommandNotifier
-
-        found.append(CommandNotifier(settings.command))
-    return found

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TextIO
 
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.decisions import Notification
-from watchdog_app.daemon.notify.channels import Delivery, to_type
+from watchdog_app.daemon.notify import Delivery, to_type
 
 _LINE = 500
 
 
-class TerminalNotifier:
+class TerminalChannel:
     """Writes each notice to `stream`; names in it cannot move the cursor or change colours."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    name = "terminal"
+    beside_tray = needed = True
 
-    def notify(self, notice: Notification) -> Delivery:
+    def __init__(self, _: object = True, stream: TextIO | None = None) -> None:
+        self._stream = sys.stderr if stream is None else stream
+
+    def send(self, notice: Notification) -> Delivery:
         """Write it."""
         at = time.strftime("%H:%M:%S", time.localtime(notice.unix_s))
         lines = [f"[{at}] watchdog: {clean(notice.title, _LINE)}"]
@@ -31,4 +35,4 @@ class TerminalNotifier:
             self._stream.flush()
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
             return Delivery(False, "terminal", f"the terminal cannot be written to: {error}")
-        return Delivery(True, "terminal", "")
+        return Delivery(True, "terminal")
