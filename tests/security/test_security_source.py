@@ -46,7 +46,6 @@ REASONS = {
     ("airbag/foreign_memory.py", "ctypes.CDLL"): "the C library of this very process",
     ("airbag/report.py", "ctypes.CDLL"): "the C library of this very process",
     ("base/own_process.py", "ctypes.CDLL"): "the C library of this very process",
-    ("machine/sensors/limit_changes.py", "ctypes.CDLL"): "the C library of this very process",
     ("machine/gpu/reader.py", "importlib.import_module"): "a module of the table of GPU vendors",
     ("machine/gpu/reader.py", "ctypes.CDLL"): "the C library of this very process",
 }  # fmt: skip
