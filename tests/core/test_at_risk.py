@@ -11,7 +11,7 @@ from watchdog_app.core.model.decisions import Assessment, Forecast, Regime, Stag
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import StageSettings
-from watchdog_app.core.policy.danger import while_stalled, with_cheap_save
+from watchdog_app.core.policy.danger import stage_of
 
 KEY = ProcessKey(10, 1)
 READING = Reading(ResourceKey(ResourceKind.CGROUP, "/g"), "g", 80, 100, True, (KEY,))
@@ -19,9 +19,14 @@ DOUBTFUL = Assessment(Stage.WATCH, Regime.LINEAR, 5.0, 0.85, Forecast(8.0, 5.0, 
 AGENT = AgentState(KEY, "keras", "/r", training=True, step=100, step_s=0.05, save_s=0.1)
 
 
+def judged(assessment: Assessment, reading: Reading, *agents: AgentState) -> Assessment:
+    """With these agents in the one task, no need foreseen, and no pace known."""
+    return stage_of(assessment, reading, {KEY: agents}, StageSettings())
+
+
 def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
     """A silent checkpoint, and no notice."""
-    found = with_cheap_save(DOUBTFUL, READING, {KEY: [AGENT]}, StageSettings())
+    found = judged(DOUBTFUL, READING, AGENT)
 
     assert found.rescue
     assert Stage.RESCUE == found.stage
@@ -44,11 +49,9 @@ def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
 )
 def test_otherwise_the_evidence_decides_as_before(assessment, reading, agent):
     """Nothing is added."""
-    agents = {KEY: [replace(AGENT, **agent)]}
+    found = judged(assessment, replace(READING, **reading), replace(AGENT, **agent))
 
-    assert assessment == with_cheap_save(
-        assessment, replace(READING, **reading), agents, StageSettings()
-    )
+    assert assessment == found
 
 
 @pytest.mark.parametrize(
@@ -64,6 +67,6 @@ def test_what_stands_still_at_its_limit_is_never_ok(reading, stage, saves):
     """A level without any trend: it is told, and saved where that is the end."""
     level = Assessment(Stage.OK, Regime.FLAT, 0.0, 1.0, None, "level")
 
-    found = while_stalled(level, replace(READING, stalled=True, **reading))
+    found = judged(level, replace(READING, stalled=True, **reading))
 
     assert (stage, True, saves) == (found.stage, found.notify, found.rescue)

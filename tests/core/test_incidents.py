@@ -10,7 +10,7 @@ from watchdog_app.base import codec
 from watchdog_app.core.model.decisions import Attribution, Contributor, Stage
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
-from watchdog_app.core.policy.incidents import LastReport, OpenIncident, PausedTask
+from watchdog_app.core.policy.incidents import LastReport, OpenIncident, PausedTask, left_s, pace
 
 KEY = ProcessKey(10, 7)
 
@@ -33,29 +33,23 @@ def reading(used: float, limit: float = 1000.0) -> Reading:
 
 def test_the_pace_rises_at_once_and_falls_slowly():
     """Half of it in ten seconds."""
-    state = incident()
-    state.pace(10.0, 50.0, 0.1, held=False)
-    assert 50.0 == state.pace_per_s
+    assert 50.0 == pace(0.0, 10.0, 50.0, 0.1, saving=False)
 
-    state.pace(10.0, None, 10.0, held=False)
+    later = pace(50.0, 10.0, None, 10.0, saving=False)
 
-    assert 25.0 == pytest.approx(state.pace_per_s)
-    assert 20.0 == pytest.approx(state.left_s(reading(500.0)))
+    assert 25.0 == pytest.approx(later)
+    assert 20.0 == pytest.approx(left_s(reading(500.0), later))
 
 
 def test_the_pace_is_kept_while_a_save_holds_the_training_up():
     """The growth stands still only as long as the save runs."""
-    state = incident(pace_per_s=50.0)
-
-    state.pace(0.0, 0.0, 10.0, held=True)
-
-    assert 50.0 == state.pace_per_s
+    assert 50.0 == pace(50.0, 0.0, 0.0, 10.0, saving=True)
 
 
 def test_without_a_pace_there_is_no_end():
     """Infinity, and nothing divided by zero; beyond the limit no time is left."""
-    assert float("inf") == incident().left_s(reading(500.0))
-    assert 0.0 == incident(pace_per_s=5.0).left_s(reading(1500.0))
+    assert float("inf") == left_s(reading(500.0), 0.0)
+    assert 0.0 == left_s(reading(1500.0), 5.0)
 
 
 def test_an_incident_is_over_after_a_calm_of_some_length():

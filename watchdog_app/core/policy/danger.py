@@ -1,9 +1,7 @@
 """
 One resource in danger, everyone under it, what saving them costs, and its stage.
 
-The forecast gives the first stage (`core.forecast.stages`). Then follow, in this order:
-`by_evidence` (a cheap save, a stall at the limit), `by_expectation` (a need that no trend shows),
-and `by_pace` where an incident is open.
+The forecast gives the first stage (`core.forecast.stages`), `stage_of` the one that counts.
 """
 
 from __future__ import annotations
@@ -26,15 +24,11 @@ from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceSpec, Scope
 from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
 from watchdog_app.core.model.tasks import stands
-from watchdog_app.core.policy.incidents import OpenIncident
+from watchdog_app.core.policy.incidents import OpenIncident, left_s
 from watchdog_app.core.policy.rules import allowed, turn
 from watchdog_app.core.policy.schedule import CheckpointSchedule, save_s, step_s
 
-TURNS = (
-    Priority.HIGH,
-    Priority.NORMAL,
-    Priority.LOW,
-)  # in which tasks are saved; paused from behind
+_TURNS = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
 _CAREFUL = 0.8  # of the time left by the present pace: it may quicken
 PACE_WINDOW_S = 2.0
 _NEAR = 0.8  # of the limit: below it even fast growth leaves time for better evidence
@@ -45,8 +39,8 @@ _NO_TIME_S = 0.6  # some samples and one step
 
 
 @dataclass(frozen=True, slots=True)
-class Danger:
-    """One resource with an open incident, and everyone under it."""
+class Tick:
+    """What all decisions of one tick share."""
 
     mono_s: float
     unix_s: float
@@ -54,14 +48,56 @@ class Danger:
     own_uid: int
     runtime_dir: str | None
     can_pause: bool
+    schedules: Mapping[ProcessKey, CheckpointSchedule]  # by agent
+    held: frozenset[ProcessKey]  # tasks that are paused on account of any resource
+    new_id: Callable[[], str]
+
+    def decide(
+        self,
+        kind: DecisionKind,
+        incident: OpenIncident,
+        task: ProcessKey | None,
+        reason: str,
+        evidence: Evidence,
+        *,
+        deadline_s: float | None = None,
+    ) -> Decision:
+        """
+        A decision because of an incident.
+
+        Args:
+            kind: what to do.
+            incident: the cause.
+            task: whom it is about; None for the machine.
+            reason: in a clause.
+            evidence: the figures that it rests on.
+            deadline_s: for the answer.
+        """
+        return Decision(
+            id=self.new_id(),
+            kind=kind,
+            incident=incident.id,
+            resource=incident.resource,
+            stage=incident.shown_stage,
+            task=task,
+            at_mono_s=self.mono_s,
+            at_unix_s=self.unix_s,
+            reason=reason,
+            evidence=evidence,
+            deadline_s=deadline_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Danger:
+    """One resource with an open incident, and everyone under it."""
+
+    tick: Tick
     reading: Reading
     assessment: Assessment
     incident: OpenIncident
     tasks: Mapping[ProcessKey, Task]  # under this resource
     agents: Mapping[ProcessKey, Sequence[AgentState]]  # by task
-    schedules: Mapping[ProcessKey, CheckpointSchedule]  # by agent
-    new_id: Callable[[], str]
-    held: frozenset[ProcessKey]  # paused on account of any resource
 
     @property
     def spec(self) -> ResourceSpec:
@@ -81,25 +117,25 @@ class Danger:
     @property
     def left_s(self) -> float:
         """Time to exhaustion while the training runs, on the careful side."""
-        return _CAREFUL * self.incident.left_s(self.reading)
+        return _CAREFUL * left_s(self.reading, self.incident.pace_per_s)
 
     @property
     def reach_s(self) -> float:
         """Until there is another chance to decide."""
-        return self.settings.watch.fast_interval_s
+        return self.tick.settings.watch.fast_interval_s
 
     def permits(self, task: Task | None) -> ActionSettings:
         """The switches for this task under this resource."""
-        kind = self.reading.key.kind
-        return allowed(self.settings.actions, self.settings.rules, task, kind, self.runtime_dir)
+        settings, kind = self.tick.settings, self.reading.key.kind
+        return allowed(settings.actions, settings.rules, task, kind, self.tick.runtime_dir)
 
     def is_stopped(self, task: Task) -> bool:
         """Whether it is stopped, or was paused and is still on its way to that."""
-        return stands(task, task.key in self.held)
+        return stands(task, task.key in self.tick.held)
 
-    def turn(self, task: Task) -> Priority:
-        """When this task is saved and paused, where others are as well."""
-        return turn(self.settings.rules, task, self.reading.key.kind)
+    def turn(self, task: Task) -> int:
+        """When this task is saved, where others are as well; it is paused in the reverse order."""
+        return _TURNS.index(turn(self.tick.settings.rules, task, self.reading.key.kind))
 
     def decide(
         self,
@@ -119,24 +155,14 @@ class Danger:
             more: further figures.
             deadline_s: for the answer.
         """
-        return Decision(
-            id=self.new_id(),
-            kind=kind,
-            incident=self.incident.id,
-            resource=self.reading.key,
-            stage=self.incident.shown_stage,
-            task=None if task is None else task.key,
-            at_mono_s=self.mono_s,
-            at_unix_s=self.unix_s,
-            reason=reason,
-            evidence={**self._figures(task), **(more or {})},
-            deadline_s=deadline_s,
-        )
+        key = None if task is None else task.key
+        evidence = {**self._figures(task), **(more or {})}
+        return self.tick.decide(kind, self.incident, key, reason, evidence, deadline_s=deadline_s)
 
     def _figures(self, task: Task | None) -> dict[str, float | int | str | None]:
         reading, assessment = self.reading, self.assessment
         forecast = assessment.forecast
-        left = self.incident.left_s(reading)
+        left = left_s(reading, self.incident.pace_per_s)
         found: dict[str, float | int | str | None] = {
             "used": reading.used,
             "limit": reading.limit,
@@ -168,8 +194,8 @@ class Danger:
         for agent in self.agents.get(task.key, ())[:1]:
             found["save_s"] = save_s(agent)
             found["step_s"] = step_s(agent)
-            saved = self.schedules[agent.key].saved_mono_s
-            found["rescue_age_s"] = None if saved is None else self.mono_s - saved
+            saved = self.tick.schedules[agent.key].saved_mono_s
+            found["rescue_age_s"] = None if saved is None else self.tick.mono_s - saved
         return found
 
 
@@ -238,134 +264,88 @@ def still_holds(decision: Decision, readings: Sequence[Reading]) -> bool:
     return now <= then * _RELIEVED + slack
 
 
-# The stage of a resource
-
-
-def by_evidence(
+def stage_of(
     assessment: Assessment,
     reading: Reading,
     agents: Mapping[ProcessKey, Sequence[AgentState]],
     stages: StageSettings,
+    *,
+    expected: Expected | None = None,
+    pace_per_s: float = 0.0,
 ) -> Assessment:
     """
-    The assessment with what is known besides the forecast.
+    The assessment with the stage that follows from all that is known, and not from the trend alone.
+
+    In this order: a save that takes next to no time, a stall at the limit, a need that no trend
+    shows, and the pace of the training.
 
     Args:
         assessment: by the forecast alone.
         reading: of the resource.
         agents: under the resource, by task.
         stages: settings.
+        expected: a need that is foreseen.
+        pace_per_s: at which the resource fills while no save holds the training up.
     """
-    return while_stalled(with_cheap_save(assessment, reading, agents, stages), reading)
-
-
-def with_cheap_save(
-    assessment: Assessment,
-    reading: Reading,
-    agents: Mapping[ProcessKey, Sequence[AgentState]],
-    stages: StageSettings,
-) -> Assessment:
-    """
-    The assessment with the eager tier opened for a training whose save takes next to no time.
-
-    The forecast does not know which task grows, so growth has to last before it counts. A task that
-    trains has its imports behind it. If its save takes tenths of a second, a doubtful forecast is
-    enough.
-
-    Args:
-        assessment: by the forecast alone.
-        reading: of the resource.
-        agents: under the resource, by task.
-        stages: settings.
-    """
-    forecast = assessment.forecast
-    ends = reading.fatal or reading.throttles
-    if assessment.rescue or forecast is None or not ends or assessment.ratio < _NEAR:
-        return assessment
-    for agent in (agent for each in agents.values() for agent in each):
-        save_s, step_s = agent.save_s, agent.step_s
-        if save_s is None or step_s is None or not agent.training:
-            continue
-        if (agent.step or 0) < _TRAINS_STEPS or save_s > _CHEAP * stages.save_floor_s:
-            continue
-        due_s = max(stages.save_floor_s, (save_s + step_s) * stages.save_safety_factor)
-        if forecast.eta_s < due_s:
-            stage = max(assessment.stage, Stage.RESCUE)
-            return replace(assessment, rescue=True, stage=stage)
-    return assessment
-
-
-def while_stalled(assessment: Assessment, reading: Reading) -> Assessment:
-    """
-    The stage of a group that is throttled at memory.high or memory.swap.high, and of a machine with
-    almost no memory left.
-
-    Nothing grows any more there, so no trend shows it, and whoever kills for pressure comes next.
-    RAM alone is told of, not saved for, while there is swap.
-    """
-    if not reading.stalled:
-        return assessment
-    ends = reading.fatal or reading.throttles
-    words = "its programs stand still" if reading.throttles else "next to nothing is left"
-    return replace(
-        assessment,
-        stage=max(assessment.stage, Stage.RESCUE if ends else Stage.WARN),
-        notify=assessment.notify or assessment.ratio >= _NEAR,
-        rescue=assessment.rescue or ends,
-        why=f"{assessment.why}; {words}",
-    )
-
-
-def by_expectation(assessment: Assessment, expected: Expected | None) -> Assessment:
-    """
-    The assessment raised by an expected need, which is reported, and work is saved.
-
-    Args:
-        assessment: by the trend alone.
-        expected: the need; None leaves it as it is.
-    """
-    if expected is None:
-        return assessment
-    return replace(
-        assessment,
-        stage=max(assessment.stage, expected.stage),
-        why=f"{expected.why}; {assessment.why}",
-        notify=True,
-        rescue=assessment.rescue or expected.stage >= Stage.RESCUE,
-        expected=expected.why,
-    )
-
-
-def by_pace(
-    assessment: Assessment, reading: Reading, incident: OpenIncident, pause_s: float
-) -> Assessment:
-    """
-    The assessment with the stage that follows from the pace as well. The last step.
-
-    Args:
-        assessment: on strict evidence where `notify` is set.
-        reading: of the resource.
-        incident: with its pace brought up to date.
-        pause_s: stage hold begins when the end may be nearer than this.
-    """
-    spec = SPECS[reading.key.kind]
+    spec, ends = SPECS[reading.key.kind], reading.fatal or reading.throttles
+    stage, why = assessment.stage, assessment.why
+    notify, rescue = assessment.notify, assessment.rescue
+    if not rescue and ends and _cheap_save_is_due(assessment, agents, stages):
+        stage, rescue = max(stage, Stage.RESCUE), True
+    if reading.stalled:
+        # Nothing grows any more there, so no trend shows it, and whoever kills for pressure comes
+        # next. RAM alone is told of, not saved for, while there is swap.
+        stage = max(stage, Stage.RESCUE if ends else Stage.WARN)
+        notify, rescue = notify or assessment.ratio >= _NEAR, rescue or ends
+        words = "its programs stand still" if reading.throttles else "next to nothing is left"
+        why = f"{why}; {words}"
+    certain = notify
+    if expected is not None:
+        stage, why = max(stage, expected.stage), f"{expected.why}; {why}"
+        notify, rescue = True, rescue or expected.stage >= Stage.RESCUE
     if not reading.fatal:
         # A pause is for what kills; here the worst is that the machine gets slow. Heat that slows
         # down loses nothing, so that nothing is saved either.
-        most = Stage.WARN if spec.scope is Scope.HEAT else Stage.RESCUE
-        return replace(assessment, stage=min(assessment.stage, most))
-    if _at_the_end(incident, reading, max(pause_s, spec.pause_s)):
-        return replace(assessment, stage=Stage.HOLD)
-    return assessment
+        stage = min(stage, Stage.WARN if spec.scope is Scope.HEAT else Stage.RESCUE)
+    elif certain and _is_at_the_end(reading, pace_per_s, max(stages.pause_s, spec.pause_s)):
+        stage = Stage.HOLD
+    said = None if expected is None else expected.why
+    return replace(assessment, stage=stage, why=why, notify=notify, rescue=rescue, expected=said)
 
 
-def _at_the_end(incident: OpenIncident, reading: Reading, pause_s: float) -> bool:
+def _cheap_save_is_due(
+    assessment: Assessment,
+    agents: Mapping[ProcessKey, Sequence[AgentState]],
+    stages: StageSettings,
+) -> bool:
+    """
+    Whether a doubtful forecast is enough, for a training whose save takes tenths of a second.
+
+    The forecast does not know which task grows, so growth has to last before it counts. A task that
+    trains has its imports behind it.
+    """
+    forecast = assessment.forecast
+    if forecast is None or assessment.ratio < _NEAR:
+        return False
+    return any(
+        agent.training
+        and (agent.step or 0) >= _TRAINS_STEPS
+        and agent.step_s is not None
+        and agent.save_s is not None
+        and agent.save_s <= _CHEAP * stages.save_floor_s
+        and forecast.eta_s
+        < max(stages.save_floor_s, (agent.save_s + agent.step_s) * stages.save_safety_factor)
+        for each in agents.values()
+        for agent in each
+    )
+
+
+def _is_at_the_end(reading: Reading, pace_per_s: float, pause_s: float) -> bool:
     """
     The very end by the pace of the training, where saves slow down what the trend can see.
 
     A training that is saved after every step grows a tenth as fast as it would: the trend says
     ten seconds, and the next three steps kill it.
     """
-    left_s = incident.left_s(reading)
     near = reading.limit > 0 and reading.used >= AT_THE_LIMIT * reading.limit
-    return left_s <= (pause_s if near else min(pause_s, _NO_TIME_S))
+    return left_s(reading, pace_per_s) <= (pause_s if near else min(pause_s, _NO_TIME_S))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from watchdog_app.base import codec
 from watchdog_app.base.text.quantities import format_duration
@@ -53,10 +53,9 @@ from watchdog_app.core.policy.anticipation import (
 from watchdog_app.core.policy.danger import (
     PACE_WINDOW_S,
     Danger,
+    Tick,
     agents_by_task,
-    by_evidence,
-    by_expectation,
-    by_pace,
+    stage_of,
     still_holds,
 )
 from watchdog_app.core.policy.incidents import (
@@ -65,6 +64,7 @@ from watchdog_app.core.policy.incidents import (
     OpenIncident,
     follow,
     follow_problem,
+    pace,
 )
 from watchdog_app.core.policy.reporting import Cause as ReportCause
 from watchdog_app.core.policy.reporting import Reporting, exit_notification
@@ -117,13 +117,6 @@ class TickResult:
     growth: Mapping[ProcessKey, MemoryGrowth] = field(
         default_factory=dict
     )  # what agents saw growing
-
-
-class _Assessed(NamedTuple):
-    reading: Reading
-    assessment: Assessment
-    attribution: Attribution
-    danger: Danger | None
 
 
 class Engine:
@@ -197,17 +190,23 @@ class Engine:
             snapshot, {task.key: task for task in tasks}, readings, agents_by_task(tasks, agents)
         )
         self._observe(look, agents)
-        assessed = [self._assess(look, reading) for reading in readings]
-        dangers = [each.danger for each in assessed if each.danger is not None]
+        tick = self._tick(snapshot)
+        assessments: dict[ResourceKey, Assessment] = {}
+        blamed: dict[ResourceKey, Attribution] = {}
+        dangers: list[Danger] = []
+        for reading in readings:
+            key = reading.key
+            assessments[key], blamed[key], danger = self._assess(tick, look, reading)
+            dangers += [] if danger is None else [danger]
         self._advise(look, dangers)
         decisions = self._decide(dangers)
         closed, over = self._close(dangers, look)
         for problem in self._problems(look):
-            self._follow(problem, look, over, closed)
+            decision, ended = self._follow(tick, problem, look)
+            over += [] if decision is None else [decision]
+            closed += [] if ended is None else [ended]
         still_open = sorted(self._incidents.values(), key=lambda each: each.opened_mono_s)
         incidents = {incident.id: incident.public() for incident in still_open}
-        assessments = {each.reading.key: each.assessment for each in assessed}
-        blamed = {each.reading.key: each.attribution for each in assessed}
         swap = self._series.swap
         return TickResult(
             assessments=assessments,
@@ -366,16 +365,45 @@ class Engine:
             predictor.follow(look, self._series)
         self._growth = {key: each for key, each in self._growth.items() if key in look.tasks}
 
-    def _assess(self, look: Observation, reading: Reading) -> _Assessed:
+    def _tick(self, snapshot: Snapshot) -> Tick:
+        return Tick(
+            snapshot.mono_s,
+            snapshot.unix_s,
+            self.settings if self.protecting else unprotected(self.settings),
+            self._own_uid,
+            self._runtime_dir,
+            self._can_pause,
+            self._saving.schedules,
+            self.held,
+            partial(self._new_id, snapshot.unix_s),
+        )
+
+    def _assess(
+        self, tick: Tick, look: Observation, reading: Reading
+    ) -> tuple[Assessment, Attribution, Danger | None]:
         """One resource: its stage, whose growth it is, and its incident."""
         tasks = {key: look.tasks[key] for key in reading.tasks if key in look.tasks}
         agents = {key: look.agents[key] for key in tasks if key in look.agents}
-        assessment = self._series.assess(reading, agents, look.snapshot.mono_s)
-        assessment = by_evidence(assessment, reading, agents, self.settings.stages)
+        forecast = self._series.assess(reading, agents, tick.mono_s)
         foreseen = (predictor.expect(reading) for predictor in self._predictors)
-        surely, expected = assessment.notify, next(filter(None, foreseen), None)
-        assessment = by_expectation(assessment, expected)
+        expected = next(filter(None, foreseen), None)
         incident = self._incidents.get(reading.key)
+        in_steps = SPECS[reading.key.kind].in_steps
+        pace_per_s = pace(
+            0.0 if incident is None else incident.pace_per_s,
+            forecast.slope_per_s,
+            None if in_steps else self._series.rate(reading.key, PACE_WINDOW_S),
+            self._passed_s,
+            saving=any(agent.saving for each in agents.values() for agent in each),
+        )
+        assessment = stage_of(
+            forecast,
+            reading,
+            agents,
+            self.settings.stages,
+            expected=expected,
+            pace_per_s=pace_per_s,
+        )
         alarming = assessment.stage >= Stage.WARN or assessment.notify
         if incident is None and alarming:
             incident = self._opened(reading.key, reading.label, look.snapshot)
@@ -383,42 +411,16 @@ class Engine:
         if incident is not None or assessment.forecast is not None:
             attribution = self._series.attribute(reading, assessment, tasks)
         if incident is None:
-            return _Assessed(reading, assessment, attribution, None)
+            return assessment, attribution, None
         if alarming:
             incident.blame(blamed_for(attribution, expected))
-        in_steps = SPECS[reading.key.kind].in_steps
-        recent = None if in_steps else self._series.rate(reading.key, PACE_WINDOW_S)
-        saving = any(agent.saving for each in agents.values() for agent in each)
-        incident.pace(assessment.slope_per_s, recent, self._passed_s, saving)
-        if surely or not reading.fatal:
-            assessment = by_pace(assessment, reading, incident, self.settings.stages.pause_s)
-        follow(incident, assessment, look.snapshot.mono_s)
+        incident.pace_per_s = pace_per_s
+        follow(incident, assessment, tick.mono_s)
         if expected is None and assessment.stage < Stage.HOLD and assessment.notify:
             quiet = self._phases.explains(reading, incident.attribution, tasks.values())
             assessment = replace(assessment, notify=not quiet)
-        danger = self._danger(look, reading, assessment, incident)
-        return _Assessed(reading, assessment, attribution, danger)
-
-    def _danger(
-        self, look: Observation, reading: Reading, assessment: Assessment, incident: OpenIncident
-    ) -> Danger:
-        tasks = {key: look.tasks[key] for key in reading.tasks if key in look.tasks}
-        return Danger(
-            mono_s=look.snapshot.mono_s,
-            unix_s=look.snapshot.unix_s,
-            settings=self.settings if self.protecting else unprotected(self.settings),
-            own_uid=self._own_uid,
-            runtime_dir=self._runtime_dir,
-            can_pause=self._can_pause,
-            reading=reading,
-            assessment=assessment,
-            incident=incident,
-            tasks=tasks,
-            agents={key: look.agents[key] for key in tasks if key in look.agents},
-            schedules=self._saving.schedules,
-            new_id=partial(self._new_id, look.snapshot.unix_s),
-            held=self.held,
-        )
+        danger = Danger(tick, reading, assessment, incident, tasks, agents)
+        return assessment, attribution, danger
 
     def _decide(self, dangers: Sequence[Danger]) -> list[Decision]:
         """All decisions of a tick, in the order in which they are to be carried out."""
@@ -475,42 +477,31 @@ class Engine:
         ]
 
     def _follow(
-        self, problem: Problem, look: Observation, decisions: list[Decision], closed: list[Incident]
-    ) -> None:
-        """Bring the incident of a problem up to date: append what is to be done, and its end."""
-        snapshot, stages = look.snapshot, self.settings.stages
-        incident = self._opened(problem.key, problem.label, snapshot)
+        self, tick: Tick, problem: Problem, look: Observation
+    ) -> tuple[Decision | None, Incident | None]:
+        """Bring the incident of a problem up to date: what is to be reported, and if it ended."""
+        stages, ended = self.settings.stages, None
+        incident = self._opened(problem.key, problem.label, look.snapshot)
         if not problem.at_once:
-            follow_problem(incident, problem, snapshot.mono_s)
+            follow_problem(incident, problem, tick.mono_s)
         task = problem.tasks[0].task if problem.tasks else None
         notify = (self.protecting or problem.when_off) and self._may_notify(
             None if task is None else look.tasks.get(task), problem.key.kind
         )
         if problem.stage is not Stage.OK:
             notify = notify and self._reporting.problem(
-                incident, problem, snapshot.mono_s, stages.cooldown_s
+                incident, problem, tick.mono_s, stages.cooldown_s
             )
-        elif problem.at_once or incident.over(snapshot.mono_s, stages.settle_s):
+        elif problem.at_once or incident.over(tick.mono_s, stages.settle_s):
             notify = notify and problem.reason != "" and incident.last_report is not None
-            closed.append(incident.public(snapshot.unix_s))
+            ended = incident.public(tick.unix_s)
             del self._incidents[problem.key]
         else:
-            return
-        if notify:
-            decisions.append(
-                Decision(
-                    id=self._new_id(snapshot.unix_s),
-                    kind=DecisionKind.NOTIFY,
-                    incident=incident.id,
-                    resource=incident.resource,
-                    stage=incident.stage,
-                    task=task,
-                    at_mono_s=snapshot.mono_s,
-                    at_unix_s=snapshot.unix_s,
-                    reason=problem.reason,
-                    evidence=problem.evidence,
-                )
-            )
+            return None, None
+        if not notify:
+            return None, ended
+        kind, evidence = DecisionKind.NOTIFY, problem.evidence
+        return tick.decide(kind, incident, task, problem.reason, evidence), ended
 
     def _may_notify(self, task: Task | None, kind: ResourceKind) -> bool:
         settings = self.settings

@@ -25,6 +25,8 @@ from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import Reading, ResourceKey, is_condition
 
+_PACE_HALVES_S = 10.0
+
 
 @dataclass(slots=True)
 class PausedTask:
@@ -140,29 +142,6 @@ class OpenIncident:
             and now - self.calm_since_mono_s >= settle_s
         )
 
-    def pace(self, slope_per_s: float, recent_per_s: float | None, dt_s: float, held: bool) -> None:
-        """
-        Follow how fast it fills while the training runs.
-
-        A save holds the training up, and with it usually the growth: what is measured during one
-        would make the end look farther away than it is. So the pace rises at once and falls
-        with a half-life of 10 s, and not at all during a save.
-
-        Args:
-            slope_per_s: by the trend.
-            recent_per_s: over the last seconds; None if not known.
-            dt_s: since the call before.
-            held: whether a save holds the training up.
-        """
-        kept = self.pace_per_s if held else self.pace_per_s * 0.5 ** (max(0.0, dt_s) / 10.0)
-        self.pace_per_s = max(kept, slope_per_s, recent_per_s or 0.0)
-
-    def left_s(self, reading: Reading) -> float:
-        """Time to exhaustion at that pace, infinite when nothing grows."""
-        if self.pace_per_s <= 0:
-            return float("inf")
-        return max(0.0, reading.limit - reading.used) / self.pace_per_s
-
     @property
     def level(self) -> Level:
         """How urgent it is for people."""
@@ -198,6 +177,38 @@ class OpenIncident:
 
 
 Incidents = dict[ResourceKey, OpenIncident]  # open ones, in the order in which they began
+
+
+def pace(
+    before_per_s: float,
+    slope_per_s: float,
+    recent_per_s: float | None,
+    passed_s: float,
+    saving: bool,
+) -> float:
+    """
+    How fast a resource fills while the training runs.
+
+    A save holds the training up, and with it usually the growth: what is measured during one
+    would make the end look farther away than it is. So the pace rises at once and falls
+    with a half-life of 10 s, and not at all during a save.
+
+    Args:
+        before_per_s: the pace so far.
+        slope_per_s: by the trend.
+        recent_per_s: over the last seconds; None if not known.
+        passed_s: since the pace so far.
+        saving: whether a save holds the training up.
+    """
+    kept = before_per_s if saving else before_per_s * 0.5 ** (max(0.0, passed_s) / _PACE_HALVES_S)
+    return max(kept, slope_per_s, recent_per_s or 0.0)
+
+
+def left_s(reading: Reading, pace_per_s: float) -> float:
+    """Time to exhaustion at this pace, infinite when nothing grows."""
+    if pace_per_s <= 0:
+        return float("inf")
+    return max(0.0, reading.limit - reading.used) / pace_per_s
 
 
 def follow(incident: OpenIncident, assessment: Assessment, now: float) -> None:

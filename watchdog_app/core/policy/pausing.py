@@ -27,7 +27,7 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import Pause, Scope
 from watchdog_app.core.model.tasks import stands
-from watchdog_app.core.policy.danger import TURNS, Danger
+from watchdog_app.core.policy.danger import Danger
 from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
 from watchdog_app.core.policy.schedule import CheckpointSchedule, step_s
 
@@ -54,8 +54,8 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
     ):
         return None
     if incident.paused_mono_s is not None:
-        settle = min(danger.settings.stages.settle_s, danger.left_s / 2)
-        if danger.mono_s - incident.paused_mono_s < settle:
+        settle = min(danger.tick.settings.stages.settle_s, danger.left_s / 2)
+        if danger.tick.mono_s - incident.paused_mono_s < settle:
             return None
         # The forecast takes seconds to see that the growth has stopped. Another task is paused
         # only when what was left at the first pause is being eaten all the same.
@@ -74,7 +74,7 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
         elif not danger.is_stopped(task):
             break  # it must not be touched: its pause must not fall on those who grow less
     # The one that grows fastest, unless somebody said that others are to be paused before it.
-    return max(candidates, key=lambda task: TURNS.index(danger.turn(task)), default=None)
+    return max(candidates, key=danger.turn, default=None)
 
 
 def may_pause(danger: Danger, task: Task) -> bool:
@@ -97,9 +97,9 @@ def may_pause(danger: Danger, task: Task) -> bool:
 def by_hand(danger: Danger, task: Task) -> bool:
     """Whether the user could pause it; the settings for automatic pauses do not matter."""
     return (
-        danger.can_pause
+        danger.tick.can_pause
         and danger.reading.fatal
-        and task.uid == danger.own_uid
+        and task.uid == danger.tick.own_uid
         # Its kernels are tasks of their own; stopping the server would only hide them.
         and task.kind is not TaskKind.SERVER
         and not danger.is_stopped(task)
@@ -123,17 +123,17 @@ def unsaved(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule]
     """
     may_save = danger.permits(task).checkpoint
     for agent in danger.agents.get(task.key, ()):
-        schedule = danger.schedules[agent.key]
+        schedule = danger.tick.schedules[agent.key]
         if agent.saving:
             return agent, schedule
         if not may_save or not agent.training or schedule.failures:
             continue
         if schedule.pending is not None:
             too_late = danger.left_s < danger.reach_s
-            if too_late and danger.mono_s - schedule.asked_mono_s > 2 * step_s(agent):
+            if too_late and danger.tick.mono_s - schedule.asked_mono_s > 2 * step_s(agent):
                 continue  # the step takes longer than there is time
             return agent, schedule
-        if not schedule.ready_for_pause(agent, danger.mono_s):
+        if not schedule.ready_for_pause(agent, danger.tick.mono_s):
             return agent, schedule
     return None
 
@@ -141,13 +141,13 @@ def unsaved(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule]
 def pause(danger: Danger, task: Task) -> Decision:
     """The decision to pause it."""
     incident = danger.incident
-    incident.paused_mono_s = danger.mono_s
+    incident.paused_mono_s = danger.tick.mono_s
     incident.paused_used = danger.reading.used
     agents = danger.agents.get(task.key, ())
-    saved = [danger.schedules[agent.key].saved_mono_s for agent in agents]
+    saved = [danger.tick.schedules[agent.key].saved_mono_s for agent in agents]
     at = max((each for each in saved if each is not None), default=None)
     if at is not None:
-        work = f"its rescue is {format_duration(max(0.0, danger.mono_s - at))} old"
+        work = f"its rescue is {format_duration(max(0.0, danger.tick.mono_s - at))} old"
     elif agents:
         work = "it could not be saved, and would otherwise die"
     else:
@@ -158,7 +158,7 @@ def pause(danger: Danger, task: Task) -> Decision:
         DecisionKind.PAUSE,
         task,
         f"{near}, {task.name} makes it {'hot' if hot else 'grow'}, {work}",
-        deadline_s=max(1.0, min(danger.settings.stages.settle_s, 10 * danger.left_s)),
+        deadline_s=max(1.0, min(danger.tick.settings.stages.settle_s, 10 * danger.left_s)),
     )
     incident.pausing[decision.id] = task.key
     return decision
@@ -177,17 +177,17 @@ def follow_paused(danger: Danger) -> list[Decision]:
         if task is None:
             del incident.paused[key]
         elif not danger.is_stopped(task):
-            if paused.resuming is None and danger.mono_s - paused.since_mono_s > _UNSEEN_S:
+            if paused.resuming is None and danger.tick.mono_s - paused.since_mono_s > _UNSEEN_S:
                 del incident.paused[key]
                 incident.overruled.add(key)
                 # What stood still was calm; whether it stays so is seen from now on.
-                incident.calm_since_mono_s = danger.mono_s
+                incident.calm_since_mono_s = danger.tick.mono_s
         elif _has_room(danger, paused) and paused.resuming is None:
             decision = danger.decide(
                 DecisionKind.RESUME,
                 task,
                 f"{danger.reading.label}: there is room again, {task.name} may run",
-                {"paused_s": danger.mono_s - paused.since_mono_s},
+                {"paused_s": danger.tick.mono_s - paused.since_mono_s},
             )
             paused.resuming = decision.id
             decisions.append(decision)
@@ -212,7 +212,7 @@ def give_up(danger: Danger) -> None:
     """Drop pauses without an outcome: a pause takes a fraction of a second."""
     incident = danger.incident
     asked = incident.paused_mono_s
-    if incident.pausing and (asked is None or danger.mono_s - asked > _PAUSE_ANSWER_S):
+    if incident.pausing and (asked is None or danger.tick.mono_s - asked > _PAUSE_ANSWER_S):
         incident.pausing.clear()
 
 
@@ -260,7 +260,7 @@ def _has_room(danger: Danger, paused: PausedTask) -> bool:
     headroom = danger.reading.limit - danger.reading.used
     enough = max(
         _ROOM * paused.headroom,
-        paused.pace_per_s * danger.settings.stages.warn_s,
+        paused.pace_per_s * danger.tick.settings.stages.warn_s,
         danger.spec.resume_headroom,
     )
     # Also where pauses have been forbidden since: one that was made must end all the same.
@@ -268,5 +268,5 @@ def _has_room(danger: Danger, paused: PausedTask) -> bool:
         paused.room_since_mono_s = None
         return False
     if paused.room_since_mono_s is None:
-        paused.room_since_mono_s = danger.mono_s
-    return danger.mono_s - paused.room_since_mono_s >= danger.settings.stages.settle_s
+        paused.room_since_mono_s = danger.tick.mono_s
+    return danger.tick.mono_s - paused.room_since_mono_s >= danger.tick.settings.stages.settle_s

@@ -74,8 +74,8 @@ class Reporting:
         if not danger.reading.fatal:
             stage = min(stage, Stage.WARN)  # what kills is news, also right after what slows down
         eta_s = None if danger.assessment.forecast is None else danger.assessment.forecast.eta_s
-        cooldown_s = danger.settings.stages.cooldown_s
-        report = LastReport(danger.mono_s, stage, eta_s)
+        cooldown_s = danger.tick.settings.stages.cooldown_s
+        report = LastReport(danger.tick.mono_s, stage, eta_s)
         if not self._due(
             danger.incident,
             report,
@@ -161,7 +161,7 @@ class Reporting:
         incident = danger.incident
         if (
             incident.last_report is None
-            or danger.mono_s - incident.last_report.mono_s < _LONG_SAVE_S
+            or danger.tick.mono_s - incident.last_report.mono_s < _LONG_SAVE_S
         ):
             return
         for key, agents in danger.agents.items():
@@ -169,12 +169,12 @@ class Reporting:
             if task is None or not danger.permits(task).notify:
                 continue
             for agent in agents:
-                schedule = danger.schedules[agent.key]
+                schedule = danger.tick.schedules[agent.key]
                 asked = schedule.pending
                 if (
                     asked is None
                     or not agent.saving
-                    or danger.mono_s - schedule.asked_mono_s < _LONG_SAVE_S
+                    or danger.tick.mono_s - schedule.asked_mono_s < _LONG_SAVE_S
                     or self.saving.get(agent.key) == asked
                     or (schedule.saved_mono_s or 0.0) >= incident.opened_mono_s
                 ):

@@ -21,7 +21,7 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import ResourceKind, Save, Scope
-from watchdog_app.core.policy.danger import AT_THE_LIMIT, TURNS, Danger
+from watchdog_app.core.policy.danger import AT_THE_LIMIT, Danger
 from watchdog_app.core.policy.incidents import OpenIncident
 from watchdog_app.core.policy.schedule import CheckpointSchedule, deadline_s
 
@@ -81,13 +81,13 @@ class Saving:
         at_the_limit = reading.used >= AT_THE_LIMIT * reading.limit
         stalled = reading.stalled or (reading.throttles and at_the_limit)
         worth = _worth_saving(danger)
-        for task, why in sorted(worth, key=lambda each: TURNS.index(danger.turn(each[0]))):
+        for task, why in sorted(worth, key=lambda each: danger.turn(each[0])):
             if danger.is_stopped(task) or not danger.permits(task).checkpoint:
                 continue
             for agent in danger.agents.get(task.key, ()):
                 if agent.training and self.schedules[agent.key].due(
                     agent,
-                    danger.mono_s,
+                    danger.tick.mono_s,
                     since_mono_s=danger.incident.opened_mono_s,
                     left_s=_left_s(danger),
                     last=danger.assessment.stage >= Stage.HOLD and not spec.least_left_s,
@@ -117,12 +117,12 @@ class Saving:
             f"{danger.assessment.why}; {task.name} {why}",
             {
                 "agent_pid": agent.key.pid,
-                "at_stake_s": None if saved is None else danger.mono_s - saved,
+                "at_stake_s": None if saved is None else danger.tick.mono_s - saved,
                 "then": "continue",
             },
             deadline_s=deadline_s(agent),
         )
-        schedule.ask(decision.id, danger.mono_s, agent, final)
+        schedule.ask(decision.id, danger.tick.mono_s, agent, final)
         return decision
 
     def record(
