@@ -552,9 +552,8 @@ def test_what_is_gone_is_forgotten():
         machine.now += 1.0
 
     engine = machine.engine
-    assert 2 >= len(engine._series._growths)
-    assert 2 >= len(engine._series._watches)
-    assert 1 == len(engine._series.usage) == len(engine._saving.schedules)
+    assert 2 >= len(engine._tracker._series)
+    assert 1 == len(engine._tracker.usage) == len(engine._saving.schedules)
 
 
 def test_the_engine_asks_for_a_look_at_once_when_a_save_is_done():

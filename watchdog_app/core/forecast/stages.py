@@ -75,23 +75,24 @@ class ResourceMonitor:
         forecaster: Forecaster | None = None,
         unit: str = "bytes",
     ) -> None:
-        self._watch = watch
-        self._stages = stages
         self._unit = unit
         self._forecaster: Forecaster = TrendForecaster() if forecaster is None else forecaster
-        self._forecaster.set_caution(watch.caution)
+        self.configure(watch, stages)
         self._t = -math.inf
-        # Heat and charge move slowly and are read rarely: their evidence comes and goes in steps.
-        outlives_s = _HOLD_OPEN_S if unit == "bytes" else _HOLD_OPEN_SLOW_S
-        self._notify = _Tier(outlives_s)
-        self._rescue = _Tier(outlives_s)
-        self._hold = _Tier(_HOLD_PAUSE_S)
-        self._said: tuple[Regime, bool, float] | None = None
-        self._said_ratio = 0.0
-        self._said_until = -math.inf
         self._words = "no readings yet"
         self._assessment = Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, self._words)
         self.next_look_s = watch.interval_s
+
+    def configure(self, watch: WatchSettings, stages: StageSettings) -> None:
+        """Go on under these settings: the forecaster keeps the series, the stages begin anew."""
+        self._watch, self._stages = watch, stages
+        self._forecaster.set_caution(watch.caution)
+        # Heat and charge move slowly and are read rarely: their evidence comes and goes in steps.
+        outlives_s = _HOLD_OPEN_S if self._unit == "bytes" else _HOLD_OPEN_SLOW_S
+        self._notify, self._rescue = _Tier(outlives_s), _Tier(outlives_s)
+        self._hold = _Tier(_HOLD_PAUSE_S)
+        self._said: tuple[Regime, bool, float] | None = None
+        self._said_ratio, self._said_until = 0.0, -math.inf
 
     def step(
         self, now_mono_s: float, used: float, limit: float, costs: SaveCost = _NO_COSTS

@@ -140,7 +140,7 @@ class Engine:
         self._runtime_dir = runtime_dir
         self._own_uid = own_uid
         self._can_pause = can_pause
-        self._series = Tracker(settings)
+        self._tracker = Tracker(settings)
         self._phases = TrainingPhases()
         self._predictors: tuple[Predictor, ...] = (self._phases, Thrashing())
         self._incidents: Incidents = {}
@@ -159,11 +159,11 @@ class Engine:
     @property
     def settings(self) -> Settings:
         """Those in force."""
-        return self._series.settings
+        return self._tracker.settings
 
     @settings.setter
     def settings(self, settings: Settings) -> None:
-        self._series.settings = settings
+        self._tracker.settings = settings
 
     def tick(
         self,
@@ -207,13 +207,13 @@ class Engine:
             closed += [] if ended is None else [ended]
         still_open = sorted(self._incidents.values(), key=lambda each: each.opened_mono_s)
         incidents = {incident.id: incident.public() for incident in still_open}
-        swap = self._series.swap
+        swap = self._tracker.swap
         return TickResult(
             assessments=assessments,
             decisions=tuple(self._word(each, look, incidents) for each in (*decisions, *over)),
             incidents=tuple(incidents.values()),
             closed=tuple(closed),
-            tasks=outlooks(tasks, self._series.usage, readings, assessments, blamed),
+            tasks=outlooks(tasks, self._tracker.usage, readings, assessments, blamed),
             swap_in_bytes_per_s=swap.in_per_s,
             swap_out_bytes_per_s=swap.out_per_s,
             next_look_s=self._next_look(agents),
@@ -229,7 +229,7 @@ class Engine:
 
         For a machine that slept: its clock shows no gap, and its battery has been drained.
         """
-        self._series.reset_trends()
+        self._tracker.reset_trends()
 
     def record(self, outcome: Outcome) -> None:
         """
@@ -295,7 +295,7 @@ class Engine:
             dump: of its threads.
         """
         card_fault = self._devices.faults.get(task.key)
-        self._stalls.threads_seen(task, dump, self._series.swap, card_fault)
+        self._stalls.threads_seen(task, dump, self._tracker.swap, card_fault)
         self.wants_tick = True  # the notification has waited for it
 
     def growth_seen(self, task: ProcessKey, growth: MemoryGrowth) -> None:
@@ -333,10 +333,15 @@ class Engine:
             ValueError: the values are damaged, of another version, or older than an hour.
                 Nothing was changed: the engine starts afresh.
         """
+        unusable = "the state of an earlier daemon cannot be used"
         try:
-            kept = _decoded(value, mono_s)
+            kept: _Kept = codec.decode(_Kept, value)
         except ValueError as error:
-            raise ValueError(f"the state of an earlier daemon cannot be used: {error}") from error
+            raise ValueError(f"{unusable}: {error}") from error
+        # By the monotonic clock alone: the other one may have been set in between.
+        age_s = mono_s - kept.mono_s
+        if kept.version != _VERSION or not 0 <= age_s <= _STALE_S:
+            raise ValueError(f"{unusable}: version {kept.version}, written {age_s:.0f} s ago")
         self._incidents = {each.resource: each for each in kept.incidents}
         self._reporting = Reporting(kept.reports)
         self._saving = Saving(kept.saves, agents_due_mono_s=mono_s + _RETURN_S)
@@ -353,8 +358,8 @@ class Engine:
     def _observe(self, look: Observation, agents: Mapping[ProcessKey, AgentState]) -> None:
         """Append one look to all that is remembered; forget what is gone."""
         if self._passed_s > GAP_S:
-            self._series.reset_trends()
-        self._series.follow(look)
+            self._tracker.reset_trends()
+        self._tracker.follow(look)
         for ident, failed in self._saving.observe(agents, look.snapshot.mono_s):
             decision = self._open.pop(ident, None)
             if decision is not None and failed:
@@ -362,7 +367,7 @@ class Engine:
                 reason = f"no answer for {waited}: no step has ended in that time"
                 self._reporting.put(Topic.RESCUE_FAILED, decision, reason, {})
         for predictor in self._predictors:
-            predictor.follow(look, self._series)
+            predictor.follow(look, self._tracker)
         self._growth = {key: each for key, each in self._growth.items() if key in look.tasks}
 
     def _tick(self, snapshot: Snapshot) -> Tick:
@@ -384,7 +389,7 @@ class Engine:
         """One resource: its stage, whose growth it is, and its incident."""
         tasks = {key: look.tasks[key] for key in reading.tasks if key in look.tasks}
         agents = {key: look.agents[key] for key in tasks if key in look.agents}
-        forecast = self._series.assess(reading, agents, tick.mono_s)
+        forecast = self._tracker.assess(reading, agents)
         foreseen = (predictor.expect(reading) for predictor in self._predictors)
         expected = next(filter(None, foreseen), None)
         incident = self._incidents.get(reading.key)
@@ -392,7 +397,7 @@ class Engine:
         pace_per_s = pace(
             0.0 if incident is None else incident.pace_per_s,
             forecast.slope_per_s,
-            None if in_steps else self._series.rate(reading.key, PACE_WINDOW_S),
+            None if in_steps else self._tracker.rate(reading.key, PACE_WINDOW_S),
             self._passed_s,
             saving=any(agent.saving for each in agents.values() for agent in each),
         )
@@ -409,7 +414,7 @@ class Engine:
             incident = self._opened(reading.key, reading.label, look.snapshot)
         attribution = NOBODY
         if incident is not None or assessment.forecast is not None:
-            attribution = self._series.attribute(reading, assessment, tasks)
+            attribution = self._tracker.attribute(reading, assessment, tasks)
         if incident is None:
             return assessment, attribution, None
         if alarming:
@@ -470,7 +475,7 @@ class Engine:
     def _problems(self, look: Observation) -> list[Problem]:
         """What the detectors find, and what they have found and is over."""
         known = {key: each.public() for key, each in self._incidents.items() if is_condition(key)}
-        cpu_percent = {key: each.cpu_percent for key, each in self._series.usage.items()}
+        cpu_percent = {key: each.cpu_percent for key, each in self._tracker.usage.items()}
         return [
             *self._devices.observe(look, cpu_percent, known),
             *self._stalls.observe(look, self.settings.stalls, known),
@@ -537,12 +542,14 @@ class Engine:
         filling = self._phases.filling() if dangers else {}
         for danger in dangers:
             incident, assessment = danger.incident, danger.assessment
-            incident.know_trainings(danger.agents)
-            if incident.advice and (
-                assessment.stage < Stage.WARN
-                or incident.training_is_over
-                or incident.ended(danger.tasks)
-            ):
+            first = incident.first
+            if first is not None and first in danger.agents:
+                incident.trained.add(first)
+            # Who has ended, or trains no more, is left what was advised before.
+            over = first is not None and (
+                first not in danger.tasks or (first in incident.trained - danger.agents.keys())
+            )
+            if incident.advice and (over or assessment.stage < Stage.WARN):
                 continue
             # Where it rests now, what counts is how it grew.
             rests = assessment.forecast is None
@@ -554,7 +561,7 @@ class Engine:
                     assessment.slope_per_s,
                     danger.tasks,
                     danger.agents,
-                    self._series.swap,
+                    self._tracker.swap,
                     watts_of.get(danger.reading.device or ""),
                     filling,
                     self._growth,
@@ -579,7 +586,7 @@ class Engine:
             or pausing.busy(self._incidents.values())
         ):
             return fast
-        return min(slow, max(fast, self._series.next_look_s))
+        return min(slow, max(fast, self._tracker.next_look_s))
 
     def _new_id(self, unix_s: float) -> str:
         # The time keeps ids of different daemons apart, the number those of one tick.
@@ -595,14 +602,3 @@ def _worded(
         return replace(decision, notification=notification(decision, task, agent, incident))
     except Exception:  # a text that cannot be made must not lose the saves and pauses of this tick
         return decision
-
-
-def _decoded(value: Mapping[str, Any], mono_s: float) -> _Kept:
-    kept: _Kept = codec.decode(_Kept, value)
-    if kept.version != _VERSION:
-        raise ValueError(f"version {kept.version!r}")
-    # By the monotonic clock alone: the other one may have been set in between.
-    age_s = mono_s - kept.mono_s
-    if not 0 <= age_s <= _STALE_S:
-        raise ValueError(f"written {age_s:.0f} s ago")
-    return kept

@@ -8,7 +8,6 @@ open incident nor a cool-down is lost when the daemon is replaced.
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass, field
 
 from watchdog_app.base.codec import NOT_KEPT
@@ -80,9 +79,6 @@ class OpenIncident:
     device_works: bool = True
     work_lost: bool = False
     certain: bool = False  # on evidence enough to tell a person, and not only for silent saves
-    training_is_over: bool = (
-        False  # of the first contributor: what was advised before is what counts
-    )
 
     def observe(
         self, stage: Stage, now: float, why: str, rising: bool, regime: Regime = Regime.UNKNOWN
@@ -119,13 +115,6 @@ class OpenIncident:
     def first(self) -> ProcessKey | None:
         """The task with the largest share of the growth."""
         return next((each.task for each in self.attribution.contributors), None)
-
-    def know_trainings(self, tasks: Container[ProcessKey]) -> None:
-        """Follow whether the first contributor still trains; `tasks`: where an agent does."""
-        first = self.first
-        if first is not None and first in tasks:
-            self.trained.add(first)
-        self.training_is_over = first in self.trained and first not in tasks
 
     def over(self, now: float, settle_s: float) -> bool:
         """
@@ -165,10 +154,6 @@ class OpenIncident:
             work_lost=self.work_lost,
             level=Level.OK if closed_unix_s is not None else self.level,
         )
-
-    def ended(self, tasks: Container[ProcessKey]) -> bool:
-        """Whether the first contributor is none of these: its advice stays as it was."""
-        return self.first is not None and self.first not in tasks
 
     @property
     def shown_stage(self) -> Stage:

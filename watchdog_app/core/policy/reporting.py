@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from watchdog_app.core.diagnosis.problems import rescue_figures
 from watchdog_app.core.explain import phrases
@@ -30,8 +29,6 @@ _LONG_SAVE_S = 2.0  # what is over sooner is told when it is over
 _MOST_WAITING = 64
 _MOST_REMEMBERED = 256
 Cause = tuple[ProcessKey | None, Scope, str | None]  # who, of what, and on which card
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,6 @@ class Reporting:
     # was. The same leak runs into several resources at once, and people must hear of it once.
     reports: dict[Cause, LastReport] = field(default_factory=dict)
     waiting: deque[PendingNotification] = field(default_factory=lambda: deque(maxlen=_MOST_WAITING))
-    saving: dict[ProcessKey, str] = field(default_factory=dict)  # the save told of, by agent
 
     def warning(self, danger: Danger, pausing: bool) -> Decision | None:
         """
@@ -76,14 +72,8 @@ class Reporting:
         eta_s = None if danger.assessment.forecast is None else danger.assessment.forecast.eta_s
         cooldown_s = danger.tick.settings.stages.cooldown_s
         report = LastReport(danger.tick.mono_s, stage, eta_s)
-        if not self._due(
-            danger.incident,
-            report,
-            _cause(danger, task),
-            cooldown_s=cooldown_s,
-            quiet_s=cooldown_s,
-            escalates=not pausing,
-        ):
+        cause, again_s = _cause(danger, task), (cooldown_s, cooldown_s)
+        if not self._due(danger.incident, report, cause, again_s, escalates=not pausing):
             return None
         more: Evidence = {
             "topic": Topic.WARNING.value,
@@ -112,18 +102,15 @@ class Reporting:
         report = LastReport(now, problem.stage, None, problem.facts, whom)
         key = problem.key
         cause = None, SPECS[key.kind].scope, f"{key.kind.value} {key.subject}"
-        return problem.ready and self._due(
-            incident, report, cause, cooldown_s=cooldown_s, quiet_s=problem.quiet_s
-        )
+        return problem.ready and self._due(incident, report, cause, (cooldown_s, problem.quiet_s))
 
     def _due(
         self,
         incident: OpenIncident,
         report: LastReport,
         cause: Cause,
+        again_s: tuple[float, float],
         *,
-        cooldown_s: float,
-        quiet_s: float,
         escalates: bool = True,
     ) -> bool:
         """
@@ -131,17 +118,21 @@ class Reporting:
 
         Reported is a beginning, a higher stage, and after the cool-down a much nearer end or a
         further fact. One cause is reported once, also where it appears in several incidents.
+
+        Args:
+            incident: what it is about.
+            report: what would be said.
+            cause: of the incident.
+            again_s: least time until news of the incident, and until the same cause is repeated.
+            escalates: whether a higher stage is news.
         """
-        last = incident.last_report
-        known = report.facts
+        cooldown_s, quiet_s = again_s
+        last, known = incident.last_report, report.facts
         if last is not None:
             known |= last.facts
             if report.stage <= last.stage or not escalates:
-                nearer = (
-                    report.eta_s is not None
-                    and last.eta_s is not None
-                    and report.eta_s < _NEARER * last.eta_s
-                )
+                eta_s, said_s = report.eta_s, last.eta_s
+                nearer = eta_s is not None and said_s is not None and eta_s < _NEARER * said_s
                 if report.mono_s - last.mono_s < cooldown_s or not (nearer or known > last.facts):
                     return False
         incident.last_report = replace(report, facts=known)
@@ -153,65 +144,54 @@ class Reporting:
             and report.mono_s - before.mono_s < quiet_s
         ):
             return False
-        _remember(self.reports, cause, report)
+        self.reports.pop(cause, None)
+        while len(self.reports) >= _MOST_REMEMBERED:
+            del self.reports[next(iter(self.reports))]  # the oldest
+        self.reports[cause] = report
         return True
 
-    def saves(self, danger: Danger) -> Iterator[Decision]:
+    @staticmethod
+    def saves(danger: Danger) -> Iterator[Decision]:
         """Word that the first rescue of a danger that people know of takes its time."""
-        incident = danger.incident
-        if (
-            incident.last_report is None
-            or danger.tick.mono_s - incident.last_report.mono_s < _LONG_SAVE_S
-        ):
+        incident, now = danger.incident, danger.tick.mono_s
+        if incident.last_report is None or now - incident.last_report.mono_s < _LONG_SAVE_S:
             return
         for key, agents in danger.agents.items():
-            task = danger.tasks.get(key)
-            if task is None or not danger.permits(task).notify:
-                continue
-            for agent in agents:
+            task = danger.tasks[key]
+            for agent in agents if danger.permits(task).notify else ():
                 schedule = danger.tick.schedules[agent.key]
-                asked = schedule.pending
                 if (
-                    asked is None
-                    or not agent.saving
-                    or danger.tick.mono_s - schedule.asked_mono_s < _LONG_SAVE_S
-                    or self.saving.get(agent.key) == asked
-                    or (schedule.saved_mono_s or 0.0) >= incident.opened_mono_s
+                    agent.saving
+                    and schedule.pending is not None
+                    and schedule.unreported
+                    and now - schedule.asked_mono_s >= _LONG_SAVE_S
+                    and (schedule.saved_mono_s or 0.0) < incident.opened_mono_s
                 ):
-                    continue
-                _remember(self.saving, agent.key, asked)
-                more: Evidence = {
-                    "topic": Topic.SAVING.value,
-                    "state_bytes": agent.state_bytes,
-                    "expected_s": agent.save_s,
-                    "may_pause": int(may_pause(danger, task)),
-                    "by_hand": int(by_hand(danger, task)),
-                }
-                yield danger.decide(DecisionKind.NOTIFY, task, "its rescue takes a while", more)
+                    schedule.unreported = False
+                    more: Evidence = {
+                        "topic": Topic.SAVING.value,
+                        "state_bytes": agent.state_bytes,
+                        "expected_s": agent.save_s,
+                        "may_pause": int(may_pause(danger, task)),
+                        "by_hand": int(by_hand(danger, task)),
+                    }
+                    yield danger.decide(DecisionKind.NOTIFY, task, "its rescue takes a while", more)
 
     def over(self, danger: Danger) -> Decision | None:
         """Word that it did not come to it, where a warning went out before."""
-        task = blamed(danger)
-        last = self.reports.get(_cause(danger, task))
-        if (
-            danger.incident.last_report is None
-            or last is None
-            or last.mono_s < danger.incident.opened_mono_s
-        ):
+        incident, task = danger.incident, blamed(danger)
+        cause = _cause(danger, task)
+        last = self.reports.get(cause)
+        if incident.last_report is None or last is None or last.mono_s < incident.opened_mono_s:
             return None
-        if (task is None and danger.incident.attribution.contributors) or not danger.permits(
-            task
-        ).notify:
+        if task is None and incident.attribution.contributors:
             return None  # who was to blame has ended: that is news of its own, or none
-        del self.reports[_cause(danger, task)]
-        return danger.decide(
-            DecisionKind.NOTIFY,
-            task,
-            phrases.nearing(danger.reading.key.kind, danger.reading.label).replace(
-                " is about", " is no longer about", 1
-            ),
-            {"topic": Topic.OVER.value},
-        )
+        if not danger.permits(task).notify:
+            return None
+        del self.reports[cause]
+        near = phrases.nearing(danger.reading.key.kind, danger.reading.label)
+        reason = near.replace(" is about", " is no longer about", 1)
+        return danger.decide(DecisionKind.NOTIFY, task, reason, {"topic": Topic.OVER.value})
 
     def put(self, topic: Topic, decision: Decision, reason: str, evidence: Evidence) -> None:
         """
@@ -240,11 +220,8 @@ class Reporting:
                 continue
             if pending.topic is Topic.RESCUED and danger.incident.last_report is None:
                 continue  # a silent save: nobody was worried, nobody needs to know
-            if (
-                pending.topic is Topic.RESCUE_FAILED
-                and task is not None
-                and danger.is_stopped(task)
-            ):
+            failed = pending.topic is Topic.RESCUE_FAILED
+            if failed and task is not None and danger.is_stopped(task):
                 continue  # a paused task cannot answer, and is in no danger
             more = {**pending.evidence, "topic": pending.topic.value}
             yield danger.decide(DecisionKind.NOTIFY, task, pending.reason, more)
@@ -256,14 +233,6 @@ class Reporting:
         whom = {None, *(contributor.task for contributor in incident.attribution.contributors)}
         for key in [key for key in self.reports if key[0] in whom and key[1] is scope]:
             del self.reports[key]
-
-
-def _remember(book: dict[Key, Value], key: Key, value: Value) -> None:
-    """Put the newest last; the oldest goes where there are too many."""
-    book.pop(key, None)
-    while len(book) >= _MOST_REMEMBERED:
-        del book[next(iter(book))]
-    book[key] = value
 
 
 def _cause(danger: Danger, task: Task | None) -> Cause:
@@ -289,8 +258,7 @@ def blamed(danger: Danger) -> Task | None:
 def _on_a_card(danger: Danger) -> bool:
     """Heat at which a card switches itself off, and with it what runs on it."""
     reading = danger.reading
-    heat = danger.spec.scope is Scope.HEAT and reading.fatal
-    return heat and phrases.heated(reading.label).startswith("GPU ")
+    return danger.spec.scope is Scope.HEAT and reading.fatal and reading.device is not None
 
 
 def exit_notification(

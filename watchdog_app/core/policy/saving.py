@@ -168,7 +168,7 @@ def _worth_saving(danger: Danger) -> Iterator[tuple[Task, str]]:
                 yield task, f"makes {contributor.share:.0%} of the growth"
         if attribution.contributors and not chosen:
             return  # whoever made it grow has ended or is paused: the danger is over
-    with_agent = [danger.tasks[key] for key in danger.agents if key in danger.tasks]
+    with_agent = [danger.tasks[key] for key in danger.agents]
     ends = danger.reading.fatal or danger.reading.throttles
     if not chosen and len(with_agent) == 1 and ends:
         # Too little growth to name anybody, and only one that has anything to lose.

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from watchdog_app.core.forecast import Forecaster
 from watchdog_app.core.forecast.stages import ResourceMonitor, forecaster_for
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState
@@ -18,10 +17,9 @@ from watchdog_app.core.model.decisions import (
     TaskOutlook,
 )
 from watchdog_app.core.model.history import History, SwapTraffic
-from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
-from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.settings import Settings, StageSettings
 from watchdog_app.core.policy.attribution import attribute
 from watchdog_app.core.policy.danger import costs
 
@@ -57,19 +55,19 @@ def outlooks(
                 nearest.setdefault(key, reading)
     found = {}
     for task in tasks:
-        own = usage[task.key]
-        at = nearest.get(task.key)
-        known = None if at is None else assessments[at.key]
-        found[task.key] = TaskOutlook(
-            key=task.key,
-            trend_bytes_per_s=own.trend_bytes_per_s,
-            cpu_percent=own.cpu_percent,
-            resource=None if at is None else at.key,
-            forecast=None if known is None else known.forecast,
-            stage=Stage.OK if known is None else known.stage,
-            why=None if known is None else known.why,
-            level=Level.OK if known is None else known.level,
-        )
+        own, at = usage[task.key], nearest.get(task.key)
+        outlook = TaskOutlook(task.key, own.trend_bytes_per_s, own.cpu_percent)
+        if at is not None:
+            known = assessments[at.key]
+            outlook = replace(
+                outlook,
+                resource=at.key,
+                forecast=known.forecast,
+                stage=known.stage,
+                why=known.why,
+                level=known.level,
+            )
+        found[task.key] = outlook
     return found
 
 
@@ -126,6 +124,16 @@ def held_bytes(task: Task) -> int:
     return private + shmem + (task.swap_bytes or 0)
 
 
+@dataclass(slots=True)
+class _Series:
+    """One resource's."""
+
+    monitor: ResourceMonitor
+    used: History = field(default_factory=History)
+    unwatched: History | None = None  # what those hold that are not watched
+    measured_mono_s: float = 0.0  # the last reading
+
+
 class Tracker:
     """
     Every series of one machine.
@@ -138,13 +146,9 @@ class Tracker:
         self.swap = SwapTraffic()
         self.usage: dict[ProcessKey, TaskUsage] = {}
         self._settings = settings
-        # The forecaster outlives its monitor when the settings change.
-        self._watches: dict[ResourceKey, tuple[ResourceMonitor, Forecaster]] = {}
-        self._growths: dict[ResourceKey, History] = {}
-        self._unwatched: dict[ResourceKey, History] = {}  # under these, who is not watched
+        self._series: dict[ResourceKey, _Series] = {}
         # What each task holds on each card, by card and task.
         self._devices: dict[str, dict[ProcessKey, History]] = {}
-        self._measured: dict[ResourceKey, float] = {}  # readings that are older than the tick
 
     @property
     def settings(self) -> Settings:
@@ -154,62 +158,53 @@ class Tracker:
     @settings.setter
     def settings(self, settings: Settings) -> None:
         self._settings = settings
-        for key, (monitor, forecaster) in list(self._watches.items()):
-            renewed = self._monitor(key.kind, forecaster)
-            renewed.next_look_s = monitor.next_look_s
-            self._watches[key] = renewed, forecaster
+        for key, series in self._series.items():
+            series.monitor.configure(settings.watch, self._stages(key.kind))
 
     def follow(self, look: Observation) -> None:
         """Append to every series; forget those that have ended."""
-        snapshot, readings, tasks = look.snapshot, look.readings, tuple(look.tasks.values())
-        now = snapshot.mono_s
-        self.swap.add(now, snapshot.host)
-        keys = {reading.key for reading in readings}
-        for gone in self._growths.keys() - keys:
-            del self._growths[gone]
-            self._watches.pop(gone, None)
-            self._unwatched.pop(gone, None)
-        self._measured = {}
-        for reading in readings:
-            at = now
+        now = look.snapshot.mono_s
+        self.swap.add(now, look.snapshot.host)
+        self._series = {
+            each.key: self._series.get(each.key) or self._new_series(each) for each in look.readings
+        }
+        for reading in look.readings:
+            series, at = self._series[reading.key], now
             if SPECS[reading.key.kind].by_sensor:
-                at = self._measured[reading.key] = _measured_mono_s(reading, look)
-            self._growths.setdefault(reading.key, History()).add(at, reading.used)
-            if reading.unwatched is not None:
-                self._unwatched.setdefault(reading.key, History()).add(at, reading.unwatched)
+                at = _measured_mono_s(reading, look)
+            series.measured_mono_s = at
+            series.used.add(at, reading.used)
+            if reading.unwatched is None:
+                series.unwatched = None
             else:
-                self._unwatched.pop(reading.key, None)
-        for ended in self.usage.keys() - look.tasks.keys():
-            del self.usage[ended]
-        for task in tasks:
-            self.usage.setdefault(task.key, TaskUsage()).add(now, task)
-        self._follow_devices(snapshot, tasks)
+                series.unwatched = series.unwatched or History()
+                series.unwatched.add(at, reading.unwatched)
+        self.usage = {key: self.usage.get(key) or TaskUsage() for key in look.tasks}
+        for key, task in look.tasks.items():
+            self.usage[key].add(now, task)
+        self._follow_devices(look.snapshot, tuple(look.tasks.values()))
 
     def reset_trends(self) -> None:
         """Forget all trends: no sample was taken for a while, and a gap is no trend."""
         self.swap = SwapTraffic()
         self.usage.clear()
-        self._watches.clear()
-        self._growths.clear()
+        self._series.clear()
         self._devices.clear()
 
     def assess(
-        self, reading: Reading, agents: Mapping[ProcessKey, Sequence[AgentState]], now: float
+        self, reading: Reading, agents: Mapping[ProcessKey, Sequence[AgentState]]
     ) -> Assessment:
         """
-        Where a resource stands and where it is going; `agents` are those under it, by task.
+        Where a resource stands and where it is going, by its series alone.
 
         Args:
             reading: of the resource.
             agents: under it, by task.
-            now: monotonic seconds.
         """
-        if reading.key not in self._watches:
-            forecaster = forecaster_for(reading)
-            self._watches[reading.key] = self._monitor(reading.key.kind, forecaster), forecaster
-        monitor, _ = self._watches[reading.key]
-        at = self._measured.get(reading.key, now)
-        return monitor.step(at, reading.used, reading.limit, costs(agents))
+        series = self._series[reading.key]
+        return series.monitor.step(
+            series.measured_mono_s, reading.used, reading.limit, costs(agents)
+        )
 
     def attribute(
         self, reading: Reading, assessment: Assessment, tasks: Mapping[ProcessKey, Task]
@@ -228,11 +223,11 @@ class Tracker:
         return attribute(
             reading,
             assessment.slope_per_s,
-            self._growths[reading.key],
+            self._series[reading.key].used,
             tuple(tasks.values()),
             growths,
             cpu_percent={key: self.usage[key].cpu_percent for key in tasks},
-            unwatched=self._unwatched.get(reading.key),
+            unwatched=self._series[reading.key].unwatched,
         )
 
     def rate(self, key: ResourceKey, window_s: float) -> float | None:
@@ -243,27 +238,33 @@ class Tracker:
             key: of the resource.
             window_s: over the last so many seconds.
         """
-        return self._growths[key].rate(window_s)
+        return self._series[key].used.rate(window_s)
 
     @property
     def next_look_s(self) -> float:
         """How soon the most pressing resource wants to be looked at again."""
-        rest = self._settings.watch.interval_s
-        return min(
-            (monitor.next_look_s for key, (monitor, _) in self._watches.items()
-             if not SPECS[key.kind].by_sensor),
-            default=rest,
-        )  # fmt: skip
+        looks = [
+            series.monitor.next_look_s
+            for key, series in self._series.items()
+            if not SPECS[key.kind].by_sensor
+        ]
+        return min(looks, default=self._settings.watch.interval_s)
 
-    def _monitor(self, kind: ResourceKind, forecaster: Forecaster) -> ResourceMonitor:
+    def _new_series(self, reading: Reading) -> _Series:
+        kind = reading.key.kind
+        monitor = ResourceMonitor(
+            self._settings.watch, self._stages(kind), forecaster_for(reading), SPECS[kind].unit
+        )
+        return _Series(monitor)
+
+    def _stages(self, kind: ResourceKind) -> StageSettings:
         # What is about to happen to a machine takes people longer to mend: its stages begin sooner.
         spec, stages = SPECS[kind], self._settings.stages
-        stages = replace(
+        return replace(
             stages,
             warn_s=max(stages.warn_s, spec.warn_s),
             save_floor_s=max(stages.save_floor_s, spec.save_s),
         )
-        return ResourceMonitor(self._settings.watch, stages, forecaster, spec.unit)
 
     def _follow_devices(self, snapshot: Snapshot, tasks: Sequence[Task]) -> None:
         hardware = snapshot.hardware
@@ -305,8 +306,6 @@ def _measured_mono_s(reading: Reading, look: Observation) -> float:
             if agent.reported_mono_s is not None and agent.allocators
         ]
         return min(now, max(reported, default=now))
-    if hardware.gpus_mono_s is not None and any(
-        reading.key.subject.startswith(gpu.id) for gpu in hardware.gpus
-    ):
+    if hardware.gpus_mono_s is not None and reading.device is not None:
         return min(now, hardware.gpus_mono_s)
     return now
