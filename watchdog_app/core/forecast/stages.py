@@ -84,7 +84,7 @@ class ResourceMonitor:
         self.next_look_s = watch.interval_s
 
     def configure(self, watch: WatchSettings, stages: StageSettings) -> None:
-        """Go on under these settings: the forecaster keeps the series, the stages begin anew."""
+        """Use these settings from now on: the forecaster keeps its series, the stages restart."""
         self._watch, self._stages = watch, stages
         self._forecaster.set_caution(watch.caution)
         # Heat and charge move slowly and are read rarely: their evidence comes and goes in steps.
