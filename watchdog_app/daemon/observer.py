@@ -67,14 +67,14 @@ class Observer:
         self._guarded = guarded
         self._engine = self._new_engine()
         self._failures = 0
-        self._disks: set[str] = set()
         self.kernels = KernelRegistry()
         self._grouped: tuple[Snapshot | None, tuple[Task, ...]] = (None, ())
 
     def look(self) -> Look | None:
         """One tick: sample, group, forecast, decide. None: nothing could be read."""
         views = {view.key: view for view in self._agents.views()}
-        self._follow_disks(views)
+        # The file systems that the rescues of connected agents go to.
+        self.machine.watch_disks(sorted({view.directory for view in views.values()}))
         parts = self._measure(views)
         if parts is None:
             return None
@@ -248,12 +248,3 @@ class Observer:
         if self._failures >= _FAILURES:
             self._engine = self._new_engine()
             self._failures = 0
-
-    def _follow_disks(self, views: Mapping[ProcessKey, AgentState]) -> None:
-        """Watch the file systems that the rescues of connected agents go to."""
-        wanted = {view.directory for view in views.values()}
-        for path in wanted - self._disks:
-            self.machine.add_disk(path)
-        for path in self._disks - wanted:
-            self.machine.remove_disk(path)
-        self._disks = wanted

@@ -14,7 +14,7 @@ from watchdog_app.machine.sensors.devices import Disks
 def test_room_is_what_the_file_system_says(tmp_path):
     """At the first look already; what is kept for root is not free."""
     disks = Disks()
-    disks.add(str(tmp_path))
+    disks.watch([str(tmp_path)])
 
     (found,) = disks.read(0.0)
     disks.close()
@@ -28,7 +28,7 @@ def test_folder_that_does_not_exist_yet_stands_where_its_parent_stands(tmp_path)
     """The agent makes it at the first save."""
     disks = Disks()
     path = str(tmp_path / "a" / "b")
-    disks.add(path)
+    disks.watch([path])
 
     (found,) = disks.read(0.0)
     disks.close()
@@ -52,8 +52,7 @@ def test_folder_that_cannot_be_read_is_a_fault_until_it_can():
         return Gauge("disk", path, "", 1, 2)
 
     disks = Disks(ask)
-    disks.add("/bad")
-    disks.add("/good")
+    disks.watch(["/bad", "/good"])
     disks.read(0.0)
     first = _until_heard(disks, 0.1)
     fault = disks.faults["/bad"]
@@ -76,10 +75,10 @@ def test_fault_of_a_folder_ends_with_its_watch():
         raise OSError(5, "Input/output error")
 
     disks = Disks(ask)
-    disks.add("/bad")
+    disks.watch(["/bad"])
     disks.read(0.0)
     _until_heard(disks, 0.1)
-    disks.remove("/bad")
+    disks.watch([])
     disks.close()
 
     assert {} == disks.faults
@@ -94,7 +93,7 @@ def test_disk_that_does_not_answer_stalls_no_tick():
         return Gauge("disk", path, "", 1, 2)
 
     disks = Disks(ask)
-    disks.add("/net")
+    disks.watch(["/net"])
     begun = time.monotonic()
 
     found = [disks.read(float(second)) for second in range(30)]
@@ -121,8 +120,7 @@ def test_many_new_folders_on_a_slow_disk_hold_up_one_look_once():
         return Gauge("disk", path, "", 1, 2)
 
     disks = Disks(ask)
-    for number in range(20):
-        disks.add(f"/net/run{number}")
+    disks.watch([f"/net/run{number}" for number in range(20)])
 
     found = disks.read(0.0)
     heard_meanwhile = len(answered)

@@ -232,9 +232,9 @@ def test_host_agrees_with_psutil(machine):
 
 def test_disk_is_watched_as_asked(machine, tmp_path):
     """And no longer."""
-    machine.add_disk(str(tmp_path))
+    machine.watch_disks([str(tmp_path)])
     watched = look(machine).gauges
-    machine.remove_disk(str(tmp_path))
+    machine.watch_disks([])
 
     assert [str(tmp_path)] == [disk.subject for disk in watched]
     assert 0 <= watched[0].used < watched[0].limit

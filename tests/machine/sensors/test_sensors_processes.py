@@ -443,11 +443,10 @@ def test_disks_are_watched_as_asked(tree: Tree, tmp_path):
     """A folder that is not there yet stands for the one above it."""
     machine = tree.machine()
     path = str(tmp_path / "rescues" / "later")
-    machine.add_disk(path)
-    machine.add_disk(path)
+    machine.watch_disks([path])
+    machine.watch_disks([path])
     both = machine.sample(0.0, NOW_UNIX_S).gauges
-    machine.remove_disk(path)
-    machine.remove_disk(path)
+    machine.watch_disks([])
 
     assert [path] == [disk.subject for disk in both]
     assert shutil.disk_usage(tmp_path).total == both[0].limit

@@ -8,7 +8,7 @@ is no thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
@@ -104,18 +104,16 @@ class Disks:
             if disk.problem is not None
         }
 
-    def add(self, path: str) -> None:
-        """Watch the file system of a folder, whether the folder exists yet or not."""
-        if path not in self._disks:
-            self._disks[path] = _Device(path, lambda _: self._ask(path), _DISK_EVERY_S)
+    def watch(self, paths: Iterable[str]) -> None:
+        """Watch the file systems of these folders and no others, whether they exist yet or not."""
+        self._disks = {path: self._disks.get(path) or self._device(path) for path in paths}
 
-    def remove(self, path: str) -> None:
-        """Watch it no longer; nothing happens when it is not watched."""
-        self._disks.pop(path, None)
+    def _device(self, path: str) -> _Device[Gauge]:
+        return _Device(path, lambda _: self._ask(path), _DISK_EVERY_S)
 
     def read(self, now_mono_s: float) -> tuple[Gauge, ...]:
         """
-        Room as last heard, some seconds ago at most, in the order of adding.
+        Room as last heard, some seconds ago at most, in the order of the folders.
 
         A folder that cannot be read or does not answer is a fault instead.
         """

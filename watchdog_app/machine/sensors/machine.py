@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from watchdog_app.base.errors import Gone, SensorError
@@ -46,11 +46,8 @@ class MachineFace(Protocol):
     def read_process(self, key: ProcessKey) -> ProcessSample:
         """One process now. Raises Gone."""
 
-    def add_disk(self, path: str) -> None:
-        """Watch the file system that holds a folder."""
-
-    def remove_disk(self, path: str) -> None:
-        """Watch it no longer."""
+    def watch_disks(self, paths: Collection[str]) -> None:
+        """Watch the file systems that hold these folders, and no others."""
 
     def follow_cards(self, closely: bool) -> None:
         """Read the graphics cards each second, whoever is on them; or as seldom as usual."""
@@ -167,13 +164,9 @@ class Machine:
         """
         return self._processes.read(key, swap_in_use=self._swap_in_use)
 
-    def add_disk(self, path: str) -> None:
-        """Watch the file system that holds a folder, whether the folder exists yet or not."""
-        self._disks.add(path)
-
-    def remove_disk(self, path: str) -> None:
-        """Watch it no longer; nothing happens when it is not watched."""
-        self._disks.remove(path)
+    def watch_disks(self, paths: Collection[str]) -> None:
+        """Watch the file systems that hold these folders, and no others."""
+        self._disks.watch(paths)
 
     def follow_cards(self, closely: bool) -> None:
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -169,13 +169,9 @@ class PortableMachine:
             raise _translate(error) from error
         return _sample(process, key)
 
-    def add_disk(self, path: str) -> None:
-        """Watch the file system that holds a folder, whether the folder exists yet or not."""
-        self._disks.add(path)
-
-    def remove_disk(self, path: str) -> None:
-        """Watch it no longer; nothing happens when it is not watched."""
-        self._disks.remove(path)
+    def watch_disks(self, paths: Collection[str]) -> None:
+        """Watch the file systems that hold these folders, and no others."""
+        self._disks.watch(paths)
 
     def follow_cards(self, closely: bool) -> None:
         """Read the cards each second, whoever is on them; or as seldom as usual."""
