@@ -57,7 +57,7 @@ def calm():
 def test_a_leak_is_told_of_and_saved_before_it_ends():
     """A notice and a checkpoint, ten seconds and more ahead."""
     played = play(leak(), Settings())
-    kinds = {act.kind for act in played.acts}
+    kinds = {act.kind for act in played.decisions}
 
     assert kinds >= {DecisionKind.NOTIFY, DecisionKind.CHECKPOINT}
     assert played.first(Stage.WARN).t < played.trace.ended_s - 10.0
@@ -67,7 +67,7 @@ def test_nothing_is_done_about_a_series_at_rest():
     """No stage, no act."""
     played = play(calm(), Settings())
 
-    assert ((), None) == (played.acts, played.first(Stage.RESCUE))
+    assert ((), None) == (played.decisions, played.first(Stage.RESCUE))
     assert "Nothing would have been done." in as_lines(played)
 
 
@@ -75,7 +75,7 @@ def test_without_an_agent_nobody_is_asked_to_save():
     """What nobody can carry out is not decided."""
     played = play(leak(), Settings(), agent=None)
 
-    assert DecisionKind.CHECKPOINT not in {act.kind for act in played.acts}
+    assert DecisionKind.CHECKPOINT not in {act.kind for act in played.decisions}
 
 
 def test_the_daemon_pace_looks_less_often_and_still_sees_it():

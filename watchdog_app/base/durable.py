@@ -112,7 +112,13 @@ def make_folders(path: str, mode: int = 0o755, mode_above: int = 0o755) -> list[
 
 
 def private(path: str, flags: int) -> int:
-    """An `opener` for `open`: the file is for its owner alone, and no link is followed."""
+    """
+    An `opener` for `open`: the file is for its owner alone, and no link is followed.
+
+    Args:
+        path: of the file.
+        flags: of open(2), as `open` gives them.
+    """
     fd = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
     if hasattr(os, "fchmod"):
         with suppress(OSError):  # a file system without modes

@@ -80,7 +80,13 @@ def lock_memory() -> str | None:
 
 
 def lock_shortfall(limit_bytes: int, locked_bytes: int) -> str:
-    """What it means that no more than `limit_bytes` may be locked, and how to allow more."""
+    """
+    What it means that no more than `limit_bytes` may be locked, and how to allow more.
+
+    Args:
+        limit_bytes: RLIMIT_MEMLOCK.
+        locked_bytes: what is locked under it.
+    """
     if "INVOCATION_ID" in os.environ:  # systemd.exec(5): a unit of ours or not, it is the manager's
         remedy = (
             "For all of it: sudo systemctl edit user@.service, add the lines [Service] and "

@@ -71,6 +71,12 @@ def loads(
     """
     The same from the text of a file.
 
+    Args:
+        text: of the file.
+        where: its path, for messages and sources.
+        env: as of `load`.
+        warn: as of `load`.
+
     Raises:
         ConfigError: names every mistake, one a line, with file, line, key and what is accepted.
     """
@@ -176,7 +182,13 @@ def _of_environment(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
 
 
 def describe(settings: Settings, sources: Sources) -> list[dict[str, Any]]:
-    """One entry a setting: key, value, source, help, accepted; in the documentation's order."""
+    """
+    One entry a setting: key, value, source, help, accepted; in the documentation's order.
+
+    Args:
+        settings: from `load`.
+        sources: of the same call.
+    """
     found: list[dict[str, Any]] = []
     for key, spec in SETTINGS.items():
         section, _, name = key.partition(".")

@@ -73,7 +73,14 @@ def known(key: str) -> str:
 
 
 def with_value(text: str, key: str, value: Any) -> str:
-    """The file with this key set: where it stood before, else at the top of its table."""
+    """
+    The file with this key set: where it stood before, else at the top of its table.
+
+    Args:
+        text: of the file.
+        key: such as "stages.warn_s".
+        value: from `value_of`.
+    """
     import tomlkit
 
     text = _without_old_names(text, key)
@@ -95,7 +102,13 @@ def with_value(text: str, key: str, value: Any) -> str:
 
 
 def without(text: str, key: str) -> str:
-    """The file without this key; a table that holds nothing more, comments neither, goes too."""
+    """
+    The file without this key; a table that holds nothing more, comments neither, goes too.
+
+    Args:
+        text: of the file.
+        key: such as "stages.warn_s".
+    """
     return _without(_without_old_names(text, key), key)
 
 
@@ -123,6 +136,10 @@ def with_rule(text: str, rule: Mapping[str, Any]) -> str:
     """
     The file with one rule more, before all others: the first that matches wins.
 
+    Args:
+        text: of the file.
+        rule: values by key of `RULE_SETTINGS`.
+
     Raises:
         ConfigError: the rules of the file are written in a way that takes no further one.
     """
@@ -140,6 +157,10 @@ def with_rule(text: str, rule: Mapping[str, Any]) -> str:
 def without_rule(text: str, number: int) -> str:
     """
     The file without one rule.
+
+    Args:
+        text: of the file.
+        number: of the rule, from 1.
 
     Raises:
         ConfigError: there is no rule of this number, counted from 1.

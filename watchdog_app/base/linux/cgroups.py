@@ -86,7 +86,13 @@ def parse_membership(data: bytes) -> dict[str, str]:
 
 
 def memberships(pid: int | str = "self", proc: str = "/proc") -> dict[str, str]:
-    """The same of a process now; empty when it is gone. It can wait for a lock."""
+    """
+    The same of a process now; empty when it is gone. It can wait for a lock.
+
+    Args:
+        pid: of the process; "self": of this one.
+        proc: where the proc file system is mounted.
+    """
     return parse_membership(read_or_empty(f"{proc}/{pid}/cgroup"))
 
 
@@ -96,6 +102,10 @@ def folder(hierarchy: Hierarchy, path: str) -> str | None:
 
     A group beyond what the mount shows is answered by the nearest ancestor that
     it does show: the limits there hold for the process just as well.
+
+    Args:
+        hierarchy: that the group is in.
+        path: of the group, as /proc/PID/cgroup names it.
     """
     # The kernel adds this to the path of a group whose folder was removed.
     path = path.removesuffix(" (deleted)")
@@ -154,7 +164,13 @@ class Layout:
         return None
 
     def group_of(self, pid: int | str = "self", proc: str = "/proc") -> str | None:
-        """As `locate`, of a process as it is now. It can wait for a lock."""
+        """
+        As `locate`, of a process as it is now. It can wait for a lock.
+
+        Args:
+            pid: of the process; "self": of this one.
+            proc: where the proc file system is mounted.
+        """
         return self.locate(read_or_empty(f"{proc}/{pid}/cgroup"))
 
     def ancestors(self, group: str) -> list[tuple[str, int]]:
@@ -407,7 +423,13 @@ class Group:
 
 
 def read_usage(path: str, version: int | None = None) -> Usage:
-    """As `Group.read`, once; nothing where it cannot be read."""
+    """
+    As `Group.read`, once; nothing where it cannot be read.
+
+    Args:
+        path: folder of the group.
+        version: of its hierarchy; None: its files tell.
+    """
     group = Group(path, version)
     try:
         return group.read()

@@ -28,7 +28,13 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0
 
 
 def translate(error: OSError, what: str) -> SensorError:
-    """The same failure as an error of ours; `what` names the thing that was read."""
+    """
+    The same failure as an error of ours; `what` names the thing that was read.
+
+    Args:
+        error: of the system.
+        what: names the thing that was read.
+    """
     reason = error.strerror or str(error)
     if error.errno in _GONE:
         return Gone(f"{what} is gone: {reason}")

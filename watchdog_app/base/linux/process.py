@@ -300,12 +300,24 @@ def pids(proc: str = "/proc") -> list[int]:
 
 
 def read_argv(pid: int, proc: str = "/proc") -> tuple[str, ...]:
-    """Arguments of a process, as of `parse_cmdline`; empty: none, or they may not be read."""
+    """
+    Arguments of a process, as of `parse_cmdline`; empty: none, or they may not be read.
+
+    Args:
+        pid: of the process, by the numbers of `proc`.
+        proc: where the proc file system is mounted.
+    """
     return parse_cmdline(read_or_empty(f"{proc}/{pid}/cmdline"))
 
 
 def comm(pid: int, proc: str = "/proc") -> str | None:
-    """What a process calls itself, 15 characters at most; None: there is none."""
+    """
+    What a process calls itself, 15 characters at most; None: there is none.
+
+    Args:
+        pid: of the process, by the numbers of `proc`.
+        proc: where the proc file system is mounted.
+    """
     name = read_or_empty(f"{proc}/{pid}/comm", 64)
     return name.decode("utf-8", "replace").strip() or None
 
@@ -315,6 +327,10 @@ def owners(pid: int, proc: str = "/proc") -> frozenset[int]:
     Every user id that the process runs under: real, effective, saved; empty when it is gone.
 
     A set-uid program has several: it is not its user's alone, and is left alone.
+
+    Args:
+        pid: of the process, by the numbers of `proc`.
+        proc: where the proc file system is mounted.
     """
     words = status_words(read_or_empty(f"{proc}/{pid}/status"), b"Uid")
     return frozenset(int(word) for word in words[:3])
@@ -323,6 +339,10 @@ def owners(pid: int, proc: str = "/proc") -> frozenset[int]:
 def innermost_pid(pid: int, proc: str = "/proc") -> int | None:
     """
     What a process takes for its own pid: another one than ours in a container; None: unknown.
+
+    Args:
+        pid: of the process, by the numbers of `proc`.
+        proc: where the proc file system is mounted.
 
     Source: proc(5), NSpid of status: one for each namespace, the innermost last.
     """
@@ -345,6 +365,10 @@ def signals(pid: int, proc: str = "/proc") -> tuple[int, int]:
     """
     Signals that wait for a process, those of its threads included.
 
+    Args:
+        pid: of the process, by the numbers of `proc`.
+        proc: where the proc file system is mounted.
+
     Returns:
         All of them, and those that a thread would take if it ran: masks with bit N-1 for signal
         N. Both are 0 when the process is gone.
@@ -360,7 +384,13 @@ def signals(pid: int, proc: str = "/proc") -> tuple[int, int]:
 
 
 def stop_pending(pid: int, proc: str = "/proc") -> bool:
-    """Whether a SIGSTOP was sent to the process that it has not come to yet."""
+    """
+    Whether a SIGSTOP was sent to the process that it has not come to yet.
+
+    Args:
+        pid: of the process, by the numbers of `proc`.
+        proc: where the proc file system is mounted.
+    """
     import signal
 
     status = read_or_empty(f"{proc}/{pid}/status")
@@ -376,6 +406,10 @@ def _mask(status: bytes, name: bytes) -> int:
 def all_halted(pids: Iterable[int], proc: str = "/proc") -> bool:
     """
     Whether no thread of these processes can run before somebody lets it.
+
+    Args:
+        pids: of the processes.
+        proc: where the proc file system is mounted.
 
     Source: proc(5), wchan; kernel, mm/memcontrol-v1.c and kernel/cgroup/legacy_freezer.c.
     """
@@ -399,6 +433,10 @@ def interactive_shell(stat: Stat, proc: str = "/proc") -> bool:
 
     So `pipenv shell` and its like begin. `sh -c` in a terminal of its own, as a notebook's
     `!command` runs, is work of the program that started it.
+
+    Args:
+        stat: of the process.
+        proc: where the proc file system is mounted.
     """
     if not stat.leads_terminal:
         return False
@@ -483,7 +521,14 @@ def _below(
 
 
 def below_shell(pid: int, root: int, proc: str = "/proc") -> bool:
-    """Whether an interactive shell stands between a process and `root`, from which it descends."""
+    """
+    Whether an interactive shell stands between a process and `root`, from which it descends.
+
+    Args:
+        pid: of the process, by the numbers of `proc`.
+        root: pid of the task that it belongs to.
+        proc: where the proc file system is mounted.
+    """
     seen = {0, 1, root}
     while pid not in seen:
         seen.add(pid)
@@ -497,7 +542,13 @@ def below_shell(pid: int, root: int, proc: str = "/proc") -> bool:
 
 
 def ancestors(pid: int, proc: str = "/proc") -> frozenset[int]:
-    """The process, its parent, and so on up to the first one."""
+    """
+    The process, its parent, and so on up to the first one.
+
+    Args:
+        pid: of the process, by the numbers of `proc`.
+        proc: where the proc file system is mounted.
+    """
     seen: set[int] = set()
     while pid > 0 and pid not in seen:
         seen.add(pid)

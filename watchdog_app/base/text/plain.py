@@ -57,7 +57,13 @@ def clean(text: str, limit: int = 60) -> str:
 
 
 def shortened(text: str, limit: int = LONGEST_NAME) -> str:
-    """The text as it is, without its middle where it is longer than `limit` characters."""
+    """
+    The text as it is, without its middle where it is longer than `limit` characters.
+
+    Args:
+        text: of any length.
+        limit: most characters of the result.
+    """
     if len(text) <= limit:
         return text
     head = (limit - 1) // 2

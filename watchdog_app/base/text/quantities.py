@@ -160,13 +160,25 @@ def number_or_none(value: Any) -> float | None:
 
 
 def size(value: Any, *, compact: bool = False) -> str:
-    """`11.2 GiB`, compact `11.2G`; `0 B`, compact `0`."""
+    """
+    `11.2 GiB`, compact `11.2G`; `0 B`, compact `0`.
+
+    Args:
+        value: bytes; anything else than a number reads `N/A`.
+        compact: without blank and unit of two letters.
+    """
     text = format_bytes(number_or_none(value))
     return _compact(text) if compact else text
 
 
 def rate(value: Any, *, compact: bool = False) -> str:
-    """`+21.0 MiB/s`, compact `+21M/s`; `0` below a KiB a second, which is no trend."""
+    """
+    `+21.0 MiB/s`, compact `+21M/s`; `0` below a KiB a second, which is no trend.
+
+    Args:
+        value: bytes a second; anything else than a number reads `N/A`.
+        compact: without blank and unit of two letters.
+    """
     known = number_or_none(value)
     if known is not None and abs(known) < 1024:
         return "0"
@@ -200,7 +212,14 @@ def moment(value: Any) -> str:
 
 
 def of_limit(used: Any, limit: Any, unit: str) -> str:
-    """`11.2 of 15.6 GiB`, `71 of 90 °C`."""
+    """
+    `11.2 of 15.6 GiB`, `71 of 90 °C`.
+
+    Args:
+        used: in `unit`.
+        limit: in `unit`.
+        unit: "bytes", "celsius", "watts", or "ratio" of a battery.
+    """
     if unit == "bytes":
         first, second = size(used), size(limit)
         if first[-3:] == second[-3:] and UNKNOWN not in (first, second):
@@ -244,6 +263,10 @@ def movement(slope_per_s: Any, unit: str) -> str:
     How a resource changes, as people count: `+21.0 MiB/s`, `+2.1 °C/min`; `0` when it rests.
 
     The use of a battery is what is gone; people count what is left: `-0.6 %/min`.
+
+    Args:
+        slope_per_s: in `unit` a second.
+        unit: "bytes", "celsius", "watts" or "ratio".
     """
     if unit == "bytes":
         return rate(slope_per_s)

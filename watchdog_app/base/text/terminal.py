@@ -58,13 +58,27 @@ def width(text: str) -> int:
 
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
-    """The text with blanks up to `columns`; after it, or before it when `right`."""
+    """
+    The text with blanks up to `columns`; after it, or before it when `right`.
+
+    Args:
+        text: no wider than that.
+        columns: of the terminal.
+        right: the text stands at the right.
+    """
     blanks = " " * (columns - width(text))
     return blanks + text if right else text + blanks
 
 
 def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
-    """The text in at most `columns`, cut in the middle, its ending (`.ipynb`) kept."""
+    """
+    The text in at most `columns`, cut in the middle, its ending (`.ipynb`) kept.
+
+    Args:
+        text: one line.
+        columns: of the terminal.
+        ellipsis: what stands for the part that is cut.
+    """
     if width(text) <= columns:
         return text
     room = columns - width(ellipsis)
@@ -174,7 +188,13 @@ class Style:
         self.unicode = unicode
 
     def paint(self, text: str, name: str) -> str:
-        """The text in a colour, or as it is where there are none."""
+        """
+        The text in a colour, or as it is where there are none.
+
+        Args:
+            text: one line.
+            name: a key of `_CODES`; empty: no colour.
+        """
         if not self.color or not name or not text.strip():
             return text
         return f"\x1b[{_CODES[name]}m{text}\x1b[0m"
@@ -190,7 +210,13 @@ class Style:
         return " · " if self.unicode else " | "
 
     def bar(self, ratio: float | None, columns: int) -> str:
-        """A bar of `columns`; a question mark where the ratio is unknown."""
+        """
+        A bar of `columns`; a question mark where the ratio is unknown.
+
+        Args:
+            ratio: 0 to 1; None: unknown.
+            columns: of the terminal.
+        """
         full, empty = ("█", "░") if self.unicode else ("#", ".")
         if ratio is None:
             return "?" + " " * (columns - 1)
@@ -262,7 +288,13 @@ class Table:
         return self._widths[self._gives_way]
 
     def lines(self, columns: int | None, ellipsis: str = "…") -> list[str]:
-        """The rows as text without trailing blanks; columns without any text are left out."""
+        """
+        The rows as text without trailing blanks; columns without any text are left out.
+
+        Args:
+            columns: of the terminal; None: any number.
+            ellipsis: what stands where a cell was cut.
+        """
         widths = list(self._widths)
         widths[self._gives_way] = max(1, self.room(columns))
         found = []

@@ -83,7 +83,15 @@ class Figure:
 
 
 def figure(label: str, unit: str, least: float, most: float) -> Any:
-    """A field of `Gpu` that a driver tells, None where it does not; see `Figure`."""
+    """
+    A field of `Gpu` that a driver tells, None where it does not; see `Figure`.
+
+    Args:
+        label: as screens name it.
+        unit: as screens show it.
+        least: the smallest value that is believed.
+        most: the largest.
+    """
     return field(default=None, metadata={"figure": Figure(label, unit, least, most)})
 
 

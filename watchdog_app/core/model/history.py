@@ -21,7 +21,13 @@ class SwapTraffic:
 
     @classmethod
     def of(cls, in_per_s: float | None, out_per_s: float | None) -> SwapTraffic:
-        """These rates, as somebody else has measured them."""
+        """
+        These rates, as somebody else has measured them.
+
+        Args:
+            in_per_s: bytes a second read back; None: not counted.
+            out_per_s: bytes a second swapped out.
+        """
         found = cls()
         found.in_per_s, found.out_per_s = in_per_s, out_per_s
         return found

@@ -51,18 +51,18 @@ class KernelRegistry:
         self._notebooks: dict[str, str] = {}
         self.revision = 0  # another one wherever `dump` is another
 
-    def name(self, tasks: Sequence[Task], told: Mapping[ProcessKey, str]) -> tuple[Task, ...]:
+    def name(self, tasks: Sequence[Task], reported: Mapping[ProcessKey, str]) -> tuple[Task, ...]:
         """
         The tasks, those that only their agent knows under its notebook.
 
         Args:
             tasks: of one look.
-            told: paths by the very process whose agent said so; a worker's says nothing of the
+            reported: paths by the very process whose agent said so; a worker's says nothing of the
                 kernel.
         """
-        if not told and not self._notebooks:
+        if not reported and not self._notebooks:
             return tuple(tasks)
-        return tuple(self._named(task, told.get(task.key)) for task in tasks)
+        return tuple(self._named(task, reported.get(task.key)) for task in tasks)
 
     def hear(self, key: ProcessKey, path: str) -> None:
         """

@@ -172,6 +172,10 @@ def find(wanted: str, tasks: Sequence[Task]) -> Task:
     exact wins: kernel id, full path, name, beginning of a name or kernel id, part of a name or
     path. Case counts only where that is what tells two tasks apart.
 
+    Args:
+        wanted: a pid, kernel id, name, path, or part of one.
+        tasks: of one sample.
+
     Raises:
         TaskNotFound: none does, or several do; `candidates` lists them.
     """

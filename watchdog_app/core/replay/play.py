@@ -66,7 +66,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class PlayedDecision:
     """One thing that would have been done."""
 
     t: float
@@ -80,7 +80,7 @@ class Played:
 
     trace: Trace
     moments: tuple[Moment, ...]
-    acts: tuple[Act, ...]
+    decisions: tuple[PlayedDecision, ...]
 
     def first(self, stage: Stage) -> Moment | None:
         """The moment at which a stage was first reached."""
@@ -88,7 +88,13 @@ class Played:
 
 
 def reached(assessment: Assessment, stage: Stage) -> bool:
-    """Whether a stage's own tier is open: a silent rescue is no warning."""
+    """
+    Whether a stage's own tier is open: a silent rescue is no warning.
+
+    Args:
+        assessment: of one sample.
+        stage: WARN, RESCUE or HOLD.
+    """
     if stage is Stage.WARN:
         return assessment.notify
     if stage is Stage.RESCUE:
@@ -111,7 +117,7 @@ def play(
     engine = Engine(settings, own_uid=_UID)
     key = ResourceKey(trace.kind, "trace")
     moments: list[Moment] = []
-    acts: list[Act] = []
+    decisions: list[PlayedDecision] = []
     saving: list[tuple[float, Decision]] = []
     rescue: tuple[RescueRecord, float] | None = None
     due = float("-inf")
@@ -135,12 +141,12 @@ def play(
         moments.append(Moment(t, used, limit, assessment))
         due = t + result.next_look_s
         for decision in result.decisions:
-            acts.append(Act(t, decision.kind, decision.reason))
+            decisions.append(PlayedDecision(t, decision.kind, decision.reason))
             if decision.kind is DecisionKind.CHECKPOINT and agent is not None:
                 saving.append((t + agent.step_s + agent.save_s, decision))
             else:
                 engine.record(_outcome(decision, t))
-    return Played(trace, tuple(moments), tuple(acts))
+    return Played(trace, tuple(moments), tuple(decisions))
 
 
 def stages(played: Played) -> Iterator[tuple[Moment, Stage]]:
@@ -202,6 +208,13 @@ def answer_lines(
     A line that is no sample changes nothing: it is answered as the one before, with the reason
     under "error" besides. So is one whose time does not follow the one before. A limit of null
     or 0 is none.
+
+    Args:
+        lines: one sample each, as JSON.
+        out: takes one answer a line.
+        settings: `watch` and `stages` of them are used.
+        alarm_stage: from which on `alarm` is true.
+        costs: what a save is assumed to take.
     """
     watch = ResourceMonitor(settings.watch, settings.stages)
     bad, said, last_s = 0, answer(_NOTHING_SEEN, alarm_stage), -math.inf
@@ -222,7 +235,13 @@ def answer_lines(
 
 
 def answer(assessment: Assessment, alarm_stage: Stage) -> str:
-    """One line of JSON."""
+    """
+    One line of JSON.
+
+    Args:
+        assessment: of one sample.
+        alarm_stage: from which on `alarm` is true.
+    """
     forecast = assessment.forecast
     if forecast is None:
         eta = low = high = "null"

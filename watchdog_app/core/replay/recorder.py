@@ -208,14 +208,23 @@ class Recorder:
 def write_side(
     path: str, outcome: str, end_s: float, found: Found, killed_s: float | None = None
 ) -> str:
-    """Write how and when the task ended into NAME.json, next to the trace; its path."""
+    """
+    Write how and when the task ended into NAME.json, next to the trace; its path.
+
+    Args:
+        path: of the trace.
+        outcome: from `Recorder.outcome`.
+        end_s: when the recording ended, from its beginning.
+        found: what was recorded.
+        killed_s: when the task was killed or failed; None: it was not.
+    """
     side = path.removesuffix(".gz").removesuffix(".csv") + ".json"
     with open(side, "w", encoding="utf-8") as file:
         json.dump(
             {
                 "id": os.path.basename(path).removesuffix(".gz").removesuffix(".csv"),
                 "task": found.task.name,
-                "ceiling": found.resource.label,
+                "resource": found.resource.label,
                 "outcome": outcome,
                 "end_time_s": round(end_s, 3),
                 "oom_time_s": None if killed_s is None else round(killed_s, 3),  # of the failure

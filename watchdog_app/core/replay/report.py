@@ -14,7 +14,7 @@ from typing import Any
 from watchdog_app.base.errors import UsageError, WatchdogError
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.model.decisions import Assessment, DecisionKind, Stage
-from watchdog_app.core.replay.play import Act, Moment, Played, reached, stages
+from watchdog_app.core.replay.play import Moment, Played, PlayedDecision, reached, stages
 
 SUFFIXES = (".png", ".svg")
 _BARS = {  # colour, and height as a share of the limit
@@ -52,8 +52,9 @@ def as_lines(played: Played) -> list[str]:
     if len(lines) == told:
         lines.append("           nothing that mattered")
     lines.append("")
-    lines.append("What would have been done:" if played.acts else "Nothing would have been done.")
-    for act, again, last_s in _runs(played.acts):
+    done = "What would have been done:" if played.decisions else "Nothing would have been done."
+    lines.append(done)
+    for act, again, last_s in _runs(played.decisions):
         more = f" (and {again} more until {last_s:.1f} s)" if again else ""
         lines.append(f"{act.t:9.1f} s  {_WORDS[act.kind][0]:<11} {act.reason}{more}")
     lines += _ending(played)
@@ -63,7 +64,7 @@ def as_lines(played: Played) -> list[str]:
 def as_plot(played: Played) -> dict[str, Any]:
     """The level, the limit and what would have been done, in the form of `explain`'s `plot`."""
     trace, moments = played.trace, played.moments
-    marks = [{"unix_s": act.t, "kind": _WORDS[act.kind][1]} for act in played.acts]
+    marks = [{"unix_s": act.t, "kind": _WORDS[act.kind][1]} for act in played.decisions]
     if trace.ended_s is not None:
         marks.append({"unix_s": trace.ended_s, "kind": "death"})
     return {
@@ -114,7 +115,7 @@ def as_dict(played: Played) -> dict[str, Any]:
             for m, _ in stages(played)
         ],
         "decisions": [
-            {"t": act.t, "kind": act.kind.value, "reason": act.reason} for act in played.acts
+            {"t": act.t, "kind": act.kind.value, "reason": act.reason} for act in played.decisions
         ],
     }
 
@@ -134,9 +135,9 @@ def _ahead(assessment: Assessment) -> str:
     return f"; full in {format_duration(found.eta_s)} ({low} to {high})"
 
 
-def _runs(acts: Sequence[Act]) -> Iterator[tuple[Act, int, float]]:
+def _runs(decisions: Sequence[PlayedDecision]) -> Iterator[tuple[PlayedDecision, int, float]]:
     """The acts; of those that repeat at every look the first, how many follow, and until when."""
-    for (_, _), same in groupby(acts, key=lambda act: (act.kind, act.reason)):
+    for (_, _), same in groupby(decisions, key=lambda act: (act.kind, act.reason)):
         first, *rest = same
         yield first, len(rest), rest[-1].t if rest else first.t
 
@@ -148,7 +149,7 @@ def _ending(played: Played) -> list[str]:
     how = "it was killed" if played.trace.killed else "it ended, most likely by a MemoryError"
     lines = ["", f"{end:9.1f} s  {how}"]
     for kind, what in ((DecisionKind.NOTIFY, "notice"), (DecisionKind.CHECKPOINT, "checkpoint")):
-        first = next((act for act in played.acts if act.kind is kind), None)
+        first = next((act for act in played.decisions if act.kind is kind), None)
         if first is None:
             lines.append(f"             without a {what}")
         else:
@@ -161,6 +162,10 @@ def _ending(played: Played) -> list[str]:
 def save(played: Played, path: str) -> None:
     """
     Draw into a PNG or SVG file: the level with forecasts drawn in, and the predicted time.
+
+    Args:
+        played: from `play`.
+        path: ends in .png or .svg.
 
     Raises:
         UsageError: another kind of file.
@@ -190,7 +195,14 @@ def save(played: Played, path: str) -> None:
 
 
 def draw_level(axes: Any, played: Played, fans: int = _FANS) -> None:
-    """The level, the limit, the open stages, and some forecasts as fans."""
+    """
+    The level, the limit, the open stages, and some forecasts as fans.
+
+    Args:
+        axes: of matplotlib.
+        played: from `play`.
+        fans: how many forecasts are drawn.
+    """
     moments, trace = played.moments, played.trace
     scale, unit = (1 / 2**20, "MiB") if trace.unit == "bytes" else (1.0, trace.unit)
     times = [m.t for m in moments]

@@ -142,6 +142,11 @@ def write(path: str, rows: Iterable[Sequence[float | int | None]], columns: Sequ
     A recorder may be killed: each row is in the file before the next, in an archive within a
     second.
 
+    Args:
+        path: of the CSV file.
+        rows: cells in the order of `columns`; None: an empty cell.
+        columns: names in the first line.
+
     Returns:
         Rows written.
     """
