@@ -260,7 +260,8 @@ class App:
         parts = self._parts
         if parts.server.busy:
             return 0.0
-        due = [parts.watching.next_look_mono_s]  # chores wait for it
+        # Chores wait for the next look where that comes soon.
+        due = [parts.watching.next_look_mono_s, self._next_chores_mono_s + _CHORES_S]
         for deadline in (
             parts.checkpoints.next_deadline_mono_s(),
             parts.inspections.next_deadline_mono_s(),

@@ -127,15 +127,17 @@ def test_a_thread_of_a_watched_process_is_not_asked():
     for watched, expected in (((os.getpid(),), False), ((), True)):
         discovery = Discovery("/proc", watched)
         discovery.look(0.0)
+        discovery.look(30.0)
         discovery.begun.clear()
         begun.clear()
         thread = threading.Thread(target=run)
         thread.start()
         try:
             assert begun.wait(WAIT_S)
-            discovery.look(1.0)
+            discovery.look(31.0)
             assert expected is (os.getpid() in discovery.begun)
             assert thread.native_id not in discovery.begun
+            assert os.getpid() not in discovery._young  # its memory map may be read
         finally:
             over.set()
             thread.join()

@@ -72,15 +72,14 @@ class Discovery:
 
     def look(self, now_mono_s: float) -> Changes:
         """Who began since the last look, and who is to be asked again."""
-        begun = self._begun()
+        begun = self._begun(now_mono_s)
         there = None
         if begun is None or now_mono_s - self._listed_mono_s >= _LIST_EVERY_S:
-            there, listed = self._list(now_mono_s)
-            begun = (begun or set()) | listed
-        new = sorted(begun)
-        self.begun.extend(new)
-        # Of all that are there at the start the last ones may be young.
-        self._young.update(dict.fromkeys(new[-_MOST_BEGUN:], now_mono_s))
+            there, new = self._list(now_mono_s)
+            # Of all that are there at the start the last ones may be young.
+            self._young.update(dict.fromkeys(new[-_MOST_BEGUN:], now_mono_s))
+            begun = [*(begun or ()), *new]
+        self.begun.extend(begun)
         return Changes(there, self._grown(now_mono_s) + self._others(now_mono_s))
 
     def holds_python(self, pid: int) -> bool:
@@ -119,7 +118,7 @@ class Discovery:
         if self._loadavg is not None:
             self._loadavg.close()
 
-    def _begun(self) -> set[int] | None:
+    def _begun(self, now_mono_s: float) -> list[int] | None:
         """Processes that began since the last look, or began a thread; None: not known."""
         last, before = None, self._last_pid
         if self._loadavg is not None:
@@ -129,8 +128,15 @@ class Discovery:
         # Below the one before: pids have begun anew from the lowest.
         if last is None or before is None or not 0 <= last - before <= _MOST_BEGUN:
             return None
-        leaders = {self._leader(pid) for pid in range(before + 1, last + 1)}
-        return {pid for pid in leaders if pid is not None and pid not in self._watched}
+        found: dict[int, None] = {}
+        for pid in range(before + 1, last + 1):
+            leader = self._leader(pid)
+            if leader is None or leader in self._watched:
+                continue
+            found[leader] = None
+            if leader == pid:  # it makes no process young that it begins threads
+                self._young[pid] = now_mono_s
+        return list(found)
 
     def _leader(self, pid: int) -> int | None:
         """The process that a pid, perhaps of a thread, belongs to; None: it has ended."""
@@ -138,7 +144,7 @@ class Discovery:
         words = process.status_words(status, b"Tgid")
         return process.whole(words[0]) if words else None
 
-    def _list(self, now_mono_s: float) -> tuple[frozenset[int] | None, set[int]]:
+    def _list(self, now_mono_s: float) -> tuple[frozenset[int] | None, list[int]]:
         """All processes, and those of them that were not known; None: they cannot be listed."""
         try:
             listed = list_pids(self._proc)
@@ -149,21 +155,21 @@ class Discovery:
                 "The machine's memory is still watched.",
                 "Mount the proc file system there.",
             )
-            return None, set()
+            return None, []
         self.fault = None
         there = frozenset(listed)
         new = there.difference(self._known, self._young)
         self._known = listed
         self._listed_mono_s = now_mono_s
         self._young = {pid: since for pid, since in self._young.items() if pid in there}
-        return there, {pid for pid in new if pid not in self._watched}
+        return there, sorted(pid for pid in new if pid not in self._watched)
 
     def _grown(self, now_mono_s: float) -> list[int]:
         """The young that are to be asked; the last time when they are young no more."""
         if now_mono_s - self._young_mono_s < _YOUNG_EVERY_S:
             return []
         self._young_mono_s = now_mono_s
-        asked = [pid for pid, since in self._young.items() if since < now_mono_s]
+        asked = [pid for pid, since in self._young.items() if since < now_mono_s][-_MOST_BEGUN:]
         for pid in asked:
             if now_mono_s - self._young[pid] >= _YOUNG_S:
                 del self._young[pid]
