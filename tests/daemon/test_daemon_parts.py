@@ -26,6 +26,7 @@ from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.poller import READ, WRITE, Poller, Waker
 from watchdog_app.machine.sensors.machine import Machine
+from watchdog_app.machine.sensors.triggers import Triggers
 
 
 @pytest.fixture
@@ -137,7 +138,14 @@ def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
     machine = Machine(proc=str(tmp_path / "proc"))
     agents = Agents(poller, machine.alive, lambda agent: None, 1.0)
     faults = Faults(log)
-    observer = Observer(Settings(), machine, agents, faults, str(tmp_path))
+    observer = Observer(
+        Settings(),
+        machine,
+        agents,
+        faults,
+        str(tmp_path),
+        triggers=Triggers(poller, lambda: None),
+    )
 
     assert observer.look() is None
 

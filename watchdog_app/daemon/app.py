@@ -20,7 +20,6 @@ from watchdog_app.daemon import recovered_pauses, signals
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
-from watchdog_app.daemon.poller import READ
 from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.history.journal import Journal
 from watchdog_app.machine.sensors import groups
@@ -129,8 +128,6 @@ class App:
         parts.faults.guard("deaths", partial(parts.missed_exits.record, journal, self._log))
         started = _started(journal)
         parts.journal.start()
-        for fd, _ in parts.observer.wakeups.fds():
-            parts.poller.add(fd, READ, partial(self._woken, fd))
         self._tick()
         parts.server.open()
         parts.faults.guard(
@@ -162,6 +159,7 @@ class App:
         parts = self._parts
         while not parts.control.stopping:
             parts.poller.wait(self._wait_s(time.monotonic()))
+            parts.faults.guard("wakeups", self._take_wakeup)
             parts.faults.guard("requests", parts.server.serve)
             parts.faults.guard("airbags", self._announce)
             now = time.monotonic()
@@ -276,9 +274,9 @@ class App:
         look_s = parts.agents.look(now_mono_s)
         return wait_s if look_s is None else min(wait_s, look_s)
 
-    def _woken(self, fd: int, _: int) -> None:
-        """Pressure, or a memory group that nears its limit."""
-        wakeup = self._parts.observer.wakeups.fired(fd)
+    def _take_wakeup(self) -> None:
+        """Pressure, or a memory group that nears its limit: sample soon."""
+        wakeup = self._parts.observer.triggers.take()
         if wakeup is not None:
             self._log.debug("woken", source=wakeup.source, path=wakeup.path, detail=wakeup.detail)
             self._parts.watching.look_soon()

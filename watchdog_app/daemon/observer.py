@@ -29,7 +29,7 @@ from watchdog_app.daemon.pauses import as_held
 from watchdog_app.daemon.status import Look
 from watchdog_app.machine import process_control
 from watchdog_app.machine.sensors.machine import MachineFace
-from watchdog_app.machine.sensors.wakeups import Wakeups
+from watchdog_app.machine.sensors.triggers import Triggers
 
 _TORN_S = 0.2  # between the figures of one look
 _FAILURES = 3  # in a row before the engine is made anew
@@ -54,10 +54,11 @@ class Observer:
         faults: Faults,
         runtime_dir: str,
         *,
+        triggers: Triggers,
         guarded: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.machine = machine
-        self.wakeups = Wakeups()
+        self.triggers = triggers
         self.ticks = 0
         self._agents = agents
         self._faults = faults
@@ -94,8 +95,8 @@ class Observer:
             )
         )
         with suppress(OSError, SensorError):
-            self.wakeups.update(snapshot.cgroups)
-        self._faults.take((*snapshot.faults, *self.wakeups.faults))
+            self.triggers.update(snapshot.cgroups)
+        self._faults.take((*snapshot.faults, *self.triggers.faults))
         by_task: dict[ProcessKey, AgentState] = {}
         for task in tasks:
             view = self._agents.view_of({member.key for member in task.members})
@@ -178,7 +179,7 @@ class Observer:
 
     def close(self) -> None:
         """Give back what is held open."""
-        self.wakeups.close()
+        self.triggers.close()
         self.machine.close()
 
     def _new_engine(self) -> Engine:

@@ -41,6 +41,7 @@ from watchdog_app.daemon.watching import Watching
 from watchdog_app.daemon.worker_exits import WorkerExits
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.sensors.machine import PATIENCE_S, open_machine
+from watchdog_app.machine.sensors.triggers import Triggers
 
 
 class Parts:
@@ -85,6 +86,7 @@ class Parts:
             self.agents,
             self.faults,
             folder,
+            triggers=Triggers(self.poller, self.waker.wake),
             guarded=lambda: self.guards.limits(),  # noqa: PLW0108 - made below
         )
         boot = boot_id()

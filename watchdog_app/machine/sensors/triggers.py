@@ -1,0 +1,308 @@
+"""
+What wakes the loop between two samples: memory pressure, and memory groups near their limit.
+
+The kernel tells each in another way: a trigger on the pressure (PSI) of the machine or of a group;
+for a cgroup v1 group an eventfd on thresholds of its usage and on its OOM event; for a v2 group its
+memory.events file, which changes when a limit is met. What has fired is silent until the next
+`update`, so that a group which brushes its limit a thousand times a second (page cache does) costs
+one wake-up a sample and no more.
+
+A thread arms groups and gives them up: the kernel makes each of these calls wait.
+
+Source: kernel, Documentation/accounting/psi.rst (monitoring for pressure thresholds),
+Documentation/admin-guide/cgroup-v1/memory.rst (9. memory thresholds, 10. OOM control),
+Documentation/admin-guide/cgroup-v2.rst (memory.events).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+from watchdog_app.base.linux.files import translate
+from watchdog_app.base.threads import Worker
+from watchdog_app.core.model.machine import CgroupMemory, Fault
+from watchdog_app.machine.sensors.host import parse_pressure
+
+# Stalled for 0.1 s within 2 s. Without CAP_SYS_RESOURCE the window must be a multiple of 2 s.
+_TRIGGER = b"some 100000 2000000\0"
+_STALL_S = 0.1
+_RATIOS = (0.80, 0.90, 0.95)
+_GRAVEST_FIRST = ("oom", "events", "threshold", "pressure")
+_END_S = 1.0
+_LINUX: bool = sys.platform == "linux"
+_READ, _URGENT = (select.EPOLLIN, select.EPOLLPRI) if sys.platform == "linux" else (0, 0)
+
+
+class Poller(Protocol):
+    """What waits for descriptors."""
+
+    def add(self, fd: int, events: int, ready: Callable[[int], None]) -> None:
+        """Call `ready(events)` whenever `fd` has one of `events`, an error or a hang-up."""
+
+    def remove(self, fd: int) -> None:
+        """No more calls for `fd`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wakeup:
+    """Why to sample at once."""
+
+    source: str  # one of _GRAVEST_FIRST
+    path: str  # the file or group that it concerns
+    detail: str
+
+
+@dataclass(slots=True, eq=False)
+class _Source:
+    """One descriptor that tells one thing."""
+
+    fd: int
+    mask: int
+    fired: Callable[[], Wakeup | None]  # what happened; None: a false alarm
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """A group that is followed, with the limit that it was armed for."""
+
+    limit_bytes: int | None
+    sources: list[_Source] = field(default_factory=list)
+
+
+class Triggers:
+    """
+    The descriptors that a loop waits on between samples. For one thread.
+
+    `faults` says what cannot be had here; samples then have to do alone.
+
+    Args:
+        poller: waits for the descriptors.
+        wake: ends its wait from another thread: `take` has something to do.
+        pressure_path: of the whole machine.
+    """
+
+    def __init__(
+        self,
+        poller: Poller,
+        wake: Callable[[], None],
+        pressure_path: str = "/proc/pressure/memory",
+    ) -> None:
+        self.faults: tuple[Fault, ...] = ()
+        self._poller = poller
+        self._armed: set[_Source] = set()
+        self._quiet: set[_Source] = set()  # fired, and not armed again yet
+        self._groups: dict[str, _Group] = {}  # by path
+        self._worker = Worker(wake, linger_s=0.0)
+        self._wakeup: Wakeup | None = None
+        if not _LINUX:
+            return
+        try:
+            self._add(_pressure(pressure_path))
+        except OSError as error:
+            self._say(
+                "wakeups.pressure",
+                "Memory pressure does not wake watchdog between two looks "
+                f"({translate(error, pressure_path)}). It looks more often when memory is short.",
+                "Use a kernel with psi=1, 6.4 or newer, or let watchdog run as root.",
+            )
+
+    def update(self, groups: Iterable[CgroupMemory]) -> None:
+        """
+        Arm what has fired again, and follow these groups and their limits. Once a sample.
+
+        A group that is new here wakes nobody until it is armed: a moment later.
+        """
+        if not _LINUX:
+            return
+        self._worker.collect()
+        for source in self._quiet:
+            with suppress(OSError):  # swallow what came in since: this sample has seen it
+                source.fired()
+            with suppress(OSError):
+                self._add(source)
+        self._quiet.clear()
+        wanted = {
+            group.path: group
+            for group in groups
+            if group.limit_bytes is not None or group.high_bytes is not None
+        }
+        for path in list(self._groups):
+            group = wanted.get(path)
+            if group is None or group.limit_bytes != self._groups[path].limit_bytes:
+                for source in self._groups.pop(path).sources:
+                    self._give_up(source)
+        for path, group in wanted.items():
+            if path not in self._groups:
+                followed = self._groups[path] = _Group(group.limit_bytes)
+                self._worker.submit(partial(_arm, group), partial(self._take_in, path, followed))
+
+    def take(self) -> Wakeup | None:
+        """The gravest of what has fired since the last call; None: nothing has."""
+        self._worker.collect()
+        found, self._wakeup = self._wakeup, None
+        return found
+
+    def settle(self, timeout_s: float) -> None:
+        """Wait until the groups of the latest `update` are armed, as far as they can be."""
+        self._worker.collect(timeout_s)
+
+    def close(self) -> None:
+        """Give all descriptors back."""
+        self._groups.clear()
+        self.settle(_END_S)
+        for source in (*self._armed, *self._quiet):
+            self._give_up(source)
+        self._worker.close(_END_S)
+
+    def _add(self, source: _Source) -> None:
+        self._poller.add(source.fd, source.mask, partial(self._ready, source))
+        self._armed.add(source)
+
+    def _ready(self, source: _Source, _: int) -> None:
+        # Taken out and not merely masked: an error of a removed group is never masked.
+        self._poller.remove(source.fd)
+        self._armed.discard(source)
+        self._quiet.add(source)
+        with suppress(OSError):
+            wakeup = source.fired()
+            if wakeup is not None and (self._wakeup is None or _rank(wakeup) < _rank(self._wakeup)):
+                self._wakeup = wakeup
+
+    def _give_up(self, source: _Source) -> None:
+        if source in self._armed:
+            self._poller.remove(source.fd)
+        self._armed.discard(source)
+        self._quiet.discard(source)
+        self._worker.submit(partial(os.close, source.fd))
+
+    def _take_in(
+        self,
+        path: str,
+        group: _Group,
+        found: tuple[list[_Source], OSError | None] | None,
+        _: Exception | None,
+    ) -> None:
+        """Wait for what has been armed, unless the group is not followed any more."""
+        sources, problem = found or ([], None)
+        if self._groups.get(path) is not group:
+            for source in sources:
+                self._give_up(source)
+            return
+        group.sources = sources
+        for source in sources:
+            self._add(source)
+        if problem is not None and os.path.isdir(path):
+            self._say(
+                "wakeups.groups",
+                "Memory groups do not wake watchdog between two looks "
+                f"({translate(problem, path)}). "
+                "It looks more often when a group nears its limit.",
+                None,
+            )
+
+    def _say(self, source: str, message: str, remedy: str | None) -> None:
+        if all(fault.source != source for fault in self.faults):
+            self.faults = (*self.faults, Fault(source, message, remedy))
+
+
+def _rank(wakeup: Wakeup) -> int:
+    """The lower, the graver: one sample answers all that came in together."""
+    return _GRAVEST_FIRST.index(wakeup.source)
+
+
+def _arm(group: CgroupMemory) -> tuple[list[_Source], OSError | None]:
+    """In the thread: the sources of a group, and what keeps it from having all of them."""
+    sources: list[_Source] = []
+    try:
+        if group.version == 2:
+            sources.append(_events(group.path))
+            with suppress(OSError):  # only where the group is delegated to us
+                sources.append(_pressure(f"{group.path}/memory.pressure"))
+            return sources, None
+        for ratio in _RATIOS:
+            wakeup = Wakeup("threshold", group.path, f"usage crossed {ratio:.0%} of its limit")
+            threshold = f"{int((group.limit_bytes or 0) * ratio)}"
+            sources.append(_eventfd(wakeup, "memory.usage_in_bytes", threshold))
+        oom = Wakeup("oom", group.path, "the limit was met and nothing could be given back")
+        sources.append(_eventfd(oom, "memory.oom_control"))
+    except OSError as error:
+        return sources, error
+    return sources, None
+
+
+def _pressure(path: str) -> _Source:
+    """A trigger on one pressure file."""
+    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def stalled_s() -> float:
+        pressure = parse_pressure(os.pread(fd, 512, 0))
+        return pressure.some_total_s if pressure else 0.0
+
+    try:
+        os.write(fd, _TRIGGER)
+        seen_s = stalled_s()
+    except OSError:
+        os.close(fd)
+        raise
+
+    def fired() -> Wakeup | None:
+        # It can fire right after arming without any stall: only a grown total is true.
+        nonlocal seen_s
+        before_s, seen_s = seen_s, stalled_s()
+        if seen_s - before_s < _STALL_S / 2:
+            return None
+        return Wakeup("pressure", path, f"stalled for {seen_s - before_s:.2f} s more")
+
+    return _Source(fd, _URGENT, fired)
+
+
+def _events(group: str) -> _Source:
+    """The memory.events file of a cgroup v2 group."""
+    fd = os.open(f"{group}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
+    # Reading is also what arms it: it reports changes since the last read.
+    seen = os.pread(fd, 4096, 0).splitlines()
+
+    def fired() -> Wakeup | None:
+        nonlocal seen
+        before, seen = seen, os.pread(fd, 4096, 0).splitlines()
+        changed = sorted(set(seen) - set(before))
+        if not changed:
+            return None
+        return Wakeup("events", group, b", ".join(changed).decode("ascii", "replace"))
+
+    return _Source(fd, _URGENT, fired)
+
+
+def _eventfd(wakeup: Wakeup, name: str, argument: str = "") -> _Source:
+    """An eventfd on a memory threshold or on the OOM event of a cgroup v1 group."""
+    fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    try:
+        target = os.open(f"{wakeup.path}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            control = os.open(f"{wakeup.path}/cgroup.event_control", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                os.write(control, f"{fd} {target} {argument}".rstrip().encode())
+            finally:
+                os.close(control)
+        finally:
+            os.close(target)
+    except OSError:
+        os.close(fd)
+        raise
+
+    def fired() -> Wakeup | None:
+        try:
+            os.eventfd_read(fd)
+        except BlockingIOError:
+            return None
+        # The kernel signals once more when the group is removed: nothing is near its limit then.
+        return wakeup if os.path.isdir(wakeup.path) else None
+
+    return _Source(fd, _READ, fired)
