@@ -8,7 +8,7 @@ from itertools import groupby
 
 import pytest
 
-from watchdog_app.core.forecast.course import Course, Wording
+from watchdog_app.core.forecast.shape import Course, Wording
 from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.decisions import Assessment, Regime, Stage
 from watchdog_app.core.model.settings import StageSettings, WatchSettings

@@ -150,7 +150,9 @@ def _goes_on(trend: Trend, view: View, ask: Thresholds, convinced: bool) -> bool
     below = _OFF_LINE if trend.kind is TrendKind.LINE else _JUMP
     if trend.level - view.used > below * trend.gain:
         return False
-    return _rises_now(trend, view, ask) or _may_pause(trend, view, convinced)
+    # The last moments rose by a fair share of what is claimed.
+    least = ask.rising * trend.slope * max(view.t - view.low_t, NOW_S)
+    return view.used - view.low > least or _may_pause(trend, view, convinced)
 
 
 def _novelty_asked(
@@ -207,12 +209,6 @@ def _is_news(trend: Trend, view: View, level: float, novelty: float) -> bool:
     if trend.kind is TrendKind.PEAKS or visits.highest is None:
         return True
     return level >= visits.highest + novelty * view.limit
-
-
-def _rises_now(trend: Trend, view: View, ask: Thresholds) -> bool:
-    """Whether the last moments rose by a fair share of what is claimed."""
-    passed = view.t - view.low_t
-    return view.used - view.low > ask.rising * trend.slope * max(passed, NOW_S)
 
 
 def _may_pause(trend: Trend, view: View, convinced: bool) -> bool:

@@ -6,7 +6,6 @@ import math
 from collections import deque
 
 from watchdog_app.core.forecast import DEMAND, Outlook
-from watchdog_app.core.forecast.course import Course, Wording
 from watchdog_app.core.forecast.evidence import (
     NOW_S,
     SWINGS,
@@ -17,7 +16,7 @@ from watchdog_app.core.forecast.evidence import (
     room_left,
 )
 from watchdog_app.core.forecast.scales import BASE_S, LEVELS, Scales
-from watchdog_app.core.forecast.shape import LineFit, TurningPoints, regime_of
+from watchdog_app.core.forecast.shape import Course, LineFit, TurningPoints, Wording, regime_of
 from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
 from watchdog_app.core.model.decisions import Caution, Regime
 

@@ -21,19 +21,15 @@ def forecaster_for(reading: Reading) -> Forecaster:
         from watchdog_app.core.forecast.heat import HeatForecaster
 
         return HeatForecaster(reading.fatal)
-    if name == "discharge":
-        from watchdog_app.core.forecast.slow import DischargeForecaster
+    if name == "trend":
+        return TrendForecaster()
+    from watchdog_app.core.forecast import slow
 
-        return DischargeForecaster()
-    if name == "device_memory":
-        from watchdog_app.core.forecast.slow import DeviceMemoryForecaster
-
-        return DeviceMemoryForecaster()
-    return TrendForecaster()
+    return slow.DischargeForecaster() if name == "discharge" else slow.DeviceMemoryForecaster()
 
 
 UNKNOWN_SAVE_S = 5.0  # half a gigabyte to a slow disk
-_UNKNOWN_STEP_S = 1.0
+UNKNOWN_STEP_S = 1.0
 _NO_COSTS = SaveCost()
 _LAST_S = 2.6  # a look, a step and a small save
 _LAST_FACTOR = 1.5
@@ -144,7 +140,7 @@ class ResourceMonitor:
         stages, stretch = self._stages, _HORIZON[self._watch.caution]
         strict, eager = outlook.strict_eta_s, outlook.eager_eta_s
         save = UNKNOWN_SAVE_S if costs.save_s is None else costs.save_s
-        step = _UNKNOWN_STEP_S if costs.step_s is None else costs.step_s
+        step = UNKNOWN_STEP_S if costs.step_s is None else costs.step_s
         within = max(stages.save_floor_s, (save + step) * stages.save_safety_factor) * stretch
         # The very last moment for a checkpoint, by its cost.
         last_s = max(_LAST_S, _LAST_FACTOR * ((costs.save_s or 0.0) + (costs.step_s or 0.0)))

@@ -149,26 +149,45 @@ def _read_peaks(
     agreement = concordance(values, ignore, _LEAST_PEAKS)
     if agreement < _LEAST_PEAKS:
         return None
+    third = max(2, len(values) // 3)
+    rise = values[-1] - values[-1 - third]
+    block_s = BASE_S * (1 << scale)
+    trend = _line_of_peaks(scale, times, values, rise / max(1e-6, times[-1] - times[-1 - third]))
+    if trend is not None:
+        trend.agreement, trend.reference = agreement, (times[-1], 2.0 * block_s)
+        # The height of the blocks beyond what a steady growth gives them.
+        height = sum(b[3] - b[1] for b in whole) / len(whole)
+        trend.amplitude = max(0.0, height - trend.slope * block_s) / gain
+    return trend
+
+
+def _line_of_peaks(
+    scale: int, times: Sequence[float], values: Sequence[float], late_slope: float
+) -> Trend | None:
+    """
+    The line through some peaks; None when it does not rise.
+
+    Args:
+        scale: index of the scale, kept in the trend.
+        times: of the peaks, oldest first.
+        values: their heights; the last is above the first.
+        late_slope: of the last peaks alone.
+    """
     slope = sen_slope(times, values)
     if slope <= 0.0:
         return None
-    third = max(2, len(values) // 3)
-    rise = values[-1] - values[-1 - third]
-    recent = rise / max(1e-6, times[-1] - times[-1 - third]) / slope
-    level = max(values[-1], values[-2])
-    block_s = BASE_S * (1 << scale)
+    gain = values[-1] - values[0]
+    offsets = sorted(v - slope * (t - times[0]) for t, v in zip(times, values, strict=True))
+    middle = offsets[len(offsets) // 2]
     return Trend(
         TrendKind.PEAKS,
         scale,
         start_t=times[0],
         gain=gain,
-        level=level,
+        level=max(values[-1], values[-2]),
         slope=slope,
-        recent=recent,
-        agreement=agreement,
-        misfit=_misfit(times, values, slope) / gain,
-        reference=(times[-1], 2.0 * block_s),
-        amplitude=_amplitude(whole, slope * block_s) / gain,
+        recent=late_slope / slope,
+        misfit=max(offsets[-1] - middle, middle - offsets[0]) / gain,
     )
 
 
@@ -192,32 +211,11 @@ def read_turns(
     # Shorter ones are the scales' business; those that do not keep time foretell nothing.
     if period < _FAR_APART_S or gaps[-1] > 2.0 * gaps[0] or gain <= 0.0:
         return None
-    slope = sen_slope(times, values)
-    if slope <= 0.0:
-        return None
-    inner = [v for t, v in troughs if t > times[0]] or [troughs[-1][1]]
-    return Trend(
-        TrendKind.PEAKS,
-        LEVELS,
-        start_t=times[0],
-        gain=gain,
-        level=max(values[-1], values[-2]),
-        slope=slope,
-        recent=(values[-1] - values[-2]) / (times[-1] - times[-2]) / slope,
-        agreement=concordance(values, 0.0),
-        misfit=_misfit(times, values, slope) / gain,
-        reference=(times[-1], 2.0 * period),
-        amplitude=max(0.0, sum(values) / len(values) - sum(inner) / len(inner)) / gain,
-    )
-
-
-def _misfit(times: Sequence[float], values: Sequence[float], slope: float) -> float:
-    """The largest distance of a point from the line of this slope through the middle of them."""
-    offsets = sorted(v - slope * (t - times[0]) for t, v in zip(times, values, strict=True))
-    middle = offsets[len(offsets) // 2]
-    return max(offsets[-1] - middle, middle - offsets[0])
-
-
-def _amplitude(blocks: Sequence[Block], growth: float) -> float:
-    """Mean height of the blocks beyond what a steady growth by `growth` a block gives them."""
-    return max(0.0, sum(b[3] - b[1] for b in blocks) / len(blocks) - growth)
+    late_slope = (values[-1] - values[-2]) / (times[-1] - times[-2])
+    trend = _line_of_peaks(LEVELS, times, values, late_slope)
+    if trend is not None:
+        trend.agreement, trend.reference = concordance(values, 0.0), (times[-1], 2.0 * period)
+        inner = [v for t, v in troughs if t > times[0]] or [troughs[-1][1]]
+        height = sum(values) / len(values) - sum(inner) / len(inner)
+        trend.amplitude = max(0.0, height) / gain
+    return trend

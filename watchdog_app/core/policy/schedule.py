@@ -17,10 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from watchdog_app.base.codec import NOT_KEPT
-from watchdog_app.core.forecast.stages import UNKNOWN_SAVE_S
+from watchdog_app.core.forecast.stages import UNKNOWN_SAVE_S, UNKNOWN_STEP_S
 from watchdog_app.core.model.agent import AgentState
 
-UNKNOWN_STEP_S = 1.0
 _SPACING_S = 1.0  # from the end of a save, and from a request, to the next request
 _SHARE = 0.1  # of the time that saving may cost while the end does not come
 _BURST_SAVES = 12  # about log2 of a minute over a second, and some once a second
