@@ -70,50 +70,73 @@ def overview(
     """
     names = {task.key: clean(task.name) for task in tasks}
     standing = [key for key in (*held, *paused) if key in names]
+    whose = {each.resource: each.contributors[0].name for each in incidents if each.contributors}
     dangers = [
-        (assessments[reading.key], reading)
+        _Danger(assessments[reading.key], reading, whose.get(reading.key))
         for reading in readings
         if reading.key in assessments and not (held and reading.key.kind is ResourceKind.GUARD)
     ]
+    dangers.sort(key=lambda each: (each.eta_s, -each.assessment.ratio))
     open_ones = [each for each in incidents if not _concerns_only(each, standing)]
-    level = max(
-        [
-            *(assessment.level for assessment, _ in dangers),
-            *(each.level for each in open_ones),
-            *(each.level for each in cards),
-            Level.OK,
-        ]
-    )
+    levels = [*(each.level for each in dangers), *(each.level for each in open_ones)]
+    level = max([*levels, *(each.level for each in cards)], default=Level.OK)
     if level >= Level.WARNING:
-        return Overview(level, _worst(level, dangers, open_ones, cards, incidents))
+        return Overview(level, _worst(level, dangers, open_ones, cards))
     if standing:
         return Overview(Level.WARNING, _standing(standing[0], names, held, len(standing) - 1))
     fault = next((each for each in faults if each.source.partition(".")[0] in _BLINDING), None)
     if fault is not None:
         return Overview(Level.WARNING, clean(fault.message.partition(". ")[0].rstrip("."), 200))
-    saving = [names[key] for key, agent in agents.items() if agent.saving and key in names]
-    return Overview(*_without_danger(level, dangers, saving, readings, incidents))
-
-
-def _without_danger(
-    level: Level,
-    dangers: Sequence[tuple[Assessment, Reading]],
-    saving: Sequence[str],
-    readings: Sequence[Reading],
-    incidents: Sequence[Incident],
-) -> tuple[Level, str]:
-    """What may become one, else what is being saved, else that all is well."""
-    soon = _soonest([each for each in dangers if _eta_s(each[0]) < _SOON_S and _ends(each[1])])
-    if soon is not None:
-        text = f"{_end(*soon)} if it goes on; that is not certain yet"
-        return Level.WATCH, text + _whose(soon[1], incidents)
-    if saving:
-        return level, f"saving {saving[0]}"
-    growing = [each for each in dangers if each[0].level is Level.WATCH]
-    if growing:
-        return level, f"growing, no danger yet{_whose(growing[0][1], incidents)}"
+    # What may become a danger, else what is being saved, else that all is well.
+    for each in dangers:
+        if each.eta_s < _SOON_S and each.ends:
+            text = f"{each.end} if it goes on; that is not certain yet{each.of_whom}"
+            return Overview(Level.WATCH, text)
+    for key, agent in agents.items():
+        if agent.saving and key in names:
+            return Overview(level, f"saving {names[key]}")
+    growing = next((each for each in dangers if each.level is Level.WATCH), None)
+    if growing is not None:
+        return Overview(level, f"growing, no danger yet{growing.of_whom}")
     notes = "" if level is Level.OK else "; see the notes"
-    return level, f"nothing is about to run out{_nearly_full(readings)}{notes}"
+    return Overview(level, f"nothing is about to run out{_nearly_full(readings)}{notes}")
+
+
+class _Danger(NamedTuple):
+    """A resource, where it goes, and the task that makes it grow."""
+
+    assessment: Assessment
+    reading: Reading
+    whose: str | None
+
+    @property
+    def level(self) -> Level:
+        return self.assessment.level
+
+    @property
+    def eta_s(self) -> float:
+        forecast = self.assessment.forecast
+        return math.inf if forecast is None else forecast.eta_s
+
+    @property
+    def ends(self) -> bool:
+        """Whether its end harms a training; heat that slows down and a full disk do not."""
+        scope = SPECS[self.reading.key.kind].scope
+        return self.reading.fatal or scope in (Scope.MEMORY, Scope.CARD)
+
+    @property
+    def end(self) -> str:
+        """`RAM full in about 4 min`."""
+        label = clean(self.reading.label, 80)
+        if self.assessment.forecast is None:
+            how = "nearly full" if self.reading.unit == "bytes" else "close to its limit"
+            return f"{label} {how}"
+        return f"{phrases.ending(self.reading, label)} {phrases.when(self.eta_s)}"
+
+    @property
+    def of_whom(self) -> str:
+        """`: train.ipynb`; empty if that is not known."""
+        return "" if self.whose is None else f": {clean(self.whose)}"
 
 
 def _concerns_only(incident: Incident, tasks: Collection[ProcessKey]) -> bool:
@@ -123,56 +146,17 @@ def _concerns_only(incident: Incident, tasks: Collection[ProcessKey]) -> bool:
 
 
 def _worst(
-    level: Level,
-    dangers: Sequence[tuple[Assessment, Reading]],
-    open_ones: Sequence[Incident],
-    cards: Sequence[Card],
-    incidents: Sequence[Incident],
+    level: Level, dangers: Sequence[_Danger], open_ones: Sequence[Incident], cards: Sequence[Card]
 ) -> str:
     """The resource of this level that ends soonest, else the incident, else the card."""
-    near = _soonest([each for each in dangers if each[0].level is level])
-    if near is not None:
-        return _end(*near) + _whose(near[1], incidents)
+    for danger in dangers:
+        if danger.level is level:
+            return f"{danger.end}{danger.of_whom}"
     for incident in open_ones:
         if incident.level is level:
             return f"{clean(incident.label, 80)}: {clean(incident.why or '?', 200)}"
     card = next(each for each in cards if each.level is level)
     return f"{clean(card.label, 80)} {card.title or 'has a fault'}"
-
-
-def _soonest(
-    dangers: Sequence[tuple[Assessment, Reading]],
-) -> tuple[Assessment, Reading] | None:
-    def urgency(each: tuple[Assessment, Reading]) -> tuple[float, float]:
-        return _eta_s(each[0]), -each[0].ratio
-
-    return min(dangers, key=urgency, default=None)
-
-
-def _end(assessment: Assessment, reading: Reading) -> str:
-    """`RAM full in about 4 min`."""
-    label = clean(reading.label, 80)
-    forecast = assessment.forecast
-    if forecast is None:
-        return f"{label} {'nearly full' if reading.unit == 'bytes' else 'close to its limit'}"
-    return f"{phrases.ending(reading, label)} {phrases.when(forecast.eta_s)}"
-
-
-def _eta_s(assessment: Assessment) -> float:
-    return math.inf if assessment.forecast is None else assessment.forecast.eta_s
-
-
-def _ends(reading: Reading) -> bool:
-    """Whether its end harms a training; heat that slows down and a full disk do not."""
-    return reading.fatal or SPECS[reading.key.kind].scope in (Scope.MEMORY, Scope.CARD)
-
-
-def _whose(reading: Reading, incidents: Sequence[Incident]) -> str:
-    """`: train.ipynb`, the task that makes it grow; empty if that is not known."""
-    for incident in incidents:
-        if incident.resource == reading.key and incident.contributors:
-            return f": {clean(incident.contributors[0].name)}"
-    return ""
 
 
 def _standing(
