@@ -89,7 +89,6 @@ _SURE = {
     Certainty.LIKELY.value: "That is what all the evidence points to; it is not proven.",
     Certainty.UNKNOWN.value: "More than that is not known.",
 }
-_WORDS = {"exact": "exact", "most_likely": "most likely", "unknown": "unknown"}
 _MOST_ADVICE = 4
 _LONG = 300
 _NOTEBOOKS = ("notebook", "kernel")
@@ -113,35 +112,53 @@ def about_death(
         advice: of the last danger that it was in.
         successor: the task that runs in its place now: "pid" and "name".
     """
-    lines = [*_what(entry, at, now_unix_s)]
-    lines += ["", *_evidence(entry)]
-    for part in (_takers(entry), _saved(entry), _onwards(entry, successor), _change(advice)):
+    death = _Death(entry)
+    lines = [*_what(death, at, now_unix_s), "", *_evidence(entry)]
+    for part in (_takers(entry), _saved(death), _onwards(death, successor), _change(advice)):
         found = list(part)
         lines += ["", *found] if found else []
     return "\n".join(lines)
 
 
-def _what(entry: Mapping[str, Any], at: str, now_unix_s: float) -> Iterator[str]:
+class _Death:
+    """An entry of the journal, read once."""
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        self.entry = entry
+        self.by_itself = cause_spec(entry.get("cause")).by_itself
+        self.unix_s = number_or_none(entry.get("unix_s"))
+        self.worker = entry.get("worker")
+        rescue, agent = entry.get("rescue"), entry.get("agent")
+        self.rescue: Mapping[str, Any] | None = rescue if isinstance(rescue, Mapping) else None
+        self.agent: Mapping[str, Any] | None = agent if isinstance(agent, Mapping) else None
+
+    @property
+    def of_worker_alone(self) -> bool:
+        """Whether a worker ended of a task that has saved nothing."""
+        return self.worker is not None and self.rescue is None
+
+    def since(self, moment: object) -> float | None:
+        """From a moment to the end; None: one of them is not known."""
+        begin = number_or_none(moment)
+        return None if self.unix_s is None or begin is None else max(0.0, self.unix_s - begin)
+
+
+def _what(death: _Death, at: str, now_unix_s: float) -> Iterator[str]:
+    entry = death.entry
     kind = phrases.KINDS.get(str(entry.get("task_kind")), "")
-    who = f"{_name(entry)} ({kind + ', ' if kind else ''}pid {entry.get('pid')})"
-    unix_s, started = (
-        number_or_none(entry.get("unix_s")),
-        number_or_none(entry.get("started_unix_s")),
-    )
-    ago = "" if unix_s is None else f", {phrases.ago(max(0.0, now_unix_s - unix_s))}"
-    ran = ""
-    if unix_s is not None and started is not None and unix_s > started:
-        ran = f", after {format_duration(unix_s - started)}"
-    verb = "ended" if cause_spec(entry.get("cause")).by_itself else "died"
-    if entry.get("worker") is not None:
-        who = f"A worker (process {entry['worker']}) of {who}"
-    lives = " The task itself lived on." if entry.get("worker") is not None else ""
+    who = clean(str(entry.get("name") or f"process {entry.get('pid')}"))
+    who = f"{who} ({kind + ', ' if kind else ''}pid {entry.get('pid')})"
+    ago = "" if death.unix_s is None else f", {phrases.ago(max(0.0, now_unix_s - death.unix_s))}"
+    ran_s = death.since(entry.get("started_unix_s"))
+    ran = f", after {format_duration(ran_s)}" if ran_s else ""
+    verb, lives = "ended" if death.by_itself else "died", ""
+    if death.worker is not None:
+        who, lives = f"A worker (process {death.worker}) of {who}", " The task itself lived on."
     yield f"{who} {verb} at {at}{ago}{ran}.{lives}"
-    sure = _SURE.get(str(entry.get("certainty")), "")
     reason = clean(str(entry.get("reason") or entry.get("text") or "unknown"), _LONG)
     if entry.get("reason"):
         reason = f"{reason[:1].upper()}{reason[1:]}."
-    yield f"Why: {reason} {sure}".rstrip()
+    yield f"Why: {reason} {_SURE.get(str(entry.get('certainty')), '')}".rstrip()
     rss = number_or_none(entry.get("rss_bytes"))
     if rss is not None:
         yield f"It held {format_bytes(rss)} of RAM when it was last seen."
@@ -151,7 +168,8 @@ def _evidence(entry: Mapping[str, Any]) -> Iterator[str]:
     yield "How we know:"
     found = objects(entry, "evidence")
     for each in found:
-        word = _WORDS.get(str(each.get("certainty")), "unknown")
+        known = each.get("certainty")
+        word = str(known).replace("_", " ") if known in _SURE else "unknown"
         yield f"  [{word}] {clean(str(each.get('text')), _LONG)}"
     if not found:
         yield "  Nothing more was written down."
@@ -177,35 +195,28 @@ def _takers(entry: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _saved(entry: Mapping[str, Any]) -> Iterator[str]:
-    if _worker_alone(entry):
+def _saved(death: _Death) -> Iterator[str]:
+    if death.of_worker_alone:
         return
-    rescue, agent = entry.get("rescue"), entry.get("agent")
-    step = agent.get("step") if isinstance(agent, Mapping) else None
-    if isinstance(rescue, Mapping):
-        saved, unix_s = (
-            number_or_none(rescue.get("saved_unix_s")),
-            number_or_none(entry.get("unix_s")),
-        )
-        age = ""
-        if saved is not None and unix_s is not None:
-            age = f", saved {format_duration(max(0.0, unix_s - saved))} before the end"
-        size = format_bytes(number_or_none(rescue.get("bytes")))
-        yield f"What was saved: step {rescue.get('step')} ({size}{age}) in"
-        yield f"  {clean(str(rescue.get('path')), _LONG)}"
-        done = rescue.get("step")
+    step = None if death.agent is None else death.agent.get("step")
+    if death.rescue is not None:
+        done, saved_s = death.rescue.get("step"), death.since(death.rescue.get("saved_unix_s"))
+        age = "" if saved_s is None else f", saved {format_duration(saved_s)} before the end"
+        size = format_bytes(number_or_none(death.rescue.get("bytes")))
+        yield f"What was saved: step {done} ({size}{age}) in"
+        yield f"  {clean(str(death.rescue.get('path')), _LONG)}"
         if isinstance(step, int) and isinstance(done, int) and step > done:
             again = "1 step is" if step - done == 1 else f"{step - done} steps are"
             yield f"It had come to step {step}: {again} to be done again."
-    elif entry.get("had_agent") or isinstance(agent, Mapping):
+    elif death.entry.get("had_agent") or death.agent is not None:
         at = "" if step is None else f" It had come to step {step}."
         yield f"What was saved: nothing; its agent was not asked to, or did not come to it.{at}"
-    elif not cause_spec(entry.get("cause")).by_itself:
+    elif not death.by_itself:
         yield "What was saved: nothing; no agent had seen a training in it."
 
 
-def _onwards(entry: Mapping[str, Any], successor: Mapping[str, Any] | None) -> Iterator[str]:
-    if _worker_alone(entry):
+def _onwards(death: _Death, successor: Mapping[str, Any] | None) -> Iterator[str]:
+    if death.of_worker_alone:
         yield "To go on: the task may wait for that worker for ever. Interrupt it, and use fewer"
         yield "  workers or smaller batches (DataLoader: num_workers, prefetch_factor)."
         return
@@ -214,15 +225,14 @@ def _onwards(entry: Mapping[str, Any], successor: Mapping[str, Any] | None) -> I
             f"Its place was taken: {clean(str(successor.get('name')))} runs again, with pid "
             f"{successor.get('pid')}."
         )
-    rescue = entry.get("rescue")
-    saved = isinstance(rescue, Mapping)
-    by_lines = isinstance(rescue, Mapping) and rescue.get("by_lines") is True
-    if cause_spec(entry.get("cause")).by_itself and not saved:
+    saved = death.rescue is not None
+    by_lines = death.rescue is not None and death.rescue.get("by_lines") is True
+    if death.by_itself and not saved:
         return
-    if entry.get("task_kind") in _NOTEBOOKS:
+    if death.entry.get("task_kind") in _NOTEBOOKS:
         yield from _in_notebook(saved, by_lines, restarted=successor is not None)
         return
-    command = _command(entry)
+    command = _command(death.entry)
     if command is None:
         return
     if by_lines:
@@ -252,11 +262,6 @@ def _in_notebook(saved: bool, by_lines: bool, restarted: bool) -> Iterator[str]:
         yield "IPython keeps no history, run them yourself."
 
 
-def _worker_alone(entry: Mapping[str, Any]) -> bool:
-    """Whether a worker ended of a task that has saved nothing."""
-    return entry.get("worker") is not None and not isinstance(entry.get("rescue"), Mapping)
-
-
 def _change(advice: Sequence[str]) -> Iterator[str]:
     useful = [each for each in advice if each and not each.startswith(phrases.WHILE_IT_RUNS)]
     lines = [clean(line, _LONG) for line in useful[:_MOST_ADVICE]]
@@ -279,7 +284,3 @@ def _command(entry: Mapping[str, Any]) -> str | None:
     place = f"cd {shlex.quote(cwd)} && " if isinstance(cwd, str) and cwd.isprintable() else ""
     known = isinstance(limit, str) and limit == shlex.quote(limit)
     return f"{place}watchdog exec {f'--limit {limit} ' if known else ''}-- {shlex.join(words)}"
-
-
-def _name(entry: Mapping[str, Any]) -> str:
-    return clean(str(entry.get("name") or f"process {entry.get('pid')}"))
