@@ -327,7 +327,7 @@ def _readings(journal: Journal, seen: float) -> Iterator[tuple[str, str]]:
 
 def _down(at: str, why: str, certainty: Certainty) -> Cause:
     text = f"ended with the machine, which went down {at}: {why}"
-    return Cause(CauseKind.MACHINE_DOWN, text, certainty, news=True)
+    return Cause(CauseKind.MACHINE_DOWN, text, certainty)
 
 
 def _last_seen(journal: Journal, state: Mapping[str, Any]) -> float:

@@ -109,8 +109,8 @@ def _exact(kind: CauseKind, text: str, news: bool = False) -> Cause:
     return Cause(kind, text, Certainty.EXACT, news)
 
 
-def _likely(kind: CauseKind, text: str, news: bool = False) -> Cause:
-    return Cause(kind, text, Certainty.LIKELY, news)
+def _likely(kind: CauseKind, text: str) -> Cause:
+    return Cause(kind, text, Certainty.LIKELY)
 
 
 # What the kernel's log says
@@ -125,7 +125,7 @@ def _by_kernel_log(facts: ExitFacts, number: int | None) -> Cause | None:
             continue
         if line.kind is KernelEvent.BAD_MEMORY:
             text = "ended by the kernel: a page of its memory lay in a broken part of the RAM"
-            return _exact(CauseKind.HARDWARE, text, news=True)
+            return _exact(CauseKind.HARDWARE, text)
         if line.kind is KernelEvent.OOM_KILL and number in (None, signal.SIGKILL):
             reports = [
                 each.constraint
@@ -256,36 +256,34 @@ def _by_kernel_in_unit(facts: ExitFacts, unit: UnitEnd) -> Cause | None:
 
 def _by_oom_daemon(facts: ExitFacts, number: int | None, excluded: bool) -> Cause | None:
     """earlyoom and its like: one runs here, it uses this signal, and the level fits."""
-    if facts.oomd_kills and number != signal.SIGTERM:
-        return _by_daemon(
-            False,
-            "killed by systemd-oomd, which has noted on its group that it killed "
-            f"{facts.oomd_kills} processes there",
-        )
-    full = _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _PRESSED
-    if full and excluded and number == signal.SIGKILL and OOMD in facts.oom_daemons:
-        return _by_daemon(
-            False,
-            "killed by systemd-oomd, which runs here: the kernel killed nobody for memory, and "
-            f"its memory group held {_of_group(facts)} when it was last seen",
-        )
     # systemd-oomd never asks first.
     able = [each for each in facts.oom_daemons if number != signal.SIGTERM or each != OOMD]
-    swap_left = 0.0
-    if facts.swap_total_bytes:
-        swap_left = (facts.swap_free_bytes or 0) / facts.swap_total_bytes
-    if not able or not _pressed(facts) or swap_left > _GUARDED:
+    full = _ratio(facts.group_used_bytes, facts.group_limit_bytes) >= _PRESSED
+    swap_left = _ratio(facts.swap_free_bytes, facts.swap_total_bytes)
+    if facts.oomd_kills and number != signal.SIGTERM:
+        how = (
+            "killed by systemd-oomd, which has noted on its group that it killed "
+            f"{facts.oomd_kills} processes there"
+        )
+    elif full and excluded and number == signal.SIGKILL and OOMD in able:
+        how = (
+            "killed by systemd-oomd, which runs here: the kernel killed nobody for memory, and "
+            f"its memory group held {_of_group(facts)} when it was last seen"
+        )
+    elif able and _pressed(facts) and swap_left <= _GUARDED:
+        how = (
+            f"ended by {able[0]}, which runs here: the machine had {_of_machine(facts)} left when "
+            "it was last seen"
+        )
+    else:
         return None
-    return _by_daemon(
-        False,
-        f"ended by {able[0]}, which runs here: the machine had {_of_machine(facts)} left when it "
-        "was last seen",
-    )
+    return _by_daemon(False, how)
 
 
 def _by_daemon(sure: bool, how: str) -> Cause:
-    kind = CauseKind.OOM_DAEMON
-    return _exact(kind, how, news=True) if sure else _likely(kind, f"most likely {how}", news=True)
+    if sure:
+        return _exact(CauseKind.OOM_DAEMON, how)
+    return _likely(CauseKind.OOM_DAEMON, f"most likely {how}")
 
 
 # What counts and levels say
@@ -353,7 +351,7 @@ def _by_time(facts: ExitFacts, number: int | None) -> Cause | None:
     name = "processor time (ulimit -t)" + ("" if limit is None else f" of {limit:.0f} s")
     if number is not None and number == getattr(signal, "SIGXCPU", None):
         text = f"ended by the kernel: its limit of {name} was reached"
-        return _exact(CauseKind.CPU_LIMIT, text, news=True)
+        return _exact(CauseKind.CPU_LIMIT, text)
     if number != signal.SIGKILL or limit is None or used is None:
         return None
     if used < _MOST_OF_TIME * limit and limit - used > _ALMOST_S:
@@ -362,7 +360,6 @@ def _by_time(facts: ExitFacts, number: int | None) -> Cause | None:
         CauseKind.CPU_LIMIT,
         f"most likely killed by the kernel: it had used {used:.0f} s of its limit of {name} when "
         "it was last seen",
-        news=True,
     )
 
 

@@ -54,7 +54,7 @@ CAUSES = {
     CauseKind.HOST_MEMORY: CauseSpec(
         "Out of memory", out_of_memory=True, by_kernel=True, notify=True, noted=True
     ),
-    CauseKind.OOM_DAEMON: CauseSpec("Out of memory", out_of_memory=True),
+    CauseKind.OOM_DAEMON: CauseSpec("Out of memory", out_of_memory=True, notify=True, noted=True),
     CauseKind.GPU_LOST: CauseSpec(
         "Ended by a GPU fault", of_card=True, own=True, notify=True, noted=True
     ),
@@ -73,8 +73,9 @@ CAUSES = {
         "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True, noted=True
     ),
     CauseKind.GUARD: CauseSpec(of_group=True, notify=False, noted=True),
-    CauseKind.CPU_LIMIT: CauseSpec("Out of processor time"),
-    CauseKind.MACHINE_DOWN: CauseSpec("The machine went down"),
+    CauseKind.CPU_LIMIT: CauseSpec("Out of processor time", notify=True, noted=True),
+    CauseKind.HARDWARE: CauseSpec(notify=True, noted=True),
+    CauseKind.MACHINE_DOWN: CauseSpec("The machine went down", notify=True, noted=True),
     CauseKind.CLOSED: CauseSpec(by_itself=True),
     CauseKind.SIGNAL: CauseSpec(card_may_explain=True),
     CauseKind.FAILED: CauseSpec(own=True, card_may_explain=True),
