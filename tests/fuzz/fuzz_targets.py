@@ -43,7 +43,7 @@ from watchdog_app.machine.process_control.paused import Paused
 from watchdog_app.machine.sensors import (
     command_line,
     host,
-    jupyter_rest,
+    jupyter,
     kernel_deaths,
     notebooks,
     threads,
@@ -237,9 +237,9 @@ def rescue_folder(data: bytes) -> None:
 def jupyter_files(data: bytes) -> None:
     """What Jupyter servers and kernels write, and what servers answer."""
     notebooks.parse_connection_file(data)
-    info = jupyter_rest.parse_server_info(data)
+    info = jupyter.parse_server_info(data)
     assert info is None or not info.token or info.token not in repr(info) or len(info.token) < 40
-    jupyter_rest.parse_sessions(data, "/home/a")
+    jupyter.parse_sessions(data, "/home/a")
 
 
 @target

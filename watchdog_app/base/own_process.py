@@ -143,14 +143,9 @@ def _by_worth() -> list[tuple[int, int]]:
             name = os.path.basename(fields[5]) if len(fields) > 5 else ""
             if fields[1].startswith("---") or name.startswith(("[vvar", "[vsyscall", "[vdso")):
                 continue
-            if fields[1][2] == "x":
-                rank = 0
-            elif "python" in name or name.startswith(("libc.", "libc-", "ld-", "[stack")):
-                rank = 1
-            elif not name or name == "[heap]":
-                rank = 2
-            else:
-                rank = 3
+            needed = "python" in name or name.startswith(("libc.", "libc-", "ld-", "[stack"))
+            heap = not name or name == "[heap]"
+            rank = 0 if fields[1][2] == "x" else 1 if needed else 2 if heap else 3
             found.append((rank, begin, end - begin))
     return [(begin, size) for _, begin, size in sorted(found)]
 

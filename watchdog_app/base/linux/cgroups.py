@@ -39,6 +39,11 @@ _USUAL_ROOT = "/sys/fs/cgroup"
 # (4, 16 or 64 KiB). Older kernels (before 3.19) had the largest signed number itself.
 _NO_LIMIT_V1 = (1 << 63) - (1 << 16)
 _POLL_S = 0.002
+# By version: usage, events and the freezer, with what stops everyone and what lets them run.
+_FILES = {
+    1: ("memory.usage_in_bytes", "memory.oom_control", "freezer.state", b"FROZEN", b"THAWED"),
+    2: ("memory.current", "memory.events", "cgroup.freeze", b"1", b"0"),
+}
 
 
 class Hierarchy:
@@ -273,17 +278,12 @@ class Group:
             version = 1 if os.path.exists(f"{path}/memory.usage_in_bytes") else 2
         self.path = path
         self.version = version
-        usage, events = (
-            ("memory.usage_in_bytes", "memory.oom_control")
-            if version == 1
-            else ("memory.current", "memory.events")
-        )
+        usage, events, freezer, self._freeze_text, self._thaw_text = _FILES[version]
         self._usage = KeptFile(f"{path}/{usage}")
         self._stat = KeptFile(f"{path}/memory.stat")
         self._events = KeptFile(f"{path}/{events}")
-        self._swap: KeptFile | None = None
-        if version == 2:
-            self._swap = KeptFile(f"{path}/memory.swap.current")
+        self._swap = KeptFile(f"{path}/memory.swap.current") if version == 2 else None
+        self._freezer = f"{path}/{freezer}"
 
     @property
     def limit_names(self) -> tuple[str, ...]:
@@ -375,8 +375,7 @@ class Group:
 
     def can_freeze(self) -> bool:
         """Whether this user may stop everyone in it."""
-        name = "freezer.state" if self.version == 1 else "cgroup.freeze"
-        return os.access(f"{self.path}/{name}", os.W_OK)
+        return os.access(self._freezer, os.W_OK)
 
     def freeze(self, deadline_s: float, halted: Callable[[], bool] = lambda: False) -> bool:
         """
@@ -389,10 +388,7 @@ class Group:
         Raises:
             OSError: it is refused.
         """
-        if self.version == 1:
-            write_bytes(f"{self.path}/freezer.state", b"FROZEN")
-        else:
-            write_bytes(f"{self.path}/cgroup.freeze", b"1")
+        write_bytes(self._freezer, self._freeze_text)
         end_mono_s = time.monotonic() + deadline_s
         while not (self.is_frozen() or halted()):
             if time.monotonic() > end_mono_s:
@@ -403,23 +399,17 @@ class Group:
     def thaw(self) -> None:
         """Let everyone in it run; a group that is gone needs none of it."""
         with suppress(OSError):  # removed with its last process, or never frozen by us
-            if self.version == 1:
-                write_bytes(f"{self.path}/freezer.state", b"THAWED")
-            else:
-                write_bytes(f"{self.path}/cgroup.freeze", b"0")
+            write_bytes(self._freezer, self._thaw_text)
 
     def is_frozen(self) -> bool:
         """Whether everyone in it is stopped."""
         if self.version == 1:
-            return read_or_empty(f"{self.path}/freezer.state").strip() == b"FROZEN"
+            return read_or_empty(self._freezer).strip() == self._freeze_text
         return flat_value(read_or_empty(f"{self.path}/cgroup.events"), b"frozen") == 1
 
     def is_thawed(self) -> bool:
         """Whether it is not frozen, nor a group above it, nor about to be."""
-        if self.version == 1:
-            return read_or_empty(f"{self.path}/freezer.state").strip() == b"THAWED"
-        wanted = read_or_empty(f"{self.path}/cgroup.freeze").strip()
-        return wanted == b"0" and not self.is_frozen()
+        return read_or_empty(self._freezer).strip() == self._thaw_text and not self.is_frozen()
 
 
 def read_usage(path: str, version: int | None = None) -> Usage:

@@ -327,18 +327,12 @@ def _people(
     on_parts: Sequence[GpuProcess] = (),
 ) -> tuple[tuple[ProcessKey, ...], str | None]:
     """The tasks on a card, and a note if that is a guess."""
-    found: dict[ProcessKey, None] = {}
-    listed = foreign = False
-    for process in (*gpu.processes, *on_parts):
-        listed = True
-        task = None if process.foreign else owners.get(process.pid)
-        if task is not None:
-            found[task.key] = None
-        foreign = foreign or process.foreign
-    if found:
-        return tuple(found), None
+    listed = (*gpu.processes, *on_parts)
+    ours = [owners[each.pid].key for each in listed if not each.foreign and each.pid in owners]
+    if ours:
+        return tuple(dict.fromkeys(ours)), None
     # In a container the driver names processes by the host's numbers: ours are among them.
-    if foreign or (not listed and _in_use(gpu)):
+    if any(each.foreign for each in listed) or (not listed and _in_use(gpu)):
         return everyone, "the driver does not say who uses it"
     return (), None
 

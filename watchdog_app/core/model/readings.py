@@ -61,20 +61,15 @@ def readings(
     )
 
 
-def ram_and_swap(host: HostMemory, available_bytes: int, swap_free_bytes: int) -> tuple[int, int]:
+def _ram_and_swap(host: HostMemory) -> tuple[int, int]:
     """
     Used and limit of RAM together with swap.
 
     Swap on zram lies in RAM. Its content counts once, at its size before compression. Its free part
     counts as far as compression has saved memory so far.
-
-    Args:
-        host: as it was read last.
-        available_bytes: MemAvailable now.
-        swap_free_bytes: SwapFree now.
     """
-    used = max(0, host.total_bytes - available_bytes)
-    used += max(0, host.swap_total_bytes - swap_free_bytes)
+    used = max(0, host.total_bytes - host.available_bytes)
+    used += max(0, host.swap_total_bytes - host.swap_free_bytes)
     if not host.zram_total_bytes:
         return used, host.total_bytes + host.swap_total_bytes
     saved = max(0, host.zram_used_bytes - host.zram_ram_bytes)
@@ -100,7 +95,7 @@ def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Readin
         stalled=host.available_bytes <= _NOTHING_LEFT * host.total_bytes,
     )
     if has_swap:
-        used, limit = ram_and_swap(host, host.available_bytes, host.swap_free_bytes)
+        used, limit = _ram_and_swap(host)
         yield Reading(
             key=ResourceKey(ResourceKind.RAM_SWAP),
             label="RAM and swap",
@@ -124,11 +119,10 @@ def _groups(
     The tightest group changes with what others in the outer group use, and a forecast that is
     reset by each change never sees the end. So all are read; the tightest comes last.
     """
-    host = snapshot.host
     hit: dict[str, list[ProcessKey]] = {}
     levels: dict[str, int] = {}
     by_path = {group.path: group for group in snapshot.cgroups}
-    leaves = watched_groups(snapshot)
+    leaves = {info.cgroup for info in snapshot.infos.values() if info.cgroup is not None}
     for task in tasks:
         infos = (snapshot.infos.get(member.key) for member in task.members)
         folders = {info.cgroup for info in infos if info is not None and info.cgroup is not None}
@@ -141,7 +135,7 @@ def _groups(
     found = []
     for path, keys in hit.items():
         group = by_path[path]
-        bound = _bound(group, snapshot.cgroups, leaves, host.total_bytes, host.swap_free_bytes)
+        bound = _bound(group, snapshot, leaves)
         if bound is not None:
             # A reserve that is given for a save is none of its limit.
             now = min(each for each in (group.limit_bytes, group.high_bytes) if each is not None)
@@ -149,11 +143,6 @@ def _groups(
             bound = bound._replace(limit=bound.limit - given)
             found.append(_group_reading(group, bound, tuple(keys), levels[path]))
     yield from sorted(found, key=lambda each: (each.fatal, each.used - each.limit))
-
-
-def watched_groups(snapshot: Snapshot) -> frozenset[str]:
-    """Folders of the groups in which watched processes are."""
-    return frozenset(info.cgroup for info in snapshot.infos.values() if info.cgroup is not None)
 
 
 def _holds(path: str, leaf: str) -> bool:
@@ -175,13 +164,7 @@ class _Bound(NamedTuple):
         return self.limit != self.kills
 
 
-def _bound(
-    group: CgroupMemory,
-    groups: Collection[CgroupMemory],
-    leaves: Collection[str],
-    total_bytes: int,
-    swap_free_bytes: int,
-) -> _Bound | None:
+def _bound(group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str]) -> _Bound | None:
     """
     Where a group's memory ends; None when the machine's own RAM ends first, or it has no limit.
 
@@ -189,12 +172,11 @@ def _bound(
     group is put to sleep for seconds each time: the group stands still below memory.max.
 
     Args:
-        group: as it is now.
-        groups: all that are known, as they are now.
+        group: of the snapshot.
+        snapshot: with all groups that are known.
         leaves: folders of the groups in which watched processes are.
-        total_bytes: RAM of the machine.
-        swap_free_bytes: of the machine.
     """
+    total_bytes, swap_free_bytes = snapshot.host.total_bytes, snapshot.host.swap_free_bytes
     swapped = group.swap_usage_bytes or 0
     if group.version == 1:
         # memory.memsw.limit_in_bytes bounds the sum of both.
@@ -204,7 +186,7 @@ def _bound(
         until_throttled = until_killed
     else:
         until_killed, until_throttled = (
-            swapped + _swap_left(group, groups, leaves, swap_free_bytes, throttled=throttled)
+            swapped + _swap_left(group, snapshot, leaves, throttled=throttled)
             for throttled in (False, True)
         )
     hard, high = group.limit_bytes, group.high_bytes
@@ -224,12 +206,7 @@ def _bound(
 
 
 def _swap_left(
-    group: CgroupMemory,
-    groups: Collection[CgroupMemory],
-    leaves: Collection[str],
-    swap_free_bytes: int,
-    *,
-    throttled: bool,
+    group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str], *, throttled: bool
 ) -> int:
     """
     How much a group may still swap out; `throttled`: until memory.swap.high slows it down.
@@ -243,8 +220,8 @@ def _swap_left(
         used = each.swap_usage_bytes or 0
         return min((max(0, one - used) for one in limits if one is not None), default=machine)
 
-    machine = max(0, swap_free_bytes)
-    known = [each for each in groups if each.version != 1]
+    machine = max(0, snapshot.host.swap_free_bytes)
+    known = [each for each in snapshot.cgroups if each.version != 1]
     most = min([machine, *(left(each) for each in known if _holds(each.path, group.path))])
     below = [each for each in known if each is not group and _holds(group.path, each.path)]
     limited: dict[str, tuple[int, CgroupMemory]] = {}
