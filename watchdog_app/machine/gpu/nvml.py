@@ -8,13 +8,16 @@ for ten minutes, and a note says why the figure is missing: nobody waits for it.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from watchdog_app.base import vendored
+from watchdog_app.base.linux.cgroups import room
 from watchdog_app.core.model.hardware import FIGURES, ClockEvent, GpuState
 from watchdog_app.machine.gpu import nvml_driver
 from watchdog_app.machine.gpu.backend import (
@@ -24,7 +27,7 @@ from watchdog_app.machine.gpu.backend import (
     DeviceRow,
 )
 from watchdog_app.machine.gpu.nvml_binding import UNABLE, Code, Driver, DriverError
-from watchdog_app.machine.gpu.nvml_processes import ProcessList, ProcessLister
+from watchdog_app.machine.gpu.nvml_processes import ProcessLister
 
 T = TypeVar("T")
 
@@ -292,17 +295,27 @@ class NvmlBackend:
         return found
 
 
+@dataclass(slots=True)
 class _Slot:
     """A place in the driver's count, and what is known of who is in it."""
 
-    def __init__(self, index: int, address: str | None) -> None:
-        self.index = index
-        self.bus_id = address
-        self.device: _Device | None = None
-        self.instances: list[_Device] = []
-        self.instances_mono_s: float | None = None
-        self.failed: tuple[GpuState, str, str | None] | None = None
-        self.again_mono_s = 0.0
+    index: int
+    bus_id: str | None
+    device: _Device | None = None
+    instances: list[_Device] = field(default_factory=list)
+    instances_mono_s: float | None = None
+    failed: tuple[GpuState, str, str | None] | None = None
+    again_mono_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What one question has brought last."""
+
+    value: Any = None
+    due_mono_s: float = -math.inf
+    unable: bool = False  # the GPU cannot tell: asked again when that is due
+    function: str = ""  # that this driver knows
 
 
 class _Device:
@@ -326,13 +339,9 @@ class _Device:
         self.index = index
         self._questions = questions
         self.why: dict[str, str] = {}
-        self._values: dict[str, Any] = {}
-        self._due_mono_s: dict[str, float] = {}
-        self._unable_until_mono_s: dict[str, float] = {}
-        self._function: dict[str, str] = {}  # of a field, where this driver knows the older alone
+        self._answers: dict[str, _Answer] = {}  # by field
         self._limits: dict[str, float] = {}
         self._limits_mono_s: float | None = None
-        self._list: ProcessList | None = None
         self._listed_mono_s: float | None = None
         self._listed_bytes = 0
         self._lister = ProcessLister(driver)
@@ -343,14 +352,10 @@ class _Device:
         except DriverError as error:
             self.why["name"] = f"Name: the driver does not tell ({error.said})."
         if questions:
-            self._locate()
-
-    def _locate(self) -> None:
-        try:
-            said = self._driver.ask("nvmlDeviceGetPciInfo", self.handle).busId
-            self.identity["bus_id"] = said.decode("ascii") if isinstance(said, bytes) else str(said)
-        except (DriverError, UnicodeDecodeError):
-            pass  # WSL; the daemon knows the bus
+            with suppress(DriverError, UnicodeDecodeError):  # WSL; the daemon knows the bus
+                said = driver.ask("nvmlDeviceGetPciInfo", handle).busId
+                said = said.decode("ascii") if isinstance(said, bytes) else str(said)
+                self.identity["bus_id"] = said
 
     def read(self, now_mono_s: float) -> DeviceRow:
         """
@@ -360,12 +365,8 @@ class _Device:
             DriverError: it is lost, needs a reset, or answers nothing at all.
         """
         self._asked = self._answered = 0
-        for question in self._questions:
-            if now_mono_s >= self._due_mono_s.get(question.field, now_mono_s):
-                value = self._ask(question, now_mono_s)
-                self._values[question.field] = value
-                self._due_mono_s[question.field] = now_mono_s + question.every_s
-        found = {name: value for name, value in self._values.items() if value is not None}
+        told = ((each.field, self._ask(each, now_mono_s)) for each in self._questions)
+        found = {name: value for name, value in told if value is not None}
         if self._questions:
             found |= self._temperature_limits(found, now_mono_s)
         if found.get("partitioned"):
@@ -378,46 +379,49 @@ class _Device:
         return {**found, **self.identity, "index": self.index, "notes": list(self.why.values())}
 
     def _ask(self, question: Question, now_mono_s: float) -> Any:
-        """The answer in the field's unit; None and a note where there is none."""
-        field, older = question.field, question.instead
+        """The answer in the field's unit, asked for when it is due; None: there is none."""
+        answer = self._answers.setdefault(question.field, _Answer(function=question.function))
+        if now_mono_s >= answer.due_mono_s:
+            answer.due_mono_s = now_mono_s + question.every_s
+            label = None if question.optional else question.label
+            call = partial(self._call, question, answer)
+            said = self._try(question.field, label, call, now_mono_s)
+            answer.value = None if said is None else question.convert(said)
+            if answer.unable:
+                answer.function = question.function
+        return answer.value
 
-        def call() -> Any:
-            function = self._function.get(field, question.function)
-            try:
-                return self._driver.ask(function, self.handle, *question.arguments)
-            except DriverError as error:
-                if error.code not in UNABLE or older in (None, function):
-                    raise
-            self._function[field] = str(older)
-            return self._driver.ask(str(older), self.handle, *question.arguments)
-
-        answer = self._try(field, None if question.optional else question.label, call, now_mono_s)
-        return None if answer is None else question.convert(answer)
+    def _call(self, question: Question, answer: _Answer) -> Any:
+        try:
+            return self._driver.ask(answer.function, self.handle, *question.arguments)
+        except DriverError as error:
+            if error.code not in UNABLE or question.instead in (None, answer.function):
+                raise
+        answer.function = str(question.instead)
+        return self._driver.ask(answer.function, self.handle, *question.arguments)
 
     def _try(
-        self, field: str, label: str | None, call: Callable[[], T], now_mono_s: float
+        self, name: str, label: str | None, call: Callable[[], T], now_mono_s: float
     ) -> T | None:
         """One answer; None where there is none, and a note if it has a label."""
-        if now_mono_s < self._unable_until_mono_s.get(field, now_mono_s):
-            return None
+        answer = self._answers.setdefault(name, _Answer())
+        answer.unable = False
         self._asked += 1
         try:
-            answer = call()
+            said = call()
         except DriverError as error:
             if error.code in _BROKEN:
                 raise
             if error.code in UNABLE:
                 self._answered += 1  # that it cannot tell is an answer
-                self._unable_until_mono_s[field] = now_mono_s + ASK_AGAIN_S
-                self._function.pop(field, None)
+                answer.unable, answer.due_mono_s = True, now_mono_s + ASK_AGAIN_S
             if label is not None:
                 other = f"the driver answers with an error ({error.said})"
-                self.why[field] = f"{label}: {_REASONS.get(error.code, other)}."
+                self.why[name] = f"{label}: {_REASONS.get(error.code, other)}."
             return None
         self._answered += 1
-        self.why.pop(field, None)
-        self._unable_until_mono_s.pop(field, None)
-        return answer
+        self.why.pop(name, None)
+        return said
 
     def _temperature_limits(self, found: DeviceRow, now_mono_s: float) -> dict[str, float]:
         """From where on it clocks down and switches off, found otherwise where it is not told."""
@@ -452,7 +456,7 @@ class _Device:
 
     def _read_memory(self, found: DeviceRow, now_mono_s: float) -> None:
         memory = self._ask(_MEMORY_V2, now_mono_s) or self._ask(_MEMORY, now_mono_s)
-        unable = memory is None and _MEMORY.field in self._unable_until_mono_s
+        unable = memory is None and self._answers[_MEMORY.field].unable
         self.why.pop("memory", None)
         if unable or (memory is not None and not memory.total):
             self.why.pop(_MEMORY.field, None)
@@ -478,22 +482,20 @@ class _Device:
 
     def _read_processes(self, found: DeviceRow, now_mono_s: float) -> None:
         used = found.get("memory_used_bytes", 0)
+        answer = self._answers.setdefault("processes", _Answer())
         since = None if self._listed_mono_s is None else now_mono_s - self._listed_mono_s
         moved = abs(used - self._listed_bytes) >= _MOVED_BYTES
         if since is None or since >= (_MOVED_AT_LEAST_S if moved else PROCESSES_S):
             self._listed_mono_s, self._listed_bytes = now_mono_s, used
             total = None if found.get("unified_memory") else found.get("memory_total_bytes")
-            self._list = self._try(
-                "processes",
-                "Processes",
-                lambda: self._lister.read(self.handle, total),
-                now_mono_s,
-            )
-            if self._list is not None and self._list.why:
-                self.why["processes"] = " ".join(self._list.why)
-        if self._list is not None:
-            found["processes"] = [list(row) for row in self._list.rows]
-            found["computing"] = self._list.computing
+            if now_mono_s >= answer.due_mono_s:
+                read = partial(self._lister.read, self.handle, total)
+                answer.value = self._try("processes", "Processes", read, now_mono_s)
+                if answer.value is not None and answer.value.why:
+                    self.why["processes"] = " ".join(answer.value.why)
+        if answer.value is not None:
+            found["processes"] = [list(row) for row in answer.value.rows]
+            found["computing"] = answer.value.computing
             found["processes_mono_s"] = self._listed_mono_s
 
 
@@ -561,13 +563,8 @@ def _refused(error: DriverError) -> BackendError:
 
 def host_memory() -> tuple[int, int] | None:
     """Used and total bytes of the host's RAM; None: not known."""
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            fields = dict(line.split(b":", 1) for line in file.read(8192).splitlines())
-        total = int(fields[b"MemTotal"].split()[0]) * 1024
-        return total - int(fields[b"MemAvailable"].split()[0]) * 1024, total
-    except (OSError, KeyError, ValueError, IndexError):
-        return None
+    host = room(None)
+    return (host.total_bytes - host.free_bytes, host.total_bytes) if host.total_bytes else None
 
 
 def _pointer(handle: Any) -> int:

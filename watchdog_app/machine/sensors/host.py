@@ -8,9 +8,10 @@ Documentation/accounting/psi.rst.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
-from watchdog_app.base.linux.files import KeptFile, read_bytes
+from watchdog_app.base.linux.files import KeptFile, read_or_empty
 from watchdog_app.base.linux.process import whole
 from watchdog_app.core.model.machine import Fault, HostMemory, Pressure
 
@@ -104,7 +105,7 @@ class HostReader:
         self._meminfo = KeptFile(f"{proc}/meminfo")
         self._vmstat = KeptFile(f"{proc}/vmstat")
         self._pressure = KeptFile(f"{proc}/pressure/memory")
-        self._arc: str | None = f"{proc}/spl/kstat/zfs/arcstats"
+        self._arc = f"{proc}/spl/kstat/zfs/arcstats"
         self._shm = shm
         self._swaps = f"{proc}/swaps"
         self._block = f"{sys_root}/block"
@@ -131,7 +132,7 @@ class HostReader:
         traffic = self._read_traffic(has_swap=swap_total > 0)
         return HostMemory(
             total_bytes=total,
-            available_bytes=min(total, available + self._read_arc()),
+            available_bytes=min(total, available + (parse_arc(read_or_empty(self._arc)) or 0)),
             swap_total_bytes=swap_total,
             swap_free_bytes=min(values.get(b"SwapFree", 0), swap_total),
             swap_in_bytes=traffic[0] * _PAGE if traffic else None,
@@ -146,10 +147,9 @@ class HostReader:
         # Without swap the counters stand still, and vmstat is 4 KB that the kernel adds up
         # over all CPUs: read once, then only while there is swap.
         if has_swap or self._traffic is None:
-            try:
+            self._traffic = None
+            with suppress(SensorError):
                 self._traffic = parse_swap_traffic(self._vmstat.read(16384))
-            except SensorError:
-                self._traffic = None
         return self._traffic
 
     def _read_zram(self, swap_total: int) -> dict[str, int]:
@@ -161,20 +161,14 @@ class HostReader:
         """
         if not swap_total or self._zram_of == swap_total:
             return {}
-        try:
-            devices = parse_zram_swap(read_bytes(self._swaps))
-        except SensorError:
-            devices = {}
+        devices = parse_zram_swap(read_or_empty(self._swaps))
         if not devices:
             self._zram_of = swap_total
             return {}
         ram = 0
         for name, (_, used) in devices.items():
-            try:
-                words = read_bytes(f"{self._block}/{name}/mm_stat").split()
-                found = whole(words[2]) if len(words) > 2 else None
-            except SensorError:
-                found = None
+            words = read_or_empty(f"{self._block}/{name}/mm_stat").split()
+            found = whole(words[2]) if len(words) > 2 else None
             ram += used if found is None else found  # not told: as if nothing could be compressed
         return {
             "zram_total_bytes": sum(size for size, _ in devices.values()),
@@ -200,15 +194,6 @@ class HostReader:
             return None
         self.faults.pop(_PRESSURE, None)
         return pressure
-
-    def _read_arc(self) -> int:
-        if self._arc is None:
-            return 0
-        try:
-            return parse_arc(read_bytes(self._arc)) or 0
-        except SensorError:
-            self._arc = None  # no ZFS here
-            return 0
 
     def _read_shm(self) -> tuple[int | None, int | None]:
         try:

@@ -42,19 +42,12 @@ from watchdog_app.machine.sensors.notebooks import (
 _YOUNG_S = 5.0
 _YOUNG_EVERY_S = 0.5
 _REVIEW_EVERY_S = 15.0
-_BATTERY_EVERY_S = 10.0
 _MOST_SHELLS = 64  # between a process and the watched one above it
 _PROCESSORS = ("coretemp", "k10temp", "cpu", "cpu_thermal")
-_STATES = {
-    psutil.STATUS_RUNNING: "R",
-    psutil.STATUS_SLEEPING: "S",
-    psutil.STATUS_DISK_SLEEP: "D",
-    psutil.STATUS_STOPPED: "T",
-    psutil.STATUS_TRACING_STOP: "t",
-    psutil.STATUS_ZOMBIE: "Z",
-    psutil.STATUS_DEAD: "X",
-    psutil.STATUS_IDLE: "I",
-}
+_STATES = {  # as in /proc; any other sleeps
+    psutil.STATUS_RUNNING: "R", psutil.STATUS_DISK_SLEEP: "D", psutil.STATUS_STOPPED: "T",
+    psutil.STATUS_TRACING_STOP: "t", psutil.STATUS_IDLE: "I",
+}  # fmt: skip
 T = TypeVar("T")
 
 
@@ -80,7 +73,6 @@ class PortableMachine:
         self,
         own_uid: int | None = None,
         runtime_dirs: Sequence[str] | None = None,
-        shm: str | None = None,
         *,
         hardware: HardwareWatch | None = None,
     ) -> None:
@@ -88,7 +80,6 @@ class PortableMachine:
         Args:
             own_uid: whose processes are watched; 0: everybody's. None: this process's user.
             runtime_dirs: Jupyter's runtime folders; None: the usual ones of this user.
-            shm: a shared memory file system, where there is one.
             hardware: cards, heat and power; closed with this. None: heat and power by psutil.
         """
         our_uid = os.getuid() if hasattr(os, "getuid") else -1
@@ -98,7 +89,6 @@ class PortableMachine:
         self._servers = JupyterServers(runtime_dirs=runtime_dirs, is_alive=psutil.pid_exists)
         self._disks = Disks()
         self._hardware = HardwareWatch(reader=PsutilReader()) if hardware is None else hardware
-        self._shm = shm
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
@@ -188,7 +178,6 @@ class PortableMachine:
             memory, swap = psutil.virtual_memory(), psutil.swap_memory()
         except (psutil.Error, OSError, RuntimeError) as error:
             raise Unsupported(f"psutil cannot read this machine's memory: {error}") from error
-        used, limit = _shm(self._shm)
         return HostMemory(
             total_bytes=memory.total,
             available_bytes=min(memory.available, memory.total),
@@ -196,8 +185,8 @@ class PortableMachine:
             swap_free_bytes=min(swap.free, swap.total),
             swap_in_bytes=swap.sin,
             swap_out_bytes=swap.sout,
-            shm_used_bytes=used,
-            shm_limit_bytes=limit,
+            shm_used_bytes=None,
+            shm_limit_bytes=None,
             pressure=None,
         )
 
@@ -261,16 +250,6 @@ def _runs_another(process: psutil.Process, info: ProcessInfo) -> bool:
     # A title that was written over the command line is one argument, and no other program.
     argv = kept(_optional(process.cmdline) or ())
     return len(argv) > 1 and argv != info.argv
-
-
-def _shm(path: str | None) -> tuple[int | None, int | None]:
-    if path is not None and hasattr(os, "statvfs"):
-        with suppress(OSError):
-            found = os.statvfs(path)
-            if found.f_blocks:
-                used = (found.f_blocks - found.f_bfree) * found.f_frsize
-                return used, found.f_blocks * found.f_frsize
-    return None, None
 
 
 def _translate(error: psutil.Error | OSError) -> SensorError:
@@ -425,10 +404,6 @@ def _rlimit_as(process: psutil.Process) -> int | None:
 class PsutilReader:
     """What psutil offers on this system; a question that it does not know has no answer."""
 
-    def __init__(self) -> None:
-        self._battery: tuple[tuple[Battery, ...], bool | None] = ((), None)
-        self._battery_mono_s = float("-inf")
-
     def present(self) -> bool:
         """Whether psutil knows any of the questions here."""
         return any(
@@ -436,16 +411,14 @@ class PsutilReader:
             for name in ("sensors_temperatures", "sensors_fans", "sensors_battery")
         )
 
-    def read(self, now_mono_s: float) -> Hardware:
+    def read(self, _: float) -> Hardware:
         """What psutil knows now."""
-        if now_mono_s >= self._battery_mono_s:
-            self._battery_mono_s = now_mono_s + _BATTERY_EVERY_S
-            self._battery = battery(_psutil("sensors_battery"))
+        batteries, on_mains = battery(_psutil("sensors_battery"))
         return Hardware(
             temperatures=temperatures(_psutil("sensors_temperatures") or {}),
             fans=fans(_psutil("sensors_fans") or {}),
-            batteries=self._battery[0],
-            on_mains=self._battery[1],
+            batteries=batteries,
+            on_mains=on_mains,
         )
 
 
@@ -457,21 +430,13 @@ def temperatures(found: dict[str, list[Any]]) -> tuple[Temperature, ...]:
     """
     result = []
     for name, entries in found.items():
-        if name.lower() not in _PROCESSORS:
-            continue
         known = [each for each in entries if _is_heat(each.current)]
-        if known:
+        if known and name.lower() in _PROCESSORS:
             hottest = max(known, key=lambda each: float(each.current))
             limit = hottest.critical
-            result.append(
-                Temperature(
-                    key=clean(name),
-                    label="CPU",
-                    celsius=float(hottest.current),
-                    slowdown_c=float(limit) if _is_heat(limit) and limit >= 40 else None,
-                    is_cpu=True,
-                )
-            )
+            slowdown_c = float(limit) if _is_heat(limit) and limit >= 40 else None
+            degrees = float(hottest.current)
+            result.append(Temperature(clean(name), "CPU", degrees, slowdown_c, is_cpu=True))
     return tuple(result)
 
 
@@ -490,10 +455,7 @@ def battery(found: Any) -> tuple[tuple[Battery, ...], bool | None]:
     if found is None or found.percent is None or not 0 <= found.percent <= 100:
         return (), None
     plugged = found.power_plugged
-    return (
-        (Battery(name="battery", percent=float(found.percent), discharging=plugged is False),),
-        plugged,
-    )
+    return (Battery("battery", float(found.percent), plugged is False),), plugged
 
 
 def _is_heat(value: float | None) -> bool:
@@ -502,10 +464,6 @@ def _is_heat(value: float | None) -> bool:
 
 def _psutil(question: str) -> Any:
     """psutil's answer; None where it has no such question here, or fails at it."""
-    ask: Callable[[], Any] | None = getattr(psutil, question, None)
-    if ask is None:
-        return None
-    try:
-        return ask()
-    except Exception:  # OSError, RuntimeError and others, by system and driver
-        return None
+    with suppress(Exception):  # OSError, RuntimeError and others, by system and driver
+        return getattr(psutil, question)()
+    return None
