@@ -63,7 +63,7 @@ EXCEPTIONS = {
     "watchdog_app.cli.history": {"history.past"},  # the journal when no daemon runs
     "watchdog_app.cli.explain": {"history.past"},  # deaths, from the journal it left
     "watchdog_app.cli.explain_log": {
-        "machine.sensors.kernel_deaths"
+        "machine.sensors.kernel_events"
     },  # the same lines, from journald
     "watchdog_app.cli.explain_rescue": {
         "agent.saving.inventory",

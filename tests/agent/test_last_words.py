@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon import crash_reports
+from watchdog_app.machine.sensors import crash_reports
 
 BEGIN = """\
 import sys

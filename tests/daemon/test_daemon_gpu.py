@@ -163,8 +163,10 @@ def test_no_card_is_no_error(world):
     assert not [error for error in status["problems"] if error["source"].startswith("gpu")]
 
 
-def test_a_death_before_its_card_is_read_gets_its_cause_afterwards(world, stub, client):
-    """A training ends at once, its card's fault is found seconds later: the history has both."""
+def test_a_death_before_its_gpu_is_read_waits_for_that_and_is_told_with_its_cause(
+    world, stub, client
+):
+    """A training ends at once, its GPU's fault is read seconds later: it is diagnosed once."""
     pid = world.script(
         "import os, sys, time\nwhile not os.path.exists('end'): time.sleep(0.01)\nos.abort()\n",
         "train.py",
@@ -174,20 +176,19 @@ def test_a_death_before_its_card_is_read_gets_its_cause_afterwards(world, stub, 
     world.until(lambda: (world.task(pid) or {}).get("gpus"), "train.py is on its card", WAIT_S)
 
     (world.folder / "end").touch()
-    world.until(lambda: not Path(f"/proc/{pid}/fd").exists(), "it has ended", WAIT_S)
-    time.sleep(1.5)
-    stub.processes(1, [])
     stub.lose(1)
+    world.until(lambda: world.task(pid) is None, "it has ended", WAIT_S)
+    stub.processes(1, [])
 
     def deaths():
-        entries = client.call("history", kinds=["death"])["entries"]
+        entries = client.call("history", kinds=["death", "end"])["entries"]
         return [entry for entry in entries if entry["pid"] == pid]
 
     (death,) = world.until(deaths, "its cause is found", WAIT_S)
     assert (pid, "train.py", "gpu_lost") == (death["pid"], death["name"], death["cause"])
-    assert "as it shows now, ended by a fault of its card: GPU 1" in death["text"]
+    assert "ended by a fault of its card: GPU 1" in death["text"]
     assert 1 == len(world.until(lambda: decisions(client, "gpu_lost"), "the loss is told", WAIT_S))
-    assert [] == decisions(client, "died")
+    assert ["GPU 1" in each["reason"] for each in decisions(client, "died")] == [True]
 
 
 def test_a_daemon_after_one_that_was_killed_tells_of_a_lost_card_no_second_time(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -93,6 +94,20 @@ def test_restart_after_a_death_is_told_with_what_is_left(first: Task):
     assert "\x1b" not in shown.title + shown.body
     assert [(10, 11)] == told.moved
     assert ("restart", 11) == (told.entries[0].kind, told.entries[0].pid)
+
+
+def test_restart_before_the_cause_of_the_death_is_known_is_told_all_the_same(first: Task):
+    """Jupyter starts a kernel anew within seconds; its cause may be waited for a little longer."""
+    told = Told()
+    told.restarts.take([first])
+    told.restarts.take([kernel(11)])
+    assert [] == told.notifications
+
+    told.restarts.died(first, death_of(first), time.monotonic() - 3.0)
+
+    ((decision, task),) = told.notifications
+    assert ("restarted", first.key) == (notification(decision, task).topic, task.key)
+    assert "as process 11" in decision.reason
 
 
 @pytest.mark.parametrize("written_down", [True, False])

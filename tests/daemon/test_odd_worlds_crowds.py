@@ -9,8 +9,8 @@ import sys
 import time
 
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon.exit_evidence import ExitEvidence
-from watchdog_app.daemon.oom_counters import OomCounters
+from watchdog_app.machine.sensors.exits import ExitEvidence
+from watchdog_app.machine.sensors.oom_counters import OomCounters
 
 BOMB = """
 import os, sys, time

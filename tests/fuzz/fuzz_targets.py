@@ -35,16 +35,16 @@ from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.client import messages
 from watchdog_app.client.framing import BadLine, LineDecoder, LineTooLong, decode, encode
 from watchdog_app.core.replay import play, trace
-from watchdog_app.daemon import crash_reports
 from watchdog_app.daemon.pauses import remembered
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.gpu import events
 from watchdog_app.machine.process_control.paused import Paused
 from watchdog_app.machine.sensors import (
     command_line,
+    crash_reports,
     host,
     jupyter,
-    kernel_deaths,
+    kernel_events,
     notebooks,
     threads,
 )
@@ -166,11 +166,11 @@ def kernel_lines(data: bytes) -> None:
     events.parse_record(data)
     found = kernel_log.message_of(data)
     message, at = found if found is not None else (data.decode("utf-8", "replace"), 1.0)
-    kernel_deaths.parse(message, at)
-    table = kernel_deaths.Table()
+    kernel_events.parse(message, at)
+    table = kernel_events.Table()
     for line in message.splitlines():
         events.parse_line(line, at)
-        kernel_deaths.parse(line, at)
+        kernel_events.parse(line, at)
         table.take(line, at)
     table.end()
 

@@ -46,7 +46,7 @@ def log_lines(death: dict[str, Any]) -> list[str]:
 
 
 def _about(line: str, pid: int) -> bool:
-    from watchdog_app.machine.sensors.kernel_deaths import parse
+    from watchdog_app.machine.sensors.kernel_events import parse
 
     word = parse(line, 0.0)
     if word is not None:

@@ -20,6 +20,7 @@ from watchdog_app.daemon import recovered_pauses, signals
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
+from watchdog_app.daemon.status import Look
 from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.history.journal import Journal
 from watchdog_app.machine.sensors import groups
@@ -125,7 +126,7 @@ class App:
         parts.watching.recover(journal)
         parts.control.recover_quiet(journal)
         parts.kernel_state.recover(journal, self._log)
-        parts.faults.guard("deaths", partial(parts.missed_exits.record, journal, self._log))
+        parts.faults.guard("deaths", partial(parts.missed_exits.look, journal))
         started = _started(journal)
         parts.journal.start()
         self._tick()
@@ -160,6 +161,7 @@ class App:
         while not parts.control.stopping:
             parts.poller.wait(self._wait_s(time.monotonic()))
             parts.faults.guard("wakeups", self._take_wakeup)
+            parts.faults.guard("deaths", partial(parts.take_exits, time.monotonic()))
             parts.faults.guard("requests", parts.server.serve)
             parts.faults.guard("airbags", self._announce)
             now = time.monotonic()
@@ -185,7 +187,7 @@ class App:
         self._systemd.stopping()
         parts.control.note("stopped")
         for step in (
-            parts.unit_exits.close,
+            partial(parts.take_exits, float("inf")),  # no answer is waited for
             lambda: parts.worker.close(_END_S),
             lambda: parts.pause_store.close(_END_S),
             parts.keepers.collect,  # what is not done by now is not waited for
@@ -195,7 +197,6 @@ class App:
             parts.watching.close,
             lambda: parts.journal.close(_END_S),
             parts.exit_monitor.close,
-            parts.worker_exits.close,
             parts.agents.close,
             parts.observer.close,
             parts.waker.close,
@@ -208,13 +209,16 @@ class App:
 
     def _tick(self) -> None:
         parts = self._parts
-        parts.watching.tick(parts.executor, parts.exit_monitor, parts.control.publish)
+        parts.watching.tick(parts.executor, self._follow, parts.control.publish)
         parts.faults.guard("deaths", partial(parts.missed_exits.keep, parts.watching.look))
         parts.faults.guard("restarts", partial(parts.restarts.take, parts.watching.tasks))
         parts.faults.guard("restarts", parts.kernel_state.keep)
-        parts.faults.guard("workers", partial(parts.worker_exits.follow, parts.watching.tasks))
         parts.faults.guard("inspections", parts.inspections.look)
         parts.control.cost.update(time.monotonic())
+
+    def _follow(self, look: Look) -> None:
+        self._parts.exit_monitor.follow(look)
+        self._parts.take_exits(time.monotonic())
 
     def _announce(self) -> None:
         for news in self._parts.guards.take_news():
@@ -232,7 +236,6 @@ class App:
         parts.keepers.collect()
         parts.checkpoints.expire(now_mono_s)
         parts.inspections.expire(now_mono_s)
-        parts.unit_exits.expire(now_mono_s)
         parts.dispatcher.look(now_mono_s)
         parts.agents.look(now_mono_s)
         while parts.journal.notes:
@@ -263,7 +266,8 @@ class App:
         for deadline in (
             parts.checkpoints.next_deadline_mono_s(),
             parts.inspections.next_deadline_mono_s(),
-            parts.unit_exits.next_deadline_mono_s(),
+            parts.exit_monitor.next_deadline_mono_s(),
+            parts.missed_exits.next_deadline_mono_s(),
             parts.dispatcher.next_deadline_mono_s(),
             parts.server.next_deadline_mono_s(),
             self._next_beat_mono_s if self._systemd.beat_s is not None else None,

@@ -1,50 +1,48 @@
 """
-Who died, of what, and what is left: from the ends of processes to journal entries and notices.
+Ends of watched processes: each once, as data, with its cause and its entry for the journal.
 
-Every end is asked after. What somebody may want to hear of is a death: a kill, a
-crash, an end of a training that was not over. That a script ends is no news: of
-those that ran for a while it is noted how, for whoever asks.
+The evidence of an end is read at once. Where systemd or the next reading of its GPU may say more,
+the end waits for that and is then diagnosed once. An end is a death if it was a kill, a crash or
+an unfinished training. Other ends are noted only of what ran for a while.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from watchdog_app.base.linux import process
-from watchdog_app.base.linux.files import handle_share
-from watchdog_app.core.diagnosis.causes import diagnose, explained_late
+from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
 from watchdog_app.core.explain.memory import about_growth
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth
-from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, UnitEnd
+from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon import guard_exits
 from watchdog_app.daemon.agents import Agent
-from watchdog_app.daemon.exit_evidence import KERNELS, ExitEvidence, surroundings
 from watchdog_app.daemon.last_seen import LastSeen
-from watchdog_app.daemon.oom_counters import OomCounters
-from watchdog_app.daemon.poller import READ, Poller
+from watchdog_app.daemon.pidfds import PidFds
+from watchdog_app.daemon.poller import Poller
 from watchdog_app.daemon.status import Look
-from watchdog_app.daemon.unit_exits import UnitExits
-from watchdog_app.history.entries import about_task, death_entry, worker_entry
+from watchdog_app.history.entries import about_task, death_entry, surroundings, worker_entry
 from watchdog_app.history.journal import Entry
+from watchdog_app.machine.sensors.exits import KERNELS, ExitEvidence
+from watchdog_app.machine.sensors.oom_counters import OomCounters
+from watchdog_app.machine.sensors.systemd_units import UnitQuestion, UnitQuestions
 
-_MOST_HANDLES = 500
 # How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.
 _ENDING_S = 60.0
 _COUNT_S = 4.0
 _LAUNCHER_S = 120.0  # a launcher waits some time for its other workers before it ends
 _ASKED_S = 60.0  # of what ran for less and left no word systemd is not asked
-# A training dies of its card at once; the driver's reader finds the fault some seconds later.
-_FAULT_LATE_S = 60.0
+# A training dies of its GPU at once. The first reading that begins so long after shows the fault.
+_GPU_LATE_S = 1.0
+_GPU_WAIT_S = 10.0
 
 
 @dataclass(slots=True)
@@ -52,35 +50,28 @@ class _Watched:
     """The root of a task that lives, or did at the last tick."""
 
     task: Task
-    handle: int | None
     cpu_limit_s: float | None
     alive_mono_s: float  # when it was last seen alive
     ending_mono_s: float | None = None  # since when it is on its way out
 
 
-@dataclass(frozen=True, slots=True)
-class _Unexplained:
-    """An end whose cause may still show: a card's fault is read later than it strikes."""
-
-    task: Task
-    agent: Agent | None
-    cause: Cause
-    mono_s: float
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _End:
-    """An end with all that is known of it but what systemd says."""
+    """An end with what was known of it at once."""
 
     key: ProcessKey
     task: Task | None
     agent: Agent | None
     view: AgentState | None  # of that agent, or of the worker that trained
     facts: ExitFacts
+    mono_s: float
     unix_s: float
-    about: dict[str, Any]
+    grew: dict[str, Any]
     tasks: tuple[Task, ...]
     growth: Mapping[ProcessKey, float | None]
+    question: UnitQuestion | None  # to systemd; None: it is not asked
+    gpu_read_mono_s: float | None  # GPUs read from then on show a fault; None: not waited for
+    until_mono_s: float  # waited no longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,57 +83,76 @@ class _Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
-    """One to be written down and, where the engine says so, told."""
+class Exit:
+    """An end to be written down and, where the engine says so, told."""
 
     task: Task | None  # as last seen; None: it never was in a look
     cause: Cause
     view: AgentState | None
-    text: str
     entry: Entry
+    mono_s: float  # when it ended
 
 
 class ExitMonitor:
     """
-    Follows every task to its end.
+    Follows every task and worker to its end.
 
     Args:
-        told: called with each death, once.
         agent_of: the agent in a process, None where there is none.
         was_paused: whether we hold a task paused.
         units: asks systemd.
-        folder: of the state, where last words lie.
+        worker_ended: called when a worker has ended: only a sample shows what that means.
+        folder: of the state, where crash reports lie.
     """
 
     def __init__(
         self,
         poller: Poller,
         *,
-        told: Callable[[Death], None],
         agent_of: Callable[[ProcessKey], Agent | None],
         was_paused: Callable[[ProcessKey], bool],
-        units: UnitExits,
+        units: UnitQuestions,
+        worker_ended: Callable[[], None],
         folder: str | None = None,
         proc: str = "/proc",
     ) -> None:
-        self._poller = poller
-        self._told = told
         self._agent_of = agent_of
         self._was_paused = was_paused
         self._units = units
         self._proc = proc
         self._watched: dict[ProcessKey, _Watched] = {}
+        # Opened by pid alone: if that is another process by now, its end finds no task.
+        self._roots = PidFds(poller, self._ended)
+        self._workers = PidFds(poller, lambda _: worker_ended())
         self._seen = LastSeen()
         self._looked_mono_s = time.monotonic()
         self._lost: dict[ProcessKey, _Lost] = {}  # by task
         self._next_count_mono_s = 0.0
         self._done: deque[ProcessKey] = deque(maxlen=500)
-        self._unexplained: dict[ProcessKey, _Unexplained] = {}
+        self._waiting: list[_End] = []
+        self._exits: list[Exit] = []
         self._counts = OomCounters(proc)
-        self._exit_evidence = ExitEvidence(folder, proc)
+        self._evidence = ExitEvidence(folder, proc)
 
-    def take(self, look: Look) -> None:
-        """Follow the tasks of one more tick."""
+    def ended(self, now_mono_s: float) -> list[Exit]:
+        """Ends since the last call, each once, as soon as all is known that is waited for."""
+        self._units.collect()
+        for end in [each for each in self._waiting if self._is_known(each, now_mono_s)]:
+            self._waiting.remove(end)
+            found = self._diagnosed(end)
+            if found is not None:
+                self._exits.append(found)
+        exits, self._exits = self._exits, []
+        return exits
+
+    def next_deadline_mono_s(self) -> float | None:
+        """When `ended` has something to give at the latest."""
+        if self._exits:
+            return 0.0
+        return min((each.until_mono_s for each in self._waiting), default=None)
+
+    def follow(self, look: Look) -> None:
+        """Follow the tasks of one more sample."""
         now = {task.key: task for task in look.tasks}
         # Reading the machine's counter costs as much as ten processes: seldom, as long as nobody
         # is missing. What counts is that it was read some seconds before a death.
@@ -153,11 +163,11 @@ class ExitMonitor:
         self._seen.learn(look, self._watched.keys() - now.keys())
         groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
         self._counts.follow(groups, [w.task.info.cgroup for w in self._watched.values()])
-        self._amend()
         for key, task in now.items():
             watched = self._watched.get(key)
             if watched is None:
-                self._watched[key] = self._follow(task, look.snapshot.mono_s)
+                limit_s = process.cpu_limit_s(key.pid)
+                self._watched[key] = _Watched(task, limit_s, look.snapshot.mono_s)
                 continue
             if len(watched.task.members) > 1:
                 self._look_for_workers(watched.task, task, watched.alive_mono_s)
@@ -166,9 +176,11 @@ class ExitMonitor:
         members = {member.key for task in look.tasks for member in task.members}
         for key in [key for key in self._watched if key not in now]:
             if key in members:  # it lives: its parent has ended, and another task has inherited it
-                self._release(self._watched.pop(key))
+                del self._watched[key]
             elif not self._is_ending(self._watched[key], look.snapshot.mono_s):
                 self._ended(key)
+        self._roots.follow(self._watched)
+        self._workers.follow({m.key for task in look.tasks for m in task.members[1:]})
         self._seen.infos = look.snapshot.infos
         self._looked_mono_s = look.snapshot.mono_s
 
@@ -184,24 +196,17 @@ class ExitMonitor:
             self._ended(agent.key)
         else:  # a training in a worker process, or one that lived between two looks
             task = watched.task if watched is not None else None
+            for end in self._waiting:  # its launcher's end was seen before its own
+                if end.view is None and end.task is not None and _has(end.task, agent.key):
+                    end.view, task = agent.view, end.task
             self._write(agent.key, task, agent.handle, agent)
 
     def close(self) -> None:
         """Give the handles back."""
-        for watched in self._watched.values():
-            self._release(watched)
+        self._roots.close()
+        self._workers.close()
         self._watched.clear()
-        self._exit_evidence.close()
-
-    def _follow(self, task: Task, alive_mono_s: float) -> _Watched:
-        handle = None
-        if len(self._watched) < handle_share(_MOST_HANDLES):
-            handle = process.open_pidfd(task.key.pid)
-        if handle is not None:
-            # Opened by pid alone: if that is another process by now, its end finds no task.
-            self._poller.add(handle, READ, lambda _: self._ended(task.key))
-        limit_s = process.cpu_limit_s(task.key.pid)
-        return _Watched(task, handle, limit_s, alive_mono_s)
+        self._evidence.close()
 
     def _is_ending(self, watched: _Watched, now_mono_s: float) -> bool:
         """It is no task any more, and the kernel does not say yet how it ended."""
@@ -220,13 +225,13 @@ class ExitMonitor:
             self._write(
                 key,
                 watched.task,
-                watched.handle,
+                self._roots.fd(key),
                 self._agent_of(key),
                 cpu_limit_s=watched.cpu_limit_s,
                 alive_mono_s=watched.alive_mono_s,
             )
         finally:
-            self._release(watched)
+            self._roots.release(key)
             self._seen.forget(key)
             self._lost.pop(key, None)
 
@@ -258,33 +263,57 @@ class ExitMonitor:
         lost = self._lost.get(key)
         if view is None and lost is not None and time.monotonic() - lost.mono_s <= _LAUNCHER_S:
             view = lost.view  # the training was in a worker, which ended just before
-        about = {} if task is None else about_task(task.info, task.rss_bytes, view)
-        about |= {} if task is None else self._grew(task.key)
         tasks = self._seen.tasks if task is None else (task, *self._seen.tasks)
-        end = _End(
-            key, task, agent, view, facts, time.time(), about, tuple(tasks), dict(self._seen.growth)
-        )
-        alive_unix_s = end.unix_s - (time.monotonic() - alive_mono_s)
-        guards = facts.oom_daemons
-        if not (
-            _asks_systemd(facts, cause, task, agent)
-            and self._units.ask(
-                facts.group, key.pid, alive_unix_s, partial(self._tell, end), guards=guards
+        now_mono_s, unix_s = time.monotonic(), time.time()
+        question = None
+        if _asks_systemd(facts, cause, task, agent):
+            alive_unix_s = unix_s - (now_mono_s - alive_mono_s)
+            guards = facts.oom_daemons
+            question = self._units.ask(facts.group, key.pid, alive_unix_s, guards=guards)
+        by_gpu = task is not None and cause.spec.card_may_explain and facts.card_fault is None
+        on_gpu = by_gpu and task is not None and task.key in self._seen.on_gpu
+        until = [now_mono_s]
+        until += [] if question is None else [question.until_mono_s]
+        until += [now_mono_s + _GPU_WAIT_S] if on_gpu else []
+        self._waiting.append(
+            _End(
+                key,
+                task,
+                agent,
+                view,
+                facts,
+                now_mono_s,
+                unix_s,
+                {} if task is None else self._grew(task.key),
+                tuple(tasks),
+                dict(self._seen.growth),
+                question,
+                now_mono_s + _GPU_LATE_S if on_gpu else None,
+                max(until),
             )
-        ):
-            self._tell(end, None)
+        )
 
-    def _tell(self, end: _End, unit: UnitEnd | None) -> None:
-        """Write an end down, and what systemd has said of it."""
+    def _is_known(self, end: _End, now_mono_s: float) -> bool:
+        """Whether an end waits for nothing any more."""
+        if now_mono_s >= end.until_mono_s:
+            return True
+        answered = end.question is None or end.question.answered
+        wanted, read = end.gpu_read_mono_s, self._seen.gpus_mono_s
+        return answered and (wanted is None or (read is not None and read >= wanted))
+
+    def _diagnosed(self, end: _End) -> Exit | None:
+        """The end with its cause; None: nobody wants to know of it."""
         task, agent = end.task, end.agent
-        facts = end.facts if unit is None else replace(end.facts, unit=unit)
+        facts = end.facts
+        if end.question is not None and end.question.answer is not None:
+            facts = replace(facts, unit=end.question.answer)
+        if end.gpu_read_mono_s is not None and task is not None:
+            facts = replace(facts, card_fault=self._seen.card_faults.get(task.key))
         cause = diagnose(facts)
-        if task is not None and cause.spec.card_may_explain:
-            now_mono_s = time.monotonic()
-            self._unexplained[task.key] = _Unexplained(task, agent, cause, now_mono_s)
         news = _is_news(facts, cause, task, agent, end.unix_s)
         if news is None:
-            return
+            return None
+        about = {} if task is None else about_task(task.info, task.rss_bytes, end.view)
         name = task.name if task is not None else None
         if name is None:
             name = (agent.notebook if agent is not None else None) or f"process {end.key.pid}"
@@ -298,33 +327,10 @@ class ExitMonitor:
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
-            about=end.about | surroundings(facts, cause, end.tasks, end.growth),
+            about=about | end.grew | surroundings(facts, cause, end.tasks, end.growth),
             plain_end=not news,
         )
-        self._told(Death(task, cause, end.view, str(entry.data["text"]), entry))
-
-    def _amend(self) -> None:
-        """Ends whose cause has shown since: the journal gets it. The card's own notice tells it."""
-        now = time.monotonic()
-        for key, end in list(self._unexplained.items()):
-            fault = self._seen.card_faults.get(key)
-            if fault is not None or now - end.mono_s > _FAULT_LATE_S:
-                del self._unexplained[key]
-            if fault is None:
-                continue
-            cause = explained_late(end.cause, fault)
-            view = None if end.agent is None else end.agent.view
-            entry = death_entry(
-                key,
-                end.task.name,
-                end.task.info.notebook or end.task.info.script,
-                cause=cause,
-                rescue=None if view is None else view.rescue,
-                had_agent=end.agent is not None,
-                was_paused=False,
-                unix_s=time.time(),
-            )
-            self._told(Death(None, cause, view, str(entry.data["text"]), entry))
+        return Exit(task, cause, end.view, entry, end.mono_s)
 
     def _facts(
         self,
@@ -337,11 +343,12 @@ class ExitMonitor:
         alive_mono_s: float,
     ) -> ExitFacts:
         info = self._seen.infos.get(key)
-        return self._exit_evidence.facts(
+        group = info.cgroup if info else task.info.cgroup if task is not None else None
+        return self._evidence.facts(
             key,
             task,
             handle,
-            group=info.cgroup if info else task.info.cgroup if task is not None else None,
+            group=group,
             counts=self._counts,
             alive_mono_s=alive_mono_s,
             limit=self._seen.limits.get(task.key) if task is not None else None,
@@ -360,6 +367,7 @@ class ExitMonitor:
             address_space=None if task is None else self._seen.spaces.get(task.key),
             device_ooms=_ooms(agent),
             was_paused=self._was_paused(key),
+            guard=guard_exits.of(key, group),
         )
 
     def _look_for_workers(self, before: Task, now: Task, alive_mono_s: float) -> None:
@@ -369,14 +377,14 @@ class ExitMonitor:
         if not gone:
             return
         self._counts.count()
-        named = self._exit_evidence.named()
+        named = self._evidence.named()
         for key in gone:
             info = self._seen.infos.get(key)
             # Workers come and go by the hundred: only where the kernel has said or counted
             # something is there more to be asked.
             if info is None or not (key.pid in named or self._counts.rose_in(info.cgroup)):
                 continue
-            facts = self._exit_evidence.facts(
+            facts = self._evidence.facts(
                 key,
                 before,
                 None,
@@ -387,6 +395,7 @@ class ExitMonitor:
                 group_high=self._seen.high.get(before.key, False),
                 memory=self._seen.memory,
                 root=False,
+                guard=guard_exits.of(key, info.cgroup),
             )
             cause = diagnose(facts)
             own = any(word.pid == key.pid for word in facts.kernel)
@@ -406,7 +415,7 @@ class ExitMonitor:
             if view is not None:
                 self._lost[now.key] = _Lost(view, time.monotonic())
             grew = self._grew(now.key)
-            self._told(_worker_death(now, key.pid, facts, cause=cause, view=view, grew=grew))
+            self._exits.append(_worker_exit(now, key.pid, facts, cause=cause, view=view, grew=grew))
 
     def _grew(self, task: ProcessKey) -> dict[str, Any]:
         """Which lines and tensors of it grew, for its entry; empty where nobody has looked."""
@@ -417,15 +426,13 @@ class ExitMonitor:
 
     def _holder(self, key: ProcessKey) -> _Watched | None:
         for watched in self._watched.values():
-            if any(member.key == key for member in watched.task.members):
+            if _has(watched.task, key):
                 return watched
         return None
 
-    def _release(self, watched: _Watched) -> None:
-        if watched.handle is not None:
-            self._poller.remove(watched.handle)
-            os.close(watched.handle)
-            watched.handle = None
+
+def _has(task: Task, key: ProcessKey) -> bool:
+    return any(member.key == key for member in task.members)
 
 
 def _asks_systemd(facts: ExitFacts, cause: Cause, task: Task | None, agent: Agent | None) -> bool:
@@ -461,7 +468,7 @@ def _is_news(
     )
 
 
-def _worker_death(
+def _worker_exit(
     task: Task,
     pid: int,
     facts: ExitFacts,
@@ -469,7 +476,7 @@ def _worker_death(
     cause: Cause,
     view: AgentState | None,
     grew: Mapping[str, Any],
-) -> Death:
+) -> Exit:
     """Of a worker whose task lives on; told as news of that task."""
     rescue = guard_exits.newest(view, facts.guard)
     about = {} if view is None else about_task(task.info, task.rss_bytes, view)
@@ -478,7 +485,7 @@ def _worker_death(
     )
     text = str(entry.data["text"])
     told = replace(cause, text=text.rstrip("."), news=True, worker=pid)
-    return Death(task, told, view, text, entry)
+    return Exit(task, told, view, entry, time.monotonic())
 
 
 def _ooms(agent: Agent | None) -> int:

@@ -29,6 +29,8 @@ class LastSeen:
         self.infos: Mapping[ProcessKey, ProcessInfo] = {}  # of the look before, while one goes on
         self.tasks: tuple[Task, ...] = ()
         self.card_faults: Mapping[ProcessKey, str] = {}
+        self.gpus_mono_s: float | None = None  # when the GPUs were read
+        self.on_gpu: set[ProcessKey] = set()  # tasks that used one, or did when last seen
         self.limits: dict[ProcessKey, Reading] = {}
         self.high: dict[ProcessKey, bool] = {}  # that limit is memory.high, or high lies below it
         self.devices: dict[ProcessKey, str] = {}
@@ -48,6 +50,13 @@ class LastSeen:
         """
         self.memory = look.snapshot.host
         self.card_faults = look.result.card_faults
+        hardware = look.snapshot.hardware
+        self.gpus_mono_s = hardware.gpus_mono_s
+        using = {each.pid for gpu in hardware.gpus for each in gpu.processes or ()}
+        self.on_gpu &= {*(task.key for task in look.tasks), *missing}
+        self.on_gpu |= {
+            task.key for task in look.tasks if using and using & {m.key.pid for m in task.members}
+        }
         self.limits = {key: at for key, at in self.limits.items() if key in missing}
         self.high = {key: at for key, at in self.high.items() if key in missing}
         self.devices = {key: at for key, at in self.devices.items() if key in missing}

@@ -30,14 +30,13 @@ from watchdog_app.core.model.exits import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import ResourceKind
-from watchdog_app.daemon import crash_reports
-from watchdog_app.daemon.exit_evidence import KERNELS
-from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.status import Look
-from watchdog_app.daemon.unit_exits import UnitExits
 from watchdog_app.history.entries import about_task, death_entry
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
+from watchdog_app.machine.sensors import crash_reports
+from watchdog_app.machine.sensors.exits import KERNELS
+from watchdog_app.machine.sensors.systemd_units import UnitQuestion, UnitQuestions
 
 STATE = "alive"
 _KEEP_S = 15.0  # between two lists: as often as the engine's state is kept
@@ -67,7 +66,7 @@ class MissedExits:
         journal: JournalWriter,
         boot: str,
         lives: Callable[[ProcessKey], bool],
-        units: UnitExits,
+        units: UnitQuestions,
     ) -> None:
         self._journal = journal
         self._boot = boot
@@ -75,24 +74,38 @@ class MissedExits:
         self._units = units
         self._kept: frozenset[ProcessKey] = frozenset()
         self._kept_mono_s = float("-inf")
+        self._waiting: list[tuple[Missed, UnitQuestion | None]] = []
 
-    def record(self, journal: Journal | None, log: Log) -> None:
-        """Write down who has ended since the last daemon, or with the machine."""
+    def look(self, journal: Journal | None) -> None:
+        """Find who has ended since the last daemon, or with the machine."""
         if journal is None:
             return
         folder = os.path.abspath(paths.state_dir())
-
-        def note(missed: Missed, unit: UnitEnd | None) -> None:
-            entry = missed.entry(unit)
-            log.warning(str(entry.data["text"]))
-            self._journal.add(entry)
-
         for missed in ended(journal, folder, self._boot, self._lives):
-            asked = missed.asks_systemd and self._units.ask(
-                missed.group, missed.key.pid, missed.seen, partial(note, missed)
-            )
-            if not asked:
-                note(missed, None)
+            question = None
+            if missed.asks_systemd:
+                question = self._units.ask(missed.group, missed.key.pid, missed.seen)
+            self._waiting.append((missed, question))
+
+    def ended(self, now_mono_s: float) -> list[Entry]:
+        """Entries of those that `look` has found, each once: what systemd says is waited for."""
+        self._units.collect()
+        entries: list[Entry] = []
+        waiting: list[tuple[Missed, UnitQuestion | None]] = []
+        for missed, question in self._waiting:
+            if question is None:
+                entries.append(missed.entry(None))
+            elif question.answered or now_mono_s >= question.until_mono_s:
+                entries.append(missed.entry(question.answer))
+            else:
+                waiting.append((missed, question))
+        self._waiting = waiting
+        return entries
+
+    def next_deadline_mono_s(self) -> float | None:
+        """When `ended` has something to give at the latest."""
+        questions = [question for _, question in self._waiting]
+        return min((0.0 if q is None else q.until_mono_s for q in questions), default=None)
 
     def keep(self, look: Look | None) -> None:
         """Write down who lives: when others do than before, and now and then."""

@@ -36,11 +36,10 @@ from watchdog_app.daemon.poller import Poller, Waker
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.daemon.rpc import Connection, RpcServer
 from watchdog_app.daemon.stops import Stops
-from watchdog_app.daemon.unit_exits import UnitExits
 from watchdog_app.daemon.watching import Watching
-from watchdog_app.daemon.worker_exits import WorkerExits
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.sensors.machine import PATIENCE_S, open_machine
+from watchdog_app.machine.sensors.systemd_units import UnitQuestions
 from watchdog_app.machine.sensors.triggers import Triggers
 
 
@@ -64,6 +63,7 @@ class Parts:
             log: what people read.
         """
         self.socket_path = socket_path = os.path.join(folder, os.path.basename(paths.socket_path()))
+        self.log = log
         self.faults = Faults(log)
         self.poller = Poller(partial(self.faults.failed, "connections"))
         self.waker = Waker(self.poller)
@@ -99,8 +99,8 @@ class Parts:
             wake=self.waker.wake,
             log=log,
         )
-        self.unit_exits = UnitExits(self.waker.wake)
-        self.missed_exits = MissedExits(self.journal, boot, machine.alive, self.unit_exits)
+        units = UnitQuestions(self.waker.wake)
+        self.missed_exits = MissedExits(self.journal, boot, machine.alive, units)
         self.watching = Watching(
             settings.watch,
             boot=boot,
@@ -165,15 +165,12 @@ class Parts:
         )
         self.exit_monitor = ExitMonitor(
             self.poller,
-            units=self.unit_exits,
-            told=lambda death: self.restarts.died(
-                death.task, self.watching.died(death, self.executor)
-            ),
             agent_of=self.agents.get,
             was_paused=lambda key: self.pauses.get(key) is not None,
+            units=units,
+            worker_ended=self.watching.look_soon,
             folder=os.path.abspath(paths.state_dir()),
         )
-        self.worker_exits = WorkerExits(self.poller, self.watching.look_soon)
         kernels = self.observer.kernels
         self.kernel_state = KernelState(kernels, boot, self.journal)
         self.control = Control(
@@ -213,6 +210,14 @@ class Parts:
             keepers=self.keepers,
             log=log,
         )
+
+    def take_exits(self, now_mono_s: float) -> None:
+        """Write down who has ended and tell of it."""
+        for entry in self.missed_exits.ended(now_mono_s):
+            self.log.warning(str(entry.data["text"]))
+            self.journal.add(entry)
+        for each in self.exit_monitor.ended(now_mono_s):
+            self.restarts.died(each.task, self.watching.died(each, self.executor), each.mono_s)
 
     def _ready(self, connection: Connection) -> bool:
         """Whether a request may be answered now: people want to see the machine as it is."""

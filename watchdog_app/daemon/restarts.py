@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_duration
@@ -15,6 +16,8 @@ from watchdog_app.core.model.decisions import Decision, Topic
 from watchdog_app.core.model.kernels import KernelRegistry, Restart
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.history.journal import Entry
+
+T = TypeVar("T")
 
 _MOST_DEATHS = 100
 # Jupyter's restarter looks every 3 s and starts at once; a loaded machine takes its time.
@@ -54,14 +57,25 @@ class Restarts:
         self._tell = tell
         self._moved = moved
         self._deaths: dict[ProcessKey, _Death] = {}
+        self._restarts: dict[ProcessKey, tuple[Restart, float]] = {}  # whose death is not known yet
 
-    def died(self, task: Task | None, told: Decision | None) -> None:
-        """A task has died; `told` is the notice of it."""
+    def died(self, task: Task | None, told: Decision | None, mono_s: float | None = None) -> None:
+        """
+        A task has died.
+
+        Args:
+            task: None: it never was in a look.
+            told: the notice of it.
+            mono_s: when it ended; None: now.
+        """
         if task is None or task.info.kernel_id is None:
             return  # nobody starts it again under the same name
-        while len(self._deaths) >= _MOST_DEATHS:
-            del self._deaths[next(iter(self._deaths))]
-        self._deaths[task.key] = _Death(task, told, time.monotonic())
+        death = _Death(task, told, time.monotonic() if mono_s is None else mono_s)
+        restarted = self._restarts.pop(task.key, None)
+        if restarted is not None:  # its cause was waited for meanwhile
+            self._tell_of(*restarted, death)
+            return
+        _put(self._deaths, task.key, death)
 
     def take(self, tasks: Sequence[Task]) -> None:
         """Those of one more look."""
@@ -69,13 +83,23 @@ class Restarts:
             death = self._deaths.pop(restart.before, None)
             self._moved(restart.before, restart.now.key)
             self._note(_entry(restart, death, time.time()))
-            if death is None or death.told is None:
-                continue
-            after_s = time.monotonic() - death.mono_s
-            if after_s <= _AFTER_DEATH_S:
-                again = _decision(restart, death.told, after_s)
-                again = replace(again, notification=notification(again, death.task))
-                self._tell(again, death.task)
+            if death is None:
+                _put(self._restarts, restart.before, (restart, time.monotonic()))
+            else:
+                self._tell_of(restart, time.monotonic(), death)
+
+    def _tell_of(self, restart: Restart, seen_mono_s: float, death: _Death) -> None:
+        after_s = max(0.0, seen_mono_s - death.mono_s)
+        if death.told is not None and after_s <= _AFTER_DEATH_S:
+            again = _decision(restart, death.told, after_s)
+            again = replace(again, notification=notification(again, death.task))
+            self._tell(again, death.task)
+
+
+def _put(known: dict[ProcessKey, T], key: ProcessKey, value: T) -> None:
+    while len(known) >= _MOST_DEATHS:
+        del known[next(iter(known))]
+    known[key] = value
 
 
 def _entry(restart: Restart, death: _Death | None, unix_s: float) -> Entry:

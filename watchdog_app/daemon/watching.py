@@ -17,7 +17,7 @@ from watchdog_app.core.model.settings import WatchSettings
 from watchdog_app.core.policy import cadence
 from watchdog_app.daemon.clocks import Clocks
 from watchdog_app.daemon.executor import Executor
-from watchdog_app.daemon.exit_monitor import Death, ExitMonitor
+from watchdog_app.daemon.exit_monitor import Exit
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop_lag import SOURCE as LATE
@@ -96,7 +96,7 @@ class Watching:
         return self.interval_s < self.settings.interval_s
 
     def tick(
-        self, executor: Executor, exit_monitor: ExitMonitor, publish: Callable[[float], None]
+        self, executor: Executor, follow: Callable[[Look], None], publish: Callable[[float], None]
     ) -> None:
         """One look and all that follows from it."""
         began = self._began_mono_s = time.monotonic()
@@ -107,7 +107,7 @@ class Watching:
         before, look = self.look, self._observer.look()
         if look is not None:
             self.look = look
-            self._faults.guard("deaths", partial(exit_monitor.take, look))
+            self._faults.guard("deaths", partial(follow, look))
             self._faults.guard("decisions", partial(self._decide, look, executor))
             self._faults.guard("announcements", executor.considered)
             self._faults.guard("journal", partial(self._record, look))
@@ -190,7 +190,7 @@ class Watching:
             asked = max(self.next_look_mono_s, time.monotonic())
             self._due_mono_s = min(self._due_mono_s, asked)
 
-    def died(self, death: Death, executor: Executor) -> Decision | None:
+    def died(self, death: Exit, executor: Executor) -> Decision | None:
         """Write a death down and tell it: the notice. Of a plain end only the journal hears."""
         if death.entry.kind == "end":
             self._journal.add(death.entry)

@@ -7,13 +7,16 @@ from typing import Any
 
 from watchdog_app.base.text.plain import redact_argv
 from watchdog_app.base.text.quantities import format_bytes, format_duration
+from watchdog_app.core.diagnosis.evidence import takers
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, Outcome
-from watchdog_app.core.model.exits import Cause, CauseKind, Evidence
+from watchdog_app.core.model.exits import Cause, CauseKind, Evidence, ExitFacts
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
 from watchdog_app.core.model.tasks import named
 from watchdog_app.history.journal import Entry
+
+_MOST_TASKS = 5  # that are named beside a lack of memory
 
 
 def decision_entry(decision: Decision, name: str | None, path: str | None) -> Entry:
@@ -223,3 +226,47 @@ def about_task(info: ProcessInfo, rss_bytes: int | None, view: AgentState | None
             "step_s": view.step_s,
         }
     return found
+
+
+def surroundings(
+    facts: ExitFacts,
+    cause: Cause,
+    tasks: Sequence[Task],
+    growth: Mapping[ProcessKey, float | None],
+) -> dict[str, Any]:
+    """
+    What is to be known tomorrow of where a task ended, for its entry: who held the memory, which
+    group's limit was met, with which limit to start it again.
+    """
+    found: dict[str, Any] = {}
+    if cause.spec.out_of_memory and not cause.spec.own:
+        found["takers"] = _who_took_it(facts, tasks, growth)
+    if cause.kind is CauseKind.GROUP_LIMIT and facts.group_limit_bytes:
+        found["group"] = {"label": facts.group_label, "limit_bytes": facts.group_limit_bytes}
+    if facts.guard is not None:
+        found["next_limit"] = facts.guard.next_limit
+    return found
+
+
+def _who_took_it(
+    facts: ExitFacts, tasks: Sequence[Task], growth: Mapping[ProcessKey, float | None]
+) -> dict[str, Any]:
+    """
+    Who held the memory then: from the kernel's own table where it is there, and of the watched.
+
+    Names in the kernel's table are those of programs, not of notebooks: ours stand beside.
+    """
+    tasks = list({task.key: task for task in reversed(tasks)}.values())
+    ours = {member.key.pid: task for task in tasks for member in task.members}
+    table = [
+        {"pid": pid, "name": ours[pid].name if pid in ours else name, "bytes": bytes_,
+         "watched": pid in ours}
+        for pid, name, bytes_ in takers(facts.kernel)
+    ]  # fmt: skip
+    largest = sorted(tasks, key=lambda task: -task.rss_bytes)[:_MOST_TASKS]
+    watched = [
+        {"pid": task.key.pid, "name": task.name, "bytes": task.rss_bytes,
+         "bytes_per_s": growth.get(task.key)}
+        for task in largest
+    ]  # fmt: skip
+    return {"kernel_table": table, "watched": watched}

@@ -64,18 +64,6 @@ def diagnose(facts: ExitFacts) -> Cause:
     return Cause(CauseKind.UNKNOWN, "ended, and nothing is known about the cause")
 
 
-def explained_late(cause: Cause, card_fault: str) -> Cause:
-    """
-    The cause of an end in the light of a card's fault that was read only after it.
-
-    Args:
-        cause: found before.
-        card_fault: in words.
-    """
-    text = f"{cause.text}; as it shows now, ended by a fault of its card: {card_fault}"
-    return _likely(CauseKind.GPU_LOST, text)
-
-
 def device_full(task: Task, readings: Iterable[Reading]) -> str | None:
     """
     What a full card or allocator of this task looked like; None: none was full.

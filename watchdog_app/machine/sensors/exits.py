@@ -6,22 +6,20 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from watchdog_app.base.linux import cgroups, process
-from watchdog_app.core.diagnosis.evidence import concerning, kills_elsewhere, takers
+from watchdog_app.core.diagnosis.evidence import concerning, kills_elsewhere
 from watchdog_app.core.diagnosis.exits import signal_of
-from watchdog_app.core.model.exits import Cause, CauseKind, ExitFacts
+from watchdog_app.core.model.exits import ExitFacts
 from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import Reading
-from watchdog_app.daemon import crash_reports, guard_exits
-from watchdog_app.daemon.oom_counters import OomCounters, Span
-from watchdog_app.machine.sensors.kernel_deaths import KernelDeaths
+from watchdog_app.machine.sensors import crash_reports
+from watchdog_app.machine.sensors.kernel_events import KernelEvents
+from watchdog_app.machine.sensors.oom_counters import OomCounters, Span
 
 KERNELS = (TaskKind.NOTEBOOK, TaskKind.KERNEL)
 _OOM_DAEMONS = ("bustd", "earlyoom", "nohang", "oomd", "systemd-oomd")
-_MOST_TASKS = 5
 _DRIFT_S = 2.0  # the kernel log has a clock of its own
 _DAEMONS_S = 10.0  # finding those that kill for memory asks every process on the machine
 
@@ -38,7 +36,7 @@ class ExitEvidence:
     def __init__(self, folder: str | None, proc: str = "/proc") -> None:
         self._folder = folder
         self._proc = proc
-        self._log = KernelDeaths()
+        self._log = KernelEvents()
         self._oom_daemons: tuple[str, ...] = ()
         self._asked_mono_s = float("-inf")
 
@@ -118,7 +116,6 @@ class ExitEvidence:
             stalled_percent=memory.pressure.some_avg10 if memory and memory.pressure else None,
             swap_total_bytes=memory.swap_total_bytes if memory else None,
             swap_free_bytes=memory.swap_free_bytes if memory else None,
-            guard=guard_exits.of(key, group),
             **more,
         )
 
@@ -152,47 +149,3 @@ def _between(begin_mono_s: float | None) -> str | None:
     begin = now_unix_s - (time.monotonic() - begin_mono_s)
     times = (time.strftime("%H:%M:%S", time.localtime(at)) for at in (begin, now_unix_s))
     return f"between {' and '.join(times)}"
-
-
-def surroundings(
-    facts: ExitFacts,
-    cause: Cause,
-    tasks: Sequence[Task],
-    growth: Mapping[ProcessKey, float | None],
-) -> dict[str, Any]:
-    """
-    What is to be known tomorrow of where a task ended, for its entry: who held the memory, which
-    group's limit was met, with which limit to start it again.
-    """
-    found: dict[str, Any] = {}
-    if cause.spec.out_of_memory and not cause.spec.own:
-        found["takers"] = _who_took_it(facts, tasks, growth)
-    if cause.kind is CauseKind.GROUP_LIMIT and facts.group_limit_bytes:
-        found["group"] = {"label": facts.group_label, "limit_bytes": facts.group_limit_bytes}
-    if facts.guard is not None:
-        found["next_limit"] = facts.guard.next_limit
-    return found
-
-
-def _who_took_it(
-    facts: ExitFacts, tasks: Sequence[Task], growth: Mapping[ProcessKey, float | None]
-) -> dict[str, Any]:
-    """
-    Who held the memory then: from the kernel's own table where it is there, and of the watched.
-
-    Names in the kernel's table are those of programs, not of notebooks: ours stand beside.
-    """
-    tasks = list({task.key: task for task in reversed(tasks)}.values())
-    ours = {member.key.pid: task for task in tasks for member in task.members}
-    table = [
-        {"pid": pid, "name": ours[pid].name if pid in ours else name, "bytes": bytes_,
-         "watched": pid in ours}
-        for pid, name, bytes_ in takers(facts.kernel)
-    ]  # fmt: skip
-    largest = sorted(tasks, key=lambda task: -task.rss_bytes)[:_MOST_TASKS]
-    watched = [
-        {"pid": task.key.pid, "name": task.name, "bytes": task.rss_bytes,
-         "bytes_per_s": growth.get(task.key)}
-        for task in largest
-    ]  # fmt: skip
-    return {"kernel_table": table, "watched": watched}

@@ -16,10 +16,13 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.exits import UnitEnd
 
 _WAIT_S = 5.0
@@ -28,6 +31,9 @@ _LOOKS = 3
 _MOST_LINES = 500
 _MOST_BYTES = 1 << 20
 _KEPT_LINES = 3
+# An end is neither written down nor told until then: journalctl is slow under memory pressure.
+_ANSWER_S = 12.0
+_MOST_QUESTIONS = 8  # without an answer at once: further ends are written down unasked
 _LONGEST = 240
 GUARDS = ("earlyoom", "nohang", "nohang-desktop", "bustd")
 _MANAGER = re.compile(r"user@(\d+)\.service")
@@ -67,6 +73,58 @@ def unit_of(group: str | None, uid: int | None = None) -> Unit | None:
         if part.endswith((".service", ".scope")) and part.isprintable() and part[0] not in "-.":
             return Unit(part, user)
     return None
+
+
+@dataclass(slots=True)
+class UnitQuestion:
+    """A question to systemd, with its answer."""
+
+    until_mono_s: float  # an answer is waited for no longer
+    answered: bool = False
+    answer: UnitEnd | None = None
+
+
+class UnitQuestions:
+    """
+    Asks systemd in a thread, one question after the other.
+
+    Args:
+        wake: called in the thread when there is something to collect.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._worker = Worker(wake)
+        self._unanswered = 0
+
+    def ask(
+        self, group: str | None, pid: int, since_unix_s: float, *, guards: Sequence[str] = ()
+    ) -> UnitQuestion | None:
+        """
+        Ask of a process that has ended; None: nobody could answer.
+
+        Args:
+            group: its memory group.
+            pid: of the process.
+            since_unix_s: when it was last seen alive.
+            guards: daemons that kill for memory and run here.
+        """
+        unit = unit_of(group)
+        guards = [each for each in guards if each in GUARDS]
+        if (unit is None and not guards) or self._unanswered >= _MOST_QUESTIONS or not can_ask():
+            return None
+        question = UnitQuestion(time.monotonic() + _ANSWER_S)
+        self._unanswered += 1
+        job = partial(ask, unit, pid, since_unix_s, guards=guards)
+        self._worker.submit(job, lambda answer, _: self._answer(question, answer))
+        return question
+
+    def collect(self) -> None:
+        """Put what has been answered into the questions."""
+        self._worker.collect()
+
+    def _answer(self, question: UnitQuestion, answer: UnitEnd | None) -> None:
+        self._unanswered -= 1
+        question.answered, question.answer = True, answer
 
 
 def ask(

@@ -13,7 +13,9 @@ import re
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 
 from watchdog_app.base.linux.kernel_log import PATH, KernelLog, message_of
 from watchdog_app.core.model.exits import KernelEvent, KernelLogLine
@@ -29,95 +31,110 @@ _LONGEST = 300
 _MARKS = (b"oom", b"memory", b"ill", b"fault", b"trap", b"blocked for", b"critical", b"NVRM", b"[")
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # kernel, include/linux/proc_ns.h: PROC_PID_INIT_INO
 
-# Numbers of at most 64 bits: what has more digits was not written by the kernel.
-_KILLED = re.compile(
-    # At the beginning, or after the kernel's own words: a device or a disk may be called so too.
-    r"^(?:(?:Memory cgroup out|Out) of memory[^:]{0,60}: )?"
-    r"(?:Killed process|OOM-killed process) (\d{1,20}),? \((.{0,64}?)\)"
-    r"(?:.*?\banon-rss:(\d{1,20})kB)?(?:.*?\bfile-rss:(\d{1,20})kB)?"
-)
-_CONSTRAINT = re.compile(r"^oom-kill:constraint=(\w+)")
-_OOM_GROUP = re.compile(r"\boom_memcg=([^,]*)")
-_VICTIM = re.compile(r"\btask=(.{0,64}),pid=(\d{1,20}),uid=\d{1,20}$")
-_OLD_GROUP = re.compile(r"^Task in (\S+) killed as a result of limit of (\S+)$")
-_REAPED = re.compile(r"^oom_reaper: reaped process (\d{1,20}) \((.{0,64}?)\)")
-_SEGFAULT = re.compile(
-    # As much of the name as there is: a program may call itself `a[42] segfault`.
-    r"^(?P<name>.{1,64})\[(?P<pid>\d{1,20})\]:? "
-    r"(?:segfault|bad frame|unhandled \S.*?|User process fault)(?: at (?P<at>[0-9a-fA-Fx]+))?"
-)
-_TRAP = re.compile(
-    r"^traps: (?P<name>.{1,64})\[(?P<pid>\d{1,20})\] "
-    r"(?P<what>general protection(?: fault)?|trap [a-z ]+?|[a-z ]*error|invalid opcode)"
-    r"(?: fault)? (?:rip|ip):"
-)
-_LIBRARY = re.compile(r" in (\S[^\[]{0,200}?)\[[0-9a-fA-F,+x]+\]")
-_BAD = re.compile(
-    r"(?:Killing|Sending SIGBUS to) (.{1,64}?):(\d{1,20}) due to hardware memory corruption"
-)
-_HUNG = re.compile(r"^INFO: task (.{1,64}?):(\d{1,20}) blocked for more than \d{1,20} seconds")
-_HOT = re.compile(r"critical temperature reached")
+_LIBRARY = r"(?:.*? in (?P<library>\S[^\[]{0,200}?)\[[0-9a-fA-F,+x]+\])?"
 _HEADER = re.compile(r"^\[\s*pid\s*\]\s+uid\s+tgid\s+(.*\bname)$")
 _ROW = re.compile(r"^\[\s*(\d{1,20})\]\s+(\d{1,20})\s+(\d{1,20})\s+(.*)$")
 
 
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """
+    One form of a line about an end.
+
+    Its groups are named as fields of `KernelLogLine`; `anon` and `file` are parts of
+    `rss_bytes`, in KiB.
+    """
+
+    kind: KernelEvent
+    form: re.Pattern[str]
+    constraint: str | None = None
+
+
+def _row(kind: KernelEvent, *forms: str, constraint: str | None = None) -> _Pattern:
+    return _Pattern(kind, re.compile("".join(forms)), constraint)
+
+
+# Numbers of at most 64 bits: what has more digits was not written by the kernel. Forms begin at
+# the beginning, or after the kernel's own words: a device or a disk may be called so too.
+_PATTERNS = (
+    _row(
+        KernelEvent.OOM_KILL,
+        r"^(?:(?:Memory (?P<group>cgroup) out|Out) of memory[^:]{0,60}: )?",
+        r"(?:Killed process|OOM-killed process) (?P<pid>\d{1,20}),? \((?P<name>.{0,64}?)\)",
+        r"(?:.*?\banon-rss:(?P<anon>\d{1,20})kB)?(?:.*?\bfile-rss:(?P<file>\d{1,20})kB)?",
+    ),
+    _row(
+        KernelEvent.OOM_REPORT,
+        r"^oom-kill:constraint=(?P<constraint>\w+)(?:.*?\boom_memcg=(?P<group>[^,]*))?",
+        r"(?:.*\btask=(?P<name>.{0,64}),pid=(?P<pid>\d{1,20}),uid=\d{1,20}$)?",
+    ),
+    _row(  # before Linux 5.0
+        KernelEvent.OOM_REPORT,
+        r"^Task in \S+ killed as a result of limit of (?P<group>\S+)$",
+        constraint="CONSTRAINT_MEMCG",
+    ),
+    _row(
+        KernelEvent.OOM_REAPED,
+        r"^oom_reaper: reaped process (?P<pid>\d{1,20}) \((?P<name>.{0,64}?)\)",
+    ),
+    _row(
+        KernelEvent.CRASH,
+        r"^traps: (?P<name>.{1,64})\[(?P<pid>\d{1,20})\] ",
+        r"(?:general protection(?: fault)?|trap [a-z ]+?|[a-z ]*error|invalid opcode)",
+        r"(?: fault)? (?:rip|ip):",
+        _LIBRARY,
+    ),
+    _row(
+        # As much of the name as there is: a program may call itself `a[42] segfault`.
+        KernelEvent.CRASH,
+        r"^(?P<name>.{1,64})\[(?P<pid>\d{1,20})\]:? ",
+        r"(?:segfault|bad frame|unhandled \S.*?|User process fault)",
+        r"(?: at (?P<address>[0-9a-fA-Fx]+))?",
+        _LIBRARY,
+    ),
+    _row(
+        KernelEvent.BAD_MEMORY,
+        r"(?:Killing|Sending SIGBUS to) (?P<name>.{1,64}?):(?P<pid>\d{1,20}) ",
+        r"due to hardware memory corruption",
+    ),
+    _row(
+        KernelEvent.HUNG,
+        r"^INFO: task (?P<name>.{1,64}?):(?P<pid>\d{1,20}) blocked for more than \d{1,20} seconds",
+    ),
+    _row(KernelEvent.HOT, r"critical temperature reached"),
+)
+
+
 def parse(message: str, mono_s: float) -> KernelLogLine | None:
     """What one line says of an end; None: nothing. Rows of tables are `Table`'s."""
-    text = _plain(message)
-    found = _KILLED.search(message)
-    if found:
-        pid, name, anon, files = found.groups()
-        rss = None if anon is None else 1024 * (int(anon) + int(files or 0))
-        group = "cgroup" if message.startswith("Memory cgroup") else None
-        return KernelLogLine(
-            KernelEvent.OOM_KILL, mono_s, text, int(pid), _plain(name), group=group, rss_bytes=rss
-        )
-    found = _CONSTRAINT.search(message)
-    if found:
-        group_found, victim = _OOM_GROUP.search(message), _VICTIM.search(message)
-        return KernelLogLine(
-            KernelEvent.OOM_REPORT,
-            mono_s,
-            text,
-            int(victim[2]) if victim else None,
-            _plain(victim[1]) if victim else None,
-            constraint=found[1],
-            group=_plain(group_found[1]) if group_found else None,
-        )
-    found = _OLD_GROUP.search(message)  # before Linux 5.0
-    if found:
-        return KernelLogLine(
-            KernelEvent.OOM_REPORT,
-            mono_s,
-            text,
-            constraint="CONSTRAINT_MEMCG",
-            group=_plain(found[2]),
-        )
-    found = _REAPED.search(message)
-    if found:
-        return KernelLogLine(KernelEvent.OOM_REAPED, mono_s, text, int(found[1]), _plain(found[2]))
-    found = _TRAP.search(message) or _SEGFAULT.search(message)
-    if found:
-        library = _LIBRARY.search(message)
-        return KernelLogLine(
-            KernelEvent.CRASH,
-            mono_s,
-            text,
-            int(found["pid"]),
-            _plain(found["name"]),
-            library=_plain(library[1]) if library else None,
-            address=found.groupdict().get("at"),
-        )
-    for kind, pattern in ((KernelEvent.BAD_MEMORY, _BAD), (KernelEvent.HUNG, _HUNG)):
-        found = pattern.search(message)
-        if found:
-            return KernelLogLine(kind, mono_s, text, int(found[2]), _plain(found[1]))
-    if _HOT.search(message):
-        return KernelLogLine(KernelEvent.HOT, mono_s, text)
+    for pattern in _PATTERNS:
+        found = pattern.form.search(message)
+        if found is not None:
+            return _line(pattern, found.groupdict(), _plain(message), mono_s)
     line = parse_line(message, mono_s)
     if line is not None and line.kind is LogKind.XID:
-        return KernelLogLine(KernelEvent.XID, mono_s, text, line.pid)
+        return KernelLogLine(KernelEvent.XID, mono_s, _plain(message), line.pid)
     return None
+
+
+def _line(
+    pattern: _Pattern, found: Mapping[str, str | None], text: str, mono_s: float
+) -> KernelLogLine:
+    words = {
+        field: None if found.get(field) is None else _plain(str(found[field]))
+        for field in ("name", "group", "library")
+    }
+    pid, anon, files = found.get("pid"), found.get("anon"), found.get("file")
+    return KernelLogLine(
+        pattern.kind,
+        mono_s,
+        text,
+        None if pid is None else int(pid),
+        constraint=found.get("constraint") or pattern.constraint,
+        rss_bytes=None if anon is None else 1024 * (int(anon) + int(files or 0)),
+        address=found.get("address"),
+        **words,
+    )
 
 
 class Table:
@@ -157,7 +174,7 @@ class Table:
         return rows
 
 
-class KernelDeaths:
+class KernelEvents:
     """
     The kernel log as a witness of ends. Nothing is read until somebody asks.
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from watchdog_app.core.model.exits import KernelEvent
-from watchdog_app.machine.sensors.kernel_deaths import KernelDeaths, Table, parse
+from watchdog_app.machine.sensors.kernel_events import KernelEvents, Table, parse
 
 FIRST = 0xEFFFFFFC
 NOW = 1000.0
@@ -70,7 +70,7 @@ def read(lines, namespace=FIRST, at=NOW):
     reader, writer = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
     for number, line in enumerate(lines):
         os.write(writer, f"6,{number},{int(at * 1e6)},-;{line}\n SUBSYSTEM=x".encode())
-    log = KernelDeaths(f"/proc/self/fd/{reader}", namespace=namespace)
+    log = KernelEvents(f"/proc/self/fd/{reader}", namespace=namespace)
     try:
         return log.recent(NOW)
     finally:
@@ -187,7 +187,7 @@ def test_what_a_program_wrote_into_the_log_is_not_believed():
     """Facility 1 is a program's: root may write there, and name whom it likes."""
     reader, writer = os.pipe2(os.O_DIRECT | os.O_NONBLOCK)
     os.write(writer, b"14,1,1000000000,-;Out of memory: Killed process 42 (python) total-vm:1kB")
-    log = KernelDeaths(f"/proc/self/fd/{reader}", namespace=FIRST)
+    log = KernelEvents(f"/proc/self/fd/{reader}", namespace=FIRST)
 
     assert () == log.recent(NOW)
     log.close()
@@ -203,12 +203,12 @@ def test_old_lines_are_no_witnesses():
 def test_pids_of_a_container_are_not_those_of_the_log():
     """Within a pid namespace it counts as not readable."""
     assert () == read(NEW_GROUP, namespace=FIRST + 1)
-    assert not KernelDeaths("/dev/null", namespace=FIRST + 1).readable
+    assert not KernelEvents("/dev/null", namespace=FIRST + 1).readable
 
 
 def test_a_log_that_may_not_be_read_is_said_to_be_so():
     """kernel.dmesg_restrict, or no such device."""
-    log = KernelDeaths("/no/such/kmsg", namespace=FIRST)
+    log = KernelEvents("/no/such/kmsg", namespace=FIRST)
 
     assert () == log.recent(NOW)
     assert not log.readable
