@@ -20,7 +20,7 @@ import psutil
 
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.tasks import group
-from watchdog_app.machine.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import LinuxMachine
 
 PYTHONS = 23
 PROCESSES = 300
@@ -96,7 +96,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each method")
     options = parser.parse_args()
     started = start_processes()
-    machine = Machine()
+    machine = LinuxMachine()
     try:
         now_s = time.monotonic()
 

@@ -25,7 +25,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.poller import READ, WRITE, Poller, Waker
-from watchdog_app.machine.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import LinuxMachine
 from watchdog_app.machine.sensors.triggers import Triggers
 
 
@@ -135,7 +135,7 @@ def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
     log, _ = said
     (tmp_path / "proc").mkdir()
     poller = Poller(lambda error: None)
-    machine = Machine(proc=str(tmp_path / "proc"))
+    machine = LinuxMachine(proc=str(tmp_path / "proc"))
     agents = Agents(poller, machine.alive, lambda agent: None, 1.0)
     faults = Faults(log)
     observer = Observer(

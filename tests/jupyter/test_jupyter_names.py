@@ -19,7 +19,7 @@ from support.waiting import until
 
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task, TaskKind
 from watchdog_app.core.model.tasks import group
-from watchdog_app.machine.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import LinuxMachine
 
 WORKERS = """
 import multiprocessing, subprocess, sys, time
@@ -45,7 +45,7 @@ class Sight:
 
     def __init__(self) -> None:
         # Nothing is known of where servers describe themselves but what the kernels tell.
-        self.machine = Machine(runtime_dirs=[])
+        self.machine = LinuxMachine(runtime_dirs=[])
         self._infos: Mapping[ProcessKey, ProcessInfo] = {}
 
     def tasks(self) -> tuple[Task, ...]:

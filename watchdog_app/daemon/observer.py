@@ -28,7 +28,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.pauses import as_held
 from watchdog_app.daemon.status import Look
 from watchdog_app.machine import process_control
-from watchdog_app.machine.sensors.machine import MachineFace
+from watchdog_app.machine.sensors.machine import Machine
 from watchdog_app.machine.sensors.triggers import Triggers
 
 _TORN_S = 0.2  # between the figures of one look
@@ -49,7 +49,7 @@ class Observer:
     def __init__(
         self,
         settings: Settings,
-        machine: MachineFace,
+        machine: Machine,
         agents: Agents,
         faults: Faults,
         runtime_dir: str,

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.model.machine import ProcessKey
     from watchdog_app.daemon.pauses import Pause
-    from watchdog_app.machine.sensors.machine import MachineFace
+    from watchdog_app.machine.sensors.machine import Machine
 
 
 def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str, Any]] | None:
@@ -126,7 +126,7 @@ class _States:
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._machine: MachineFace | None = None
+        self._machine: Machine | None = None
 
     def of(self, key: ProcessKey) -> str | None:
         if self._machine is None:

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from watchdog_app.core.model.machine import ProcessInfo, Snapshot
-from watchdog_app.machine.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import LinuxMachine
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 V2_MOUNTS = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -21,7 +21,7 @@ class Tree:
         self.proc = folder / "proc"
         self.groups = folder / "cgroup"
         self.shm = folder / "shm"
-        self.machines: list[Machine] = []
+        self.machines: list[LinuxMachine] = []
         shutil.copytree(FIXTURES / "proc", self.proc)
         # Links to absolute paths are refused in a source distribution: they are made here.
         for line in (FIXTURES / "proc_links.txt").read_text().splitlines():
@@ -30,9 +30,9 @@ class Tree:
         shutil.copytree(FIXTURES / "cgroup_v1", self.groups)
         self.shm.mkdir()
 
-    def machine(self, own_uid: int | None = None) -> Machine:
+    def machine(self, own_uid: int | None = None) -> LinuxMachine:
         """The machine of this tree, closed with it. Nobody's Jupyter servers are asked."""
-        machine = Machine(
+        machine = LinuxMachine(
             proc=str(self.proc),
             cgroup_root=str(self.groups),
             shm=str(self.shm),

@@ -11,7 +11,7 @@ from sensor_trees import NOW_UNIX_S, Tree, by_pid
 from watchdog_app.base.linux.cgroups import Hierarchy, Layout
 from watchdog_app.core.policy.cadence import LONGEST_S
 from watchdog_app.machine.sensors.groups import GroupSensor
-from watchdog_app.machine.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import LinuxMachine
 
 GIB = 1 << 30
 SEEN_S = 5.0
@@ -84,7 +84,7 @@ def test_a_limit_is_read_at_once_where_somebody_asks(tmp_path: Path):
     assert [GIB] == [group.limit_bytes for group in asked]
 
 
-def grown(tree: Tree) -> Machine:
+def grown(tree: Tree) -> LinuxMachine:
     """Watched for a minute: nobody is young any more."""
     machine = tree.machine()
     machine.sample(0.0, NOW_UNIX_S)

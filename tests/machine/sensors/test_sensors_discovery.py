@@ -17,7 +17,7 @@ import pytest
 from watchdog_app.base.linux.process import Stat, status_words
 from watchdog_app.core.policy.cadence import LONGEST_S
 from watchdog_app.machine.sensors.discovery import Discovery, tells_pids
-from watchdog_app.machine.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import LinuxMachine
 
 WAIT_S = 20.0
 IDLE = "import signal; signal.pause()"
@@ -25,13 +25,13 @@ IDLE = "import signal; signal.pause()"
 
 @pytest.fixture
 def machine():
-    found = Machine(runtime_dirs=[])
+    found = LinuxMachine(runtime_dirs=[])
     found.sample(time.monotonic(), time.time())
     yield found
     found.close()
 
 
-def looks_until_seen(machine: Machine, pid: int, begun_mono_s: float) -> float:
+def looks_until_seen(machine: LinuxMachine, pid: int, begun_mono_s: float) -> float:
     """Seconds of the daemon's clock until a process is watched, at the slowest interval."""
     now, end = begun_mono_s, time.monotonic() + WAIT_S
     while time.monotonic() < end:
@@ -52,7 +52,7 @@ def wait_for_python(pid: int) -> None:
         time.sleep(0.01)
 
 
-def test_a_python_that_begins_is_watched_within_four_seconds(machine: Machine):
+def test_a_python_that_begins_is_watched_within_four_seconds(machine: LinuxMachine):
     """Without a list of all processes."""
     now = time.monotonic()
     machine._processes._discovery._listed_mono_s = now + 1000.0
@@ -66,7 +66,7 @@ def test_a_python_that_begins_is_watched_within_four_seconds(machine: Machine):
 
 @pytest.mark.parametrize("young_s", [0.0, 6.0])
 def test_a_shell_that_becomes_python_is_watched_within_four_seconds(
-    machine: Machine, tmp_path: Path, young_s: float
+    machine: LinuxMachine, tmp_path: Path, young_s: float
 ):
     """What prepares for some seconds and becomes Python by exec."""
     gate = tmp_path / "gate"
@@ -87,7 +87,7 @@ def test_a_shell_that_becomes_python_is_watched_within_four_seconds(
 
 
 def test_an_old_shell_that_becomes_python_is_watched_when_it_starts_a_thread(
-    machine: Machine, tmp_path: Path
+    machine: LinuxMachine, tmp_path: Path
 ):
     """Also where so many processes are there that its turn would come in minutes."""
     program = tmp_path / "late.py"
@@ -173,9 +173,9 @@ def test_a_program_that_becomes_ours_after_it_began_as_roots_is_not_given_up():
     """sudo, cron: whoever may not be asked yet is asked again."""
     program = (
         "import os, pwd, resource, sys, time\n"  # while they may be read
-        "from watchdog_app.machine.sensors.machine import Machine\n"
+        "from watchdog_app.machine.sensors.machine import LinuxMachine\n"
         "os.setgid(65534); os.setgroups([]); os.setuid(65534)\n"
-        "machine = Machine(runtime_dirs=[])\n"
+        "machine = LinuxMachine(runtime_dirs=[])\n"
         "machine.sample(time.monotonic(), time.time())\n"
         "print('ready', flush=True)\n"
         "pid = int(sys.stdin.readline())\n"

@@ -16,7 +16,7 @@ import pytest
 from watchdog_app.base.errors import Gone
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
 from watchdog_app.core.model.tasks import group
-from watchdog_app.machine.sensors.machine import Machine, MachineFace, open_machine
+from watchdog_app.machine.sensors.machine import LinuxMachine, Machine, open_machine
 from watchdog_app.machine.sensors.portable import PortableMachine
 
 SLEEPER = "import sys; b = bytearray(b'x' * (40 << 20)); print(flush=True); sys.stdin.read()"
@@ -29,11 +29,13 @@ child.wait()
 
 
 @pytest.fixture(params=["proc", "psutil"])
-def machine(request) -> Iterator[MachineFace]:
+def machine(request) -> Iterator[Machine]:
     """This machine, read either way."""
-    found: MachineFace
+    found: Machine
     found = (
-        Machine(runtime_dirs=[]) if request.param == "proc" else PortableMachine(runtime_dirs=[])
+        LinuxMachine(runtime_dirs=[])
+        if request.param == "proc"
+        else PortableMachine(runtime_dirs=[])
     )
     yield found
     found.close()
@@ -65,7 +67,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen]]:
         process.communicate()
 
 
-def look(machine: MachineFace, ticks: int = 1):
+def look(machine: Machine, ticks: int = 1):
     """The last of some ticks, a second apart by the machine's clock."""
     look.now = getattr(look, "now", 0.0)
     for _ in range(ticks):
@@ -74,7 +76,7 @@ def look(machine: MachineFace, ticks: int = 1):
     return snapshot
 
 
-def look_at(machine: MachineFace, pid: int):
+def look_at(machine: Machine, pid: int):
     """The first look that knows this process: who it is may take a busy machine some looks."""
     end = time.monotonic() + 20
     while key_of(snapshot := look(machine), pid) is None and time.monotonic() < end:
@@ -245,7 +247,7 @@ def test_machine_is_chosen_by_platform():
     """Linux by /proc, anything else by psutil."""
     linux, other = open_machine(runtime_dirs=[], platform="linux"), open_machine(platform="darwin")
 
-    assert isinstance(linux, Machine)
+    assert isinstance(linux, LinuxMachine)
     assert isinstance(other, PortableMachine)
     linux.close()
     other.close()

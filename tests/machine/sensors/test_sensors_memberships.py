@@ -15,12 +15,12 @@ from sensor_trees import NOW_UNIX_S, Tree, by_pid
 from watchdog_app.core.model.machine import Snapshot
 from watchdog_app.machine.sensors import groups
 from watchdog_app.machine.sensors.groups import Memberships
-from watchdog_app.machine.sensors.machine import PATIENCE_S, Machine
+from watchdog_app.machine.sensors.machine import PATIENCE_S, LinuxMachine
 
 
-def machine_of(tree: Tree) -> Machine:
+def machine_of(tree: Tree) -> LinuxMachine:
     """As the daemon makes it: a look waits a moment, and no longer."""
-    found = Machine(
+    found = LinuxMachine(
         proc=str(tree.proc),
         cgroup_root=str(tree.groups),
         shm=str(tree.shm),
@@ -35,7 +35,7 @@ def machine_of(tree: Tree) -> Machine:
 class Looks:
     """Looks at a machine, a second of its clock apart."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: LinuxMachine) -> None:
         self.machine, self.now = machine, 0.0
 
     def until(self, seen: Callable[[Snapshot], bool]) -> Snapshot:
@@ -128,7 +128,7 @@ def test_one_thread_serves_all_looks(tmp_path: Path):
 BLOCKING = frozenset(("cgroup", "cmdline", "environ", "maps", "smaps_rollup"))
 READS = """
 import os, sys, threading, time
-from watchdog_app.machine.sensors.machine import PATIENCE_S, Machine
+from watchdog_app.machine.sensors.machine import PATIENCE_S, LinuxMachine
 
 proc, blocking = sys.argv[1], frozenset(sys.argv[2:])
 ours = threading.get_ident()
@@ -140,7 +140,7 @@ def opened(event, args):
         if name in blocking:
             (waited if threading.get_ident() == ours else asked).add(name)
 
-machine = Machine(proc=proc, runtime_dirs=[], own_uid=os.getuid(), patience_s=PATIENCE_S)
+machine = LinuxMachine(proc=proc, runtime_dirs=[], own_uid=os.getuid(), patience_s=PATIENCE_S)
 sys.addaudithook(opened)
 for second in range(60):
     machine.sample(float(second), 1.8e9 + second)

@@ -10,7 +10,7 @@ from sensor_trees import NOW_UNIX_S, Tree, by_pid
 
 from watchdog_app.base.errors import Gone, Unsupported
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
-from watchdog_app.machine.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import LinuxMachine
 
 UUID = "0f21e5a4-86a8-4d52-9c1c-7a0a3ce1b111"
 PAGE = os.sysconf("SC_PAGESIZE")
@@ -494,7 +494,7 @@ def test_process_tree_of_reused_pids_ends(tree: Tree):
 
 def test_real_machine_has_this_test_as_its_parent_process():
     """Our own pid is not watched, our user is known, memory is plausible."""
-    machine = Machine(runtime_dirs=[])
+    machine = LinuxMachine(runtime_dirs=[])
 
     snapshot = machine.sample(0.0, NOW_UNIX_S)
 

@@ -13,7 +13,7 @@ import pytest
 
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 from watchdog_app.core.model.tasks import group, resident_bytes
-from watchdog_app.machine.sensors.machine import Machine
+from watchdog_app.machine.sensors.machine import LinuxMachine
 from watchdog_app.machine.sensors.shared_pages import SharedPages
 
 MIB = 1 << 20
@@ -182,7 +182,7 @@ def test_real_forks_are_counted_once():
     process = subprocess.Popen(
         [sys.executable, "-c", FORKER], stdout=subprocess.PIPE, start_new_session=True
     )
-    machine = Machine(runtime_dirs=[])
+    machine = LinuxMachine(runtime_dirs=[])
     try:
         for _ in range(3):
             process.stdout.readline()

@@ -31,7 +31,7 @@ from watchdog_app.machine.sensors.processes import ProcessTable
 PATIENCE_S = 0.005
 
 
-class MachineFace(Protocol):
+class Machine(Protocol):
     """What every machine offers, whatever the operating system."""
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
@@ -56,7 +56,7 @@ class MachineFace(Protocol):
         """Give back what is held open."""
 
 
-class Machine:
+class LinuxMachine:
     """
     A Linux machine, read through /proc and the cgroup file systems.
 
@@ -202,7 +202,7 @@ def open_machine(
     platform: str = sys.platform,
     *,
     patience_s: float | None = None,
-) -> MachineFace:
+) -> Machine:
     """
     The machine that we run on: /proc, /sys and its cards on Linux, psutil elsewhere.
 
@@ -210,11 +210,11 @@ def open_machine(
         own_uid: whose processes are watched; None: this process's user.
         runtime_dirs: Jupyter's, besides those that kernels name.
         platform: as `sys.platform`.
-        patience_s: as of `Machine`.
+        patience_s: as of `LinuxMachine`.
     """
     if platform == "linux":
         hardware = HardwareWatch(gpu=Gpus())
-        return Machine(
+        return LinuxMachine(
             own_uid=own_uid, runtime_dirs=runtime_dirs, hardware=hardware, patience_s=patience_s
         )
     from watchdog_app.machine.sensors.portable import PortableMachine
