@@ -156,7 +156,7 @@ def test_a_notification_that_cannot_be_worded_costs_no_save_and_no_pause(monkeyp
     def broken(*_: object) -> None:
         raise ValueError
 
-    monkeypatch.setattr("watchdog_app.core.policy.engine.notification", broken)
+    monkeypatch.setattr("watchdog_app.core.policy.reporting.notification", broken)
     leak = Program(10, "train.ipynb", lambda t: (300 + 40 * t) * MB, save_s=0.1, group="g")
     machine = Machine(leak, groups={"g": 1000}).run(60)
 

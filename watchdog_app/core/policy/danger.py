@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.explain import advice
+from watchdog_app.core.explain.memory import Filling
+from watchdog_app.core.model.agent import AgentState, MemoryGrowth
 from watchdog_app.core.model.decisions import (
     Assessment,
     Decision,
@@ -20,6 +22,8 @@ from watchdog_app.core.model.decisions import (
     Stage,
     Topic,
 )
+from watchdog_app.core.model.hardware import Hardware
+from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceSpec, Scope
 from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
@@ -228,6 +232,51 @@ def costs(agents: Mapping[ProcessKey, Sequence[AgentState]]) -> SaveCost:
     saves = [agent.save_s for agent in training if agent.save_s is not None]
     steps = [agent.step_s for agent in training if agent.step_s is not None]
     return SaveCost(max(saves, default=None), max(steps, default=None))
+
+
+def advise(
+    danger: Danger,
+    hardware: Hardware,
+    swap: SwapTraffic,
+    filling: Mapping[ProcessKey, Filling],
+    growth: Mapping[ProcessKey, MemoryGrowth],
+) -> None:
+    """
+    Keep with the incident what people can do about it.
+
+    Args:
+        danger: one resource.
+        hardware: of the same sample.
+        swap: traffic of the machine.
+        filling: announced growth that goes on, by task.
+        growth: what agents saw growing, by task.
+    """
+    incident, assessment, first = danger.incident, danger.assessment, danger.incident.first
+    if first is not None and first in danger.agents:
+        incident.trained.add(first)
+    # Who has ended, or trains no more, keeps the advice of before.
+    over = first is not None and (
+        first not in danger.tasks or first in incident.trained - danger.agents.keys()
+    )
+    if incident.advice and (over or assessment.stage < Stage.WARN):
+        return
+    watts_of = {gpu.id: gpu.power_limit_w for gpu in hardware.gpus}
+    # Where it rests now, what counts is how it grew.
+    rests = assessment.forecast is None
+    incident.advice = advice.sentences(
+        advice.Shortage(
+            danger.reading,
+            incident.attribution,
+            incident.regime if rests else assessment.regime,
+            assessment.slope_per_s,
+            danger.tasks,
+            danger.agents,
+            swap,
+            watts_of.get(danger.reading.device or ""),
+            filling,
+            growth,
+        )
+    )
 
 
 _RELIEVED = 1.25  # headroom since the decision, as a multiple: the danger is over

@@ -16,8 +16,6 @@ from watchdog_app.base import codec
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.exits import should_notify
 from watchdog_app.core.diagnosis.problems import DeviceProblems, StallProblems
-from watchdog_app.core.explain import advice
-from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
 from watchdog_app.core.model.decisions import (
     NOBODY,
@@ -54,6 +52,7 @@ from watchdog_app.core.policy.danger import (
     PACE_WINDOW_S,
     Danger,
     Tick,
+    advise,
     agents_by_task,
     stage_of,
     still_holds,
@@ -67,7 +66,7 @@ from watchdog_app.core.policy.incidents import (
     pace,
 )
 from watchdog_app.core.policy.reporting import Cause as ReportCause
-from watchdog_app.core.policy.reporting import Reporting, exit_notification
+from watchdog_app.core.policy.reporting import Reporting, exit_notification, worded
 from watchdog_app.core.policy.rules import allowed, unprotected
 from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
@@ -198,7 +197,9 @@ class Engine:
             key = reading.key
             assessments[key], blamed[key], danger = self._assess(tick, look, reading)
             dangers += [] if danger is None else [danger]
-        self._advise(look, dangers)
+        filling = self._phases.filling() if dangers else {}
+        for danger in dangers:
+            advise(danger, look.snapshot.hardware, self._tracker.swap, filling, self._growth)
         decisions = self._decide(dangers)
         closed, over = self._close(dangers, look)
         for problem in self._problems(look):
@@ -284,7 +285,7 @@ class Engine:
             ident, task, agent, cause, snapshot=snapshot, incident=incident
         )
         about = None if incident is None else incident.public()
-        return (_worded(decision, task, agent, about),)
+        return (worded(decision, task, agent, about),)
 
     def threads_seen(self, task: Task, dump: ThreadDump) -> None:
         """
@@ -536,38 +537,6 @@ class Engine:
             del self._incidents[key]
         return closed, decisions
 
-    def _advise(self, look: Observation, dangers: Sequence[Danger]) -> None:
-        """What people can do about each danger."""
-        watts_of = {gpu.id: gpu.power_limit_w for gpu in look.snapshot.hardware.gpus}
-        filling = self._phases.filling() if dangers else {}
-        for danger in dangers:
-            incident, assessment = danger.incident, danger.assessment
-            first = incident.first
-            if first is not None and first in danger.agents:
-                incident.trained.add(first)
-            # Who has ended, or trains no more, is left what was advised before.
-            over = first is not None and (
-                first not in danger.tasks or (first in incident.trained - danger.agents.keys())
-            )
-            if incident.advice and (over or assessment.stage < Stage.WARN):
-                continue
-            # Where it rests now, what counts is how it grew.
-            rests = assessment.forecast is None
-            incident.advice = advice.sentences(
-                advice.Shortage(
-                    danger.reading,
-                    incident.attribution,
-                    incident.regime if rests else assessment.regime,
-                    assessment.slope_per_s,
-                    danger.tasks,
-                    danger.agents,
-                    self._tracker.swap,
-                    watts_of.get(danger.reading.device or ""),
-                    filling,
-                    self._growth,
-                )
-            )
-
     @staticmethod
     def _word(decision: Decision, look: Observation, incidents: Mapping[str, Incident]) -> Decision:
         if decision.kind is not DecisionKind.NOTIFY:
@@ -575,7 +544,7 @@ class Engine:
         task = None if decision.task is None else look.tasks.get(decision.task)
         agents = () if decision.task is None else look.agents.get(decision.task, ())
         agent = max(agents, key=lambda each: (each.training, each.step or 0), default=None)
-        return _worded(decision, task, agent, incidents.get(decision.incident))
+        return worded(decision, task, agent, incidents.get(decision.incident))
 
     def _next_look(self, agents: Mapping[ProcessKey, AgentState]) -> float:
         fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s
@@ -592,13 +561,3 @@ class Engine:
         # The time keeps ids of different daemons apart, the number those of one tick.
         self._issued += 1
         return f"{int(unix_s * 1000):x}-{self._issued}"
-
-
-def _worded(
-    decision: Decision, task: Task | None, agent: AgentState | None, incident: Incident | None
-) -> Decision:
-    """With its notification."""
-    try:
-        return replace(decision, notification=notification(decision, task, agent, incident))
-    except Exception:  # a text that cannot be made must not lose the saves and pauses of this tick
-        return decision

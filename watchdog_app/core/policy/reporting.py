@@ -8,11 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from watchdog_app.core.diagnosis.problems import rescue_figures
 from watchdog_app.core.explain import phrases
+from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
     Decision,
     DecisionKind,
     Evidence,
+    Incident,
     Problem,
     Stage,
     Topic,
@@ -259,6 +261,24 @@ def _on_a_card(danger: Danger) -> bool:
     """Heat at which a card switches itself off, and with it what runs on it."""
     reading = danger.reading
     return danger.spec.scope is Scope.HEAT and reading.fatal and reading.device is not None
+
+
+def worded(
+    decision: Decision, task: Task | None, agent: AgentState | None, incident: Incident | None
+) -> Decision:
+    """
+    The decision with its notification.
+
+    Args:
+        decision: to notify.
+        task: whom it is about.
+        agent: in the task.
+        incident: the cause.
+    """
+    try:
+        return replace(decision, notification=notification(decision, task, agent, incident))
+    except Exception:  # a text that cannot be made must not lose the saves and pauses of this tick
+        return decision
 
 
 def exit_notification(
