@@ -47,13 +47,7 @@ def attribute(
     if blame is Blame.WORK:
         return _workers(tasks, cpu_percent or {})
     if blame is Blame.OWNER and len(tasks) == 1:
-        grown, seconds = resource.over(_WINDOWS_S[1])
-        if grown <= 0 and slope_per_s <= 0:
-            return NOBODY
-        rate = max(slope_per_s, grown / seconds if seconds else 0.0)
-        return Attribution(
-            (Contributor(tasks[0].key, tasks[0].name, rate, 1.0),), 0.0, _WINDOWS_S[1]
-        )
+        return _owner(tasks[0], slope_per_s, resource)
     if blame is not Blame.GROWTH:
         return NOBODY
     held = {task.key: growths[task.key] for task in tasks if task.key in growths}
@@ -67,6 +61,16 @@ def attribute(
         alike = tuple(Contributor(task.key, task.name, rate, share) for task in tasks)
         return Attribution(alike, 0.0, span.window_s)
     return _by_growth(span, tasks, held, unwatched)
+
+
+def _owner(task: Task, slope_per_s: float, resource: History) -> Attribution:
+    """The task that has all of it, while it grows."""
+    window_s = _WINDOWS_S[1]
+    grown, seconds = resource.over(window_s)
+    if grown <= 0 and slope_per_s <= 0:
+        return NOBODY
+    rate = max(slope_per_s, grown / seconds if seconds else 0.0)
+    return Attribution((Contributor(task.key, task.name, rate, 1.0),), 0.0, window_s)
 
 
 def _by_growth(

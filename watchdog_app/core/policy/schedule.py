@@ -174,13 +174,8 @@ class CheckpointSchedule:
         newest = max(self.asked_mono_s, self.saved_mono_s or float("-inf"))
         if now - newest < _SPACING_S:
             return False
-        if self.failures:
-            wait_s = _RETRY_S * 2.0 ** min(self.failures - 1, 6)
-            if self.failures == 1:
-                # With the end near a second try costs nothing that would not be lost anyway.
-                wait_s = min(wait_s, max(0.5, left_s / 2))
-            if now - self.failed_mono_s < wait_s:
-                return False
+        if self.failures and now - self.failed_mono_s < self._retry_s(left_s):
+            return False
         if self.saved_mono_s is None or (
             self.saved_mono_s < since_mono_s and not self.fresh(agent, now)
         ):
@@ -197,6 +192,12 @@ class CheckpointSchedule:
             # Whether a step has ended since its last rescue; where that is not known, it may have.
             return agent.rescue is None or agent.step is None or agent.step > agent.rescue.step
         return at_stake >= max(_HOVER_S, _HOVER_SAVES * cost, _HOVER_AGE * (now - since_mono_s))
+
+    def _retry_s(self, left_s: float) -> float:
+        """How long nothing is asked after the last failure."""
+        wait_s: float = _RETRY_S * 2.0 ** min(self.failures - 1, 6)
+        # With the end near a second try costs nothing that would not be lost anyway.
+        return min(wait_s, max(0.5, left_s / 2)) if self.failures == 1 else wait_s
 
 
 def _fresh_s(agent: AgentState) -> float:
