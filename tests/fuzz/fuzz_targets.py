@@ -46,7 +46,7 @@ from watchdog_app.machine.sensors import (
     jupyter,
     kernel_events,
     notebooks,
-    threads,
+    thread_dump,
 )
 
 Target = Callable[[bytes], None]
@@ -110,12 +110,12 @@ def proc_stat(data: bytes) -> None:
 @target
 def proc_files(data: bytes) -> None:
     """The other files below /proc/PID."""
-    for parse in (process.Statm, threads.parse_syscall):
+    for parse in (process.Statm, thread_dump.parse_syscall):
         with suppress(ValueError):
             parse(data)
     for parse in (
         lambda data: process.status_bytes(data, b"VmSwap"), process.parse_cmdline,
-        process.parse_rlimit_as, threads.parse_wchan, threads.parse_stack,
+        process.parse_rlimit_as, thread_dump.parse_wchan, thread_dump.parse_stack,
     ):  # fmt: skip
         parse(data)
     process.parse_environ(data, ("HOME", "CUDA_VISIBLE_DEVICES"))
