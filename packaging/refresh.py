@@ -151,15 +151,33 @@ def _default(name: str, spec: Setting) -> str:
 
 
 def settings_page(text: str) -> str:
-    """docs/configuration.md with its rows as the settings are now; the reasons stay."""
+    """docs/configuration.md with a row for each setting as it is now; the reasons stay."""
     lines, section = [], ""
+    reasons: dict[str, str] = {}
     for line in text.splitlines():
         section = line[3:].strip("[]") if line.startswith("## ") else section
+        if found := _TABLE_ROW.match(line):
+            reasons[f"{section}.{found[1]}"] = found[2]
+    for line in text.splitlines():
+        section = line[3:].strip("[]") if line.startswith("## ") else section
+        known = RULE_SETTINGS if section == "rule" else _of_section(section)
         found = _TABLE_ROW.match(line)
-        key = f"{section}.{found[1]}" if found else ""
-        spec = RULE_SETTINGS.get(found[1]) if found and section == "rule" else SETTINGS.get(key)
-        lines.append(line if found is None or spec is None else _row(found[1], spec, found[2]))
+        if found is None or found[1] not in known:
+            lines.append(line)
+        if line.startswith("|--"):  # the head of the table ends
+            lines += [
+                _row(name, spec, reasons.get(f"{section}.{name}", "(say why)"))
+                for name, spec in known.items()
+            ]
     return "\n".join([*lines, ""])
+
+
+def _of_section(section: str) -> dict[str, Setting]:
+    return {
+        key.partition(".")[2]: spec
+        for key, spec in SETTINGS.items()
+        if key.partition(".")[0] == section
+    }
 
 
 def _read(path: str) -> str:

@@ -42,6 +42,7 @@ def validator():
     "path",
     [
         "docs/cli.md",
+        "docs/configuration.md",
         "docs/status-json.md",
         "docs/status.schema.json",
         "packaging/linux/share/bash-completion/completions/watchdog",
@@ -53,6 +54,16 @@ def validator():
 def test_what_is_made_from_the_commands_is_current(path):
     """If this fails, run: .venv/bin/python packaging/refresh.py"""
     assert refresh().everything()[path] == (ROOT / path).read_text()
+
+
+def test_a_new_setting_comes_into_the_documentation_by_itself():
+    """It is written down in the settings alone; why its default is so is asked for."""
+    text = (ROOT / "docs/configuration.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| `busy_s`"))
+
+    made = refresh().settings_page(text.replace(f"{row}\n", ""))
+
+    assert text == made.replace("(say why)", row.split(" | ")[-1].removesuffix(" |"))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
