@@ -205,7 +205,7 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     info = ProcessInfo(KEY, 1, 1000, "ann", None, (), None, TaskKind.SCRIPT, "fit.py",
                        script="/x", cgroup=folder)  # fmt: skip
     host = HostMemory(8 << 30, 7 << 30, 0, 0, None, None, None, None, None)
-    group = CgroupMemory(folder, 2, 780 * MIB, 0, 0, 1200 * MIB, high_mib * MIB, 0, 0, 0, 0)
+    group = CgroupMemory(folder, 2, 780 * MIB, 0, 0, 1200 * MIB, high_mib * MIB, 0, 0, 0)
     sample = ProcessSample(KEY, 1, "S", 780 * MIB, 0, 0, 800 * MIB, 1.0)
     snapshot = Snapshot(1.0, 1.0, host, (sample,), (group,), infos={KEY: info})
     tasks = tasks_of(snapshot.processes, snapshot.infos)

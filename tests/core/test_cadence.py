@@ -43,7 +43,7 @@ def snapshot(mono_s: float = 0.0, free: int = 20 * GIB, **more: object) -> Snaps
 
 
 def in_group(usage: int, file_bytes: int = 0, limit: int = 9 * GIB) -> Snapshot:
-    found = CgroupMemory(FOLDER, 1, usage, file_bytes, 0, limit, None, 0, None, None, 0)
+    found = CgroupMemory(FOLDER, 1, usage, file_bytes, 0, limit, None, 0, None, 0)
     return snapshot(cgroups=(found,))
 
 

@@ -68,7 +68,6 @@ def cgroup(
         high_bytes=size(high),
         swap_usage_bytes=size(swap),
         swap_limit_bytes=size(swap_limit),
-        oom_events=None,
         oom_kills=None,
         swap_high_bytes=size(swap_high),
         stalled_percent=stalled,

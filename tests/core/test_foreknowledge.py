@@ -314,7 +314,7 @@ class Thrashing(Machine):
             snapshot.host,
             swap_in_bytes=moved,
             swap_out_bytes=moved,
-            pressure=Pressure(50.0, self.full_percent, 0.0, 0.0),
+            pressure=Pressure(50.0, self.full_percent, 0.0),
         )
         return replace(snapshot, host=host)
 

@@ -32,7 +32,7 @@ INFO = ProcessInfo(
 
 
 def usage(path: str, used: float, limit: float) -> CgroupMemory:
-    return CgroupMemory(path, 2, int(used), 0, 0, int(limit), None, 0, 0, 0, 0)
+    return CgroupMemory(path, 2, int(used), 0, 0, int(limit), None, 0, 0, 0)
 
 
 class Nest:

@@ -94,7 +94,7 @@ class Throttled:
                 CgroupMemory(
                     path, 2, int(ram * MIB), 0, 0,
                     sizes.get("max"), sizes.get("high"),
-                    int((self.used_mib - ram) * MIB), sizes.get("swap_max"), 0, 0,
+                    int((self.used_mib - ram) * MIB), sizes.get("swap_max"), 0,
                     swap_high_bytes=sizes.get("swap_high"),
                     stalled_percent=80.0 if stalled else 5.0,
                 )

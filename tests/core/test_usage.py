@@ -88,9 +88,7 @@ def blamed(first, second):
             each.rss_bytes - (each.shared_bytes or 0) + (each.shmem_bytes or 0) for each in samples
         )
         files = sum((each.shared_bytes or 0) - (each.shmem_bytes or 0) for each in samples)
-        memory = CgroupMemory(
-            GROUP, 2, held + files, files, 0, 8 * GIB, None, None, None, None, None
-        )
+        memory = CgroupMemory(GROUP, 2, held + files, files, 0, 8 * GIB, None, None, None, None)
         snapshot = Snapshot(float(second_s), 0.0, HOST, samples, (memory,), infos=known)
         (reading,) = (
             each for each in readings(snapshot, tasks) if each.key.kind is ResourceKind.CGROUP

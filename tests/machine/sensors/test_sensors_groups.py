@@ -133,7 +133,7 @@ def test_captured_v1_group_and_its_parent(tree):
         inner.swap_limit_bytes,
     )
     assert 299905024 - 16384 - 83869696 == inner.unreclaimable_bytes
-    assert (0, None, 0) == (inner.swap_usage_bytes, inner.oom_events, inner.oom_kills)
+    assert (0, 0) == (inner.swap_usage_bytes, inner.oom_kills)
     reader.close()
 
 
@@ -156,7 +156,7 @@ def test_captured_v2_group(tree):
         scope.swap_limit_bytes,
         scope.swap_usage_bytes,
     )
-    assert (1, 1) == (scope.oom_events, scope.oom_kills)
+    assert 1 == scope.oom_kills
     assert 6675234816 - 786432000 - 262144000 == scope.unreclaimable_bytes
     reader.close()
 

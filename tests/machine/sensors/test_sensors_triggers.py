@@ -200,7 +200,7 @@ def test_group_that_cannot_be_armed_is_said_once(tmp_path, version: int, trigger
     """Not permitted, or not that kind of folder: ticks have to do."""
     triggers = triggers_of()
     found = [
-        CgroupMemory(str(tmp_path), version, 1, 0, 0, limit, None, None, None, None, None)
+        CgroupMemory(str(tmp_path), version, 1, 0, 0, limit, None, None, None, None)
         for limit in (1 << 30, 2 << 30)
     ]
 
@@ -216,7 +216,7 @@ def test_group_that_cannot_be_armed_is_said_once(tmp_path, version: int, trigger
 def test_group_that_vanished_is_no_fault(tmp_path, triggers_of):
     """It ended between the look and the arming."""
     triggers = triggers_of()
-    gone = CgroupMemory(str(tmp_path / "g"), 1, 1, 0, 0, 1 << 30, None, None, None, None, None)
+    gone = CgroupMemory(str(tmp_path / "g"), 1, 1, 0, 0, 1 << 30, None, None, None, None)
 
     triggers.update([gone])
     triggers.settle(5.0)
@@ -244,7 +244,7 @@ def test_no_look_waits_for_the_kernel_to_arm_a_group(tmp_path, triggers_of):
     done = threading.Event()
     releaser = threading.Thread(target=release)
     releaser.start()
-    group = CgroupMemory(str(tmp_path), 1, 1, 0, 0, 1 << 30, None, None, None, None, None)
+    group = CgroupMemory(str(tmp_path), 1, 1, 0, 0, 1 << 30, None, None, None, None)
 
     triggers.update([group])
     returned.set()

@@ -31,7 +31,7 @@ def group(world, used: int = 600, limit: int | None = 1000, high: int | None = N
     """Sizes in MiB."""
     return CgroupMemory(
         str(world / "g"), 2, used * MIB, 0, 0, None if limit is None else limit * MIB,
-        None if high is None else high * MIB, None, None, None, None,
+        None if high is None else high * MIB, None, None, None,
     )  # fmt: skip
 
 

@@ -232,30 +232,25 @@ class Usage:
 
     Attributes:
         swap_bytes: None without swap accounting.
-        oom_events: times its limit was met and reclaim failed; None on v1, which has no such
-            figure (memory.failcnt counts every brush with the limit).
         oom_kills: None where the kernel does not count them.
     """
 
     __slots__ = (
-        *("active_file_bytes", "inactive_file_bytes", "oom_events", "oom_kills", "swap_bytes"),
-        "used_bytes",
+        *("active_file_bytes", "inactive_file_bytes", "oom_kills", "swap_bytes", "used_bytes"),
     )
 
-    def __init__(  # noqa: PLR0917 - a row of figures
+    def __init__(
         self,
         used_bytes: int,
         inactive_file_bytes: int = 0,
         active_file_bytes: int = 0,
         swap_bytes: int | None = None,
-        oom_events: int | None = None,
         oom_kills: int | None = None,
     ) -> None:
         self.used_bytes = used_bytes
         self.inactive_file_bytes = inactive_file_bytes
         self.active_file_bytes = active_file_bytes
         self.swap_bytes = swap_bytes
-        self.oom_events = oom_events
         self.oom_kills = oom_kills
 
     @property
@@ -318,7 +313,7 @@ class Group:
             inactive = flat_value(stat, b"total_inactive_file")
             active = flat_value(stat, b"total_active_file")
             swap = flat_value(stat, b"total_swap")
-            return Usage(used, inactive or 0, active or 0, swap, None, kills)
+            return Usage(used, inactive or 0, active or 0, swap, kills)
         inactive, active = flat_value(stat, b"inactive_file"), flat_value(stat, b"active_file")
         swap = None
         if self._swap is not None:
@@ -326,8 +321,7 @@ class Group:
                 swap = whole(self._swap.read(64).strip())
             except SensorError:
                 self._swap = None  # a kernel without swap accounting
-        oom = flat_value(events, b"oom")
-        return Usage(used, inactive or 0, active or 0, swap, oom, kills)
+        return Usage(used, inactive or 0, active or 0, swap, kills)
 
     @staticmethod
     def _read_or_empty(file: KeptFile) -> bytes:

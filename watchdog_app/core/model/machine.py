@@ -87,7 +87,6 @@ class Pressure:
     some_avg10: float  # percent of time
     full_avg10: float
     some_total_s: float
-    full_total_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +120,6 @@ class CgroupMemory:
     high_bytes: int | None  # v2 memory.high: throttled above it
     swap_usage_bytes: int | None
     swap_limit_bytes: int | None  # swap alone; v1's memory+swap limit less the memory limit
-    oom_events: int | None  # times the limit was hit and reclaim failed
     oom_kills: int | None
     unwatched_bytes: int | None = None  # RAM of its processes that are not watched
     swap_high_bytes: int | None = None  # v2 memory.swap.high: throttled above it

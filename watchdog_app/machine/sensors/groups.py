@@ -64,7 +64,6 @@ class _Followed(Group):
             high_bytes=self.known.high_bytes,
             swap_usage_bytes=usage.swap_bytes,
             swap_limit_bytes=self.known.swap_bytes,
-            oom_events=usage.oom_events,
             oom_kills=usage.oom_kills,
             swap_high_bytes=self.known.swap_high_bytes,
         )

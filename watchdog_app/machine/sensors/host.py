@@ -74,7 +74,6 @@ def parse_pressure(data: bytes) -> Pressure | None:
             some_avg10=some[b"avg10"],
             full_avg10=full[b"avg10"],
             some_total_s=some[b"total"] / 1e6,
-            full_total_s=full[b"total"] / 1e6,
         )
     except (KeyError, ValueError):
         return None
