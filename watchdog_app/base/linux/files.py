@@ -23,6 +23,7 @@ from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENOTDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _MOST_DIGITS = 19  # of a number in /sys
+_PIECE_BYTES = 1 << 13
 # Windows has neither flag; not to wait for a pipe's other end is worth it everywhere else.
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
@@ -54,23 +55,7 @@ def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
     Raises:
         Gone, Denied, Unsupported: as `translate` tells them apart.
     """
-    try:
-        fd = os.open(path, _FLAGS)
-        try:
-            chunks = []
-            left = limit
-            # A /proc file gives at most a page a read; cmdline and environ can be longer.
-            while left > 0:
-                chunk = os.read(fd, min(left, 1 << 13))
-                if not chunk:
-                    break
-                chunks.append(chunk)
-                left -= len(chunk)
-            return b"".join(chunks)
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise translate(error, path) from error
+    return _read(path, limit, once=False)
 
 
 def read_record(path: str, limit: int = 4096) -> bytes:
@@ -87,10 +72,23 @@ def read_record(path: str, limit: int = 4096) -> bytes:
     Raises:
         Gone, Denied, Unsupported: as `translate` tells them apart.
     """
+    return _read(path, limit, once=True)
+
+
+def _read(path: str, limit: int, *, once: bool) -> bytes:
     try:
         fd = os.open(path, _FLAGS)
         try:
-            return os.read(fd, limit)
+            pieces = []
+            left = limit
+            # A /proc file gives at most a page a read; cmdline and environ can be longer.
+            while left > 0:
+                piece = os.read(fd, left if once else min(left, _PIECE_BYTES))
+                pieces.append(piece)
+                left -= len(piece)
+                if once or not piece:
+                    break
+            return b"".join(pieces)
         finally:
             os.close(fd)
     except OSError as error:
