@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.base import children
@@ -45,6 +45,7 @@ _MISSED_S = 3600.0  # a GPU that the driver no longer lists is shown as lost for
 _LOOK_UP_S = 5.0  # whether the pids of a list are still processes of ours
 _MOVED_BYTES = 32 * 1024**2  # a desktop's windows move less
 _MOVED_S = 60.0
+_IDENTITY = ("id", "index", "name", "uuid", "bus_id", "parent_id", "unified_memory")
 _BROKEN = (GpuState.LOST, GpuState.NEEDS_RESET)
 _ASLEEP = "It sleeps, powered down by the system, and is left alone."
 _SILENT = "The driver has not answered in time: its figures are not known."
@@ -53,18 +54,18 @@ _MISSING = "The driver no longer lists this GPU."
 _LEFT_ALONE = "It was not read for a while: nobody uses it, and so it may sleep."
 
 
+@dataclass(slots=True)
 class _Device:
     """A GPU or a part of one, as it was last read."""
 
-    def __init__(self) -> None:
-        self.gpu: Gpu
-        self.computing = 0
-        self.rows: Sequence[Sequence[Any]] = ()
-        self.processes: tuple[GpuProcess, ...] = ()
-        self.looked_up_mono_s = 0.0
-        self.missing_since_mono_s: float | None = None
-        # Of one that the last reading left out on purpose: how it is shown until it is read again.
-        self.left_out: GpuState | None = None
+    gpu: Gpu
+    computing: int
+    rows: Sequence[Sequence[Any]]  # of its processes, as the reader told them
+    processes: tuple[GpuProcess, ...]
+    looked_up_mono_s: float
+    missing_since_mono_s: float | None = None
+    # Of one that the last reading left out on purpose: how it is shown until it is read again.
+    left_out: GpuState | None = None
 
 
 class GpuMonitor:
@@ -263,27 +264,27 @@ class GpuMonitor:
         """
         fields = checked(row)
         gpu_id, parent_id = self._identity(row, fields)
-        device = self._devices.get(gpu_id) or _Device()
-        before = getattr(device, "gpu", None)
+        before = self._devices.get(gpu_id)
         if before is not None:
-            fields = {"uuid": before.uuid, "name": before.name, "bus_id": before.bus_id} | fields
+            known = before.gpu
+            fields = {"uuid": known.uuid, "name": known.name, "bus_id": known.bus_id} | fields
         elif "bus_id" not in fields and parent_id is None and short_address(gpu_id) is not None:
             fields["bus_id"] = f"0000{gpu_id}"
-        rows = row.get("processes", ())
-        if rows != device.rows or now_mono_s - device.looked_up_mono_s >= _LOOK_UP_S:
-            device.processes = running(rows, self._foreign)
-            device.rows, device.looked_up_mono_s = rows, now_mono_s
-        gpu = Gpu(
-            **{"name": f"{self._vendors} GPU"} | fields,
-            id=gpu_id,
-            parent_id=parent_id,
-            processes=device.processes,
-        )
-        if before is not None and _moved(before, gpu):
+        rows, computing = row.get("processes", ()), int(row.get("computing", 0))
+        if (
+            before is None
+            or rows != before.rows
+            or now_mono_s - before.looked_up_mono_s >= _LOOK_UP_S
+        ):
+            processes, looked_up_mono_s = running(rows, self._foreign), now_mono_s
+        else:
+            processes, looked_up_mono_s = before.processes, before.looked_up_mono_s
+        name = {"name": f"{self._vendors} GPU"}
+        gpu = Gpu(**name | fields, id=gpu_id, parent_id=parent_id, processes=processes)
+        if before is not None and _moved(before.gpu, gpu):
             self._moved_mono_s = now_mono_s
-        device.gpu, device.computing = gpu, int(row.get("computing", 0))
-        device.missing_since_mono_s = device.left_out = None
         # Shown at once: the GPUs behind it may take the driver down.
+        device = _Device(gpu, computing, rows, processes, looked_up_mono_s)
         self._devices[gpu_id] = self._coming[gpu_id] = device
 
     def _identity(
@@ -457,14 +458,5 @@ def _moved(before: Gpu, now: Gpu) -> bool:
 
 def _without_figures(gpu: Gpu, state: GpuState, note: str) -> Gpu:
     """Which GPU it is, and why nothing else is known."""
-    return Gpu(
-        id=gpu.id,
-        index=gpu.index,
-        name=gpu.name,
-        uuid=gpu.uuid,
-        bus_id=gpu.bus_id,
-        parent_id=gpu.parent_id,
-        state=state,
-        unified_memory=gpu.unified_memory,
-        notes=(note,),
-    )
+    known: dict[str, Any] = {name: getattr(gpu, name) for name in _IDENTITY}
+    return Gpu(**known, state=state, notes=(note,))

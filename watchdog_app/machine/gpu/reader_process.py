@@ -7,11 +7,13 @@ A GPU on which the driver hung or crashed is left out for a while, so that the o
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from watchdog_app.core.model.hardware import GpuState
@@ -145,6 +147,19 @@ class ReaderChild:
         return b"".join(chunks)
 
 
+@dataclass(slots=True)
+class _Backoff:
+    """When what has failed is tried again: later after each further failure."""
+
+    until_mono_s: float = -math.inf
+    failures: int = 0
+
+    def failed(self, now_mono_s: float, first_s: float, last_s: float) -> None:
+        """It has failed once more: wait `first_s`, twice as long each time, at most `last_s`."""
+        self.until_mono_s = now_mono_s + min(first_s * 2 ** min(self.failures, 16), last_s)
+        self.failures += 1
+
+
 class ReaderProcess:
     """One reader at a time, and what became of those before."""
 
@@ -171,11 +186,9 @@ class ReaderProcess:
         self._looks = 0  # in vain, since it last said something
         self._index: int | None = None  # the GPU that is being asked about
         self._started_mono_s: float | None = None
-        self._retry_mono_s: float | None = None
-        self._retries = 0
+        self._retry = _Backoff()
         self._well_mono_s: float | None = None
-        self._skip_until_mono_s: dict[int, float] = {}  # by index, as `_skips`
-        self._skips: dict[int, int] = {}  # how often the driver hung or crashed there
+        self._skips: dict[int, _Backoff] = {}  # by index of GPUs where the driver hung or crashed
         self._not_asked: frozenset[int] = frozenset()  # of the last request
         self._awake: frozenset[int] | None = None  # likewise; None: all are
         self._failed = False  # this reader said why it cannot go on
@@ -196,7 +209,7 @@ class ReaderProcess:
 
     def skipped(self, now_mono_s: float) -> frozenset[int]:
         """Indices of the GPUs that are not asked about for now."""
-        return frozenset(i for i, until in self._skip_until_mono_s.items() if now_mono_s < until)
+        return frozenset(i for i, skip in self._skips.items() if now_mono_s < skip.until_mono_s)
 
     def left_out(self, index: int) -> GpuState | None:
         """
@@ -210,9 +223,7 @@ class ReaderProcess:
 
     def try_now(self) -> None:
         """Something has changed: no use in waiting for the next try."""
-        self._retry_mono_s = None
-        self._retries = 0
-        self._skip_until_mono_s.clear()
+        self._retry = _Backoff()
         self._skips.clear()
 
     def forget(self) -> None:
@@ -223,7 +234,7 @@ class ReaderProcess:
     def start(self, now_mono_s: float, library_folder: str | None) -> None:
         """Start a reader, unless it is too early after the last failure."""
         self._reap()
-        if self._retry_mono_s is not None and now_mono_s < self._retry_mono_s:
+        if now_mono_s < self._retry.until_mono_s:
             return
         if len(self._leaving) >= _MOST_STUCK:
             said = f"The GPU driver hangs in the kernel: {_MOST_STUCK} readers cannot be ended."
@@ -300,7 +311,7 @@ class ReaderProcess:
         """No reader for so long, once the reading that is under way is in."""
         if self._child is not None and self._ready and not self._waiting:
             self.let_go()
-            self._retry_mono_s = now_mono_s + seconds
+            self._retry.until_mono_s = now_mono_s + seconds
 
     def renew(self, now_mono_s: float, after_s: float) -> None:
         """A new reader in place of one that is so old."""
@@ -387,26 +398,23 @@ class ReaderProcess:
 
     def _skip(self, now_mono_s: float, first_s: float) -> None:
         """The GPU that was asked about is left out for a while, longer each time."""
-        index = self._index
-        if index is not None:
-            times = self._skips.get(index, 0)
-            seconds = min(first_s * 2**times, _SKIP_LAST_S)
-            self._skip_until_mono_s[index], self._skips[index] = now_mono_s + seconds, times + 1
+        if self._index is not None:
+            skip = self._skips.setdefault(self._index, _Backoff())
+            skip.failed(now_mono_s, first_s, _SKIP_LAST_S)
 
     def _forgive(self, now_mono_s: float) -> None:
         if self._well_mono_s is None:
             self._well_mono_s = now_mono_s
         elif now_mono_s - self._well_mono_s >= _WELL_S:
-            self._retries = 0
-        for index, until in self._skip_until_mono_s.items():
-            if now_mono_s >= until + _WELL_S:
-                self._skips.pop(index, None)
+            self._retry.failures = 0
+        for skip in self._skips.values():
+            if now_mono_s >= skip.until_mono_s + _WELL_S:
+                skip.failures = 0
 
     def _give_up(self, now_mono_s: float, fault: Fault | None) -> None:
         self.fault = fault
         self.let_go()
-        self._retry_mono_s = now_mono_s + min(FIRST_RETRY_S * 2**self._retries, LAST_RETRY_S)
-        self._retries = min(self._retries + 1, 16)
+        self._retry.failed(now_mono_s, FIRST_RETRY_S, LAST_RETRY_S)
 
     def _where(self, words: str) -> str:
         """Which GPU was being asked about, if one was."""

@@ -175,7 +175,6 @@ class ServerInfo:
     """What a Jupyter server wrote into its runtime folder."""
 
     url: str
-    hostname: str
     sock: str  # path of its Unix socket, or ''
     root_dir: str
     token: str = field(repr=False)  # never shown, never logged
@@ -187,16 +186,12 @@ def parse_server_info(data: bytes) -> ServerInfo | None:
     if not isinstance(content, dict) or not isinstance(content.get("url"), str):
         return None
 
-    def text(*names: str) -> str:
-        found = next((content[name] for name in names if isinstance(content.get(name), str)), "")
-        return str(found)
-
+    texts = {name: value for name, value in content.items() if isinstance(value, str)}
     return ServerInfo(
-        url=content["url"],
-        hostname=text("hostname"),
-        sock=text("sock"),
-        root_dir=text("root_dir", "notebook_dir"),
-        token=text("token"),
+        url=texts["url"],
+        sock=texts.get("sock", ""),
+        root_dir=texts.get("root_dir", texts.get("notebook_dir", "")),
+        token=texts.get("token", ""),
     )
 
 
