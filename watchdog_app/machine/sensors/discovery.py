@@ -95,10 +95,12 @@ class Discovery:
             return self._background.ask(question, lambda: says_python(self._proc, pid)) or False
         except SensorError:
             return False
+        if exe in self._plain:
+            return False
         if is_interpreter(exe):
             return True
         # Most new processes are gone before their memory map would be read.
-        if pid in self._young or exe in self._plain:
+        if pid in self._young:
             return False
         embeds = self._background.ask(
             Question(pid, "map", exe), lambda: embeds_python(self._proc, pid, exe)
