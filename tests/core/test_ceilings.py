@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from watchdog_app.airbag.groups import name_of
+from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.machine import (
     CgroupMemory,
     Gauge,
@@ -486,6 +487,12 @@ def test_a_gauge_of_any_kind_becomes_a_reading_as_it_is():
         )
         for each in found
     ]
+
+
+def test_a_count_is_told_in_full():
+    """Of a kind whose unit is none of ours, such as open files."""
+    assert "11,400 of 14,000 files" == phrases.level(11_400.0, 14_000.0, "files")
+    assert "78.5 of 83 °C" == phrases.level(78.5, 83.0, "celsius")
 
 
 def test_every_ceiling_has_a_key_of_its_own():

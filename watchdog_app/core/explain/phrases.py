@@ -86,7 +86,9 @@ def level(used: float, limit: float, unit: str) -> str:
         return f"{format_bytes(used)} of {format_bytes(limit)}"
     if unit == "ratio":
         return f"{100 * max(0.0, 1.0 - used):.0f} % left"
-    return f"{used:.4g} of {limit:.4g} {quantities.UNIT_SIGNS.get(unit, unit)}"
+    whole = max(used, limit) >= 10_000  # a count
+    figures = (f"{used:,.0f}", f"{limit:,.0f}") if whole else (f"{used:.4g}", f"{limit:.4g}")
+    return f"{' of '.join(figures)} {quantities.UNIT_SIGNS.get(unit, unit)}"
 
 
 def movement(slope_per_s: float | None, unit: str) -> str:
