@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "machine.sensors": {"core", "machine.gpu", "base"},
     "machine.process_control": {"core.model", "base"},
     "client": {"core.model.machine", "core.model.agent", "base"},
-    "history": {"core", "base"},
+    "history": {"core", "client", "base"},
     "daemon": {"core", "config", "history", "machine", "airbag", "client", "base"},
     "cli": {"client", "config", *SCREENS, "base"},
     "tray": {"client", "desktop", *SCREENS, "base"},

@@ -15,10 +15,9 @@ import pytest
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.daemon import offline
 from watchdog_app.history import journal as journal_module
-from watchdog_app.history.downsampling import Pace, Point, Thinner
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.reader import reading
-from watchdog_app.history.series import SeriesPoints
+from watchdog_app.history.series import Pace, Point, SeriesPoints, Thinner
 from watchdog_app.history.writer import JournalWriter
 
 DAY_S = 86400.0

@@ -7,9 +7,8 @@ from contextlib import closing
 import pytest
 
 from watchdog_app.history import past_exits
-from watchdog_app.history.downsampling import Point
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.history.series import SeriesPoints
+from watchdog_app.history.series import Point, SeriesPoints
 
 MIB = 1 << 20
 END = 1000.0

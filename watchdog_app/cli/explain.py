@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, TaskNotFound, UsageError
+from watchdog_app.base.errors import EXIT_OK, TaskNotFound, UsageError
 from watchdog_app.base.text.terminal import style_of
 from watchdog_app.cli.explain_text import (
     deaths_table,
@@ -78,19 +78,23 @@ def run(args: argparse.Namespace) -> int:
         if args.minutes is not None:
             raise UsageError("--minutes goes with the plot of one death, not with --deaths.")
         return _list(args)
-    wanted = {"task": args.task}
-    if args.minutes is not None:
-        wanted["minutes"] = float(args.minutes)
-    entries: list[Json] | None = None
-    from watchdog_app.client.client import Client
+    from watchdog_app.history.past import Source
 
+    source = Source()
+    minutes = None if args.minutes is None else float(args.minutes)
+    entries: list[Json] | None = None
+    result, unknown = None, None
     try:
-        with Client.connect() as daemon:
-            result = daemon.call("explain", **wanted)
-            if not args.json and result.get("text") != result.get("death_text"):
-                entries = _decided(daemon, args.task)
-    except DaemonNotRunning as error:
-        result = _without_daemon(args, error)
+        result = source.explain(args.task, minutes)
+    except TaskNotFound as error:
+        if source.missing is None:
+            raise
+        unknown = error
+    if source.missing is not None:
+        result = _with_airbags(args.task, result, unknown or source.missing)
+    elif result is not None and not args.json and result.get("text") != result.get("death_text"):
+        entries = _decided(args.task)
+    result = result or {}
     if args.json:
         from watchdog_app.cli.json_output import dumps
 
@@ -127,50 +131,43 @@ def _lines(result: Json, entries: list[Json] | None, args: argparse.Namespace) -
     return lines
 
 
-def _without_daemon(args: argparse.Namespace, error: WatchdogError) -> Json:
-    """From the journal, and from what keepers of airbags wrote down."""
+def _with_airbags(task: str | None, found: Json | None, error: WatchdogError) -> Json:
+    """What the journal knows, with what keepers of airbags wrote down; `error` if there is none."""
     from watchdog_app.cli import bags_seen
-    from watchdog_app.history import past
 
-    found = None
-    try:
-        found = past.explain(args.task, float(args.minutes or _MINUTES))
-    except TaskNotFound as unknown:
-        error = unknown
     died = ((found or {}).get("death") or {}).get("unix_s")
-    bags = bags_seen.explained(args.task, died if isinstance(died, int | float) else 0.0)
+    bags = bags_seen.explained(task, died if isinstance(died, int | float) else 0.0)
     if found is None and not bags:
         raise error
     return {"text": None, "incidents": [], **(found or {}), "airbags": bags}
 
 
-def _decided(daemon: Any, task: str | None) -> list[Json]:
+def _decided(task: str | None) -> list[Json]:
     """What was decided, newest first."""
-    found = find_task(Status.read(daemon.call("status")), task) if task else None
-    answer = daemon.call(
-        "history",
-        task=str(found.pid) if found is not None and found.pid else task,
-        limit=_MOST_ENTRIES,
-        kinds=["decision", "outcome", "death"],
-    )
-    return list(answer.get("entries") or [])
+    from watchdog_app.client.client import Client
+    from watchdog_app.history.past import Source
+
+    if task:
+        with Client.connect() as daemon:
+            found = find_task(Status.read(daemon.call("status")), task)
+        task = str(found.pid) if found is not None and found.pid else task
+    kinds = ["decision", "outcome", "death"]
+    return Source().history(task=task, limit=_MOST_ENTRIES, kinds=kinds) or []
 
 
 def _list(args: argparse.Namespace) -> int:
-    from watchdog_app.client.client import Client
+    from watchdog_app.history.past import Source
 
     wanted = {"task": args.task, "limit": 4 * _MOST_DEATHS, "kinds": ["death", "end"]}
-    try:
-        with Client.connect() as daemon:
-            entries = daemon.call("history", **wanted).get("entries") or []
-    except DaemonNotRunning:
+    source = Source()
+    found = source.history(**wanted)
+    entries = found or []
+    if source.missing is not None:
         from watchdog_app.cli import bags_seen
-        from watchdog_app.history import past
 
-        found = past.history(**wanted)
-        entries = bags_seen.entries(found or [], wanted)
+        entries = bags_seen.entries(entries, wanted)
         if found is None and not entries:
-            raise
+            raise source.missing
     if args.task is None:  # that something came to its end as it should is no news
         entries = [one for one in entries if one.get("cause") not in _GOOD_ENDS]
     entries = entries[:_MOST_DEATHS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError
+from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.base.text.terminal import style_of
 from watchdog_app.cli.terminal import columns_of
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Ask the daemon, or read the journal it left."""
     if args.since is not None and args.until is not None and args.since > args.until:
         raise UsageError("--since is later than --until; nothing can lie between.")
-    from watchdog_app.client.client import Client
+    from watchdog_app.history.past import Source
 
     wanted = {
         "since_unix_s": args.since,
@@ -70,17 +70,15 @@ def run(args: argparse.Namespace) -> int:
         "limit": args.limit,
         "kinds": args.kind or list(KINDS),
     }
-    try:
-        with Client.connect() as daemon:
-            entries = daemon.call("history", **wanted).get("entries") or []
-    except DaemonNotRunning:
+    source = Source()
+    found = source.history(**wanted)
+    entries = found or []
+    if source.missing is not None:
         from watchdog_app.cli import bags_seen
-        from watchdog_app.history import past
 
-        found = past.history(**wanted)
-        entries = bags_seen.entries(found or [], wanted)
+        entries = bags_seen.entries(entries, wanted)
         if found is None and not entries:
-            raise
+            raise source.missing
     if args.json:
         from watchdog_app.cli.json_output import dumps
 

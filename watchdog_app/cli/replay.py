@@ -212,7 +212,6 @@ def _past(args: argparse.Namespace) -> list[Trace]:
 
     series = _ask(
         "series",
-        "series",
         task=args.task,
         since_unix_s=args.since,
         until_unix_s=args.until,
@@ -236,7 +235,7 @@ def _past(args: argparse.Namespace) -> list[Trace]:
 def _had_agent(task: str) -> bool:
     """Whether an agent of the task was ever asked for a checkpoint, or saved one."""
     entries = _ask(
-        "history", "entries", task=task, limit=_MOST_ENTRIES, kinds=["decision", "outcome", "death"]
+        "history", task=task, limit=_MOST_ENTRIES, kinds=["decision", "outcome", "death"]
     )
     return any(
         entry.get("decision_kind") == "checkpoint" or entry.get("rescue") is not None
@@ -244,21 +243,15 @@ def _had_agent(task: str) -> bool:
     )
 
 
-def _ask(method: str, key: str, **wanted: Any) -> list[dict[str, Any]]:
+def _ask(method: str, **wanted: Any) -> list[dict[str, Any]]:
     """Ask the daemon; without one, the journal that it left."""
-    from watchdog_app.base.errors import DaemonNotRunning
-    from watchdog_app.client.client import Client
+    from watchdog_app.history.past import Source
 
-    try:
-        with Client.connect() as daemon:
-            return daemon.call(method, **wanted).get(key) or []
-    except DaemonNotRunning:
-        from watchdog_app.history import past
-
-        left = (past.series if method == "series" else past.history)(**wanted)
-        if left is None:
-            raise
-        return left
+    source = Source()
+    found = (source.series if method == "series" else source.history)(**wanted)
+    if found is None and source.missing is not None:
+        raise source.missing
+    return found or []
 
 
 def _agent(args: argparse.Namespace) -> Agent | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import pid_in
@@ -64,10 +65,8 @@ def known_places() -> Places:
     """Whatever is known; the daemon need not run and the journal need not be there."""
     places = Places()
     places.add(os.path.abspath("rescues"))
-    try:
-        status, entries = _ask()
-    except (WatchdogError, OSError):
-        status, entries = None, _read_journal()
+    status = _status()
+    entries = _read_history()
     for task in status.tasks if status is not None else ():
         if task.agent is not None and task.agent.directory is not None:
             places.add(task.agent.directory, task.name, task.notebook, task.script, task.pid)
@@ -79,23 +78,25 @@ def known_places() -> Places:
     return places
 
 
-def _ask() -> tuple[Status, list[dict[str, Any]]]:
+def _status() -> Status | None:
     from watchdog_app.client.client import Client
     from watchdog_app.core.model.status import Status
 
-    with Client.connect() as daemon:
-        status = Status.read(daemon.call("status"))
-        entries = daemon.call("history", limit=_MOST_ENTRIES, kinds=["outcome", "death"])
-        return status, entries.get("entries") or []
-
-
-def _read_journal() -> list[dict[str, Any]]:
-    from watchdog_app.history import past
-
     try:
-        return past.history(limit=_MOST_ENTRIES, kinds=["outcome", "death"]) or []
-    except WatchdogError:
-        return []  # a listing need not fail for it: folders can be named
+        with Client.connect() as daemon:
+            return Status.read(daemon.call("status"))
+    except (WatchdogError, OSError):
+        return None
+
+
+def _read_history() -> list[dict[str, Any]]:
+    from watchdog_app.history.past import Source
+
+    source = Source()
+    for ask in (source.history, source.left):
+        with suppress(WatchdogError, OSError):
+            return ask(limit=_MOST_ENTRIES, kinds=["outcome", "death"]) or []
+    return []  # a listing need not fail for it: folders can be named
 
 
 def _texts(value: Any) -> list[str]:

@@ -10,9 +10,8 @@ from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.daemon import status
-from watchdog_app.history.downsampling import Pace, Point, Thinner
 from watchdog_app.history.journal import Entry
-from watchdog_app.history.series import SeriesPoints
+from watchdog_app.history.series import Pace, Point, SeriesPoints, Thinner
 
 _COARSE_S = 0.9  # at rest no series needs more than a sample a second
 

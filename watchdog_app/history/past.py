@@ -1,4 +1,4 @@
-"""The past without a daemon: the journal that the last one left."""
+"""The past: a daemon is asked; where none runs, the journal that the last one left is read."""
 
 from __future__ import annotations
 
@@ -10,63 +10,95 @@ from contextlib import contextmanager
 from typing import Any
 
 from watchdog_app.base import paths
-from watchdog_app.base.errors import TaskNotFound, WatchdogError
+from watchdog_app.base.errors import DaemonNotRunning, TaskNotFound, WatchdogError
 from watchdog_app.history.journal import Journal
 from watchdog_app.history.reader import reading
 
+Json = dict[str, Any]
 
-def history(**wanted: Any) -> list[dict[str, Any]] | None:
+
+class Source:
     """
-    Entries of the journal, newest first, a series of saves in one; None: there is no journal.
-
-    Args:
-        wanted: as `Journal.history` takes them.
+    What happened. Each question is asked of the daemon; `missing` says that none runs.
 
     Raises:
-        WatchdogError: there is one, and it cannot be read.
+        WatchdogError: of each question: the daemon refused it, or the journal cannot be read.
     """
-    with _opened() as journal:
-        return None if journal is None else journal.history(**wanted, fold_saves=True)
 
+    def __init__(self) -> None:
+        self.missing: DaemonNotRunning | None = None
 
-def series(**wanted: Any) -> list[dict[str, Any]] | None:
-    """
-    Series of the journal; None when there is no journal.
+    def history(self, **wanted: Any) -> list[Json] | None:
+        """
+        Entries, newest first, a series of saves in one; None: no daemon and no journal is there.
 
-    Args:
-        wanted: as `Journal.series` takes them.
+        Args:
+            wanted: as `Journal.history` takes them.
+        """
+        answer = self._asked("history", wanted)
+        if answer is not None:
+            return list(answer.get("entries") or [])
+        return self.left(**wanted)
 
-    Raises:
-        WatchdogError: there is one, and it cannot be read.
-    """
-    with _opened() as journal:
-        return None if journal is None else journal.series(**wanted)
+    def left(self, **wanted: Any) -> list[Json] | None:
+        """As `history`, from the journal alone: of a daemon that does not answer, too."""
+        with _opened() as journal:
+            return None if journal is None else journal.history(**wanted, fold_saves=True)
 
+    def series(self, **wanted: Any) -> list[Json] | None:
+        """
+        Series of figures; None: no daemon runs and no journal is there.
 
-def explain(task: str | None, minutes: float) -> dict[str, Any] | None:
-    """
-    The last death, or that of a task, as the protocol's `explain` tells it; None: no journal.
+        Args:
+            wanted: as `Journal.series` takes them.
+        """
+        answer = self._asked("series", wanted)
+        if answer is not None:
+            return list(answer.get("series") or [])
+        with _opened() as journal:
+            return None if journal is None else journal.series(**wanted)
 
-    Args:
-        task: pid, name, path, kernel id or incident; None: the last death.
-        minutes: of the plot.
+    def explain(self, task: str | None, minutes: float | None) -> Json | None:
+        """
+        The protocol's `explain`; without a daemon the last death, or that of a task, alone.
 
-    Raises:
-        TaskNotFound: the journal knows of no such death.
-        WatchdogError: there is one, and it cannot be read.
-    """
-    from watchdog_app.history import past_exits
+        Args:
+            task: pid, name, path, kernel id or incident; None: everything.
+            minutes: of the plot; None: as usual.
 
-    with _opened() as journal:
-        if journal is None:
+        Returns:
+            None: no daemon runs and no journal is there.
+
+        Raises:
+            TaskNotFound: nobody knows of such a task or death.
+        """
+        span = {} if minutes is None else {"minutes": minutes}
+        answer = self._asked("explain", {"task": task, **span})
+        if answer is not None:
+            return answer
+        from watchdog_app.history import past_exits
+
+        with _opened() as journal:
+            if journal is None:
+                return None
+            found = past_exits.answer(journal, task, minutes or past_exits.MINUTES, time.time())
+        if found is None:
+            whom = "" if task is None else f" of {task!r}"
+            raise TaskNotFound(
+                f"No daemon runs, and the journal knows of no death{whom}. Start it: watchdog start"
+            )
+        return {"text": None, "incidents": [], **found}
+
+    def _asked(self, method: str, wanted: Json) -> Json | None:
+        from watchdog_app.client.client import Client
+
+        try:
+            with Client.connect() as daemon:
+                answer: Json = daemon.call(method, **wanted)
+                return answer
+        except DaemonNotRunning as error:
+            self.missing = error
             return None
-        found = past_exits.answer(journal, task, minutes, time.time())
-    if found is None:
-        whom = "" if task is None else f" of {task!r}"
-        raise TaskNotFound(
-            f"No daemon runs, and the journal knows of no death{whom}. Start it: watchdog start"
-        )
-    return {"text": None, "incidents": [], **found}
 
 
 @contextmanager
