@@ -234,7 +234,7 @@ class Churn:
 
     def _follow(self, dice: random.Random) -> None:
         with Client.connect(self._socket, "tray", timeout_s=20) as client:
-            client.call("subscribe", topics=["status", "notices"])
+            client.call("subscribe", topics=["status", "notifications"])
             self._over.wait(dice.expovariate(0.2))
 
     def _annoy(self, dice: random.Random) -> None:
@@ -243,7 +243,7 @@ class Churn:
             client.settimeout(5)
             client.connect(self._socket)
             hello = encode(
-                messages.request(1, "hello", {"protocol": 1, "role": "cli", "version": "0"})
+                messages.request(1, "hello", {"protocol": 2, "role": "cli", "version": "0"})
             )
             status = encode(messages.request(2, "status", {}))
             said = dice.choice((b"", b"\xff\0[[[\n" * 10, hello[:40], hello + status * 50))

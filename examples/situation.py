@@ -126,7 +126,7 @@ class _Story:
         self._notices = Client.connect(
             os.path.join(stage.env["WATCHDOG_RUNTIME_DIR"], "daemon.sock")
         )
-        self._notices.call("subscribe", topics=["notices"])
+        self._notices.call("subscribe", topics=["notifications"])
         self._runs = 0
         self._pid = 0
         self.saved_step: int | None = None
@@ -207,9 +207,11 @@ class _Story:
 
     def _watchdog_said(self, wait_s: float) -> None:
         for message in self._notices.notifications(wait_s):
-            if message["method"] == "notice":
+            if message["method"] == "notification":
                 notice = message["params"]
-                self._notices.notify("notice.shown", id=notice["id"], delivered=True, detail="")
+                self._notices.notify(
+                    "notification.shown", id=notice["id"], delivered=True, detail=""
+                )
                 self.tell(f"{notice['title']}. {notice['body']}", "WATCHDOG")
         for task in self._daemon.call("status")["tasks"]:
             rescue = (task["agent"] or {}).get("rescue")

@@ -40,7 +40,7 @@ ROWS = {
 SHOWN = {
     Stage.WATCH: ("note", "watch", "low", "info"),
     Stage.WARN: ("warning", "warning", "normal", "warning"),
-    Stage.RESCUE: ("critical", "critical", "critical", "error"),
+    Stage.SAVE: ("critical", "critical", "critical", "error"),
 }
 NOW = 1000.0
 SELDOM_S = 400.0  # memory errors and recovery actions are asked for less often
@@ -164,7 +164,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
 
     read = Status.read(alone)
     line, code = check(read, now)
-    assert {Stage.WATCH: 0, Stage.WARN: 1, Stage.RESCUE: 2}[row.stage] == code, line
+    assert {Stage.WATCH: 0, Stage.WARN: 1, Stage.SAVE: 2}[row.stage] == code, line
     text = "\n".join(render(read, now))
     assert text.startswith(("WARNING", "! WARNING", "CRITICAL", "!! CRITICAL")) is (code > 0)
     (shown_gpu,) = (one for one in read.gpus if one.id == card["id"])

@@ -115,9 +115,9 @@ class StandIn:
                 self.places.append(message["params"].pop("place", None))
             self.received.append((message["method"], message["params"]))
             if "id" in message and not self._mute:
-                about = {"protocol": 1, "version": "0", "pid": 1}
+                about = {"protocol": 2, "version": "0", "pid": 1}
                 if self._considers and message["method"] == "agent.register":
-                    about["considers"] = True
+                    about["acknowledges"] = True
                 answer = messages.result(message["id"], about)
                 if self._refuses and message["method"] == "agent.register":
                     answer = messages.error(message["id"], messages.REFUSED, "not today")

@@ -71,7 +71,7 @@ def considerate(path):
 
 
 def considered(daemon: StandIn, number: int) -> None:
-    daemon.say(messages.notification("agent.considered", {"number": number}))
+    daemon.say(messages.notification("agent.acknowledged", {"number": number}))
 
 
 def test_a_daemon_that_has_looked_is_not_waited_for_any_longer(training, considerate):

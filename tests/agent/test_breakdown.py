@@ -212,7 +212,7 @@ def test_lines_and_tensors_that_become_more_are_found(monkeypatch):
     assert 18_000 < first["bytes_per_step"] < 30_000
     assert {(3, 1), (3, 2)} == {tuple(each["shape"]) for each in found["tensors"]}
     assert {"Tensor"} == {each["type"] for each in found["tensors"]}
-    assert (None, False) == (found["refused"], found["early"])
+    assert (None, False) == (found["refused"], found["cut_short"])
     assert found["steps"] > 10
 
 
@@ -276,7 +276,7 @@ def test_many_traces_end_the_look_before_its_time():
         thread.join()
 
     assert found["seconds"] < 30
-    assert found["early"]
+    assert found["cut_short"]
     assert not tracemalloc.is_tracing()
 
 

@@ -41,7 +41,7 @@ def test_a_killed_training_goes_on_from_the_step_that_the_daemon_had_saved(tmp_p
         daemon.until(lambda: (daemon.last("agent.report").get("step") or 0) >= 4, 60)
         report = daemon.last("agent.report")
         daemon.ask()
-        saved = daemon.wait_for("agent.saved")
+        saved = daemon.wait_for("agent.saved")["rescue"]
     finally:
         training.send_signal(signal.SIGKILL)
         training.communicate()

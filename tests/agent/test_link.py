@@ -156,8 +156,9 @@ def test_a_save_is_told_as_it_goes(daemon, link):
     assert {"request": "r1", "state": "saving", "bytes_done": 10, "bytes_total": 100} == (
         daemon.last("agent.progress")
     )
-    assert ("r1", "/rescues/x", 5, 100, 0.25, "memory") == tuple(
-        told[key] for key in ("request", "path", "step", "bytes", "seconds", "reason")
+    assert "r1" == told["request"]
+    assert ("/rescues/x", 5, 100, 0.25, "memory") == tuple(
+        told["rescue"][key] for key in ("path", "step", "bytes", "seconds", "reason")
     )
     assert {"request": "r2", "error": "disk full", "remedy": "free some"} == (
         daemon.wait_for("agent.failed")
@@ -201,7 +202,7 @@ def test_a_daemon_that_comes_later_is_found_and_told_what_still_matters(path, li
 
     told = daemon.wait_for("agent.saved")
 
-    assert "/rescues/x" == told["path"]
+    assert "/rescues/x" == told["rescue"]["path"]
     assert "agent.progress" not in daemon.methods()
     assert {"step": 4} == daemon.wait_for("agent.report")
     daemon.close()
@@ -305,7 +306,9 @@ def test_more_open_files_than_select_takes_are_no_obstacle(daemon, link):
         link.saved(None, "/p", 1, 2, 3.0)
         daemon.wait_for("agent.saved")
         assert ["/p"] == [
-            fields["path"] for method, fields in daemon.received if method == "agent.saved"
+            fields["rescue"]["path"]
+            for method, fields in daemon.received
+            if method == "agent.saved"
         ]
     finally:
         for each in held:

@@ -271,7 +271,11 @@ def test_what_is_reported_reaches_the_daemon(tmp_path, training):
     session.end()
     daemon.wait_for("agent.bye")
 
-    assert (saved.path, saved.step, "r1") == (told["path"], told["step"], told["request"])
+    assert (saved.path, saved.step, "r1") == (
+        told["rescue"]["path"],
+        told["rescue"]["step"],
+        told["request"],
+    )
     assert {
         "training",
         "state_bytes",

@@ -157,7 +157,10 @@ def test_a_request_at_the_limit_is_heard_and_answered(tmp_path, start, daemon):
 
     assert b"saved" == process.stdout.read(5)
     assert 0 == group.group.oom_kills()
-    assert RescueStore(str(tmp_path / "r")).newest().path == daemon.wait_for("agent.saved")["path"]
+    assert (
+        RescueStore(str(tmp_path / "r")).newest().path
+        == daemon.wait_for("agent.saved")["rescue"]["path"]
+    )
 
 
 def test_a_save_adds_less_than_8_mib_to_its_group(tmp_path, start):

@@ -399,7 +399,7 @@ def test_the_daemon_asks_and_is_answered_at_the_next_step(tmp_path: Path):
         return any(report.get("loss") is not None for report in reports)
 
     def ours() -> list[dict[str, Any]]:
-        told = [params for method, params in daemon.received if method == "agent.saved"]
+        told = [told["rescue"] for method, told in daemon.received if method == "agent.saved"]
         return [saved for saved in told if saved["path"].startswith(str(tmp_path))]
 
     try:

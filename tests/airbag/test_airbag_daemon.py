@@ -63,7 +63,7 @@ def shown(client, process):
 
 
 def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon):
-    """State, bag, explanation, history; `bag.limit` reaches the keeper."""
+    """State, bag, explanation, history; `guard.limit` reaches the keeper."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
     desk.stage(hog, "held")
     task = desk.until(
@@ -84,7 +84,7 @@ def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon
             daemon.call(method, task=str(task["pid"]))
         refused.append(str(error.value))
     (asked,) = daemon.call("task.checkpoint", task=str(task["pid"]), wait=False)["requests"]
-    answer = daemon.call("bag.limit", task=str(task["pid"]), limit_bytes=400 << 20)
+    answer = daemon.call("guard.limit", task=str(task["pid"]), limit_bytes=400 << 20)
 
     assert (True, "cgroup v1", 100 << 20) == tuple(
         task["guard"][key] for key in ("stopped", "kind", "limit_bytes")
@@ -119,7 +119,7 @@ def test_notifications_of_a_guard_obey_quiet_hours_and_rules(desk, config, held,
         desk.stage(hog, "held")
         desk.until(lambda: outcomes(client, "hold"), "no outcome of the hold")
         task = desk.until(lambda: shown(client, hog), "not shown")
-        client.call("bag.limit", task=str(task["pid"]), limit_bytes=400 << 20)
+        client.call("guard.limit", task=str(task["pid"]), limit_bytes=400 << 20)
         desk.until(lambda: outcomes(client, "airbag calm"), "no outcome of its end")
 
         assert held == any("Held back" in detail for detail in outcomes(client, "hold"))
@@ -140,7 +140,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(desk, daemon):
 
     for params in NONSENSE:
         with pytest.raises(RequestError):
-            daemon.call("bag.limit", task=str(task["pid"]), **params)
+            daemon.call("guard.limit", task=str(task["pid"]), **params)
 
     assert 200 << 20 == desk.record(program)["limit_bytes"]
 
@@ -176,7 +176,7 @@ def test_a_daemon_that_is_killed_leaves_held_what_is_held(desk, daemon):
         assert desk.record(hog)["keeper_pid"] == held["keeper_pid"]
         assert task["guard"]["stopped"]
         assert another.daemon_pid != daemon.daemon_pid
-        another.call("bag.limit", task=str(task["pid"]), limit_bytes=400 << 20)
+        another.call("guard.limit", task=str(task["pid"]), limit_bytes=400 << 20)
         assert 0 == desk.end(hog)
 
 
@@ -191,9 +191,9 @@ def test_a_keeper_that_stands_still_holds_up_nobody_but_who_asked_it(desk, daemo
     try:
         with transport.connect(str(desk.folder / "run" / "daemon.sock"), 60) as asked:
             wish = {"task": str(task["pid"]), "limit_bytes": 300 << 20}
-            asked.sendall(encode(messages.request(1, "hello", {"protocol": 1, "role": "cli"})))
+            asked.sendall(encode(messages.request(1, "hello", {"protocol": 2, "role": "cli"})))
             asked.recv(65536)
-            asked.sendall(encode(messages.request(2, "bag.limit", wish)))
+            asked.sendall(encode(messages.request(2, "guard.limit", wish)))
             for _ in range(3):  # at the latest with the second it has read that
                 daemon.call("status", reply_timeout_s=60)
 

@@ -32,7 +32,7 @@ def test_running_trainings_are_shown_with_what_they_are_at(daemon, watchdog):
     assert "c.py" not in shown.stdout
     assert [41, 42] == [one["pid"] for one in told["running"]]
     assert HOSTILE == told["running"][0]["name"]
-    assert [] == told["problems"]
+    assert [] == told["errors"]
 
 
 def test_without_a_daemon_that_is_said_and_the_rest_is_shown(watchdog):
@@ -42,7 +42,7 @@ def test_without_a_daemon_that_is_said_and_the_rest_is_shown(watchdog):
 
     assert 0 == shown.returncode
     assert "Trainings now: not known. The watchdog daemon is not running" in shown.stdout
-    assert (None, 1) == (told["running"], len(told["problems"]))
+    assert (None, 1) == (told["running"], len(told["errors"]))
 
 
 def test_each_kernel_is_told_whether_it_will_have_the_agent(watchdog, tmp_path):

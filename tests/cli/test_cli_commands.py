@@ -305,10 +305,7 @@ SAVED = {
     "task": 4711,
     "name": "train.ipynb",
     "status": "done",
-    "path": "/r/step-1210",
-    "step": 1210,
-    "bytes": 500 * MIB,
-    "seconds": 0.81,
+    "rescue": {"path": "/r/step-1210", "step": 1210, "bytes": 500 * MIB, "seconds": 0.81},
     "detail": "",
 }
 

@@ -137,6 +137,46 @@ def test_a_daemon_that_hangs_is_ended_by_stop(quiet, watchdog):
     assert pid != json.loads(watchdog("status", "--json").stdout)["daemon"]["pid"]
 
 
+OLDER = """
+import json, os, socket, sys
+from watchdog_app.base import paths
+from watchdog_app.base.runtime_dir import private_folder
+from watchdog_app.daemon.instance import InstanceLock
+folder = private_folder(paths.runtime_dir()) or paths.runtime_dir()
+lock = InstanceLock(os.path.join(paths.runtime_dir(), "daemon.lock"))
+door = socket.socket(socket.AF_UNIX)
+door.bind(paths.socket_path())
+door.listen()
+print("ready", flush=True)
+while True:
+    line, _ = door.accept()
+    asked = json.loads(line.makefile("rb").readline())
+    error = {"code": -32001, "message": "This daemon (watchdog 0.1.0) speaks protocol 1. Restart "
+             "the daemon with the newer version: watchdog stop; watchdog start"}
+    answer = {"jsonrpc": "2.0", "id": asked["id"], "error": error}
+    line.sendall(json.dumps(answer).encode() + b"\\n")
+    line.close()
+"""
+
+
+def test_a_daemon_of_an_older_protocol_is_said_to_be_restarted_and_can_be(quiet, watchdog):
+    """What the error tells a person to type works."""
+    older = subprocess.Popen([sys.executable, "-c", OLDER], stdout=subprocess.PIPE)
+    try:
+        assert b"ready" in older.stdout.readline()
+        refused = watchdog("status")
+        told = watchdog("stop")
+        older.wait(10)
+    finally:
+        older.kill()
+        older.communicate()
+
+    assert "watchdog stop; watchdog start" in refused.stderr
+    assert (0, "") == (told.returncode, told.stderr)
+    assert f"(pid {older.pid}) is of another version and was ended" in told.stdout
+    assert 0 == watchdog("start").returncode
+
+
 def test_a_process_that_is_merely_named_in_the_lock_is_not_ended(quiet, watchdog, script):
     """Another one answers to that number by now, or the file was written by hand."""
     watchdog("start")

@@ -246,7 +246,7 @@ def test_every_column_is_explained(head):
 @pytest.mark.parametrize(
     "word",
     [
-        *("ok", "watch", "warn", "rescue", "hold"),
+        *("ok", "watch", "warn", "save", "pause"),
         *("Task", "Ceiling", "Incident", "Culprit", "Rescue", "Agent", "Headroom", "Stale"),
     ],
 )

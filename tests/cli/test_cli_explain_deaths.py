@@ -121,7 +121,7 @@ def test_odd_pasts_are_drawn_without_harm(change):
 
 def test_a_far_limit_does_not_flatten_what_happened():
     """It is named below instead."""
-    far = {**PAST["ceiling"], "limit": 800 * GB}
+    far = {**PAST["resource"], "limit": 800 * GB}
     lines = plot({**PAST, "resource": far}, 100, DOTS)
 
     assert "far above" in "\n".join(lines)

@@ -61,7 +61,7 @@ def test_a_notice_becomes_lines_and_is_acknowledged(daemon, follow):
     """Time, title, body, what to type; and the daemon learns that it was written."""
     process = follow("--count", "1", TZ="UTC")
 
-    daemon.push("notice", **NOTICE)
+    daemon.push("notification", **NOTICE)
 
     out, _ = process.communicate(timeout=20)
     assert 0 == process.returncode
@@ -71,17 +71,17 @@ def test_a_notice_becomes_lines_and_is_acknowledged(daemon, follow):
         "If it goes on, it dies.",
         "> watchdog pause train.ipynb",
     ] == [line.strip() for line in out.splitlines()]
-    assert [{"topics": ["notices"]}] == daemon.called("subscribe")
+    assert [{"topics": ["notifications"]}] == daemon.called("subscribe")
 
 
 def test_what_was_written_is_told_to_the_daemon(daemon, follow):
     """So that a notice over ssh is no notice that nobody saw."""
     follow()
 
-    daemon.push("notice", **NOTICE)
+    daemon.push("notification", **NOTICE)
 
-    until(lambda: daemon.called("notice.shown"))
-    (told,) = daemon.called("notice.shown")
+    until(lambda: daemon.called("notification.shown"))
+    (told,) = daemon.called("notification.shown")
     assert ("19a-1", True) == (told["id"], told["delivered"])
 
 
@@ -89,9 +89,11 @@ def test_names_cannot_command_the_terminal(daemon, follow):
     """Nor can what no daemon of ours would send."""
     process = follow("--count", "3", "--bell")
 
-    daemon.push("notice", **{**NOTICE, "title": "a\x1b[2J\n\u202eb", "body": "x\x07\r\n\x9by"})
-    daemon.push("notice", urgency="critical\x1b", title=["?"], actions=7, body=5)
-    daemon.push("notice", urgency="critical", title="Paused: a.py", unix_s="soon")
+    daemon.push(
+        "notification", **{**NOTICE, "title": "a\x1b[2J\n\u202eb", "body": "x\x07\r\n\x9by"}
+    )
+    daemon.push("notification", urgency="critical\x1b", title=["?"], actions=7, body=5)
+    daemon.push("notification", urgency="critical", title="Paused: a.py", unix_s="soon")
 
     out, _ = process.communicate(timeout=20)
     assert 0 == process.returncode
@@ -106,9 +108,9 @@ def test_json_is_one_object_a_line_and_remarks_stay_out_of_it(daemon, follow):
     """For jq and for logs."""
     process = follow("--json", "--count", "2")
 
-    daemon.push("notice", **NOTICE)
+    daemon.push("notification", **NOTICE)
     daemon.push("status", schema_version=1)
-    daemon.push("notice", **{**NOTICE, "id": "19a-2", "urgency": "low"})
+    daemon.push("notification", **{**NOTICE, "id": "19a-2", "urgency": "low"})
 
     out, err = process.communicate(timeout=20)
     assert ["19a-1", "19a-2"] == [json.loads(line)["id"] for line in out.splitlines()]
@@ -122,7 +124,7 @@ def test_it_goes_on_over_a_restart_of_the_daemon(daemon, follow):
     daemon.stop()
     daemon.start()
     until(lambda: 2 == len(daemon.called("subscribe")))
-    daemon.push("notice", **NOTICE)
+    daemon.push("notification", **NOTICE)
 
     out, err = process.communicate(timeout=20)
     assert "train.ipynb" in out

@@ -15,8 +15,8 @@ FOUND = {
                "bytes_per_step": 115566.0}],
     "tensors": [],
     "complete": True,
-    "unlooked": False,
-    "early": False,
+    "tensors_counted": True,
+    "cut_short": False,
 }  # fmt: skip
 
 
@@ -32,8 +32,11 @@ def test_a_short_look_is_no_look_of_no_time():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"early": True}, "It ended before its time"),
-        ({"unlooked": True, "complete": False}, "Tensors were not counted: worker processes"),
+        ({"cut_short": True}, "It ended before its time"),
+        (
+            {"tensors_counted": False, "complete": False},
+            "Tensors were not counted: worker processes",
+        ),
         ({"complete": False}, "There are too many objects to look at all"),
         ({"refused": "the program uses tracemalloc itself"}, "Lines are not known: the program"),
     ],

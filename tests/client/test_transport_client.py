@@ -23,7 +23,7 @@ from watchdog_app.client import messages, transport
 from watchdog_app.client.client import Client
 from watchdog_app.client.framing import LineDecoder, encode
 
-HELLO = {"protocol": 1, "version": "9.9", "pid": 42}
+HELLO = {"protocol": 2, "version": "9.9", "pid": 42}
 
 
 class Script:

@@ -29,7 +29,7 @@ def test_a_doubtful_end_within_reach_opens_the_eager_tier_alone():
     found = judged(DOUBTFUL, READING, AGENT)
 
     assert found.rescue
-    assert Stage.RESCUE == found.stage
+    assert Stage.SAVE == found.stage
     assert not found.notify
 
 
@@ -57,8 +57,8 @@ def test_otherwise_the_evidence_decides_as_before(assessment, reading, agent):
 @pytest.mark.parametrize(
     ("reading", "stage", "saves"),
     [
-        ({"fatal": True}, Stage.RESCUE, True),
-        ({"fatal": False, "throttles": True}, Stage.RESCUE, True),
+        ({"fatal": True}, Stage.SAVE, True),
+        ({"fatal": False, "throttles": True}, Stage.SAVE, True),
         ({"fatal": False}, Stage.WARN, False),
     ],
     ids=["nothing left at all", "memory.high", "RAM, and swap is left"],

@@ -105,7 +105,7 @@ def test_nothing_happens_after_the_pause():
 
     assert before == machine.kinds()
     (incident,) = machine.result.incidents
-    assert Stage.HOLD == incident.stage == incident.peak
+    assert Stage.PAUSE == incident.stage == incident.peak
 
 
 def test_every_decision_carries_its_figures_and_an_id_of_its_own():
@@ -364,8 +364,8 @@ def test_the_end_of_a_danger_is_told_to_those_who_heard_of_it():
     machine = leaking(program=program).run(200)
 
     assert "notify:warning" in machine.kinds()
-    assert "notify:over" == machine.kinds()[-1]
-    assert 1 == machine.kinds().count("notify:over")
+    assert "notify:resolved" == machine.kinds()[-1]
+    assert 1 == machine.kinds().count("notify:resolved")
     assert () == machine.result.incidents
     assert 1 == len(machine.closed)
 
@@ -484,7 +484,7 @@ def test_a_resume_without_room_is_no_end_of_the_danger():
     machine.run(10)
 
     since = machine.log[before:]
-    assert "over" not in [decision.evidence.get("topic") for decision in since]
+    assert "resolved" not in [decision.evidence.get("topic") for decision in since]
     assert not any(decision.evidence.get("may_pause") for decision in since)
     assert PAUSE not in [decision.kind for decision in since]
 
@@ -586,7 +586,7 @@ def test_what_is_advised_to_a_steady_leak_is_the_same_from_the_notice_to_after_i
     assert 1 == len(set(said))
 
 
-@pytest.mark.parametrize(("swap", "stage"), [(0, Stage.RESCUE), (8 << 30, Stage.WARN)])
+@pytest.mark.parametrize(("swap", "stage"), [(0, Stage.SAVE), (8 << 30, Stage.WARN)])
 def test_a_machine_without_memory_is_in_danger_though_nothing_grows(swap, stage):
     """MemAvailable stands at 0 for minutes, whether anybody is watched there or not."""
     host = HostMemory(16 << 30, 0, swap, swap // 2, None, None, None, None, None)

@@ -68,7 +68,7 @@ def test_a_warning_names_the_notebook_the_ceiling_the_time_and_the_numbers():
         "keep float(loss) instead of the tensor",
     ):
         assert words in notice.body
-    assert ["checkpoint", "pause", "snooze", "show"] == [each.key for each in notice.actions]
+    assert ["save", "pause", "snooze", "show"] == [each.key for each in notice.actions]
     assert [
         "watchdog checkpoint train.ipynb",
         "watchdog pause train.ipynb",

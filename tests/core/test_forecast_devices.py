@@ -92,7 +92,7 @@ def test_a_battery_is_foretold_told_of_and_answered_with_a_save(hours, step):
     seen, end_s = played(drain(hours, step=step), DischargeForecaster(), 0.95, 8000.0, 10.0)
 
     early = next(a.forecast for t, a in seen if t > 0.6 * end_s)
-    rescued_s = first(seen, lambda a: a.rescue and a.stage >= Stage.RESCUE)
+    rescued_s = first(seen, lambda a: a.rescue and a.stage >= Stage.SAVE)
 
     assert early.low_s <= 0.4 * end_s <= early.high_s
     assert first(seen, lambda a: a.notify) is not None

@@ -114,7 +114,7 @@ def test_failing_cooling_saves_before_the_shutdown(curve, least_s):
     for seed in range(3):
         seen, end_s = played(curve, 98.0, seconds=1500.0, seed=seed)
 
-        rescued_s = first(seen, lambda a: a.rescue and a.stage >= Stage.RESCUE)
+        rescued_s = first(seen, lambda a: a.rescue and a.stage >= Stage.SAVE)
 
         assert rescued_s is not None
         assert end_s - rescued_s >= least_s
@@ -161,7 +161,7 @@ def test_hovering_at_the_point_of_slowing_down_is_told_of_once():
     openings = sum(now and not before for before, now in pairwise(told))
 
     assert 1 == openings
-    assert not any(a.stage >= Stage.HOLD for _, a in seen)
+    assert not any(a.stage >= Stage.PAUSE for _, a in seen)
 
 
 def test_one_reading_at_the_limit_is_noise():

@@ -192,4 +192,4 @@ def test_dearer_saves_are_rescued_no_later(seed):
         early = dear.step(i * 0.1, v, LIMIT, SaveCost(save_s=20.0, step_s=2.0)).rescue
         late = cheap.step(i * 0.1, v, LIMIT, SaveCost(save_s=0.2, step_s=0.1)).rescue
         assert early or not late
-        assert Stage.RESCUE <= dear.step(i * 0.1, v, LIMIT).stage or not early
+        assert Stage.SAVE <= dear.step(i * 0.1, v, LIMIT).stage or not early

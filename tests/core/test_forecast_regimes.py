@@ -70,7 +70,7 @@ def test_innocent_growth_is_not_told_of(level):
     """No notice, no pause; for these no checkpoint either."""
     found = play(level, 120)
 
-    assert not any(a.notify or a.rescue or a.stage is Stage.HOLD for a in found)
+    assert not any(a.notify or a.rescue or a.stage is Stage.PAUSE for a in found)
 
 
 @pytest.mark.parametrize(
@@ -103,14 +103,14 @@ def test_a_silent_checkpoint_may_come_before_the_notice():
     silent = [a for a in found if a.rescue and not a.notify]
 
     assert silent
-    assert {Stage.RESCUE} == {a.stage for a in silent}
+    assert {Stage.SAVE} == {a.stage for a in silent}
 
 
 def test_what_sits_at_its_limit_is_not_paused():
     """A group that lives at 99 % for days is told of once and let be."""
     found = play(lambda t, d: 990.0, 60)
 
-    assert Stage.HOLD not in {a.stage for a in found}
+    assert Stage.PAUSE not in {a.stage for a in found}
 
 
 def test_more_caution_asks_for_less_evidence():

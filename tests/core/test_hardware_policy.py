@@ -442,7 +442,7 @@ def test_a_card_that_is_full_and_steady_is_not_called_out_of_danger():
 
     world.run(400, grow)
 
-    over = texts(world, "over")
+    over = texts(world, "resolved")
     assert over
     assert over[0].startswith("No longer growing: grow.py")
     assert "all but full" in over[0]

@@ -592,7 +592,7 @@ def test_a_storm_of_faults_does_not_hide_the_worst():
     world.run(20, storm)
 
     assert incident(world).why.startswith("Xid 79, the card has fallen off the bus")
-    assert Stage.RESCUE is incident(world).stage
+    assert Stage.SAVE is incident(world).stage
     assert 1 == len(world.notices)
 
 

@@ -55,14 +55,14 @@ def test_without_a_pace_there_is_no_end():
 def test_an_incident_is_over_after_a_calm_of_some_length():
     """One tick of danger in between and the calm begins anew."""
     state = incident()
-    state.observe(Stage.RESCUE, 100.0, "rising", rising=True)
+    state.observe(Stage.SAVE, 100.0, "rising", rising=True)
     state.observe(Stage.WATCH, 101.0, "level", rising=False)
-    state.observe(Stage.RESCUE, 110.0, "rising again", rising=True)
+    state.observe(Stage.SAVE, 110.0, "rising again", rising=True)
     state.observe(Stage.OK, 111.0, "level", rising=False)
 
     assert not state.over(125.0, 15.0)
     assert state.over(126.0, 15.0)
-    assert Stage.RESCUE == state.peak
+    assert Stage.SAVE == state.peak
     assert "rising again" == state.why
 
 
@@ -71,20 +71,20 @@ def test_an_incident_is_not_over_while_it_holds_a_task():
     state = incident(calm_since_mono_s=0.0, paused={KEY: PausedTask(1.0, 5.0, 2.0)})
 
     assert not state.over(1000.0, 15.0)
-    assert Stage.HOLD == state.public().stage
+    assert Stage.PAUSE == state.public().stage
 
 
 def test_an_incident_survives_the_way_to_disk_and_back():
     """Everything but what is in the air: requests end with the daemon."""
     contributor = Contributor(KEY, "train.ipynb", 1e6, 0.9)
     state = incident(
-        stage=Stage.HOLD,
-        peak=Stage.HOLD,
+        stage=Stage.PAUSE,
+        peak=Stage.PAUSE,
         why="rising",
         advice=("one", "two"),
         attribution=Attribution((contributor,), 0.1, 5.0),
         pace_per_s=3.0,
-        last_report=LastReport(120.0, Stage.RESCUE, 9.0),
+        last_report=LastReport(120.0, Stage.SAVE, 9.0),
         paused={KEY: PausedTask(130.0, 5.0, 2.0)},
         paused_mono_s=129.0,
         overruled={ProcessKey(11, 7)},
@@ -98,6 +98,6 @@ def test_an_incident_survives_the_way_to_disk_and_back():
 
 def test_a_closed_incident_says_when_and_keeps_its_worst():
     """What the journal keeps of it."""
-    closed = incident(stage=Stage.RESCUE, peak=Stage.HOLD).public(1.7e9 + 60)
+    closed = incident(stage=Stage.SAVE, peak=Stage.PAUSE).public(1.7e9 + 60)
 
-    assert (Stage.OK, Stage.HOLD, 1.7e9 + 60) == (closed.stage, closed.peak, closed.closed_unix_s)
+    assert (Stage.OK, Stage.PAUSE, 1.7e9 + 60) == (closed.stage, closed.peak, closed.closed_unix_s)

@@ -50,7 +50,7 @@ class World:
         )
         return self
 
-    def incident(self, key, label, stage=Stage.RESCUE, *, why="rising", who=(TRAIN,), level=None):
+    def incident(self, key, label, stage=Stage.SAVE, *, why="rising", who=(TRAIN,), level=None):
         contributors = tuple(Contributor(each.key, each.name, 1.0, 1.0) for each in who)
         level = Level.of_stage(stage.name.lower()) if level is None else level
         self.given["incidents"].append(
@@ -69,16 +69,16 @@ class World:
 
 
 def held_at_its_limit(world: World) -> World:
-    world.resource(GUARD, "guard limit of pid 7", GIB, GIB, Stage.HOLD)
-    world.incident(GUARD, "guard limit of pid 7", Stage.HOLD)
+    world.resource(GUARD, "guard limit of pid 7", GIB, GIB, Stage.PAUSE)
+    world.incident(GUARD, "guard limit of pid 7", Stage.PAUSE)
     return world.having(held={TRAIN.key: "7 16G"})
 
 
 CASES = {
     "nothing": (lambda world: world, "ok", "nothing is about to run out"),
     "soonest end of the worst level": (
-        lambda world: world.resource(RAM, "RAM", 15, 16, Stage.RESCUE, eta_s=240.0)
-        .resource(CARD_MEMORY, "GPU 0 memory", 15, 16, Stage.RESCUE, eta_s=60.0)
+        lambda world: world.resource(RAM, "RAM", 15, 16, Stage.SAVE, eta_s=240.0)
+        .resource(CARD_MEMORY, "GPU 0 memory", 15, 16, Stage.SAVE, eta_s=60.0)
         .resource(
             HEAT, "heat of GPU 0", 80, 83, Stage.WARN, eta_s=5.0, fatal=False
         ),
@@ -86,14 +86,14 @@ CASES = {
         "GPU 0 memory full in about 1 min",
     ),
     "whose it is": (
-        lambda world: world.resource(RAM, "RAM", 15, 16, Stage.RESCUE, eta_s=240.0).incident(
+        lambda world: world.resource(RAM, "RAM", 15, 16, Stage.SAVE, eta_s=240.0).incident(
             RAM, "RAM"
         ),
         "critical",
         "RAM full in about 4 min: train.ipynb",
     ),
     "near without a forecast": (
-        lambda world: world.resource(RAM, "RAM", 15, 16, Stage.RESCUE),
+        lambda world: world.resource(RAM, "RAM", 15, 16, Stage.SAVE),
         "critical",
         "RAM nearly full",
     ),
@@ -107,7 +107,7 @@ CASES = {
     ),
     "a silent save worries nobody": (
         lambda world: world.resource(
-            RAM, "RAM", 15, 16, Stage.RESCUE, eta_s=300.0, certain=False
+            RAM, "RAM", 15, 16, Stage.SAVE, eta_s=300.0, certain=False
         ).incident(RAM, "RAM", level=Level.WATCH),
         "watch",
         "growing, no danger yet: train.ipynb",
@@ -150,7 +150,7 @@ CASES = {
         "GPU 1 (H100) is lost",
     ),
     "paused": (
-        lambda world: world.incident(RAM, "RAM", Stage.HOLD).having(paused=(TRAIN.key,)),
+        lambda world: world.incident(RAM, "RAM", Stage.PAUSE).having(paused=(TRAIN.key,)),
         "warning",
         "paused: train.ipynb",
     ),
@@ -166,7 +166,7 @@ CASES = {
     ),
     "what kills comes before who is held": (
         lambda world: held_at_its_limit(world).resource(
-            RAM, "RAM", 15, 16, Stage.RESCUE, eta_s=9.0
+            RAM, "RAM", 15, 16, Stage.SAVE, eta_s=9.0
         ),
         "critical",
         "RAM full in about 9 s",
@@ -202,7 +202,7 @@ def test_the_most_urgent_thing_is_said(case: str):
 @pytest.mark.parametrize("name", ["\x1b[2J", "two\nlines", "\u202etxt", "a" * 5000, ""])
 def test_hostile_names_are_shown_and_never_obeyed(name: str):
     """One line of bounded length."""
-    world = World().resource(RAM, name, 15, 16, Stage.RESCUE, eta_s=9.0)
+    world = World().resource(RAM, name, 15, 16, Stage.SAVE, eta_s=9.0)
     world.incident(RAM, name, who=(task(1, name),))
 
     assert world.said[1].isprintable()

@@ -152,7 +152,7 @@ def test_it_is_over_with_the_next_step_and_that_is_told():
     said = notifications.notification(
         over, training.machine._task(training.program), training.agent
     )
-    assert ("Goes on: train.py", "over") == (said.title, said.topic)
+    assert ("Goes on: train.py", "resolved") == (said.title, said.topic)
     assert "It makes steps again, and is at step 201." == said.body
 
 

@@ -171,6 +171,6 @@ def test_actions_make_sense_only_for_tasks_that_they_can_help(name):
 
     assert {"pause", "explain", "snooze", "show"} == shown(calm)
     assert {"resume", "explain", "snooze", "show"} == shown(paused)
-    assert {"pause", "more", "go_on", "end", "explain", "snooze", "show"} == shown(held)
+    assert {"pause", "more_memory", "no_limit", "end", "explain", "snooze", "show"} == shown(held)
     assert "watchdog snooze --for 15m" == ACTIONS["snooze"].command_for("")
     assert "watchdog resume 7" == ACTIONS["resume"].command_for(7)

@@ -173,7 +173,7 @@ def test_a_group_that_stands_still_is_never_ok(limits, swap_mib, ends_mib):
 
     world.run(300)
 
-    assert Stage.RESCUE <= min(world.stages)
+    assert Stage.SAVE <= min(world.stages)
 
 
 @VARIANTS

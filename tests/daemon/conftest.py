@@ -159,7 +159,7 @@ class Raw:
         self.decoder = LineDecoder()
         self.waiting: list[dict] = []
         if greet:
-            self.ask("hello", protocol=1, role=role, version="0")
+            self.ask("hello", protocol=2, role=role, version="0")
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

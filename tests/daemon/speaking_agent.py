@@ -14,7 +14,7 @@ def say(method, id=None, **params):
         message["id"] = id
     line.sendall(json.dumps(message).encode() + b"\\n")
     return json.loads(reader.readline()) if id is not None else None
-say("hello", 1, protocol=1, role="agent", version="0")
+say("hello", 1, protocol=2, role="agent", version="0")
 stat = open("/proc/self/stat").read()
 start = int(stat[stat.rindex(")") + 2:].split()[19])
 """

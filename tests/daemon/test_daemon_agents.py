@@ -32,7 +32,7 @@ say("agent.report", training=True, step=41, step_s=0.05, save_s=0.2, state_bytes
     loss=0.5, epoch=None, batch=3)
 saved = dict(path=os.getcwd() + "/rescue-42", step=42, bytes=1000, seconds=0.25, plain="yes")
 if mode in ("own-save", "failed", "left"):
-    say("agent.saved", request=None, **saved)
+    say("agent.saved", request=None, rescue=saved)
 if mode == "bye":
     say("agent.bye")
 if mode in ("failed", "left"):
@@ -55,7 +55,7 @@ while True:
         say("agent.progress", request=request, state="accepted", bytes_done=0, bytes_total=1000)
         say("agent.progress", request=request, state="saving", bytes_done=500, bytes_total=1000)
         time.sleep(0.2)
-        say("agent.saved", request=request, **saved)
+        say("agent.saved", request=request, rescue=saved)
     elif mode == "fail":
         say("agent.failed", request=request, error="The disk is full.", remedy="Make room.")
     elif mode == "die":
@@ -110,6 +110,11 @@ def test_what_an_agent_reports_is_shown(world, agent):
         "save_s": 0.2,
         "state_bytes": 1000,
         "saving": False,
+        "outdated": False,
+        "resumes_itself": None,
+        "not_restored": [],
+        "rank": None,
+        "world_size": None,
         "allocators": [],
         "memory": None,
         "rescue": None,
@@ -137,10 +142,11 @@ def test_a_checkpoint_is_asked_for_saved_and_told(world, agent):
     answer = client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=20)
 
     path = str(world.folder / "rescue-42")
-    assert [
-        {"task": pid, "name": "train.py", "status": "done", "path": path, "step": 42,
-         "bytes": 1000, "seconds": 0.25, "detail": "Step 42 saved: 1000 B in 0.2 s."}
-    ] == answer["requests"]  # fmt: skip
+    (request,) = answer["requests"]
+    saved = request.pop("rescue")
+    assert {"task": pid, "name": "train.py", "status": "done",
+            "detail": "Step 42 saved: 1000 B in 0.2 s."} == request  # fmt: skip
+    assert {"path": path, "step": 42, "bytes": 1000, "seconds": 0.25}.items() <= saved.items()
     rescue = world.until(lambda: world.task(pid)["agent"]["rescue"], "the status has it")
     assert (path, 42) == (rescue["path"], rescue["step"])
     assert ["decision"] == [
@@ -275,7 +281,7 @@ def test_a_training_that_ends_by_an_error_is_a_death_with_its_rescue(world, agen
     )
     client = world.start()
     tray = world.connect("tray")
-    tray.call("subscribe", topics=["notices"])
+    tray.call("subscribe", topics=["notifications"])
     pid = begin(world, mode)
 
     (death,) = world.until(lambda: deaths(client, world), "the death is told", 10)
@@ -285,7 +291,7 @@ def test_a_training_that_ends_by_an_error_is_a_death_with_its_rescue(world, agen
     assert death["had_agent"]
     notes = (each["params"] for each in tray.notifications(20))
     note = next(note for note in notes if note["task"] == pid)
-    assert "died" == note["topic"]
+    assert "exited" == note["topic"]
     assert "step 42" in note["body"]
 
 
@@ -402,10 +408,42 @@ def test_who_announces_growth_is_told_when_it_was_looked_at(world, raw):
     second = agent.read()
     agent.tell("agent.bye")
 
-    assert registered["result"]["considers"]
-    assert [("agent.considered", {"number": number}) for number in (4, 9)] == [
+    assert registered["result"]["acknowledges"]
+    assert [("agent.acknowledged", {"number": number}) for number in (4, 9)] == [
         (told["method"], told["params"]) for told in (first, second)
     ]
+
+
+def test_an_agent_of_an_older_protocol_is_outdated_and_harmed_in_nothing(world, raw):
+    """It is taken in, shown with its rescue, and asked for nothing that it does not know."""
+    client = world.start()
+    agent = raw(greet=False)
+    agent.ask("hello", protocol=1, role="agent", version="0.1.0")
+    registered = agent.ask("agent.register", pid=os.getpid(), start_time=start_time(os.getpid()),
+                           framework="keras", directory="/tmp", by_lines=False)  # fmt: skip
+    agent.tell("agent.report", training=True, step=7, expected_number=4, expected_bytes=1 << 20)
+    agent.tell("agent.saved", request=None, path="/tmp/r", step=7, bytes=9, seconds=0.5)
+
+    def mine():  # the task may be that of the test's own launcher
+        tasks = [each for each in client.call("status")["tasks"] if each["agent"]]
+        own = [each for each in tasks if each["agent"]["pid"] == os.getpid()]
+        return own and own[0]["agent"]["rescue"] and own[0]
+
+    task = world.until(mine, "its rescue is shown")
+    shown = task["agent"]
+    asked = client.call("task.checkpoint", task=str(task["pid"]), wait=True)
+    agent.socket.settimeout(1.0)
+
+    assert ({"interval_s", "page"}, None) == (
+        set(registered["result"]),
+        registered["result"]["page"],
+    )
+    assert (True, 7, "/tmp/r") == (shown["outdated"], shown["step"], shown["rescue"]["path"])
+    assert task["can_save"] is False
+    assert "restart its kernel" in asked["requests"][0]["detail"]
+    with pytest.raises(TimeoutError):  # no word that it waits for, and no request
+        agent.read()
+    agent.tell("agent.bye")
 
 
 def test_an_undefined_loss_is_unknown_and_the_rest_is_taken(world, raw):

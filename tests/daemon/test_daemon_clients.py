@@ -155,7 +155,7 @@ while True:
     line.settimeout(20)
     line.connect(sys.argv[1])
     try:  # it may have been refused before it has said a word
-        line.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":1,"role":"cli"}}\\n')
+        line.sendall(b'{"jsonrpc":"2.0","id":1,"method":"hello","params":{"protocol":2,"role":"cli"}}\\n')
         if b"result" not in line.recv(4096):
             break
     except OSError:
@@ -237,10 +237,26 @@ def test_a_newer_protocol_is_refused_with_what_to_do(world, raw):
     """The error has the code of the protocol and says which program is older."""
     world.start()
 
-    answer = raw(greet=False).ask("hello", protocol=2, role="cli", version="99.0")
+    answer = raw(greet=False).ask("hello", protocol=3, role="cli", version="99.0")
 
     assert messages.VERSIONS_DIFFER == answer["error"]["code"]
     assert "99.0" in answer["error"]["message"]
+    assert "watchdog stop; watchdog start" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("role", "remedy"), [("cli", "-m watchdog_app"), ("tray", "watchdog tray")]
+)
+def test_an_older_client_is_refused_with_what_to_do(world, raw, role, remedy):
+    """It prints the message as it is, and reads nothing that it would misunderstand."""
+    world.start()
+    old = raw(greet=False)
+
+    answer = old.ask("hello", protocol=1, role=role, version="0.1.0")["error"]
+
+    assert messages.VERSIONS_DIFFER == answer["code"]
+    assert remedy in answer["message"]
+    assert messages.REFUSED == old.ask("status")["error"]["code"]
 
 
 def test_a_client_that_leaves_before_its_answer_harms_nobody(world, raw):
@@ -260,7 +276,7 @@ def test_every_method_of_the_documentation_exists_and_no_other():
     from watchdog_app.daemon.methods import Methods
 
     text = (DOCS / "protocol.md").read_text()
-    sent_by_us = {"agent.checkpoint", "notice", "status"}
+    sent_by_us = {"agent.checkpoint", "notification", "status"}
     clients = text[text.index("## From clients") : text.index("### The status object")]
     agents = text[text.index("## Between an agent") :]
     documented = set(re.findall(r"^\| `([a-z.]+)` \|", clients, re.MULTILINE))

@@ -269,7 +269,7 @@ def test_the_growing_line_that_was_known_is_in_explain_after_a_kill(world):
     client = world.start()
     pid = world.script(GROWS, "grows.py")
     world.until(lambda: ((world.task(pid) or {}).get("agent") or {}).get("step"), "it trains")
-    traced = client.call("task.trace", task=str(pid), seconds=2)
+    traced = client.call("task.leaks", task=str(pid), seconds=2)
     ticks = client.call("status")["daemon"]["samples"]
     world.until(lambda: client.call("status")["daemon"]["samples"] >= ticks + 2, "it is looked at")
 

@@ -188,7 +188,7 @@ def test_a_death_before_its_gpu_is_read_waits_for_that_and_is_told_with_its_caus
     assert (pid, "train.py", "gpu_lost") == (death["pid"], death["name"], death["cause"])
     assert "ended by a fault of its card: GPU 1" in death["text"]
     assert 1 == len(world.until(lambda: decisions(client, "gpu_lost"), "the loss is told", WAIT_S))
-    assert ["GPU 1" in each["reason"] for each in decisions(client, "died")] == [True]
+    assert ["GPU 1" in each["reason"] for each in decisions(client, "exited")] == [True]
 
 
 def test_a_daemon_after_one_that_was_killed_tells_of_a_lost_card_no_second_time(

@@ -53,16 +53,18 @@ def test_a_companion_that_subscribes_gets_the_notice(world, death):
     configure(world, "desktop = false\n")
     client = world.start()
     tray = world.connect("tray")
-    tray.call("subscribe", topics=["notices"])
+    tray.call("subscribe", topics=["notifications"])
 
     pid = death()
 
     note = next(tray.notifications(20))
-    assert "notice" == note["method"]
+    assert "notification" == note["method"]
     assert pid == note["params"]["task"]
     assert "train.py" in note["params"]["title"]
     assert "42" in note["params"]["body"]
-    assert {} == tray.call("notice.shown", id=note["params"]["id"], delivered=True, detail="seen")
+    assert {} == tray.call(
+        "notification.shown", id=note["params"]["id"], delivered=True, detail="seen"
+    )
     found = outcome(world, client)
     assert ("done", "seen") == (found["status"], found["detail"])
     assert 1 == client.call("status")["daemon"]["notifications"]["shown"]
@@ -75,13 +77,13 @@ def test_a_companion_that_cannot_show_it_is_not_relied_on(world, death, answer):
     configure(world, f"desktop = false\ncommand = {command(world, said)}\n")
     client = world.start()
     tray = world.connect("tray")
-    tray.call("subscribe", topics=["notices"])
+    tray.call("subscribe", topics=["notifications"])
 
     pid = death()
 
     note = next(tray.notifications(20))
     if answer == "failure":
-        tray.call("notice.shown", id=note["params"]["id"], delivered=False, detail="no bus")
+        tray.call("notification.shown", id=note["params"]["id"], delivered=False, detail="no bus")
     found = outcome(world, client)
     assert ("done", "shown by command") == (found["status"], found["detail"])
     assert pid == json.loads(said.read_text())["task"]
@@ -93,12 +95,12 @@ def test_a_command_is_run_also_when_a_companion_shows_it(world, death):
     configure(world, f"desktop = false\ncommand = {command(world, said)}\n")
     world.start()
     tray = world.connect("tray")
-    tray.call("subscribe", topics=["notices"])
+    tray.call("subscribe", topics=["notifications"])
 
     death()
 
     note = next(tray.notifications(20))
-    tray.call("notice.shown", id=note["params"]["id"], delivered=True)
+    tray.call("notification.shown", id=note["params"]["id"], delivered=True)
     world.until(said.exists, "the command has run")
     assert note["params"]["title"] == json.loads(said.read_text())["title"]
 
@@ -110,12 +112,12 @@ def test_a_command_that_fails_is_named_although_the_companion_showed_the_notice(
     )
     client = world.start()
     tray = world.connect("tray")
-    tray.call("subscribe", topics=["notices"])
+    tray.call("subscribe", topics=["notifications"])
 
     death()
 
     note = next(tray.notifications(20))
-    tray.call("notice.shown", id=note["params"]["id"], delivered=True, detail="seen")
+    tray.call("notification.shown", id=note["params"]["id"], delivered=True, detail="seen")
     found = outcome(world, client)
     assert "done" == found["status"]
     assert found["detail"].startswith("seen; command: ")
@@ -125,7 +127,7 @@ def test_a_command_that_fails_is_named_although_the_companion_showed_the_notice(
         status["daemon"]["notifications"]["shown"],
         status["daemon"]["notifications"]["undelivered"],
     )
-    (fault,) = [each for each in status["problems"] if each["source"] == "notices"]
+    (fault,) = [each for each in status["problems"] if each["source"] == "notifications"]
     assert "it ended with status 7" in fault["message"]
 
 
@@ -137,13 +139,13 @@ def test_lines_in_a_terminal_count_where_nothing_else_shows_it(world, death, des
     configure(world, f"desktop = false\n{more}")
     client = world.start()
     follower = world.connect("cli")
-    follower.call("subscribe", topics=["notices"])
+    follower.call("subscribe", topics=["notifications"])
     assert not client.call("status")["daemon"]["notifications"]["tray_connected"]
 
     death()
 
     note = next(follower.notifications(20))
-    follower.notify("notice.shown", id=note["params"]["id"], delivered=True, detail="written")
+    follower.notify("notification.shown", id=note["params"]["id"], delivered=True, detail="written")
     found = outcome(world, client)
     assert "done" == found["status"]
     assert found["detail"].startswith("written")

@@ -140,8 +140,8 @@ def test_nonsense_on_the_disk_leaves_protection_on(value):
         ("warning", "normal", False),
         ("warning", "critical", False),
         ("stalled", "normal", False),
-        ("over", "low", False),
-        ("died", "critical", True),
+        ("resolved", "low", False),
+        ("exited", "critical", True),
         ("resumed", "normal", True),
         ("paused", "critical", True),
     ],
@@ -166,8 +166,8 @@ def test_while_it_is_off_only_what_has_happened_is_told(topic, urgency, out):
         ((None, 7), warning(task=8), False),
         ((None, 7), warning(task=None), False),
         ((None, None), warning(task=None, incident="i9"), True),
-        (("i1", None), warning(urgency="critical", stage="hold"), False),
-        ((None, None), warning(urgency="critical", topic="died"), False),
+        (("i1", None), warning(urgency="critical", stage="pause"), False),
+        ((None, None), warning(urgency="critical", topic="exited"), False),
     ],
 )
 def test_a_snooze_holds_back_what_was_meant_and_nothing_critical(meant, notice, held):
@@ -292,7 +292,7 @@ def test_the_same_is_told_once_a_minute_unless_it_gets_worse():
     clocks.pass_(30)
     assert "a moment ago" in quiet.reason(warning())
     assert quiet.reason(warning(task=8)) is None
-    assert quiet.reason(warning(stage="rescue")) is None
+    assert quiet.reason(warning(stage="save")) is None
     assert quiet.reason(warning(topic="rescued")) is None
     assert quiet.reason(warning(urgency="critical")) is None
     assert quiet.reason(warning(incident="", topic="stalled")) is None
@@ -372,7 +372,7 @@ def test_a_death_comes_through_a_snooze_and_through_protection_that_is_off(world
     )
     client = world.start()
     tray = world.connect("tray")
-    tray.call("subscribe", topics=["notices"])
+    tray.call("subscribe", topics=["notifications"])
     client.call("snooze", for_s=900)
     client.call("protection.set", on=False)
     pid = begin(world, "own-save")
@@ -381,7 +381,7 @@ def test_a_death_comes_through_a_snooze_and_through_protection_that_is_off(world
     os.kill(pid, signal.SIGKILL)
 
     note = next(tray.notifications(20))["params"]
-    assert ("died", "critical", pid) == (note["topic"], note["urgency"], note["task"])
+    assert ("exited", "critical", pid) == (note["topic"], note["urgency"], note["task"])
     assert ["show"] == [each["key"] for each in note["actions"]]
 
 

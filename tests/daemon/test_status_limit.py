@@ -29,7 +29,7 @@ AGENT = (
     + """
 path, word, far = "\\udcff" * 4096, "\\U0001f600" * 100, 2**53
 say("agent.register", 2, pid=os.getpid(), start_time=start, framework=word, directory=path)
-say("agent.saved", request=None, path=path, step=1, bytes=1, seconds=1.0)
+say("agent.saved", request=None, rescue=dict(path=path, step=1, bytes=1, seconds=1.0))
 device = dict(device=word, gpu_uuid=word, used_bytes=far, limit_bytes=far, peak_bytes=far)
 say("agent.report", training=True, step=1, allocators=[device] * 64,
     memory=dict(buffers=[dict(what=word, bytes=far)] * 16))

@@ -70,7 +70,7 @@ def test_a_kill_for_memory_is_found_at_once_and_explained(world, killed):
     told = [
         each
         for each in world.history("decision")
-        if each["pid"] == pid and each["evidence"].get("topic") == "died"
+        if each["pid"] == pid and each["evidence"].get("topic") == "exited"
     ]
     assert 1 == len(told)
 

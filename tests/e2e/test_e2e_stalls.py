@@ -123,7 +123,7 @@ def test_explain_says_where_one_waits_and_the_command_shows_its_threads(stalled)
     main = answer["processes"][0]["threads"][0]
     assert (int(pid), True, "S") == (main["tid"], main["trains"], main["state"])
     assert {"file", "line", "function"} == set(main["frames"][0])
-    assert "data" == answer["suspects"][0]["why"]
+    assert "data" == answer["reasons"][0]["kind"]
 
 
 def test_one_that_goes_on_closes_its_incident_and_says_so(stalled):

@@ -35,7 +35,7 @@ def asked(at_s: float, pid: int = 7, kind: DecisionKind = SAVE) -> Entry:
         kind=kind,
         incident="i1",
         resource=ResourceKey(ResourceKind.CGROUP, "/g"),
-        stage=Stage.HOLD,
+        stage=Stage.PAUSE,
         task=ProcessKey(pid, 1),
         at_mono_s=at_s,
         at_unix_s=BEGIN_S + at_s,

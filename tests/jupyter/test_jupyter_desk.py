@@ -240,7 +240,7 @@ def test_kernel_that_the_kernel_kills_for_memory_is_told_with_its_successor(desk
         assert ("group_limit", pid) == (death["cause"], death["pid"])
         assert "hungry.ipynb" == now["name"]
         told = [one["evidence"].get("topic") for one in desk.entries("decision", "hungry.ipynb")]
-        assert {"died", "restarted"} <= set(told)
+        assert {"exited", "restarted"} <= set(told)
         desk.until(lambda: answers(kernel), "the new kernel answers")
         assert now["pid"] == kernel.pid()
     finally:

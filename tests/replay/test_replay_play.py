@@ -67,7 +67,7 @@ def test_nothing_is_done_about_a_series_at_rest():
     """No stage, no act."""
     played = play(calm(), Settings())
 
-    assert ((), None) == (played.decisions, played.first(Stage.RESCUE))
+    assert ((), None) == (played.decisions, played.first(Stage.SAVE))
     assert "Nothing would have been done." in as_lines(played)
 
 
@@ -89,7 +89,7 @@ def test_the_daemon_pace_looks_less_often_and_still_sees_it():
 def test_more_caution_never_warns_later():
     """low <= normal <= high in earliness."""
     firsts = [
-        play(leak(), Settings(watch=WatchSettings(caution=c))).first(Stage.RESCUE).t
+        play(leak(), Settings(watch=WatchSettings(caution=c))).first(Stage.SAVE).t
         for c in (Caution.HIGH, Caution.NORMAL, Caution.LOW)
     ]
 
@@ -124,7 +124,7 @@ def test_the_rescue_is_the_alarm_where_it_is_asked_for():
         json.dumps({"t": t, "used": u, "limit": n}) for t, u, n in leak(rate=40.0).samples
     )
     warn = [a["alarm"] for a in lines_of(text)[1]]
-    rescue = [a["alarm"] for a in lines_of(text, Stage.RESCUE)[1]]
+    rescue = [a["alarm"] for a in lines_of(text, Stage.SAVE)[1]]
 
     assert rescue.index(True) < warn.index(True)
 

@@ -76,7 +76,7 @@ def half_open(world):
 def never_reading(world):
     """Ask and ask, and read nothing."""
     found = [transport.connect(world.socket, 10) for _ in range(60)]
-    hello = encode(messages.request(0, "hello", {"protocol": 1, "role": "cli"}))
+    hello = encode(messages.request(0, "hello", {"protocol": 2, "role": "cli"}))
     for each in found:
         each.send(hello)
         each.setblocking(False)
@@ -471,7 +471,7 @@ def test_a_request_for_a_save_names_no_place():
     """Where a rescue goes is the program's own business: no message can choose it."""
     from watchdog_app.daemon.agents import checkpoint_params
 
-    assert {"request", "reason", "deadline_s", "then"} == set(checkpoint_params("a", "b", 1.0))
+    assert {"request", "reason", "deadline_s"} == set(checkpoint_params("a", "b", 1.0))
 
 
 def test_numbers_and_texts_of_any_size_harm_nothing(world, raw):
@@ -482,9 +482,9 @@ def test_numbers_and_texts_of_any_size_harm_nothing(world, raw):
     names = ["task", "for_s", "on", "since_unix_s", "limit", "kinds", "topics", "request", "pid",
              "start_time", "threads", "seconds", "minutes", "incident", "wait", "timeout_s"]  # fmt: skip
     methods = ["explain", "history", "series", "task.pause", "task.resume", "task.checkpoint",
-               "task.stacks", "task.trace", "snooze", "protection.set", "subscribe",
-               "notice.shown", "agent.register", "agent.report", "agent.saved", "agent.progress",
-               "agent.failed", "agent.stacked", "agent.traced", "config"]  # fmt: skip
+               "task.stacks", "task.leaks", "snooze", "protection.set", "subscribe",
+               "notification.shown", "agent.register", "agent.report", "agent.saved", "agent.progress",
+               "agent.failed", "agent.stacked", "agent.leaked", "config"]  # fmt: skip
     sender = raw()
     for method in methods:
         for value in hostile:

@@ -73,11 +73,13 @@ class FakeDaemon:
     def tell(self, notice: dict[str, Any]) -> None:
         """Publish a notice, once a client has subscribed."""
         until(lambda: self._subscribed, "a client subscribes")
-        self._send(self._subscribed, "notice", notice)
+        self._send(self._subscribed, "notification", notice)
 
     def acknowledged(self, id_: str) -> dict[str, Any]:
         return until(
-            lambda: next((each for each in self.called("notice.shown") if each["id"] == id_), {}),
+            lambda: next(
+                (each for each in self.called("notification.shown") if each["id"] == id_), {}
+            ),
             f"notice {id_} is acknowledged",
         )
 
@@ -110,12 +112,12 @@ class FakeDaemon:
                 reply = {"jsonrpc": "2.0", "id": message["id"], **self._answer(method, params)}
                 stream.write(json.dumps(reply).encode() + b"\n")
                 stream.flush()
-                if method == "subscribe" and "notices" in params["topics"]:
+                if method == "subscribe" and "notifications" in params["topics"]:
                     self._subscribed.append(connection)
 
     def _answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         if method == "hello":
-            return {"result": {"protocol": 1, "version": "0.1.0", "pid": os.getpid()}}
+            return {"result": {"protocol": 2, "version": "0.1.0", "pid": os.getpid()}}
         if method == "status" and self.status is not None:
             return {"result": {**self.status, "time_unix_s": time.time()}}
         if method not in self.answers and self.status is None:

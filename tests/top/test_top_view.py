@@ -341,7 +341,7 @@ def test_what_is_in_danger_is_never_what_is_left_out(size):
     """Six limits and room for fewer: the one that ends stays."""
     far = {"unit": "bytes", "used": GIB, "limit": 4 * GIB, "ratio": 0.25, "stage": "watch"}
     limits = [{**far, "kind": "cgroup", "subject": str(n), "label": f"far {n}"} for n in range(6)]
-    limits[-1] |= {"label": "near", "stage": "rescue", "eta_s": 20.0}
+    limits[-1] |= {"label": "near", "stage": "save", "eta_s": 20.0}
 
     async def steps(app, pilot, daemon):
         await show(app, pilot, status(resources=limits))
@@ -461,7 +461,7 @@ def cards_status(**more):
     }  # fmt: skip
     incident = {
         "id": "1", "resource": "gpu_health", "subject": "GPU-1", "label": "GPU 1 (RTX 4090)",
-        "stage": "rescue", "reason": "it has fallen off the bus", "advice": ["Restart."],
+        "stage": "save", "reason": "it has fallen off the bus", "advice": ["Restart."],
         "contributors": [{"name": "job.py", "pid": 4711}], "opened_unix_s": NOW_UNIX_S,
     }  # fmt: skip
     job = process(4711, "job.py", GIB, gpus=[{"index": 0}, {"index": 1}], gpu_memory_bytes=3 * GIB)

@@ -131,18 +131,18 @@ def test_what_is_held_in_its_airbag_can_be_given_more_let_go_and_ended(tray):
     held = task(4711, "train.ipynb", state="stopped", guard=bag)
     calm = task(4712, "calm.py", guard={**bag, "stopped": False})
     tray.daemon.status = status(tasks=[held, calm])
-    tray.daemon.answers["bag.limit"] = {"text": "It goes on."}
+    tray.daemon.answers["guard.limit"] = {"text": "It goes on."}
     until(lambda: "Go on without" in str(tray.panel_.lines()), "the hold is seen")
 
     for asked, label in enumerate(("Raise the limit", "Go on without", "End it"), 1):
         tray.panel_.click("train", label)
-        until(lambda asked=asked: asked == len(tray.daemon.called("bag.limit")), "not asked")
+        until(lambda asked=asked: asked == len(tray.daemon.called("guard.limit")), "not asked")
 
-    assert [{"more": True}, {"go_on": True}, {"end": True}] == [
+    assert [{"more": True}, {"unlimited": True}, {"end": True}] == [
         {key: value for key, value in each.items() if key != "task"}
-        for each in tray.daemon.called("bag.limit")
+        for each in tray.daemon.called("guard.limit")
     ]
-    assert {"4711"} == {each["task"] for each in tray.daemon.called("bag.limit")}
+    assert {"4711"} == {each["task"] for each in tray.daemon.called("guard.limit")}
     assert 1 == sum("Go on without" in str(path) for path in tray.panel_.lines())
 
 
@@ -169,8 +169,9 @@ def test_a_paused_notebook_comes_with_a_warning_of_what_not_to_press(tray):
 
 def test_a_save_says_what_became_of_it(tray):
     """Step, size, seconds, and where."""
-    done = {"task": 4711, "status": "done", "step": 1300, "bytes": 2**20, "seconds": 0.84}
-    tray.daemon.answers["task.checkpoint"] = {"requests": [{**done, "path": "/r/step-1300"}]}
+    rescue = {"path": "/r/step-1300", "step": 1300, "bytes": 2**20, "seconds": 0.84}
+    done = {"task": 4711, "status": "done", "rescue": rescue}
+    tray.daemon.answers["task.checkpoint"] = {"requests": [done]}
 
     tray.panel_.click("train", "Save checkpoint")
 

@@ -139,7 +139,7 @@ def test_a_settings_file_that_cannot_be_made_is_told(programs, monkeypatch):
 @pytest.mark.parametrize("task", [None, "x", True, 4.5])
 def test_a_button_without_a_task_does_nothing_to_any(task):
     """What a daemon of another version sends is no reason to guess."""
-    for key in ("checkpoint", "pause", "resume", "explode"):
+    for key in ("save", "pause", "resume", "explode"):
         assert wish_of(Notification.read({"task": task}), key) is None
 
 

@@ -34,7 +34,7 @@ def test_a_notice_is_shown_with_its_buttons_and_acknowledged(shown):
     assert {"id": "n1", "delivered": True, "detail": "shown by the companion"} == told
     seen = shown.screen_.wait("RAM full")
     assert "RAM: 14.0 of 16.0 GiB.\nIt is asked to save its state now." == seen["body"]
-    assert ["default", "checkpoint", "pause", "snooze", "show"] == list(seen["buttons"])
+    assert ["default", "save", "pause", "snooze", "show"] == list(seen["buttons"])
     assert "Snooze 15 min" == seen["buttons"]["snooze"]
     assert (1, 0) == (seen["urgency"], seen["replaces"])
 
@@ -42,7 +42,7 @@ def test_a_notice_is_shown_with_its_buttons_and_acknowledged(shown):
 @pytest.mark.parametrize(
     ("key", "method", "params"),
     [
-        ("checkpoint", "task.checkpoint", {"task": "4711"}),
+        ("save", "task.checkpoint", {"task": "4711"}),
         ("pause", "task.pause", {"task": "4711"}),
         ("resume", "task.resume", {"task": "4711"}),
         ("snooze", "snooze", {"incident": "i1", "for_s": 900.0}),
@@ -85,7 +85,7 @@ def test_a_button_of_another_program_is_none_of_ours(shown):
 
     shown.screen_.press(number + 500, "pause")
     shown.screen_.press(number, "format-disk")
-    shown.screen_.press(number, "checkpoint")
+    shown.screen_.press(number, "save")
 
     shown.daemon.wait_call("task.checkpoint")
     assert [] == shown.daemon.called("task.pause")
@@ -132,7 +132,7 @@ def test_a_service_without_buttons_gets_none(desktop):
     screen = desktop.screen("silent")
     desktop.companion()
     actions = [
-        {"key": "checkpoint", "label": "Save now", "command": "watchdog checkpoint train.ipynb"},
+        {"key": "save", "label": "Save now", "command": "watchdog checkpoint train.ipynb"},
         {"key": "show", "label": "Show", "command": "watchdog top"},
     ]
 
@@ -201,9 +201,9 @@ def test_a_later_notice_of_an_incident_takes_the_place_of_the_earlier(shown):
     shown.daemon.tell(notice("n1"))
     first = shown.screen_.wait("RAM full")["number"]
     time.sleep(1)  # the number is on its way to the companion
-    shown.daemon.tell(notice("n2", stage="rescue", title="Saved: train.ipynb"))
+    shown.daemon.tell(notice("n2", stage="save", title="Saved: train.ipynb"))
     second = shown.screen_.wait("Saved")
-    shown.daemon.tell(notice("n3", stage="hold", task=9, title="Paused: other.py"))
+    shown.daemon.tell(notice("n3", stage="pause", task=9, title="Paused: other.py"))
 
     assert first == second["replaces"]
     assert 0 == shown.screen_.wait("Paused: other.py")["replaces"]
@@ -219,7 +219,7 @@ def test_numbers_of_a_service_that_was_restarted_are_forgotten(shown):
     anew = shown.screen("plain")
     time.sleep(0.3)
 
-    shown.daemon.tell(notice("n2", stage="rescue", title="Saved: a & b"))
+    shown.daemon.tell(notice("n2", stage="save", title="Saved: a & b"))
 
     assert (0, "Saved: a & b") == (anew.wait("Saved")["replaces"], anew.shown[-1]["title"])
 
@@ -269,7 +269,7 @@ def test_what_is_over_is_taken_from_the_screen(shown):
         ("warning", "i1", 9, 60, [7]),
         ("paused", "i9", 4711, 60, []),
         ("paused", "i1", 9, 60, [7]),
-        ("died", "i9", 9, 60, []),
+        ("exited", "i9", 9, 60, []),
         ("rescued", "i9", 9, 60, []),
     ],
 )
@@ -283,7 +283,7 @@ def test_the_gate_knows_what_is_over(topic, incident, task_, age_s, expected):
 def test_a_death_takes_the_place_of_what_stood_of_its_task():
     """Whatever incident that was of; a number that was given again is another task."""
     gate = gate_with({**notice(), "start_time": 1}, closed=False)
-    died = {**notice("n2", topic="died", incident="", urgency="critical"), "start_time": 1}
+    died = {**notice("n2", topic="exited", incident="", urgency="critical"), "start_time": 1}
 
     assert Verdict(replaces=7) == gate.decide(Notification.read(died), 101.0)
     assert Verdict() == gate.decide(Notification.read({**died, "start_time": 2}), 101.0)
@@ -304,14 +304,14 @@ def gate_with(first, closed=True):
         ({}, 10, True, Verdict(wait_s=QUIET_S - 10, replaces=0)),
         ({}, 10, False, Verdict(replaces=7)),
         ({}, 61, True, Verdict(replaces=7)),
-        ({"stage": "rescue"}, 1, True, Verdict(replaces=7)),
+        ({"stage": "save"}, 1, True, Verdict(replaces=7)),
         ({"stage": "watch"}, 1, True, Verdict(wait_s=QUIET_S - 1)),
         ({"urgency": "critical", "title": "Ended: x"}, 1, True, Verdict(replaces=7)),
         ({"urgency": "critical"}, 1, True, Verdict(wait_s=QUIET_S - 1)),
         ({"incident": "i2"}, 1, True, Verdict()),
         ({"incident": ""}, 1, True, Verdict()),
         ({"task": 9}, 1, True, Verdict(wait_s=QUIET_S - 1)),
-        ({"task": 9, "stage": "hold"}, 1, True, Verdict()),
+        ({"task": 9, "stage": "pause"}, 1, True, Verdict()),
     ],
 )
 def test_the_gate_lets_through_what_is_news(later, after_s, closed, expected):

@@ -57,8 +57,8 @@ def test_at_rest_the_gauge_shows_memory_and_nothing_is_said():
 
 def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
     """Whatever its kind, once it is in danger."""
-    worst = ceiling("gpu_memory", "GPU 0", 5.0, 10.0, stage="rescue", eta_s=60.0)
-    sooner = ceiling("cgroup", "group", 4.0, 10.0, stage="rescue", eta_s=30.0)
+    worst = ceiling("gpu_memory", "GPU 0", 5.0, 10.0, stage="save", eta_s=60.0)
+    sooner = ceiling("cgroup", "group", 4.0, 10.0, stage="save", eta_s=30.0)
     fuller = ceiling("cgroup", "other", 9.9, 10.0, stage="warn", eta_s=5.0)
 
     def nearest_of(*ceilings):
@@ -74,7 +74,7 @@ def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
     ("reading", "picture", "headline"),
     [
         (leaking(), Picture(Level.WARNING, 14), "RAM full in about 4 min: train.ipynb"),
-        (leaking("hold"), Picture(Level.CRITICAL, 14), "RAM full in about 4 min: train.ipynb"),
+        (leaking("pause"), Picture(Level.CRITICAL, 14), "RAM full in about 4 min: train.ipynb"),
         (leaking("watch"), Picture(Level.WATCH, 14), "RAM full in about 4 min: train.ipynb"),
         (
             status(
@@ -152,7 +152,10 @@ def test_hostile_names_are_shown_and_never_obeyed(value):
         {"resources": None, "tasks": "x", "incidents": [None], "daemon": []},
         {"tasks": [{}, {"pid": "x"}, {"pid": True}, {"pid": 5}, 7]},
         {"resources": [{}, {"stage": "doom", "ratio": "x", "eta_s": "soon", "tasks": 4}]},
-        {"incidents": [{"stage": "hold", "contributors": 3}], "gpus": [{"memory_used_bytes": "x"}]},
+        {
+            "incidents": [{"stage": "pause", "contributors": 3}],
+            "gpus": [{"memory_used_bytes": "x"}],
+        },
         {"tasks": [{"pid": 5, "kind": "notebook", "agent": "x", "name": None}]},
         {"time_unix_s": "never", "gpus": [None, {}, {"index": 1, "memory_used_bytes": 5}]},
     ],
@@ -261,7 +264,7 @@ def test_the_menu_begins_with_what_needs_a_person():
 def test_what_is_in_danger_or_paused_is_always_shown():
     """However small it is."""
     tasks = [task(n, f"{n}.ipynb", 10 * GIB) for n in range(1, 31)]
-    tasks.append(task(99, "small.py", 80 * MIB, kind="script", stage="hold"))
+    tasks.append(task(99, "small.py", 80 * MIB, kind="script", stage="pause"))
     tasks.append(task(98, "held.py", 1, kind="script", state="paused", paused_by_watchdog=True))
 
     shown = [one.pid for one in chosen_tasks(Status.read(status(tasks=tasks)))]
@@ -279,11 +282,11 @@ def test_small_idle_interpreters_are_no_lines():
 @pytest.mark.parametrize(
     ("changes", "enabled"),
     [
-        ({"agent": agent()}, {"checkpoint", "pause", "explain", "rescues"}),
+        ({"agent": agent()}, {"save", "pause", "explain", "rescues"}),
         ({}, {"pause", "explain"}),
         ({"agent": agent(saving=True)}, {"pause", "explain", "rescues"}),
         ({"agent": agent(training=False)}, {"pause", "explain", "rescues"}),
-        ({"agent": agent(directory="--help")}, {"checkpoint", "pause", "explain"}),
+        ({"agent": agent(directory="--help")}, {"save", "pause", "explain"}),
         ({"state": "paused"}, {"explain"}),
         (
             {"state": "paused", "paused_by_watchdog": True, "agent": agent()},
@@ -300,7 +303,7 @@ def test_what_can_be_done_with_a_task_follows_its_state(changes, enabled):
     )
 
     acts = [child for child in entry.children if child.wish is not None]
-    assert ["checkpoint", "pause", "resume", "explain", "rescues"] == [act.key for act in acts]
+    assert ["save", "pause", "resume", "explain", "rescues"] == [act.key for act in acts]
     assert enabled == {act.key for act in acts if act.enabled}
 
 

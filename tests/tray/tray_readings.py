@@ -88,7 +88,7 @@ def notice(id_: str = "n1", **more: Any) -> dict[str, Any]:
         "body": "RAM: 14.0 of 16.0 GiB.\nIt is asked to save its state now.",
         "task": 4711,
         "actions": [
-            {"key": "checkpoint", "label": "Save now"},
+            {"key": "save", "label": "Save now"},
             {"key": "pause", "label": "Pause"},
             {"key": "snooze", "label": "Snooze 15 min"},
             {"key": "show", "label": "Show"},

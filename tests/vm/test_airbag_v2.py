@@ -310,7 +310,7 @@ def shown_as_held(me, pid: int) -> dict | None:
     """The status entry of the task in the bag of this program, once it says that it is held."""
     for task in me.status()["tasks"]:
         bag = task["guard"] or {}
-        if bag.get("pid") == pid and bag["held"] and task["state"] == "held":
+        if bag.get("pid") == pid and bag["stopped"] and task["state"] == "stopped":
             return task
     return None
 

@@ -102,7 +102,7 @@ def test_a_training_that_stands_still_at_memory_high_and_full_swap_is_saved_agai
 
     assert training.ended() is None
     assert ceiling["limit"] <= 200 * 2**20
-    assert ceiling["stage"] in ("rescue", "hold")
+    assert ceiling["stage"] in ("save", "pause")
     assert me.first("notify") is not None
     assert lost <= 3
 

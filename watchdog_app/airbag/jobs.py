@@ -143,7 +143,8 @@ def ask(pid: int) -> dict[str, Any]:
     found = [each for each in answer.get("requests", []) if each.get("status") == "done"]
     if not found:
         return {"ok": False, "state": "failed", "why": "its agent did not save"}
-    return {"ok": True, "path": found[0].get("path"), "step": found[0].get("step")}
+    rescue = found[0].get("rescue") or {}
+    return {"ok": True, "path": rescue.get("path"), "step": rescue.get("step")}
 
 
 def tell() -> dict[str, Any]:
@@ -153,7 +154,7 @@ def tell() -> dict[str, Any]:
 
     try:
         with Client.connect(timeout_s=TELL_DEADLINE_S / 2) as daemon:
-            daemon.call("bag.changed")
+            daemon.call("guard.changed")
     except WatchdogError as error:
         return {"ok": False, "why": str(error)}
     return {"ok": True}

@@ -6,8 +6,8 @@ import sys
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.base.text import quantities
-from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.base.text.terminal import plain
+from watchdog_app.core.model.status import Rescue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,12 +90,11 @@ def describe(request: dict[str, Any]) -> str:
     status = request.get("status")
     detail = plain(request.get("detail") or "")
     if status == "done":
-        seconds = number_or_none(request.get("seconds"))
-        took = "" if seconds is None else f" in {seconds:.2f} s"
-        step = request.get("step")
-        at = "" if step is None else f" at step {quantities.whole(step)}"
-        size = quantities.size(request.get("bytes"))
-        return f"{name}: saved{at}, {size}{took}: {plain(request.get('path') or '?')}"
+        rescue = Rescue.read(request.get("rescue"))
+        took = "" if rescue.seconds is None else f" in {rescue.seconds:.2f} s"
+        at = "" if rescue.step is None else f" at step {quantities.whole(rescue.step)}"
+        size = quantities.size(rescue.bytes)
+        return f"{name}: saved{at}, {size}{took}: {plain(rescue.path or '?')}"
     if status == "requested":
         return f"{name}: asked to save; it does so at the end of its step. --wait waits for it."
     word = {"failed": "NOT saved", "refused": "not asked"}.get(str(status), plain(status))

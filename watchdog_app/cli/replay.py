@@ -31,14 +31,14 @@ examples:
   watchdog replay leak.csv.gz --plot leak.png
   watchdog replay leak.csv.gz --caution high --set stages.warn_s=300
   watchdog replay --task train.ipynb --since 2h
-  my_sampler | watchdog replay --jsonl - --alarm-stage rescue
+  my_sampler | watchdog replay --jsonl - --alarm-stage save
 
 A line in is {"t": s, "used": bytes, "limit": bytes}; the line out is {"eta_s", "low_s",
 "high_s", "alarm", "stage", "regime"}, times in seconds or null.
 
 exit codes: 0 played, 1 failure (with --jsonl: some lines were no samples), 2 usage"""
 
-_STAGES = ("warn", "rescue")
+_STAGES = ("warn", "save", "rescue")  # the last is what the second was called
 _CAUTIONS = ("low", "normal", "high")
 _MOST_POINTS = 10_000
 _MOST_ENTRIES = 1000
@@ -180,7 +180,7 @@ def _answer(args: argparse.Namespace, settings: Settings) -> int:
     from watchdog_app.core.model.decisions import SaveCost, Stage
     from watchdog_app.core.replay.play import answer_lines
 
-    stage = Stage[args.alarm_stage.upper()]
+    stage = Stage.WARN if args.alarm_stage == "warn" else Stage.SAVE
     costs = SaveCost(args.save_time, args.step_time)
     if args.jsonl == "-":
         if sys.stdin is None:

@@ -24,7 +24,7 @@ EPILOG = """\
 examples:
   watchdog stacks train.ipynb
   watchdog stacks 4242 --all          every thread and every line
-  watchdog stacks train.py --json | jq '.suspects[0].text'
+  watchdog stacks train.py --json | jq '.reasons[0].text'
 
 exit codes: 0 shown, 1 failure, 2 usage, 3 daemon not running"""
 
@@ -93,15 +93,15 @@ def render(found: Json, everything: bool = False) -> list[tuple[str, str]]:
     for process in found.get("processes") or []:
         lines += _process(process, everything)
     # That it computes is no suspicion against one that trains.
-    suspects = [one for one in found.get("suspects") or [] if one.get("why") != "busy"]
-    if suspects:
-        first = suspects[0]
+    reasons = [one for one in found.get("reasons") or [] if one.get("kind") != "busy"]
+    if reasons:
+        first = reasons[0]
         lines.append(("", ""))
         lines.append(
             (f"If it stands still, most likely {plain(first.get('text') or '?')}.", "bold")
         )
-        lines += [(f"  - {plain(reason)}", "") for reason in first.get("reasons") or []]
-        lines.append((f"  > {plain(first.get('cure') or '')}", ""))
+        lines += [(f"  - {plain(reason)}", "") for reason in first.get("facts") or []]
+        lines.append((f"  > {plain(first.get('remedy') or '')}", ""))
     return lines
 
 

@@ -9,8 +9,10 @@ from watchdog_app.base.errors import (
     DaemonFull,
     DaemonNotRunning,
     ProtocolError,
+    RequestError,
     WatchdogError,
 )
+from watchdog_app.client.messages import VERSIONS_DIFFER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ HELP = "end the daemon"
 DESCRIPTION = """\
 End the daemon and wait until it has ended. Tasks go on unwatched; a task that watchdog has
 paused stays paused, and watchdog resume still lets it go on. A daemon that does not answer
-within 5 s, or has no room for one more connection, is ended with a signal."""
+within 5 s, has no room for one more connection or is of another version is ended with a signal."""
 EPILOG = """\
 examples:
   watchdog stop
@@ -50,7 +52,12 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
             except DaemonNotRunning:
                 pass  # it was faster than its answer
     except ProtocolError as error:
-        return _end_by_force(error)
+        full = isinstance(error, DaemonFull)
+        return _end_by_force(error, "served too many others" if full else "did not answer", full)
+    except RequestError as error:
+        if error.code != VERSIONS_DIFFER:
+            raise
+        return _end_by_force(error, "is of another version", True)
     end_mono_s = time.monotonic() + _END_S
     while time.monotonic() < end_mono_s:
         if not _runs():
@@ -71,14 +78,19 @@ def _ended(what: str) -> int:
     return EXIT_OK
 
 
-def _end_by_force(error: ProtocolError) -> int:
+def _end_by_force(error: WatchdogError, why: str, well: bool) -> int:
     """
-    End a daemon that does not answer: it is stopped, or hangs, or serves too many others.
+    End a daemon that cannot be asked: it hangs, serves too many others, or is of another version.
 
     Nothing of it is lost by that.
 
+    Args:
+        error: what is raised where it cannot be ended.
+        why: it cannot be asked.
+        well: it ends as always, and is given the time for that.
+
     Raises:
-        ProtocolError: who holds the daemon's lock cannot be told, so nobody is ended.
+        WatchdogError: who holds the daemon's lock cannot be told, so nobody is ended.
     """
     import os
     import signal
@@ -97,16 +109,14 @@ def _end_by_force(error: ProtocolError) -> int:
     try:
         if not holds(pid, lock):  # looked at after the handle was opened: it is of that process
             raise error
-        full = isinstance(error, DaemonFull)  # it is well and ends as always
         for number, wait_s in (
-            (signal.SIGTERM, _END_S if full else _TERM_S),
+            (signal.SIGTERM, _END_S if well else _TERM_S),
             (signal.SIGKILL, _END_S),
         ):
             signal.pidfd_send_signal(handle, number)
             end_mono_s = time.monotonic() + wait_s
             while time.monotonic() < end_mono_s:
                 if holder(lock) is None:
-                    why = "served too many others" if full else "did not answer"
                     return _ended(f"The daemon (pid {pid}) {why} and was ended.")
                 time.sleep(_POLL_S)
     except OSError as cause:

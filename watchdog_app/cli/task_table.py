@@ -155,6 +155,8 @@ def _remarks(task: Task, now_unix_s: float) -> list[str]:
         remarks += guard_remarks(task.guard)
     if task.agent is not None:
         remarks.append(agent_text(task.agent, now_unix_s))
+        if task.agent.outdated:
+            remarks.append("its agent is outdated: restart its kernel to save it")
     elif task.level >= Level.WARNING:
         remarks.append("no agent: watchdog can pause this task, but cannot save its work")
     return remarks

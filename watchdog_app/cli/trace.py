@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     if not _LEAST_S <= args.for_s <= _MOST_S:
         raise UsageError("--for must be between 1s and 2min.")
     with Client.connect(timeout_s=args.for_s + _ANSWER_S) as daemon:
-        found = daemon.call("task.trace", task=args.task, seconds=args.for_s)
+        found = daemon.call("task.leaks", task=args.task, seconds=args.for_s)
     if args.json:
         from watchdog_app.cli.json_output import dumps
 
@@ -80,7 +80,7 @@ def render(found: Json) -> list[str]:
     What was found, in lines.
 
     Args:
-        found: the answer to `task.trace`.
+        found: the answer to `task.leaks`.
     """
     seconds, steps = number_or_none(found.get("seconds")), found.get("steps")
     over = "" if seconds is None else f" in {format_duration(seconds)}"
@@ -106,12 +106,12 @@ def render(found: Json) -> list[str]:
     if not grown and not tensors and not found.get("refused"):
         lines.append(f"{name}: nothing that Python knows of became more{over}.")
         lines.append("What grows is a library's own memory, or it grows more rarely: try longer.")
-    if found.get("early") is True:
+    if found.get("cut_short") is True:
         lines.append(
             "It ended before its time: so many objects are made that the traces of them had "
             "become 8 MiB, and memory may be short. What grows more slowly is not seen so."
         )
-    if found.get("unlooked") is True:
+    if found.get("tensors_counted") is False:
         lines.append(
             "Tensors were not counted: worker processes share this one's memory, and a look at "
             "its objects would copy it."

@@ -92,16 +92,16 @@ def _follow() -> Iterator[dict[str, Any]]:
 
 
 def _notifications(client: Client) -> Iterator[dict[str, Any]]:
-    client.call("subscribe", topics=["notices"])
+    client.call("subscribe", topics=["notifications"])
     for message in client.notifications(None):
         notification = message.get("params")
-        if message.get("method") != "notice" or not isinstance(notification, dict):
+        if message.get("method") != "notification" or not isinstance(notification, dict):
             continue
         yield notification
         # After it was written: a pipe that is closed shows nothing.
         if isinstance(notification.get("id"), str):
             client.notify(
-                "notice.shown",
+                "notification.shown",
                 id=notification["id"],
                 delivered=True,
                 detail="written by watchdog watch",

@@ -35,7 +35,7 @@ __all__ = [
     "result",
 ]
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 NO_SUCH_METHOD: Final = -32601
 BAD_PARAMS: Final = -32602

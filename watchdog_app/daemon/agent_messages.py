@@ -104,6 +104,6 @@ def growth(params: Params) -> MemoryGrowth:
             for each in params.parts("tensors", _LINES)
         ),
         complete=params.truth("complete"),
-        unlooked=params.truth("unlooked"),
-        early=params.truth("early"),
+        unlooked=not params.truth("tensors_counted", True),
+        early=params.truth("cut_short"),
     )

@@ -56,8 +56,11 @@ class AgentMethods:
             directory=agent.view.directory,
         )
         self._look_soon()
-        page = self._agents.out_of_process.page(agent.key)
-        return {"interval_s": self._agents.interval_s, "page": page, "considers": True}
+        found: dict[str, Any] = {"interval_s": self._agents.interval_s, "page": None}
+        if not agent.view.outdated:  # an older one waits for no word that would not come
+            found["page"] = self._agents.out_of_process.page(agent.key)
+            found["acknowledges"] = True
+        return found
 
     def _report(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
         agent = self._agents.of(connection)

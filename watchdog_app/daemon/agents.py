@@ -16,7 +16,7 @@ from typing import Any
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid, open_pidfd
-from watchdog_app.client.messages import REFUSED, Params
+from watchdog_app.client.messages import BAD_PARAMS, PROTOCOL_VERSION, REFUSED, Params
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_messages
@@ -105,7 +105,8 @@ class Agents:
             )
         old = self._agents.get(key)
         # One that was saved before this daemon came, or that the training goes on from.
-        by_lines = params.truth("by_lines")
+        outdated = connection.protocol < PROTOCOL_VERSION
+        by_lines = params.truth("by_lines") or not params.truth("resumes_itself", True)
         rescue, rescue_mono_s = _told(params.part_or_none("rescue"), by_lines)
         if old is not None:
             if old.view.rescue is not None:
@@ -114,7 +115,14 @@ class Agents:
         agent = Agent(
             key,
             connection,
-            AgentState(key, framework, directory, rescue=rescue, rescue_mono_s=rescue_mono_s),
+            AgentState(
+                key,
+                framework,
+                directory,
+                outdated,
+                rescue=rescue,
+                rescue_mono_s=rescue_mono_s,
+            ),
             notebook,
             handle,
             by_lines,
@@ -171,14 +179,10 @@ class Agents:
 
     def saved(self, agent: Agent, params: Params, now_mono_s: float) -> RescueRecord:
         """Take in a rescue that is complete."""
-        rescue = RescueRecord(
-            path=agent_messages.path(params, "path"),
-            step=params.whole("step", 0, _FAR),
-            bytes=params.whole("bytes", 0, _FAR),
-            seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,
-            saved_unix_s=time.time(),
-            by_lines=agent.by_lines,
-        )
+        told = params if agent.view.outdated else params.part_or_none("rescue")
+        if told is None:
+            raise RequestError("Parameter rescue is missing.", BAD_PARAMS)
+        rescue = replace(_rescue(told, agent.by_lines), saved_unix_s=time.time())
         agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
         return rescue
 
@@ -223,11 +227,11 @@ class Agents:
         return _POLL_S if waiting else None
 
     def connected(self) -> list[Agent]:
-        """Those whose training has not said good-bye."""
+        """Those that can be asked: of this protocol, and their training has not ended."""
         return [
             agent
             for agent in self._agents.values()
-            if agent.connection is not None and not agent.said_bye
+            if agent.connection is not None and not agent.said_bye and not agent.view.outdated
         ]
 
     def views(self) -> tuple[AgentState, ...]:
@@ -310,23 +314,24 @@ def _loss(params: Params) -> float | None:
 
 def checkpoint_params(request: str, reason: str, deadline_s: float) -> dict[str, Any]:
     """Parameters of `agent.checkpoint`."""
-    return {"request": request, "reason": reason, "deadline_s": deadline_s, "then": "continue"}
+    return {"request": request, "reason": reason, "deadline_s": deadline_s}
 
 
 def _told(params: Params | None, by_lines: bool) -> tuple[RescueRecord | None, float | None]:
     """The rescue that an agent brings with it, and when on our clock that was complete."""
     if params is None:
         return None, None
-    now_unix_s = time.time()
+    rescue = _rescue(params, by_lines)
+    return rescue, time.monotonic() - max(0.0, time.time() - rescue.saved_unix_s)
+
+
+def _rescue(params: Params, by_lines: bool) -> RescueRecord:
     saved_unix_s = params.number_or_none("saved_unix_s", 0, 1e11)
-    if saved_unix_s is None:
-        saved_unix_s = now_unix_s
-    rescue = RescueRecord(
+    return RescueRecord(
         path=agent_messages.path(params, "path"),
         step=params.whole("step", 0, _FAR),
         bytes=params.whole("bytes", 0, _FAR),
         seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,
-        saved_unix_s=saved_unix_s,
+        saved_unix_s=time.time() if saved_unix_s is None else saved_unix_s,
         by_lines=by_lines,
     )
-    return rescue, time.monotonic() - max(0.0, now_unix_s - saved_unix_s)

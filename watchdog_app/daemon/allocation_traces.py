@@ -80,7 +80,7 @@ class Traces:
         self._issued += 1
         ident = f"trace-{self._issued}"
         self._open[ident] = _Request(task.key, agent.key, now_mono_s + seconds + _GRACE_S, done)
-        self._send(agent, "agent.trace", {"request": ident, "seconds": seconds})
+        self._send(agent, "agent.leaks", {"request": ident, "seconds": seconds})
 
     @property
     def crowded(self) -> bool:
@@ -116,7 +116,7 @@ class Traces:
         Take in what an agent has seen growing.
 
         Raises:
-            RequestError: it is not in the form of `agent.traced`.
+            RequestError: it is not in the form of `agent.leaked`.
         """
         ident = params.text("request", 200)
         found = agent_messages.growth(params)
@@ -149,14 +149,14 @@ def warned_s(assessment: Assessment | None) -> float:
 
 
 def to_json(growth: MemoryGrowth) -> dict[str, Any]:
-    """What grows, as in the answer to `task.trace`."""
+    """What grows, as in the answer to `task.leaks`."""
     return {
         "seconds": growth.seconds,
         "steps": growth.steps,
         "refused": growth.refused,
         "complete": growth.complete,
-        "unlooked": growth.unlooked,
-        "early": growth.early,
+        "tensors_counted": not growth.unlooked,
+        "cut_short": growth.early,
         "lines": [
             {
                 "file": each.file,

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.text.quantities import format_bytes, format_duration
-from watchdog_app.core.model.agent import RescueRecord
+from watchdog_app.core.model import status as records
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.agents import Agent, Agents, checkpoint_params
 from watchdog_app.daemon.log import Log
@@ -52,14 +53,8 @@ class Rescue:
             "name": self.name,
             "status": self.status,
             "detail": f"{self.detail} {self.remedy}" if self.remedy else self.detail,
+            "rescue": None if self.rescue is None else records.Rescue.of(self.rescue).to_json(),
         }
-        if self.rescue is not None:
-            found |= {
-                "path": self.rescue.path,
-                "step": self.rescue.step,
-                "bytes": self.rescue.bytes,
-                "seconds": self.rescue.seconds,
-            }
         return found
 
 
@@ -195,7 +190,7 @@ class Checkpoints:
             if number != agent.considered:
                 agent.considered = number
                 if number is not None:
-                    self._send(agent, "agent.considered", {"number": number})
+                    self._send(agent, "agent.acknowledged", {"number": number})
 
     def expire(self, now_mono_s: float) -> None:
         """End what has not been answered in time."""
@@ -233,8 +228,10 @@ class Checkpoints:
             follower(rescue)
 
 
-def no_agent(task: Task, now_unix_s: float) -> str:
+def no_agent(task: Task, now_unix_s: float, agent: AgentState | None = None) -> str:
     """Why a task cannot be asked for a rescue, with what is known of it, and what to do."""
+    if agent is not None and agent.outdated:
+        return "Its agent is outdated: restart its kernel, or start it anew, to save it."
     began = task.info.started_unix_s
     age_s = None if began is None else now_unix_s - began
     if age_s is not None and 0 <= age_s < _STARTING_S:

@@ -115,7 +115,7 @@ class Control:
             notifications=records.Delivery.of(
                 self._dispatcher,
                 suppressed=quiet.held_back,
-                tray_connected=self._server.has_subscribers("notices", "tray"),
+                tray_connected=self._server.has_subscribers("notifications", "tray"),
                 quiet_hours=quiet.hours(),
             ),
             protection=records.Protection(**quiet.protection),

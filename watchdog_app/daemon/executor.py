@@ -123,7 +123,7 @@ class Executor:
         if not self._may_notify(task):
             ended(OutcomeStatus.SKIPPED, "Held back: a [[rule]] switches notifications off.")
         else:
-            self._send(notification, ended)
+            self._send(notification, task, ended)
 
     def considered(self) -> None:
         """What follows from a look is under way: whoever waits for that need not any more."""
@@ -229,7 +229,7 @@ class Executor:
 
     def _begin(self, decision: Decision, task: Task | None, ended: Ended) -> None:
         if decision.kind is DecisionKind.NOTIFY:
-            self._notify(decision, ended)
+            self._notify(decision, task, ended)
         elif decision.task is None or (task is None and decision.kind is not DecisionKind.RESUME):
             ended(OutcomeStatus.SKIPPED, "The task has ended.", {})
         elif decision.kind is DecisionKind.CHECKPOINT and task is not None:
@@ -246,17 +246,22 @@ class Executor:
             else:
                 self._stops.resume(pause, ended, None)
 
-    def _notify(self, decision: Decision, ended: Ended) -> None:
+    def _notify(self, decision: Decision, task: Task | None, ended: Ended) -> None:
         too_late = self._settled(decision)
         if too_late is not None:
             ended(OutcomeStatus.SKIPPED, too_late, {})
         elif decision.notification is None:
             ended(OutcomeStatus.FAILED, "Its text could not be made.", {})
         else:
-            self._send(decision.notification, lambda status, detail: ended(status, detail, {}))
+            self._send(
+                decision.notification, task, lambda status, detail: ended(status, detail, {})
+            )
 
     def _send(
-        self, notification: Notification, ended: Callable[[OutcomeStatus, str], None]
+        self,
+        notification: Notification,
+        task: Task | None,
+        ended: Callable[[OutcomeStatus, str], None],
     ) -> None:
         """Filter a notification and show it. Every notification of the daemon comes here."""
         suppressed = self._notification_filter.reason(notification)
@@ -268,6 +273,7 @@ class Executor:
             lambda delivered, detail: ended(
                 OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED, detail
             ),
+            task,
         )
 
     def _checkpoint(self, decision: Decision, task: Task, ended: Ended) -> None:

@@ -2,7 +2,7 @@
 The airbags of this user, as their keepers write them down: shown, told of, and told what to do.
 
 A keeper needs no daemon and never waits for one. It replaces a small file when something changes
-and calls `bag.changed`; here the file is read, and believed only where the kernel says that the
+and calls `guard.changed`; here the file is read, and believed only where the kernel says that the
 program named in it is in that group.
 """
 
@@ -207,7 +207,7 @@ class Guards:
 
     def limit(self, params: Params) -> tuple[Task, Callable[[], str]]:
         """
-        Change what a task may hold: `bag.limit`. The task, and what asks its keeper.
+        Change what a task may hold: `guard.limit`. The task, and what asks its keeper.
 
         That waits for the keeper, which may stand still: it is for another thread, and it raises
         an ActionError where the keeper refuses or does not answer. Then: `limited`.
@@ -234,7 +234,7 @@ class Guards:
         return {"task": task.key.pid, "name": task.name, "text": said}
 
     def changed(self) -> dict[str, Any]:
-        """A keeper has news: `bag.changed`."""
+        """A keeper has news: `guard.changed`."""
         self.look()
         return {}
 
@@ -286,10 +286,15 @@ def guard_of(bag: BagRecord) -> records.Guard:
 
 def _request(params: Params) -> dict[str, Any]:
     size = params.whole_or_none("limit_bytes", 1, 2**53)
-    wanted = {name: params.truth(name) for name in ("more", "go_on", "end")}
+    # As the guard's own socket calls them.
+    wanted = {
+        "more": params.truth("more"),
+        "go_on": params.truth("unlimited"),
+        "end": params.truth("end"),
+    }
     if (size is not None) + sum(wanted.values()) != 1:
         raise RequestError(
-            "Give one of limit_bytes, more, go_on and end, and no other.", BAD_PARAMS
+            "Give one of limit_bytes, more, unlimited and end, and no other.", BAD_PARAMS
         )
     if size is not None:
         return {"limit_bytes": size}
@@ -302,22 +307,24 @@ def _notification(bag: BagRecord, text: str, task: ProcessKey | None, now: float
     if bag.stage in ("held", "refusing"):
         more = report.next_limit(bag)
         actions = [
-            NotificationAction("more", f"Give it {more}", f"watchdog limit {bag.pid} {more}"),
+            NotificationAction(
+                "more_memory", f"Give it {more}", f"watchdog limit {bag.pid} {more}"
+            ),
             *(
                 NotificationAction(key, ACTIONS[key].label, ACTIONS[key].command_for(bag.pid))
-                for key in ("go_on", "end")
+                for key in ("no_limit", "end")
             ),
         ]
     title, _, _ = text.partition("\n")
     return Notification(
         id=f"bag-{bag.pid}-{bag.stage}-{now:.3f}",
         incident="",
-        stage="hold" if bag.stage in ("held", "ending") else "warn",
+        stage="pause" if bag.stage in ("held", "ending") else "warn",
         urgency=_TOLD.get(bag.stage, "normal"),
         title=f"{_TITLES[bag.stage]}: {clean(bag.name)}",
         body=title if actions else text,
         task=pid,
         unix_s=now,
         actions=tuple(actions),
-        topic=(Topic.RESUMED if bag.stage == "calm" else Topic.HELD).value,
+        topic=(Topic.RESUMED if bag.stage == "calm" else Topic.STOPPED).value,
     )

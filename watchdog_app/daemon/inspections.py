@@ -65,11 +65,11 @@ class Inspections:
         self._traces = allocation_traces.Traces(agents, send, self._grew)
         self.requests: Mapping[str, Callable[[Params, Reply], None]] = {
             "task.stacks": self._task_stacks,
-            "task.trace": self._task_trace,
+            "task.leaks": self._task_trace,
         }
         self.told: Mapping[str, Callable[[Connection, Params], None]] = {
             "agent.stacked": self._stacked,
-            "agent.traced": self._traced,
+            "agent.leaked": self._traced,
             "agent.notebook": self._notebook,
         }
 

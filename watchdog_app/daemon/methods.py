@@ -5,6 +5,7 @@ What clients and agents can ask for: the methods of docs/protocol.md, one functi
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,8 +35,12 @@ from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
 ROLES = ("cli", "tray", "agent")
-TOPICS = ("status", "notices")
+TOPICS = ("status", "notifications")
 _MOST_LIMITS = 64  # wishes for airbags that wait: each is kept until a keeper answers
+_UPDATES = {
+    "cli": f"Use the newer one: {sys.executable} -m watchdog_app, or update this environment.",
+    "tray": "End the tray and start it anew with the newer version: watchdog tray",
+}
 _MOST_OFF_S = 30 * 86400.0
 _MOST_SNOOZE_S = 86400.0
 
@@ -109,7 +114,7 @@ class Methods:
             "hello": self._hello,
             "status": self._status,
             "subscribe": self._subscribe,
-            "notice.shown": self._notice_shown,
+            "notification.shown": self._notice_shown,
             "task.pause": self._pause,
             "task.resume": self._resume,
             "task.checkpoint": self._checkpoint,
@@ -118,8 +123,8 @@ class Methods:
             "protection.set": self._protect,
             "snooze": self._snooze,
             "stop": self._stop,
-            "bag.limit": self._limit,
-            "bag.changed": lambda *_: self._daemon.guards.changed(),
+            "guard.limit": self._limit,
+            "guard.changed": lambda *_: self._daemon.guards.changed(),
             **JournalMethods(daemon, kernels, journal, log).table,
             **AgentMethods(agents, checkpoints, self._look_soon, self._announced, log).table,
             **{name: _later(function) for name, function in inspections.requests.items()},
@@ -175,7 +180,14 @@ class Methods:
                 "Restart the daemon with the newer version: watchdog stop; watchdog start",
                 messages.VERSIONS_DIFFER,
             )
+        if wanted < messages.PROTOCOL_VERSION and role != "agent":
+            raise RequestError(
+                f"This {role} (watchdog {version}) speaks protocol {wanted}, the daemon (watchdog "
+                f"{__version__}) protocol {messages.PROTOCOL_VERSION}. {_UPDATES[role]}",
+                messages.VERSIONS_DIFFER,
+            )
         connection.greeted = True
+        connection.protocol = wanted
         connection.role = role
         return {
             "protocol": messages.PROTOCOL_VERSION,
@@ -313,7 +325,8 @@ class Methods:
             asked = self._executor.request_checkpoint(task, _who(connection), timeout_s, done)
             waiting += asked
             if not asked and wanted is not None:
-                answers.append(_refused(task, no_agent(task, time.time())))
+                view = self._agents.view_of({member.key for member in task.members})
+                answers.append(_refused(task, no_agent(task, time.time(), view)))
         found += waiting
         if not found or not wait:
             return {"requests": [*answers, *(rescue.to_json() for rescue in found)]}
@@ -386,4 +399,5 @@ def _who(connection: Connection) -> str:
 
 
 def _refused(task: Task, detail: str) -> dict[str, Any]:
-    return {"task": task.key.pid, "name": task.name, "status": "refused", "detail": detail}
+    return {"task": task.key.pid, "name": task.name, "status": "refused", "detail": detail,
+            "rescue": None}  # fmt: skip

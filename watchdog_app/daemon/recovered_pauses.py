@@ -52,7 +52,7 @@ def notification(pause: Pause, unix_s: float) -> Notification:
     return Notification(
         id=f"recovered-{pid}-{pause.task.start_time}-{unix_s:.0f}",
         incident="",
-        stage="hold",
+        stage="pause",
         urgency="normal",
         title=f"Still paused: {clean(pause.name)}",
         body="The watchdog daemon paused it, ended, and has just been started again "

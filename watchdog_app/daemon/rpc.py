@@ -72,6 +72,7 @@ class Connection:
         "opened_mono_s",
         "paused_until_mono_s",
         "peer",
+        "protocol",
         "queued",
         "role",
         "socket",
@@ -90,6 +91,7 @@ class Connection:
         self.closed = False
         self.queued = False
         self.paused_until_mono_s = 0.0
+        self.protocol = messages.PROTOCOL_VERSION
         self.role = ""
         self.topics: frozenset[str] = frozenset()
         self.waiting: deque[bytes] = deque()
@@ -352,7 +354,7 @@ class RpcServer:
         count = 0
         for connection in subscribers:
             # A slow reader misses some statuses. It gets all notices, or is dropped.
-            if topic == "notices" or connection.unread_bytes < _SKIP_UNREAD_BYTES:
+            if topic == "notifications" or connection.unread_bytes < _SKIP_UNREAD_BYTES:
                 self._write(connection, line)
                 count += not connection.closed
         return count

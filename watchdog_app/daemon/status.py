@@ -19,13 +19,6 @@ from watchdog_app.core.policy.engine import TickResult
 
 MOST_TASKS = 500  # in one status: it has to fit into a message; the largest are shown
 MOST_PROCESSES = 128  # of one GPU, for the same reason
-_STAGES = {
-    Stage.OK: "ok",
-    Stage.WATCH: "watch",
-    Stage.WARN: "warn",
-    Stage.RESCUE: "save",
-    Stage.HOLD: "pause",
-}
 _SEVERITIES = ("ok", "note", "warning", "critical")
 _LEVELS = dict(zip(_SEVERITIES, Level, strict=False))
 
@@ -143,8 +136,8 @@ def incident(each: decisions.Incident) -> records.Incident:
         resource=kind_name(each.resource),
         subject=each.resource.subject,
         blame=SPECS[each.resource.kind].blame.value,
-        stage=_STAGES[each.stage],
-        peak=_STAGES[each.peak],
+        stage=each.stage.name.lower(),
+        peak=each.peak.name.lower(),
         severity=severity if is_fault else None,
         device_works=each.device_works if is_gpu_fault else None,
         reason=each.why,
@@ -232,7 +225,7 @@ def _resource(
         tasks=tuple(key.pid for key in reading.tasks),
     )
     if assessment is not None:
-        found.stage = _STAGES[assessment.stage]
+        found.stage = assessment.stage.name.lower()
         found.level = assessment.level
         found.growth = assessment.regime.value
         found.slope_per_s = assessment.slope_per_s
@@ -271,7 +264,7 @@ def _task(
         gpus=tuple(records.GpuUse.of(use) for use in on_gpus.uses) if on_gpus else (),
         stage="ok",
         framework=agent.framework if agent else None,
-        can_save=True if agent and agent.training else None,
+        can_save=not agent.outdated if agent and agent.training else None,
         agent=_agent(agent) if agent else None,
         guard=guard,
     )
@@ -279,7 +272,7 @@ def _task(
         found.cpu_percent = None if outlook.cpu_percent is None else round(outlook.cpu_percent, 1)
         found.slope_bytes_per_s = outlook.trend_bytes_per_s
         found.resource = kind_name(outlook.resource) if outlook.resource else None
-        found.stage = _STAGES[outlook.stage]
+        found.stage = outlook.stage.name.lower()
         found.level = outlook.level
         found.reason = outlook.why
         _put_eta(found, outlook.forecast)

@@ -209,12 +209,12 @@ def to_json(picture: ThreadDump, found: Iterable[StallReason]) -> dict[str, Any]
             }
             for process in picture.processes
         ],
-        "suspects": [
+        "reasons": [
             {
-                "why": each.why.value,
+                "kind": each.why.value,
                 "text": each.text,
-                "reasons": list(each.reasons),
-                "cure": each.remedy,
+                "facts": list(each.reasons),
+                "remedy": each.remedy,
             }
             for each in found
         ],

@@ -9,7 +9,7 @@ from watchdog_app.doctor.finding import Finding, Severity
 SEVERITIES = {
     Stage.WATCH: Severity.INFO,
     Stage.WARN: Severity.WARNING,
-    Stage.RESCUE: Severity.ERROR,
+    Stage.SAVE: Severity.ERROR,
 }
 
 

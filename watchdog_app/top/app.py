@@ -343,7 +343,7 @@ class TopApp(App[None]):
 
 def _refusal(key: str, task: Task) -> str:
     """Why an action makes no sense for a task; empty: it does."""
-    if key == "checkpoint" and task.agent is None:
+    if key == "save" and task.agent is None:
         return (
             "has no agent that could save it. One line in the training gives it one: docs/agent.md"
         )
@@ -352,7 +352,7 @@ def _refusal(key: str, task: Task) -> str:
 
 def _consequence(key: str, task: Task) -> str:
     """What follows from an action, below its question."""
-    if key == "checkpoint":
+    if key == "save":
         return "It saves at the end of its step and goes on."
     if key == "pause":
         return (

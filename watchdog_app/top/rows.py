@@ -22,7 +22,7 @@ from watchdog_app.core.explain.selection import (
     without_background,
 )
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.status import Incident, Resource, Status, Task
+from watchdog_app.core.model.status import Incident, Rescue, Resource, Status, Task
 from watchdog_app.top import charts
 from watchdog_app.top.past import Key, Past, resource_key, task_key
 
@@ -288,6 +288,8 @@ def agent_line(task: Task, now_unix_s: float) -> Text:
     agent = task.agent
     if agent is None:
         return Text("No agent: it can be warned about and paused, not saved.", style="dim")
+    if agent.outdated:
+        return Text("Its agent is outdated: restart its kernel to save it.", style="dim")
     parts = [plain(agent.framework or "agent")]
     if agent.epoch is not None:
         parts.append(f"epoch {agent.epoch}")
@@ -316,7 +318,12 @@ def outcomes(result: Mapping[str, Any]) -> list[tuple[str, bool]]:
     for one in result.get("requests") or []:
         name = plain(one.get("name") or "?")
         if one.get("status") == "done":
-            found.append((f"{name}: saved step {quantities.whole(one.get('step'))}.", False))
+            found.append(
+                (
+                    f"{name}: saved step {quantities.whole(Rescue.read(one.get('rescue')).step)}.",
+                    False,
+                )
+            )
         else:
             found.append((f"{name}: {plain(one.get('detail') or one.get('status'))}", True))
     for one in result.get("resumed") or []:

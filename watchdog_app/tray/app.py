@@ -140,7 +140,7 @@ class Companion:
 
         def answered(delivered: bool, detail: str) -> None:
             if id_ is not None:
-                self._link.send("notice.shown", id=id_, delivered=delivered, detail=detail)
+                self._link.send("notification.shown", id=id_, delivered=delivered, detail=detail)
 
         self._show_notification(notification, answered)
 

@@ -101,7 +101,7 @@ class DaemonLink:
         while not self._ending:
             try:
                 with Client.connect(self._path, role="tray", timeout_s=_ANSWER_S) as client:
-                    client.call("subscribe", topics=["notices"])
+                    client.call("subscribe", topics=["notifications"])
                     pause_s = _FIRST_PAUSE_S
                     self._serve(client)
             except WatchdogError as error:
@@ -155,7 +155,7 @@ class DaemonLink:
     def _hear(self, client: Client) -> None:
         for message in client.notifications(0):
             params = message.get("params")
-            if message.get("method") == "notice" and isinstance(params, dict):
+            if message.get("method") == "notification" and isinstance(params, dict):
                 self._on_notification(Notification.read(params))
                 self._soon = True
 

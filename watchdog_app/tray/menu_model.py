@@ -34,11 +34,11 @@ HOUR_S = 3600.0
 class Do(enum.StrEnum):
     """What can be asked for with a click: the keys of `ACTIONS`, and what is the tray's own."""
 
-    CHECKPOINT = "checkpoint"
+    SAVE = "save"
     PAUSE = "pause"
     RESUME = "resume"
-    MORE = "more"
-    GO_ON = "go_on"
+    MORE_MEMORY = "more_memory"
+    NO_LIMIT = "no_limit"
     END = "end"
     SNOOZE = "snooze"
     EXPLAIN = "explain"
@@ -244,12 +244,12 @@ def _actions(task: Task, target: Target) -> list[Entry]:
     paused = task.state == "paused"
     saving = task.agent is not None and task.agent.saving
     labels_now = {
-        Do.CHECKPOINT: "Saving\u2026" if saving else "",
+        Do.SAVE: "Saving\u2026" if saving else "",
         Do.PAUSE: "Paused by somebody else" if paused and not task.paused_by_watchdog else "",
     }
-    always = (Do.CHECKPOINT, Do.PAUSE, Do.RESUME, Do.EXPLAIN)  # at the same place for every task
+    always = (Do.SAVE, Do.PAUSE, Do.RESUME, Do.EXPLAIN)  # at the same place for every task
     found = []
-    for do in (Do.CHECKPOINT, Do.PAUSE, Do.RESUME, Do.MORE, Do.GO_ON, Do.END, Do.EXPLAIN):
+    for do in (Do.SAVE, Do.PAUSE, Do.RESUME, Do.MORE_MEMORY, Do.NO_LIMIT, Do.END, Do.EXPLAIN):
         action = ACTIONS[do.value]
         fits = action.shown(task)
         if fits or do in always:

@@ -20,11 +20,11 @@ ANSWER = "answer"  # topic of the tray's own: what became of a click
 _YOUNG_S = 5.0
 _MOST_REMEMBERED = 64
 # Topics of docs/protocol.md. These make whatever stood of their task old.
-_OVERTAKES = frozenset(("died", "paused", "held", "resumed", "over"))
+_OVERTAKES = frozenset(("exited", "paused", "stopped", "resumed", "resolved"))
 _OF_INCIDENT = frozenset(("warning", "saving"))  # true while their incident is open
 # True while their task lives; the rest stays to be read.
-_PASSING = _OF_INCIDENT | {"paused", "held", "pause_failed", "stalled", "rescue_failed"}
-_STAGES = ("ok", "watch", "warn", "rescue", "hold")
+_PASSING = _OF_INCIDENT | {"paused", "stopped", "pause_failed", "stalled", "rescue_failed"}
+_STAGES = ("ok", "watch", "warn", "save", "pause")
 
 
 @dataclass(frozen=True, slots=True)

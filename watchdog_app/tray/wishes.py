@@ -11,9 +11,8 @@ import time
 from watchdog_app.base import paths
 from watchdog_app.base.errors import ProtocolError, WatchdogError
 from watchdog_app.base.text import quantities
-from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.core.model.actions import ACTIONS
-from watchdog_app.core.model.status import Notification
+from watchdog_app.core.model.status import Notification, Rescue
 from watchdog_app.tray import labels, launching
 from watchdog_app.tray.link import ask
 from watchdog_app.tray.menu_model import Do, Target, Wish
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 _MORE_S = 10.0  # beyond the time that an action itself may take
 _MOST_AT_ONCE = 8
 _TITLES = {
-    Do.CHECKPOINT: "Not saved",
+    Do.SAVE: "Not saved",
     Do.PAUSE: "Could not pause",
     Do.RESUME: "Could not resume",
     Do.LIVE_VIEW: "The live view could not be opened",
@@ -49,8 +48,8 @@ _TITLES = {
     Do.RESCUES: "The folder could not be opened",
     Do.PROTECT: "Protection is as it was",
     Do.SNOOZE: "Not snoozed",
-    Do.MORE: "Its limit is as it was",
-    Do.GO_ON: "It is held as it was",
+    Do.MORE_MEMORY: "Its limit is as it was",
+    Do.NO_LIMIT: "It is held as it was",
     Do.END: "Not ended",
     Do.START_DAEMON: "The daemon did not start",
     Do.START_AT_LOGIN: "Start at login is as it was",
@@ -58,8 +57,8 @@ _TITLES = {
 }
 # What is said when the limit of a guard was changed.
 _OF_GUARDS = {
-    Do.MORE: "Goes on with more",
-    Do.GO_ON: "Goes on without a limit",
+    Do.MORE_MEMORY: "Goes on with more",
+    Do.NO_LIMIT: "Goes on without a limit",
     Do.END: "Ended",
 }
 
@@ -132,7 +131,7 @@ class Wishes:
         task = wish.task
         if task is not None:
             self._same(task)
-        if wish.do is Do.CHECKPOINT and task is not None:
+        if wish.do is Do.SAVE and task is not None:
             return self._save(task)
         if wish.do is Do.PAUSE and task is not None:
             self._ask(wish.do, task)
@@ -184,21 +183,21 @@ class Wishes:
             )
 
     def _save(self, task: Target) -> tuple[str, str, str]:
-        requests = self._ask(Do.CHECKPOINT, task).get("requests")
+        requests = self._ask(Do.SAVE, task).get("requests")
         result = requests[0] if requests else {}
         detail = labels.plain(result.get("detail"), 300)
         if result.get("status") not in ("done", "requested"):
             raise WatchdogError(detail or "The daemon did not say why.")
-        step, seconds = labels.whole(result.get("step")), number_or_none(result.get("seconds"))
-        parts = [] if step is None else [f"step {step}"]
-        if number_or_none(result.get("bytes")) is not None:
-            parts.append(quantities.size(result["bytes"]))
-        if seconds is not None:
-            parts.append(f"in {seconds:.1f} s")
+        rescue = Rescue.read(result.get("rescue"))
+        parts = [] if rescue.step is None else [f"step {rescue.step}"]
+        if rescue.bytes is not None:
+            parts.append(quantities.size(rescue.bytes))
+        if rescue.seconds is not None:
+            parts.append(f"in {rescue.seconds:.1f} s")
         what = ", ".join(parts)
         lines = [f"{what[:1].upper()}{what[1:]}."] if what else [detail]
-        if result.get("path"):
-            lines.append(labels.plain(result["path"], 300))
+        if rescue.path:
+            lines.append(labels.plain(rescue.path, 300))
         return _with_name("Saved", task), "\n".join(filter(None, lines)), "low"
 
     def _beware(self, task: Target) -> str:

@@ -84,7 +84,7 @@ class Announcements:
             return False
         began = time.monotonic()
         while link.connected and link.wanted is None and link.considered != self._number:
-            patient = link.considers and self._patient
+            patient = link.acknowledges and self._patient
             if time.monotonic() - began >= (_LONGEST_WAIT_S if patient else _SILENT_WAIT_S):
                 self._patient = False  # one that hangs keeps a training waiting once
                 break

@@ -37,7 +37,7 @@ def answer(
         return
     if message.get("method") == "agent.stacks":
         post("agent.stacked", {"request": request, **stacks.collect(trainer)})
-    elif message.get("method") == "agent.trace":
+    elif message.get("method") == "agent.leaks":
         seconds = params.get("seconds")
         if isinstance(seconds, int | float) and not isinstance(seconds, bool):
             # In a thread of its own: the line has to listen for a request to save meanwhile.
@@ -46,16 +46,16 @@ def answer(
 
 def _trace(request: str, seconds: float, post: Post, step: Callable[[], int | None]) -> None:
     if not _tracing.acquire(blocking=False):
-        post("agent.traced", {"request": request, "refused": "it is being traced already"})
+        post("agent.leaked", {"request": request, "refused": "it is being traced already"})
         return
     try:
         with _guard:
             from watchdog_app.agent.reporting import python_growth
 
             def first(found: Mapping[str, Any]) -> None:
-                post("agent.traced", {"request": request, "interim": True, **found})
+                post("agent.leaked", {"request": request, "interim": True, **found})
 
             found = python_growth.trace(seconds, step, first)
-            post("agent.traced", {"request": request, **found})
+            post("agent.leaked", {"request": request, **found})
     finally:
         _tracing.release()

@@ -61,7 +61,7 @@ class Line:
         self.left: Callable[[], bool] | None = None  # see Link
         self.latest_step: Callable[[], int | None] | None = None  # newer than that of `fields`
         self.page: str | None = None  # see Link
-        self.considers = False  # this daemon says when it has looked at an announcement ...
+        self.acknowledges = False  # this daemon says when it has looked at an announcement ...
         self.considered: int | None = None  # ... of which this is the number
         self._about = about
         self._deliver = deliver
@@ -164,7 +164,7 @@ class Line:
                     **self._about,
                 )
                 self.page = answer.get("page")
-                self.considers = answer.get("considers") is True
+                self.acknowledges = answer.get("acknowledges") is True
             except BaseException:
                 client.close()
                 raise
@@ -241,7 +241,7 @@ class Line:
                 if request is not None:
                     self._deliver(request)
                 continue
-            if message.get("method") == "agent.considered":
+            if message.get("method") == "agent.acknowledged":
                 params = message.get("params")
                 self.considered = params.get("number") if isinstance(params, dict) else None
                 continue

@@ -57,7 +57,7 @@ class Link:
             "framework": framework,
             "directory": directory,
             "notebook": notebook,
-            "by_lines": by_lines,
+            "resumes_itself": not by_lines,
         }
         self._socket_path = socket_path
         self._line: Line | None = None
@@ -72,9 +72,9 @@ class Link:
         return self._line is not None and self._line.connected
 
     @property
-    def considers(self) -> bool:
+    def acknowledges(self) -> bool:
         """Whether the daemon says when it has looked at what was announced."""
-        return self._line is not None and self._line.considers
+        return self._line is not None and self._line.acknowledges
 
     @property
     def considered(self) -> int | None:
@@ -146,7 +146,7 @@ class Link:
         self._last_saved = told
         if self._line is not None:
             self._line.last_saved = told
-        self._post("agent.saved", request=request, **told)
+        self._post("agent.saved", request=request, rescue=told)
 
     def goes_on_from(self, path: str, step: int, bytes_: int, saved_unix_s: float) -> None:
         """The rescue that this training was restored from: until it saves anew, that one stands."""

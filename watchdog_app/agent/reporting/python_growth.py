@@ -53,7 +53,7 @@ def trace(
     first: Callable[[Json], None] = lambda _: None,
 ) -> Json:
     """
-    Look for what grows, which takes `seconds`; as in `agent.traced`.
+    Look for what grows, which takes `seconds`; as in `agent.leaked`.
 
     Args:
         seconds: 1 to 120; what grows only now and then needs longer.
@@ -65,8 +65,8 @@ def trace(
         `seconds`, `steps` (null: not known), `refused` (null, or why lines are not known),
         `lines`: `{file, line, own, bytes, bytes_per_step}`, the largest growth first,
         `tensors`: `{type, shape, more}`, `complete`: whether all objects were seen,
-        `unlooked`: whether none was looked at, as forked workers share their memory,
-        `early`: whether it ended before its time, as the traces took too much memory.
+        `tensors_counted`: false where forked workers share their memory,
+        `cut_short`: whether it ended before its time, as the traces took too much memory.
     """
     import tracemalloc
 
@@ -90,7 +90,7 @@ def trace(
         if refused is None:
             tracemalloc.stop()
             _on[0] = False
-    return {**before.compared(after), "early": early}
+    return {**before.compared(after), "cut_short": early}
 
 
 class _Look:
@@ -122,8 +122,8 @@ class _Look:
             "lines": lines,
             "tensors": [] if unlooked else _more(self.tensors, later.tensors),
             "complete": self.whole and later.whole,
-            "unlooked": unlooked,
-            "early": False,
+            "tensors_counted": not unlooked,
+            "cut_short": False,
         }
 
 

@@ -113,7 +113,7 @@ def reset(index: object) -> str:
     return f"watchdog stop; sudo nvidia-smi --gpu-reset -i {index}; watchdog start"
 
 
-_INFO, _WARNING, _CRITICAL = Stage.WATCH, Stage.WARN, Stage.RESCUE
+_INFO, _WARNING, _CRITICAL = Stage.WATCH, Stage.WARN, Stage.SAVE
 _WORKS, _STOPPED, _ENDS, _GOES_ON = True, False, True, False
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from watchdog_app.core.diagnosis.stall_reasons import StallReason
 
 # Heat that comes and goes with every epoch opens an incident each time.
-_QUIET_S = {Stage.WATCH: 86_400.0, Stage.WARN: 3600.0, Stage.RESCUE: 0.0}
+_QUIET_S = {Stage.WATCH: 86_400.0, Stage.WARN: 3600.0, Stage.SAVE: 0.0}
 _ENDED_S = 300.0  # of a task that a fault has ended: who asks after its death is told the cause
 _MOST_HIT = 8
 _MOST_ADVICE = 3
@@ -181,7 +181,7 @@ class DeviceProblems:
             Stage.OK,
             incident.why,
             reason=f"{incident.label} answers again" if key in self._standing and answers else "",
-            evidence={"topic": Topic.OVER.value, "label": incident.label},
+            evidence={"topic": Topic.RESOLVED.value, "label": incident.label},
         )
 
 
@@ -344,7 +344,7 @@ def _stall_over(key: ResourceKey, known: _OpenStall, moved: str) -> Problem:
         Stage.OK,
         known.began,
         reason=moved,
-        evidence={"topic": Topic.OVER.value, "label": known.name, "name": known.name},
+        evidence={"topic": Topic.RESOLVED.value, "label": known.name, "name": known.name},
         tasks=(Contributor(known.task, known.name, 0.0, 0.0),),
         at_once=True,
     )

@@ -445,16 +445,16 @@ class _TopicSpec(NamedTuple):
 
 
 _TOPICS = {
-    Topic.WARNING: _TopicSpec(_warning, ("checkpoint", "pause", "snooze", "show")),
+    Topic.WARNING: _TopicSpec(_warning, ("save", "pause", "snooze", "show")),
     Topic.SAVING: _TopicSpec(_saving, ("pause", "show")),
     Topic.RESCUED: _TopicSpec(_rescued, ("show",)),
-    Topic.RESCUE_FAILED: _TopicSpec(_rescue_failed, ("checkpoint", "snooze", "show")),
+    Topic.RESCUE_FAILED: _TopicSpec(_rescue_failed, ("save", "snooze", "show")),
     Topic.PAUSED: _TopicSpec(_paused, ("resume", "show")),
-    Topic.PAUSE_FAILED: _TopicSpec(_pause_failed, ("checkpoint", "show")),
+    Topic.PAUSE_FAILED: _TopicSpec(_pause_failed, ("save", "show")),
     Topic.RESUMED: _TopicSpec(_resumed, ("show",)),
-    Topic.OVER: _TopicSpec(_over, ()),
+    Topic.RESOLVED: _TopicSpec(_over, ()),
     Topic.STALLED: _TopicSpec(_stalled, ("snooze", "show")),
-    Topic.DIED: _TopicSpec(_died, ("show",)),
+    Topic.EXITED: _TopicSpec(_died, ("show",)),
     Topic.RESTARTED: _TopicSpec(_restarted, ("show",)),
     Topic.GPU_LOST: _TopicSpec(_fault, ("show",)),
     Topic.FAULT: _TopicSpec(_fault, ("snooze", "show")),
@@ -466,7 +466,7 @@ def _buttons(keys: Sequence[str], facts: Facts) -> Iterator[NotificationAction]:
     """Those that make sense for this task now."""
     has_task = facts.task is not None
     fits = {
-        "checkpoint": has_task and facts.agent is not None and facts.number("may_save") != 0,
+        "save": has_task and facts.agent is not None and facts.number("may_save") != 0,
         "pause": has_task and bool(facts.number("by_hand")),
         "resume": has_task,
     }

@@ -36,8 +36,8 @@ _STAGES = {
     Stage.OK: "no danger",
     Stage.WATCH: "looked at more often",
     Stage.WARN: "a warning is due",
-    Stage.RESCUE: "what can be saved is saved",
-    Stage.HOLD: "the very end: paused where that is allowed",
+    Stage.SAVE: "what can be saved is saved",
+    Stage.PAUSE: "the very end: paused where that is allowed",
 }
 
 
@@ -46,7 +46,7 @@ _SEVERITIES = {
     Stage.OK: "over",
     Stage.WATCH: "good to know",
     Stage.WARN: "needs somebody",
-    Stage.RESCUE: "critical",
+    Stage.SAVE: "critical",
 }
 
 

@@ -118,9 +118,9 @@ class ResourceMonitor:
         self.next_look_s = self._pace(used, limit, outlook)
         stage = Stage.OK
         if hold:
-            stage = Stage.HOLD
+            stage = Stage.PAUSE
         elif rescue:
-            stage = Stage.RESCUE
+            stage = Stage.SAVE
         elif self.next_look_s < 0.5 * self._watch.interval_s:
             stage = Stage.WATCH
         self._assessment = Assessment(

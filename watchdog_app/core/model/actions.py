@@ -68,7 +68,7 @@ class Action:
 
 def _can_save(task: Task) -> bool:
     agent = task.agent
-    ready = agent is not None and agent.training and not agent.saving
+    ready = agent is not None and agent.training and not agent.saving and not agent.outdated
     return ready and task.state != "paused"
 
 
@@ -84,7 +84,7 @@ ACTIONS = {
     action.key: action
     for action in (
         Action(
-            "checkpoint",
+            "save",
             "Save now",
             menu="Save checkpoint now",
             method="task.checkpoint",
@@ -113,20 +113,20 @@ ACTIONS = {
             shown=lambda task: task.paused_by_watchdog,
         ),
         Action(
-            "more",
+            "more_memory",
             "More memory",
             menu="Raise the limit of its guard",
-            method="bag.limit",
+            method="guard.limit",
             params={"more": True},
             command="watchdog limit {task} SIZE",
             shown=_is_guarded,
         ),
         Action(
-            "go_on",
+            "no_limit",
             "No limit",
             menu="Go on without a limit",
-            method="bag.limit",
-            params={"go_on": True},
+            method="guard.limit",
+            params={"unlimited": True},
             command="watchdog limit {task} --go-on",
             shown=_is_stopped,
         ),
@@ -134,7 +134,7 @@ ACTIONS = {
             "end",
             "End it",
             menu="End it; its rescue stays",
-            method="bag.limit",
+            method="guard.limit",
             params={"end": True},
             command="watchdog limit {task} --end",
             shown=_is_stopped,

@@ -115,6 +115,7 @@ class AgentState:
     key: ProcessKey  # the process that holds the agent; a member of its task
     framework: str  # "keras", "torch", "tensorflow"
     directory: str  # of its rescues
+    outdated: bool = False  # it speaks an older protocol and cannot be asked for anything
     training: bool = False  # between the first step and the end of training
     state_bytes: int | None = None  # of what a rescue holds, in memory
     step_s: float | None = None  # duration of a step, lately

@@ -51,8 +51,8 @@ class Stage(IntEnum):
     OK = 0
     WATCH = 1  # sample faster, tell no one
     WARN = 2  # notify
-    RESCUE = 3  # checkpoint
-    HOLD = 4  # pause, last resort
+    SAVE = 3  # checkpoint
+    PAUSE = 4  # last resort
 
 
 class Caution(StrEnum):
@@ -82,7 +82,7 @@ class Assessment:
     forecast: Forecast | None
     why: str  # "rising 21 MiB/s for 40 s, steady; 6.0 of 7.0 GiB"
     # The two tiers apart, as `stage` is only the highest: a silent checkpoint may be due
-    # (stage RESCUE) before the evidence is good enough to tell a person.
+    # (stage SAVE) before the evidence is good enough to tell a person.
     notify: bool = False
     rescue: bool = False
     expected: str | None = None  # what is coming that no trend shows, and is the reason
@@ -90,7 +90,7 @@ class Assessment:
     @property
     def level(self) -> Level:
         """How urgent it is for people."""
-        certain = self.notify or self.stage is not Stage.RESCUE
+        certain = self.notify or self.stage is not Stage.SAVE
         return Level.of_stage(self.stage.name.lower(), certain=certain)
 
 
@@ -253,11 +253,11 @@ class Topic(StrEnum):
     RESCUE_FAILED = "rescue_failed"
     PAUSED = "paused"
     PAUSE_FAILED = "pause_failed"
-    HELD = "held"  # a task stands still at the limit of its guard, or is refused more
+    STOPPED = "stopped"  # a task stands still at the limit of its guard, or is refused more
     RESUMED = "resumed"  # there is room again
-    OVER = "over"  # it did not come to it
+    RESOLVED = "resolved"  # it did not come to it
     STALLED = "stalled"  # a training makes no steps any more
-    DIED = "died"
+    EXITED = "exited"
     RESTARTED = "restarted"  # Jupyter has started a kernel that died anew
     GPU_LOST = "gpu_lost"  # a card is gone, and with it what was on it
     FAULT = "fault"  # a card or its driver is out of order
@@ -275,20 +275,20 @@ def urgency(stage: Stage, topic: Topic) -> str:
         stage: of the incident.
         topic: of the notification.
     """
-    if topic in (Topic.OVER, Topic.RESUMED, Topic.RESCUED):
-        return "low" if topic is Topic.OVER else "normal"
-    if topic in (Topic.PAUSED, Topic.HELD, Topic.PAUSE_FAILED, Topic.DIED, Topic.GPU_LOST):
+    if topic in (Topic.RESOLVED, Topic.RESUMED, Topic.RESCUED):
+        return "low" if topic is Topic.RESOLVED else "normal"
+    if topic in (Topic.PAUSED, Topic.STOPPED, Topic.PAUSE_FAILED, Topic.EXITED, Topic.GPU_LOST):
         return "critical"
     if topic in (Topic.FAULT, Topic.SLOWED) and stage is not Stage.WARN:
         return "critical" if stage > Stage.WARN else "low"
-    return "critical" if stage >= Stage.HOLD else "normal"
+    return "critical" if stage >= Stage.PAUSE else "normal"
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationAction:
     """A button: what the companion asks the daemon for when it is clicked."""
 
-    key: str  # "checkpoint", "pause", "resume", "snooze" or "show"
+    key: str  # of the table of actions
     label: str
     command: str = ""  # what does the same in a terminal
 

@@ -153,14 +153,14 @@ class TrainingPhases:
                     f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}: "
                     "it will not fit"
                 )
-                return Expected(why, Stage.RESCUE, contributor), True
+                return Expected(why, Stage.SAVE, contributor), True
             least = _MARGIN * reading.limit
             for need in phases.coming(self._now):
                 if need.bytes > max(bound, least):
                     why = f"{need.what} needed {format_bytes(need.bytes)} more"
                     if need.epoch is not None:
                         why += f" in epoch {need.epoch + 1}"
-                    return Expected(f"{why}, {left}", Stage.RESCUE, contributor), False
+                    return Expected(f"{why}, {left}", Stage.SAVE, contributor), False
         return None
 
 

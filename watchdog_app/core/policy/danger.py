@@ -111,12 +111,12 @@ class Danger:
     @property
     def wants_saves(self) -> bool:
         """The eager tier: a save is cheap, so little evidence will do."""
-        return self.assessment.rescue or self.assessment.stage >= Stage.RESCUE
+        return self.assessment.rescue or self.assessment.stage >= Stage.SAVE
 
     @property
     def strict(self) -> bool:
         """The strict tier: evidence enough to tell a person, or the very end."""
-        return self.assessment.notify or self.assessment.stage >= Stage.HOLD
+        return self.assessment.notify or self.assessment.stage >= Stage.PAUSE
 
     @property
     def left_s(self) -> float:
@@ -340,24 +340,24 @@ def stage_of(
     stage, why = assessment.stage, assessment.why
     notify, rescue = assessment.notify, assessment.rescue
     if not rescue and ends and _cheap_save_is_due(assessment, agents, stages):
-        stage, rescue = max(stage, Stage.RESCUE), True
+        stage, rescue = max(stage, Stage.SAVE), True
     if reading.stalled:
         # Nothing grows any more there, so no trend shows it, and whoever kills for pressure comes
         # next. RAM alone is told of, not saved for, while there is swap.
-        stage = max(stage, Stage.RESCUE if ends else Stage.WARN)
+        stage = max(stage, Stage.SAVE if ends else Stage.WARN)
         notify, rescue = notify or assessment.ratio >= _NEAR, rescue or ends
         words = "its programs stand still" if reading.throttles else "next to nothing is left"
         why = f"{why}; {words}"
     certain = notify
     if expected is not None:
         stage, why = max(stage, expected.stage), f"{expected.why}; {why}"
-        notify, rescue = True, rescue or expected.stage >= Stage.RESCUE
+        notify, rescue = True, rescue or expected.stage >= Stage.SAVE
     if not reading.fatal:
         # A pause is for what kills; here the worst is that the machine gets slow. Heat that slows
         # down loses nothing, so that nothing is saved either.
-        stage = min(stage, Stage.WARN if spec.scope is Scope.HEAT else Stage.RESCUE)
+        stage = min(stage, Stage.WARN if spec.scope is Scope.HEAT else Stage.SAVE)
     elif certain and _is_at_the_end(reading, pace_per_s, max(stages.pause_s, spec.pause_s)):
-        stage = Stage.HOLD
+        stage = Stage.PAUSE
     said = None if expected is None else expected.why
     return replace(assessment, stage=stage, why=why, notify=notify, rescue=rescue, expected=said)
 

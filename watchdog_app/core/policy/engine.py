@@ -422,7 +422,7 @@ class Engine:
             incident.blame(blamed_for(attribution, expected))
         incident.pace_per_s = pace_per_s
         follow(incident, assessment, tick.mono_s)
-        if expected is None and assessment.stage < Stage.HOLD and assessment.notify:
+        if expected is None and assessment.stage < Stage.PAUSE and assessment.notify:
             quiet = self._phases.explains(reading, incident.attribution, tasks.values())
             assessment = replace(assessment, notify=not quiet)
         danger = Danger(tick, reading, assessment, incident, tasks, agents)

@@ -158,7 +158,7 @@ class OpenIncident:
     @property
     def shown_stage(self) -> Stage:
         """The stage; `hold` while a task is paused, though the resource itself is calm then."""
-        return Stage.HOLD if self.paused else self.stage
+        return Stage.PAUSE if self.paused else self.stage
 
 
 Incidents = dict[ResourceKey, OpenIncident]  # open ones, in the order in which they began
@@ -205,7 +205,7 @@ def follow(incident: OpenIncident, assessment: Assessment, now: float) -> None:
         assessment: of its resource.
         now: monotonic seconds.
     """
-    incident.certain |= assessment.notify or assessment.stage >= Stage.HOLD
+    incident.certain |= assessment.notify or assessment.stage >= Stage.PAUSE
     incident.observe(
         max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,
         now,

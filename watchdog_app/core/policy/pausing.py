@@ -48,7 +48,7 @@ def pause_target(danger: Danger, busy: frozenset[ProcessKey]) -> Task | None:
     """
     incident = danger.incident
     if (
-        danger.assessment.stage < Stage.HOLD
+        danger.assessment.stage < Stage.PAUSE
         or not _helps(danger)
         or incident.attribution.mostly_unwatched
     ):

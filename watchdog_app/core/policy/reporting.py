@@ -193,7 +193,7 @@ class Reporting:
         del self.reports[cause]
         near = phrases.nearing(danger.reading.key.kind, danger.reading.label)
         reason = near.replace(" is about", " is no longer about", 1)
-        return danger.decide(DecisionKind.NOTIFY, task, reason, {"topic": Topic.OVER.value})
+        return danger.decide(DecisionKind.NOTIFY, task, reason, {"topic": Topic.RESOLVED.value})
 
     def put(self, topic: Topic, decision: Decision, reason: str, evidence: Evidence) -> None:
         """
@@ -312,7 +312,7 @@ def exit_notification(
         at_unix_s=snapshot.unix_s,
         reason=cause.text,
         evidence={
-            "topic": Topic.DIED.value,
+            "topic": Topic.EXITED.value,
             "cause": cause.kind.value,
             "worker": cause.worker,
             "name": task.name,

@@ -90,7 +90,7 @@ class Saving:
                     danger.tick.mono_s,
                     since_mono_s=danger.incident.opened_mono_s,
                     left_s=_left_s(danger),
-                    last=danger.assessment.stage >= Stage.HOLD and not spec.least_left_s,
+                    last=danger.assessment.stage >= Stage.PAUSE and not spec.least_left_s,
                     reach_s=danger.reach_s,
                     stalled=stalled,
                 ):

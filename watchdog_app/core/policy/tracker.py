@@ -49,7 +49,7 @@ def outlooks(
         if assessment.forecast is None and assessment.stage is Stage.OK:
             continue
         growing = {each.task for each in blamed.get(reading.key, NOBODY).contributors}
-        deadly = reading.fatal and assessment.stage >= Stage.RESCUE and assessment.notify
+        deadly = reading.fatal and assessment.stage >= Stage.SAVE and assessment.notify
         for key in reading.tasks:
             if deadly or key in growing:
                 nearest.setdefault(key, reading)

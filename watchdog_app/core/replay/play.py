@@ -97,7 +97,7 @@ def reached(assessment: Assessment, stage: Stage) -> bool:
     """
     if stage is Stage.WARN:
         return assessment.notify
-    if stage is Stage.RESCUE:
+    if stage is Stage.SAVE:
         return assessment.rescue
     return assessment.stage >= stage
 

@@ -18,9 +18,9 @@ from watchdog_app.core.replay.play import Moment, Played, PlayedDecision, reache
 
 SUFFIXES = (".png", ".svg")
 _BARS = {  # colour, and height as a share of the limit
-    Stage.RESCUE: ("#edae49", 0.06),
+    Stage.SAVE: ("#edae49", 0.06),
     Stage.WARN: ("#d1495b", 0.03),
-    Stage.HOLD: ("#542344", 0.015),
+    Stage.PAUSE: ("#542344", 0.015),
 }
 _LONGEST_S = 120.0  # forecasts further ahead are left out of the lower picture
 _FANS = 6  # forecasts drawn into the upper picture
@@ -99,7 +99,7 @@ def as_dict(played: Played) -> dict[str, Any]:
         "ended_s": trace.ended_s,
         "first": {
             stage.name.lower(): None if (m := played.first(stage)) is None else m.t
-            for stage in (Stage.WARN, Stage.RESCUE, Stage.HOLD)
+            for stage in (Stage.WARN, Stage.SAVE, Stage.PAUSE)
         },
         "stages": [
             {

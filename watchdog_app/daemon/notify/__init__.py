@@ -14,7 +14,7 @@ from typing import Protocol
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.settings import NotifySettings
 
-_DOES_SOMETHING = frozenset(("checkpoint", "pause", "resume"))
+_DOES_SOMETHING = frozenset(("save", "pause", "resume"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from watchdog_app.base.threads import Worker
+from watchdog_app.core.model import status as records
 from watchdog_app.core.model.decisions import Notification
-from watchdog_app.core.model.machine import Fault
+from watchdog_app.core.model.levels import Level
+from watchdog_app.core.model.machine import Fault, Task
 from watchdog_app.core.model.settings import NotifySettings
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify import Channel, Delivery, open_channels
@@ -82,9 +84,21 @@ class Dispatcher:
         """Where notices go from now on."""
         self._channels = self._opened(settings)
 
-    def show(self, notice: Notification, told: Told) -> None:
-        """Bring a notice to somebody; `told` is called once, now or later."""
-        companions = self._server.publish("notices", "notice", notice.to_json())
+    def show(self, notice: Notification, told: Told, task: Task | None = None) -> None:
+        """
+        Bring a notice to somebody; `told` is called once, now or later.
+
+        Args:
+            task: whom it concerns; None: nobody, or it has ended.
+        """
+        record = records.Notification.of(
+            notice,
+            level=Level.of_stage(notice.stage),
+            start_time=task.key.start_time if task else None,
+            name=task.name if task else None,
+            actions=tuple(records.Button.of(each) for each in notice.actions),
+        )
+        companions = self._server.publish("notifications", "notification", record.to_json())
         if companions:
             until = self._clock() + COMPANION_S
             self._waiting[notice.id] = _Waiting(notice, told, until, companions)
@@ -207,7 +221,7 @@ class Dispatcher:
             return
         self._log.warning("a notice was not shown in every way", detail=detail)
         self.fault = Fault(
-            "notices",
+            "notifications",
             f"A notice could not be shown in every way: {detail}",
             "Mend it, or take it out of [notify]: watchdog config edit",
         )

@@ -21,8 +21,8 @@ _MOST_REMEMBERED = 256
 # What is told also while protection is off: what has happened, and not what may.
 _FACTS = frozenset(
     (
-        "died",
-        "held",
+        "exited",
+        "stopped",
         "restarted",
         "paused",
         "pause_failed",

@@ -177,7 +177,7 @@ complete -c watchdog -n '__fish_seen_subcommand_from replay' -l since -x -d 'wit
 complete -c watchdog -n '__fish_seen_subcommand_from replay' -l until -x -d 'as --since'
 complete -c watchdog -n '__fish_seen_subcommand_from replay' -l signal -x -d 'column to play: unrecl, used, ws, usage or rss'
 complete -c watchdog -n '__fish_seen_subcommand_from replay' -l limit -x -d 'instead of the trace'\''s own'
-complete -c watchdog -n '__fish_seen_subcommand_from replay' -l alarm-stage -x -a 'warn rescue' -d 'what counts as the alarm: warn (default), or rescue, the silent checkpoint'
+complete -c watchdog -n '__fish_seen_subcommand_from replay' -l alarm-stage -x -a 'warn save rescue' -d 'what counts as the alarm: warn (default), or rescue, the silent checkpoint'
 complete -c watchdog -n '__fish_seen_subcommand_from replay' -l caution -x -a 'low normal high' -d 'low, normal or high'
 complete -c watchdog -n '__fish_seen_subcommand_from replay' -l set -x -d 'try a setting, e.g. stages.warn_s=60; may be repeated'
 complete -c watchdog -n '__fish_seen_subcommand_from replay' -l config -r -F -d 'instead of your own configuration'
