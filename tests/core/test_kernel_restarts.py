@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from test_told_notebooks import kernel
 
-from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import TaskKind
+from watchdog_app.core.model.tasks import KernelRegistry
 
 
 def test_restarted_kernel_is_followed_by_its_id():

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from test_tasks import info, sample
 
-from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import KernelRegistry, group
 
 PATH = "/home/u/vs.ipynb"
 

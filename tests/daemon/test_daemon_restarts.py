@@ -12,7 +12,6 @@ import pytest
 from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.decisions import Decision
 from watchdog_app.core.model.exits import Cause, CauseKind
-from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import (
     HostMemory,
     ProcessInfo,
@@ -22,7 +21,7 @@ from watchdog_app.core.model.machine import (
     Task,
     TaskKind,
 )
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import KernelRegistry, group
 from watchdog_app.core.policy.reporting import exit_notification
 from watchdog_app.daemon.kernel_state import KernelState
 from watchdog_app.daemon.log import Log

@@ -13,9 +13,9 @@ from watchdog_app import __version__, config
 from watchdog_app.base.errors import ConfigError, RequestError
 from watchdog_app.base.own_process import OwnCost
 from watchdog_app.core.model import status as records
-from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.model.tasks import KernelRegistry
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.guards import Guards

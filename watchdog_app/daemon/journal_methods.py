@@ -13,9 +13,8 @@ from typing import Any, Protocol
 from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.client import messages
 from watchdog_app.client.messages import Params
-from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import Task
-from watchdog_app.core.model.tasks import find
+from watchdog_app.core.model.tasks import KernelRegistry, find
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.history.journal import KINDS

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from watchdog_app.core.model.kernels import KernelRegistry
+from watchdog_app.core.model.tasks import KernelRegistry
 from watchdog_app.daemon.log import Log
 from watchdog_app.history.journal import Journal
 from watchdog_app.history.writer import JournalWriter

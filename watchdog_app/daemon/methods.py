@@ -16,9 +16,8 @@ from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.base.threads import Worker
 from watchdog_app.client import messages
 from watchdog_app.client.messages import Params
-from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.tasks import find, named
+from watchdog_app.core.model.tasks import KernelRegistry, find, named
 from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue, no_agent

@@ -14,12 +14,11 @@ from typing import Any
 from watchdog_app.base.errors import SensorError
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, Outcome, Stage
-from watchdog_app.core.model.kernels import KernelRegistry
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.readings import readings as readings_of
 from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import KernelRegistry, group
 from watchdog_app.core.policy.engine import Engine
 from watchdog_app.core.policy.rules import allowed
 from watchdog_app.daemon.agents import Agents

@@ -13,8 +13,8 @@ from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.decisions import Decision, Topic
-from watchdog_app.core.model.kernels import KernelRegistry, Restart
 from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.core.model.tasks import KernelRegistry, Restart
 from watchdog_app.history.journal import Entry
 
 T = TypeVar("T")
