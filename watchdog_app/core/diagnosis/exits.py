@@ -50,7 +50,7 @@ def journal_level(
     Returns:
         True: a death. False: an end that is noted for who asks. None: not worth a line.
     """
-    if (cared_for and not cause.spec.by_itself) or cause.news or cause.spec.noted:
+    if (cared_for and not cause.spec.by_itself) or cause.news or cause.spec.notify is not None:
         return True
     if not seen:
         return None

@@ -42,22 +42,21 @@ class CauseSpec:
     of_group: bool = False  # at the limit of its memory group
     own: bool = False  # an error of the program's own
     card_may_explain: bool = False  # so a program ends too whose card's fault is not read yet
-    notify: bool | None = None  # True: always; False: never; None: if it was in a training
-    noted: bool = False  # it is a death in the journal, however short it ran
+    # True: always; False: never, as its guard has told of it; None: if it was in a training.
+    # What is not None is a death in the journal, however short it ran.
+    notify: bool | None = None
     by_itself: bool = False  # it ended by itself, or somebody closed it
 
 
 CAUSES = {
     CauseKind.GROUP_LIMIT: CauseSpec(
-        "Out of memory", out_of_memory=True, by_kernel=True, of_group=True, notify=True, noted=True
+        "Out of memory", out_of_memory=True, by_kernel=True, of_group=True, notify=True
     ),
     CauseKind.HOST_MEMORY: CauseSpec(
-        "Out of memory", out_of_memory=True, by_kernel=True, notify=True, noted=True
+        "Out of memory", out_of_memory=True, by_kernel=True, notify=True
     ),
-    CauseKind.OOM_DAEMON: CauseSpec("Out of memory", out_of_memory=True, notify=True, noted=True),
-    CauseKind.GPU_LOST: CauseSpec(
-        "Ended by a GPU fault", of_card=True, own=True, notify=True, noted=True
-    ),
+    CauseKind.OOM_DAEMON: CauseSpec("Out of memory", out_of_memory=True, notify=True),
+    CauseKind.GPU_LOST: CauseSpec("Ended by a GPU fault", of_card=True, own=True, notify=True),
     CauseKind.GPU_MEMORY: CauseSpec(
         "Out of GPU memory",
         out_of_memory=True,
@@ -67,15 +66,15 @@ CAUSES = {
         card_may_explain=True,
     ),
     CauseKind.ADDRESS_SPACE: CauseSpec(
-        "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True, noted=True
+        "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True
     ),
     CauseKind.PROGRAM_MEMORY: CauseSpec(
-        "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True, noted=True
+        "Out of memory", out_of_memory=True, by_error=True, own=True, notify=True
     ),
-    CauseKind.GUARD: CauseSpec(of_group=True, notify=False, noted=True),
-    CauseKind.CPU_LIMIT: CauseSpec("Out of processor time", notify=True, noted=True),
-    CauseKind.HARDWARE: CauseSpec(notify=True, noted=True),
-    CauseKind.MACHINE_DOWN: CauseSpec("The machine went down", notify=True, noted=True),
+    CauseKind.GUARD: CauseSpec(of_group=True, notify=False),
+    CauseKind.CPU_LIMIT: CauseSpec("Out of processor time", notify=True),
+    CauseKind.HARDWARE: CauseSpec(notify=True),
+    CauseKind.MACHINE_DOWN: CauseSpec("The machine went down", notify=True),
     CauseKind.CLOSED: CauseSpec(by_itself=True),
     CauseKind.SIGNAL: CauseSpec(card_may_explain=True),
     CauseKind.FAILED: CauseSpec(own=True, card_may_explain=True),
