@@ -19,9 +19,9 @@ from watchdog_app.core.diagnosis.gpu_faults import (
     UNKNOWN_XID,
     FaultKind,
     Finding,
-    TaskRef,
     finding,
 )
+from watchdog_app.core.model.decisions import Contributor
 from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.model.machine import Fault, Snapshot, Task
 
@@ -55,14 +55,14 @@ class _Card:
     gpu: Gpu  # as it was read last
     state_since_mono_s: float
     well_mono_s: float  # when it was last read without a fault
-    holders: dict[int, tuple[TaskRef, float]] = field(default_factory=dict)  # by pid; seen when
+    holders: dict[int, tuple[Contributor, float]] = field(default_factory=dict)  # by pid; seen when
     repaired_mono_s: float = float("-inf")  # when it last came back after it was lost
     missing: int = 0  # readings without it
-    hit: tuple[TaskRef, ...] = ()  # who was on it when it failed
+    hit: tuple[Contributor, ...] = ()  # who was on it when it failed
     ecc_low: int | None = None
     ecc_grew: tuple[float, int] | None = None  # when, by how much
     noted: frozenset[tuple[int, float]] = frozenset()  # Xids that are known: code and time
-    xids: list[tuple[float, XidEvent, tuple[TaskRef, ...]]] = field(default_factory=list)
+    xids: list[tuple[float, XidEvent, tuple[Contributor, ...]]] = field(default_factory=list)
 
 
 class DeviceHealth:
@@ -155,7 +155,7 @@ class DeviceHealth:
         for process in (process for gpu in listed for process in gpu.processes):
             task = None if process.foreign else owners.get(process.pid)
             if task is not None:
-                card.holders[process.pid] = TaskRef(task.key, task.name), now
+                card.holders[process.pid] = Contributor(task.key, task.name), now
         for pid, (_, at) in list(card.holders.items()):
             if card.well_mono_s - at > _REMEMBERED_S:
                 del card.holders[pid]
@@ -272,7 +272,7 @@ def _of_driver(
     return _driver(fault, hit)
 
 
-def _driver(fault: Fault | None, hit: tuple[TaskRef, ...], text: str = "") -> Finding:
+def _driver(fault: Fault | None, hit: tuple[Contributor, ...], text: str = "") -> Finding:
     """The driver has failed, in the words of the reader where it has any."""
     remedy = "" if fault is None else clean(fault.remedy or "", 300)
     text = text if fault is None else clean(fault.message, 200).rstrip(".")
@@ -290,7 +290,7 @@ def _of_gone(gone: Sequence[_Card], others_there: bool, fault: Fault | None) -> 
             yield finding(FAULTS[FaultKind.LOST], card.gpu, card.hit, "it is no longer there")
 
 
-def _hit_by(event: XidEvent, card: _Card) -> tuple[TaskRef, ...]:
+def _hit_by(event: XidEvent, card: _Card) -> tuple[Contributor, ...]:
     """The program that the driver names; otherwise every task on the card."""
     if event.pid is not None and event.pid in card.holders:
         return (card.holders[event.pid][0],)
@@ -318,14 +318,14 @@ def _note(card: _Card, now: float, event: XidEvent) -> None:
     card.xids.append((now, event, hit))
 
 
-def _lately(card: _Card) -> tuple[TaskRef, ...]:
+def _lately(card: _Card) -> tuple[Contributor, ...]:
     """Who is on it, or was when it was last well."""
     return _unique(
         holder for holder, at in card.holders.values() if card.well_mono_s - at <= _LATELY_S
     )
 
 
-def _unique(holders: Iterable[TaskRef]) -> tuple[TaskRef, ...]:
+def _unique(holders: Iterable[Contributor]) -> tuple[Contributor, ...]:
     return tuple(dict.fromkeys(holders))
 
 

@@ -14,11 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
-from watchdog_app.core.model.decisions import Stage
+from watchdog_app.core.model.decisions import Contributor, Stage
 from watchdog_app.core.model.hardware import Gpu, GpuState, gpu_label
-from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import UNPLUGGED, ResourceKey, ResourceKind
 
 
@@ -262,13 +260,6 @@ def incident_title(device_works: bool) -> str:
     return _REPORTS if device_works else "is out of order"
 
 
-class TaskRef(NamedTuple):
-    """A task that was on a card."""
-
-    key: ProcessKey
-    name: str
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong now with a card, its driver, or what feeds and cools it."""
@@ -278,7 +269,7 @@ class Finding:
     label: str  # "GPU 0 (NVIDIA H100)"
     text: str  # what is the case: a clause without a point
     remedy: str  # what to do: a sentence
-    tasks: tuple[TaskRef, ...] = ()  # whom it hits
+    tasks: tuple[Contributor, ...] = ()  # whom it hits
 
 
 DRIVER = ResourceKey(ResourceKind.GPU_HEALTH, "driver")
@@ -289,7 +280,7 @@ _LABELS = {DRIVER: "the graphics driver", CPU: "the processor", UNPLUGGED: "batt
 def finding(
     fault: GpuFault,
     where: Gpu | ResourceKey,
-    hit: Iterable[TaskRef],
+    hit: Iterable[Contributor],
     text: str = "",
     remedy: str = "",
 ) -> Finding:

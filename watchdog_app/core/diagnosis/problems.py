@@ -103,7 +103,7 @@ class DeviceProblems:
         now = look.snapshot.mono_s
         for finding in (each for findings in found.values() for each in findings):
             for task in finding.tasks if finding.fault.restart else ():
-                self._faults[task.key] = now, f"{finding.label}: {finding.text}"
+                self._faults[task.task] = now, f"{finding.label}: {finding.text}"
         if look.snapshot.hardware.gpus:
             for key, agents in look.agents.items():
                 self._agents[key] = now, agents[0]
@@ -122,10 +122,13 @@ class DeviceProblems:
         faults = [each.fault for each in findings]
         if any(each.lasting for each in faults):
             self._standing.add(key)
-        tasks = dict.fromkeys(task for each in findings for task in each.tasks)
-        hit = tuple(Contributor(each.key, each.name, 0.0, 0.0) for each in tasks)[:_MOST_HIT]
+        hit = tuple(dict.fromkeys(task for each in findings for task in each.tasks))[:_MOST_HIT]
         if not hit and incident is not None:
             hit = incident.contributors  # it hit them when it began
+        topic = Topic.FAULT if key.kind is ResourceKind.GPU_HEALTH else Topic.SLOWED
+        if worst.card_lost:
+            topic = Topic.GPU_LOST
+        agent = self._agents.get(hit[0].task, (0.0, None))[1] if hit else None
         work_lost = any(each.work_lost for each in faults)
         why = "; ".join(dict.fromkeys(each.text for each in findings))
         return Problem(
@@ -136,7 +139,16 @@ class DeviceProblems:
             reason=why,
             evidence={
                 "card_works": int(not work_lost),
-                **self._evidence(key, first, hit, unix_s),
+                "topic": topic.value,
+                "trouble": worst.trouble.value,
+                "label": first.label,
+                "fatal": int(worst.restart),
+                "name": hit[0].name if hit else None,
+                "others": ", ".join(each.name for each in hit[1:4]) or None,
+                "more": len(hit[4:]),
+                "step": None if agent is None else agent.step,
+                "had_agent": int(agent is not None),
+                **rescue_figures(None if agent is None else agent.rescue, unix_s),
             },
             advice=tuple(dict.fromkeys(each.remedy for each in findings))[:_MOST_ADVICE],
             tasks=hit,
@@ -146,28 +158,6 @@ class DeviceProblems:
             when_off=worst.card_lost,
             quiet_s=_QUIET_S[worst.stage],
         )
-
-    def _evidence(
-        self, key: ResourceKey, first: Finding, hit: Sequence[Contributor], unix_s: float
-    ) -> Evidence:
-        """What is wrong, which tasks it affects, and what is left of their work."""
-        topic = Topic.FAULT if key.kind is ResourceKind.GPU_HEALTH else Topic.SLOWED
-        if first.fault.card_lost:
-            topic = Topic.GPU_LOST
-        task = hit[0].task if hit else None
-        agent = None if task not in self._agents else self._agents[task][1]
-        return {
-            "topic": topic.value,
-            "trouble": first.fault.trouble.value,
-            "label": first.label,
-            "fatal": int(first.fault.restart),
-            "name": hit[0].name if hit else None,
-            "others": ", ".join(each.name for each in hit[1:4]) or None,
-            "more": len(hit[4:]),
-            "step": None if agent is None else agent.step,
-            "had_agent": int(agent is not None),
-            **rescue_figures(None if agent is None else agent.rescue, unix_s),
-        }
 
     def _over(self, key: ResourceKey, incident: Incident, snapshot: Snapshot) -> Problem:
         # A card that is gone from the readings may be well or not: then nothing is said.
@@ -345,7 +335,7 @@ def _stall_over(key: ResourceKey, known: _OpenStall, moved: str) -> Problem:
         known.began,
         reason=moved,
         evidence={"topic": Topic.RESOLVED.value, "label": known.name, "name": known.name},
-        tasks=(Contributor(known.task, known.name, 0.0, 0.0),),
+        tasks=(Contributor(known.task, known.name),),
         at_once=True,
     )
 
@@ -379,7 +369,7 @@ def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
         reason=reason,
         evidence=evidence,
         advice=known.advice,
-        tasks=(Contributor(known.task, known.name, 0.0, 0.0),),
+        tasks=(Contributor(known.task, known.name),),
         facts=frozenset((Topic.STALLED.value,)),
         ready=stall is not None and (known.looked or waited >= _DUMP_S),
     )

@@ -6,8 +6,9 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.diagnosis.gpu_faults import CPU, FAULTS, FaultKind, Finding, TaskRef, finding
+from watchdog_app.core.diagnosis.gpu_faults import CPU, FAULTS, FaultKind, Finding, finding
 from watchdog_app.core.model import devices
+from watchdog_app.core.model.decisions import Contributor
 from watchdog_app.core.model.hardware import Battery, ClockEvent, Gpu
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import UNPLUGGED
@@ -98,7 +99,7 @@ class ThrottlingDetector:
         self._cpu_from: tuple[float, int] | None = None
         self._cpu_found = False
         self._unplugged_mono_s: float | None = None
-        self._trained: tuple[float, tuple[TaskRef, ...]] = (float("-inf"), ())
+        self._trained: tuple[float, tuple[Contributor, ...]] = (float("-inf"), ())
 
     def observe(
         self,
@@ -123,12 +124,12 @@ class ThrottlingDetector:
         if hardware.cpu_throttling is None and not hardware.batteries:
             return tuple(found)
         at_work = [
-            TaskRef(task.key, task.name)
+            Contributor(task.key, task.name)
             for task in sorted(tasks, key=lambda each: -(cpu_percent.get(each.key) or 0.0))
             if task.key in training or (cpu_percent.get(task.key) or 0.0) >= _WORKS_PERCENT
         ]
         on_cards = devices.by_task(hardware, tasks)
-        trainings = [each for each in at_work if each.key in training or each.key in on_cards]
+        trainings = [each for each in at_work if each.task in training or each.task in on_cards]
         found += self._of_cpu(snapshot, at_work)
         found += self._of_batteries(snapshot, trainings or at_work)
         return tuple(found)
@@ -149,12 +150,12 @@ class ThrottlingDetector:
             known = self._cards.get(gpu.id)
             if known is None or not known.found:
                 continue
-            on_it = [TaskRef(task.key, task.name) for task in devices.on_card(gpu, tasks)]
+            on_it = [Contributor(task.key, task.name) for task in devices.on_card(gpu, tasks)]
             for trouble in FaultKind:
                 if trouble in known.found:
                     yield finding(FAULTS[trouble], gpu, on_it, _text(trouble, gpu, known, now))
 
-    def _of_cpu(self, snapshot: Snapshot, at_work: Sequence[TaskRef]) -> Iterator[Finding]:
+    def _of_cpu(self, snapshot: Snapshot, at_work: Sequence[Contributor]) -> Iterator[Finding]:
         now, throttling = snapshot.mono_s, snapshot.hardware.cpu_throttling
         if throttling is None:
             return
@@ -169,7 +170,9 @@ class ThrottlingDetector:
         if self._cpu_found and at_work:
             yield finding(FAULTS[FaultKind.CPU_HEAT], CPU, at_work[:3])
 
-    def _of_batteries(self, snapshot: Snapshot, trainings: Sequence[TaskRef]) -> Iterator[Finding]:
+    def _of_batteries(
+        self, snapshot: Snapshot, trainings: Sequence[Contributor]
+    ) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
         draining = [each for each in hardware.batteries if each.discharging]
         if trainings:

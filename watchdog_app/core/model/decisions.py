@@ -96,12 +96,12 @@ class Assessment:
 
 @dataclass(frozen=True, slots=True)
 class Contributor:
-    """A task ranked by its share of the growth towards a resource."""
+    """A task ranked by its share of the growth towards a resource, or hit by a fault."""
 
     task: ProcessKey
     name: str
-    slope_bytes_per_s: float
-    share: float  # of all growth seen, 0 to 1
+    slope_bytes_per_s: float = 0.0
+    share: float = 0.0  # of all growth seen, 0 to 1
 
 
 @dataclass(frozen=True, slots=True)
