@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from watchdog_app.core.explain import advice
-from watchdog_app.core.explain.memory import Filling
+from watchdog_app.core.explain.advice import Filling
 from watchdog_app.core.model.decisions import Regime
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import SPECS, ResourceKind

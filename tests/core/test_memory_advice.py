@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core.explain import advice, memory
-from watchdog_app.core.explain.memory import Filling
+from watchdog_app.core.explain import advice, status
+from watchdog_app.core.explain.advice import Filling
 from watchdog_app.core.model.agent import (
     AgentState,
     BufferMemory,
@@ -38,7 +38,7 @@ def test_what_is_advised_fits_with_the_overhead_of_its_elements_and_the_first_st
     taken = filled * limit
     room = max(0.0, 0.9 * limit - base * limit - taken)
 
-    said = memory.about_filling(
+    said = advice.about_filling(
         Filling(f"the shuffle buffer of {count:,} examples", taken, bytes_), room
     )
 
@@ -51,7 +51,7 @@ def test_what_is_advised_fits_with_the_overhead_of_its_elements_and_the_first_st
 def test_the_same_number_is_advised_however_far_the_buffer_has_filled():
     """What it has taken by now is given back by another run."""
     told = {
-        memory.about_filling(
+        advice.about_filling(
             Filling("the shuffle buffer of 4,000 examples", filled * GIB, 3 * GIB),
             (0.8 - filled) * GIB,
         ).rpartition(":")[2]
@@ -63,7 +63,7 @@ def test_the_same_number_is_advised_however_far_the_buffer_has_filled():
 
 def test_a_buffer_that_has_filled_and_leaves_too_little_is_named():
     """The second death names it as the first did."""
-    said = memory.about_filling(
+    said = advice.about_filling(
         Filling("the shuffle buffer of 4,000 examples", 0.8 * GIB, 0.8 * GIB), 0.05 * GIB
     )
 
@@ -102,7 +102,7 @@ def test_a_buffer_that_has_filled_and_leaves_too_little_is_named():
 )  # fmt: skip
 def test_a_buffer_that_fills_is_told_with_what_would_fit(filling, room_gib, expected):
     """Room is what may be planned with; the number is one that a person would choose."""
-    assert expected == memory.about_filling(filling, room_gib * GIB)
+    assert expected == advice.about_filling(filling, room_gib * GIB)
 
 
 LINE = GrowingLine("/home/me/train.py", 42, 31 * 1024**2 * 100, 31.0 * 1024**2)
@@ -141,7 +141,7 @@ def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> MemoryG
 )  # fmt: skip
 def test_what_grows_is_told_where_it_explains_the_growth(growth, slope, expected):
     """A line of the program before one of a library, where both are found."""
-    assert expected == list(memory.about_growth(growth, slope))
+    assert expected == list(advice.about_growth(growth, slope))
 
 
 def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
@@ -159,8 +159,8 @@ def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
         ),
         "Besides: 1.00 GiB of Python, libraries and what is not known.",
         "Python keeps 24 more objects with each step.",
-    ] == list(memory.about_parts(parts))
-    assert [] == list(memory.about_parts(MemoryParts()))
+    ] == list(status.about_parts(parts))
+    assert [] == list(status.about_parts(MemoryParts()))
 
 
 def shortage(parts: MemoryParts, used_gib: float, limit_gib: float):

@@ -19,7 +19,7 @@ from watchdog_app.base.linux import process
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
-from watchdog_app.core.explain.memory import about_growth
+from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task

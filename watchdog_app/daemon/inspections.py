@@ -16,7 +16,7 @@ from watchdog_app.base.linux.process import innermost_pid
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
 from watchdog_app.client.messages import REFUSED, Params
-from watchdog_app.core.explain.memory import about_growth
+from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import MemoryGrowth, ProcessThreads, ThreadDump
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
+from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_bytes, size_above
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.explain.memory import (
-    OVERHEAD,
-    USABLE,
-    Filling,
-    about_filling,
-    about_growth,
-    rounded,
-)
-from watchdog_app.core.model.agent import AgentState, MemoryGrowth, MemoryParts
+from watchdog_app.core.model.agent import AgentState, GrowingLine, MemoryGrowth, MemoryParts
 from watchdog_app.core.model.decisions import Attribution, Regime
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
@@ -30,7 +26,26 @@ _GENTLER = 0.8  # of a card's power limit: most of the heat, little of the speed
 _KERNELS_BYTES = 128 * 1024**2
 _PART = 0.15  # of the limit: smaller activations are not what makes it run out
 _SOON_S = 300.0  # growth that fills less than that part of the limit in this time is slow
+_USABLE = 0.9  # of a limit: what a batch or a buffer may be planned to fill
+# What an element or an activation takes beyond its own bytes: the allocator's rounding, what is
+# made on the way to it, prefetching. Chosen with a margin, as a number that kills helps nobody.
+_OVERHEAD = 1.25
+# What a training takes once its buffer is full: tracing, kernels, threads and its first steps.
+_FIRST_STEP_BYTES = 256 * 1024**2
+_SHARE = 0.2  # of the task's growth: less than that a line does not explain
+_OWN = 0.3  # of the largest line: a line of the program is what its owner can change
+_FULL = 0.95  # of what was announced, as in core.phases
+_COUNT = re.compile(r"\b(\d[\d,]*) (examples|batches)\b")
+_SHUFFLE = "shuffle"
 _GROWING = frozenset((Regime.LINEAR, Regime.ACCELERATING, Regime.STAIRCASE))
+
+
+class Filling(NamedTuple):
+    """A buffer that was announced and is not full yet."""
+
+    what: str
+    filled_bytes: float
+    bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +294,7 @@ def _by_regime(shortage: Shortage) -> Iterator[str]:
 
 def _told_by_agents(shortage: Shortage) -> Iterator[str]:
     """Which batch, buffer or line to change, where an agent tells of it."""
-    room = max(0.0, USABLE * shortage.reading.limit - shortage.reading.used)
+    room = max(0.0, _USABLE * shortage.reading.limit - shortage.reading.used)
     for contributor in shortage.attribution.contributors:
         filling = shortage.filling.get(contributor.task)
         if filling is not None and shortage.spec.scope is not Scope.CARD:
@@ -308,16 +323,97 @@ def _about_batch(
         allocated = [each.used_bytes for each in agent.allocators]
         if len(allocated) != 1:
             return
-        budget = USABLE * limit - allocated[0]
+        budget = _USABLE * limit - allocated[0]
     else:
         # Of what is used now, all but the activations stays, whoever holds it.
         own = shortage.tasks[task].rss_bytes if task in shortage.tasks else 0
         rest = (parts.gradients_bytes or 0) + (parts.optimizer_bytes or 0)
         rest += sum(each.bytes for each in parts.buffers)
         held = 0 if parts.base_bytes is None else max(0, own - parts.base_bytes - rest)
-        budget = USABLE * limit - (shortage.reading.used - min(held, activations)) - _KERNELS_BYTES
-    fits = rounded(batch * budget / (OVERHEAD * activations))
+        budget = _USABLE * limit - (shortage.reading.used - min(held, activations)) - _KERNELS_BYTES
+    fits = _rounded(batch * budget / (_OVERHEAD * activations))
     if fits < 1:
         yield f"{need}, and even batch 1 may not fit: the model may be too large for what is left."
     elif fits < batch:
         yield f"{need}; {fits} fits."
+
+
+def about_filling(filling: Filling, room: float) -> str:
+    """
+    A buffer on its way, and whether it will fit.
+
+    Args:
+        filling: as it is now.
+        room: bytes that may still be taken.
+
+    What is said to fit leaves room for the overhead of its elements and for the first step.
+    """
+    name = filling.what.removeprefix("the ").partition(" of ")[0]
+    rest = max(0.0, filling.bytes - filling.filled_bytes)
+    is_full = filling.filled_bytes >= _FULL * filling.bytes
+    state = f"{name[:1].upper()}{name[1:]} " + (
+        f"has filled: {format_bytes(filling.bytes)}"
+        if is_full
+        else f"still filling: {format_bytes(filling.filled_bytes)} of {format_bytes(filling.bytes)}"
+    )
+    if _OVERHEAD * rest + _FIRST_STEP_BYTES <= room:
+        return f"{state}; what is left fits." if is_full else f"{state}; the rest fits."
+    if is_full:
+        state += "; it leaves too little for the training"
+    else:
+        state += f"; it {'will' if rest > room else 'may'} not fit"
+    counted = _COUNT.search(filling.what)
+    if counted is None or not filling.bytes:
+        return f"{state}: make it smaller."
+    count = int(counted[1].replace(",", ""))
+    budget = filling.filled_bytes + room - _FIRST_STEP_BYTES
+    fits = _rounded(count * budget / (_OVERHEAD * filling.bytes))
+    if fits < 1:
+        return f"{state}: make it smaller."
+    call = f"shuffle({fits})" if _SHUFFLE in filling.what else f"{fits:,} {counted[2]}"
+    return f"{state}: {call} would{' fit' if is_full else ''}."
+
+
+def about_growth(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -> Iterator[str]:
+    """
+    What grows, and where.
+
+    Args:
+        growth: as the agent has seen it.
+        slope_bytes_per_s: of the task; None: name what was found however small it is.
+    """
+    own = next((each for each in growth.lines if each.own), None)
+    first = growth.lines[0] if growth.lines else None
+    if own is not None and first is not None and own.bytes >= _OWN * first.bytes:
+        first = own
+    place = None if first is None else _short(first)
+    expected = (slope_bytes_per_s or 0.0) * growth.seconds
+    if first is not None and first.bytes >= _SHARE * expected:
+        rate = (
+            f"{format_bytes(first.bytes_per_step)} a step"
+            if first.bytes_per_step is not None
+            else f"{format_bytes(first.bytes)} in {growth.seconds:.0f} s"
+        )
+        yield f"Python objects grow {rate}: line {place} holds them."
+    for each in growth.tensors[:2]:
+        shape = f"({', '.join(map(str, each.shape))}{',' if len(each.shape) == 1 else ''})"
+        made = "" if own is None else f" (see {_short(own)})"
+        yield (
+            f"{each.more:,} more tensors of {shape} live than {growth.seconds:.0f} s ago: "
+            f"a list or dict holds them{made}."
+        )
+
+
+def _short(line: GrowingLine) -> str:
+    return clean(f"{os.path.basename(line.file)}:{line.line}", 80)
+
+
+def _rounded(count: float) -> int:
+    """Down to a number that a person would choose: two digits, or a multiple of 8."""
+    whole = max(0, int(count))
+    if whole < 16:
+        return whole
+    if whole < 1000:
+        return whole - whole % 8
+    step = 10 ** (len(str(whole)) - 2)
+    return int(whole - whole % step)

@@ -8,9 +8,9 @@ from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
 from watchdog_app.core.diagnosis import gpu_faults, throttling
 from watchdog_app.core.diagnosis.stall_reasons import StallReason
-from watchdog_app.core.explain import memory, phrases
+from watchdog_app.core.explain import phrases
 from watchdog_app.core.model import devices
-from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.agent import AgentState, MemoryParts
 from watchdog_app.core.model.decisions import Assessment, Incident, Stage, TaskOutlook
 from watchdog_app.core.model.hardware import Gpu, GpuState, Hardware, gpu_label
 from watchdog_app.core.model.machine import HostMemory, Task
@@ -235,7 +235,7 @@ def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
     at = "" if agent.step is None else f", at step {agent.step}"
     yield f"Its agent ({clean(agent.framework)}) {'trains' if agent.training else 'waits'}{at}."
     if agent.memory is not None:
-        yield from memory.about_parts(agent.memory)
+        yield from about_parts(agent.memory)
     if agent.save_s is not None:
         size = "" if agent.state_bytes is None else f" of {format_bytes(agent.state_bytes)}"
         yield f"A save{size} is expected to take {format_duration(agent.save_s)}."
@@ -247,6 +247,30 @@ def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
             f"Its newest rescue is of step {agent.rescue.step}, {age}, in "
             f"{clean(agent.rescue.path, 200)}."
         )
+
+
+def about_parts(parts: MemoryParts) -> Iterator[str]:
+    """What the memory of a training is for: lines for a person, the largest part first."""
+    named = [
+        ("weights", parts.weights_bytes),
+        ("gradients", parts.gradients_bytes),
+        ("optimizer", parts.optimizer_bytes),
+        ("activations", parts.activations_bytes),
+        *((clean(each.what, 60), each.bytes) for each in parts.buffers),
+    ]
+    known = sorted(
+        ((name, size) for name, size in named if size), key=lambda each: each[1], reverse=True
+    )
+    if known:
+        batch = "" if parts.batch_size is None else f" at batch {parts.batch_size}"
+        said = ", ".join(f"{name} {format_bytes(size)}" for name, size in known)
+        yield f"Its memory{batch}: {said}."
+        rest = (parts.resident_bytes or 0) - parts.known_bytes
+        if parts.resident_bytes is not None and rest > 0:
+            yield f"Besides: {format_bytes(rest)} of Python, libraries and what is not known."
+    per_step = parts.python_blocks_per_step
+    if per_step is not None and per_step >= 1:
+        yield f"Python keeps {per_step:,.0f} more objects with each step."
 
 
 def _cards_of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> Iterator[str]:

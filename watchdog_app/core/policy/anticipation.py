@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from watchdog_app.base.text.quantities import format_bytes, format_rate
-from watchdog_app.core.explain.memory import Filling
+from watchdog_app.core.explain.advice import Filling
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Attribution, Contributor, Expected, Observation, Stage
 from watchdog_app.core.model.history import thrashing
