@@ -34,9 +34,9 @@ _STATES = {
 }
 _STAGES = {
     Stage.OK: "no danger",
-    Stage.WATCH: "looked at more often",
-    Stage.WARN: "a warning is due",
-    Stage.SAVE: "what can be saved is saved",
+    Stage.WATCH: "sampled more often",
+    Stage.WARN: "a warning is shown",
+    Stage.SAVE: "what can be saved is being saved",
     Stage.PAUSE: "the very end: paused where that is allowed",
 }
 
@@ -69,7 +69,7 @@ def about_task(
     hit = [reading for reading in readings if task.key in reading.tasks]
     lines += _ahead(task, outlook, hit, incidents)
     if hit:
-        lines += ["", "Ceilings above it:"]
+        lines += ["", "Limits above it:"]
         lines += _resources(hit, assessments)
     lines += ["", *_agent(agent, now_unix_s)]
     for incident in incidents:
@@ -129,7 +129,7 @@ def about_machine(
         + f". {watched} watched.",
         *(_cards_of_machine(hardware, tasks) if hardware is not None else ()),
         "",
-        "Ceilings:",
+        "Limits:",
         *_resources(readings, assessments),
         "",
     ]
