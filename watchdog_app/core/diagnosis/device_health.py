@@ -72,7 +72,7 @@ class DeviceHealth:
         self._cards: dict[str, _Card] = {}
         self._read_mono_s: float | None = None
 
-    def observe(self, snapshot: Snapshot, tasks: Sequence[Task]) -> tuple[Finding, ...]:
+    def observe(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Finding]:
         """
         What is wrong now, in the order of the cards.
 
@@ -85,17 +85,16 @@ class DeviceHealth:
             fault.source: fault for fault in snapshot.faults if fault.source.startswith("gpu")
         }
         if not hardware.gpus and not self._cards and _UPDATED not in faults:
-            return ()
+            return
         read = hardware.gpus_mono_s
         if read is None or read != self._read_mono_s:
             self._read_mono_s = read
             self._take(snapshot, tasks)
         unread = read is not None and now - read > _UNREAD_S
-        found: list[Finding] = []
         gone: list[_Card] = []
         cause = _of_driver(self._cards.values(), now, unread, faults)
         if cause is not None:
-            found.append(cause)
+            yield cause
         for card in self._cards.values():
             if cause is not None and (card.missing or card.gpu.state in _UNANSWERED):
                 continue  # it follows from that
@@ -108,9 +107,8 @@ class DeviceHealth:
                 if card.missing >= _GONE_READINGS and now - card.state_since_mono_s >= _ABSENT_S:
                     gone.append(card)
             else:
-                found += self._of_card(card, now, unread and cause is None)
-        found += _of_gone(gone, bool(hardware.gpus), next(iter(faults.values()), None))
-        return tuple(found)
+                yield from self._of_card(card, now, unread and cause is None)
+        yield from _of_gone(gone, bool(hardware.gpus), next(iter(faults.values()), None))
 
     # Taking a reading
 

@@ -107,7 +107,7 @@ class ThrottlingDetector:
         tasks: Sequence[Task],
         cpu_percent: Mapping[ProcessKey, float | None],
         training: frozenset[ProcessKey],
-    ) -> tuple[Finding, ...]:
+    ) -> Iterator[Finding]:
         """
         What brakes now.
 
@@ -118,11 +118,9 @@ class ThrottlingDetector:
             training: tasks whose agent is in a training.
         """
         hardware = snapshot.hardware
-        found: list[Finding] = []
-        if hardware.gpus or self._cards:
-            found += self._of_cards(snapshot, tasks)
+        yield from self._of_cards(snapshot, tasks)
         if hardware.cpu_throttling is None and not hardware.batteries:
-            return tuple(found)
+            return
         at_work = [
             Contributor(task.key, task.name)
             for task in sorted(tasks, key=lambda each: -(cpu_percent.get(each.key) or 0.0))
@@ -130,9 +128,8 @@ class ThrottlingDetector:
         ]
         on_cards = devices.by_task(hardware, tasks)
         trainings = [each for each in at_work if each.task in training or each.task in on_cards]
-        found += self._of_cpu(snapshot, at_work)
-        found += self._of_batteries(snapshot, trainings or at_work)
-        return tuple(found)
+        yield from self._of_cpu(snapshot, at_work)
+        yield from self._of_batteries(snapshot, trainings or at_work)
 
     def _of_cards(self, snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Finding]:
         hardware, now = snapshot.hardware, snapshot.mono_s
