@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from watchdog_app.core.explain import advice
-from watchdog_app.core.explain.memory import Filling
+from watchdog_app.core.explain.advice import Filling
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth
 from watchdog_app.core.model.decisions import (
     Assessment,
