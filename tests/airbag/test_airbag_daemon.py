@@ -122,7 +122,7 @@ def test_notifications_of_a_guard_obey_quiet_hours_and_rules(desk, config, held,
         client.call("guard.limit", task=str(task["pid"]), limit_bytes=400 << 20)
         desk.until(lambda: outcomes(client, "airbag calm"), "no outcome of its end")
 
-        assert held == any("Held back" in detail for detail in outcomes(client, "hold"))
+        assert held == any("Suppressed" in detail for detail in outcomes(client, "hold"))
         assert any(calm in detail for detail in outcomes(client, "airbag calm"))
     desk.end(hog)
 

@@ -1,4 +1,4 @@
-"""Protection switched off and notices held back: for how long, and what comes through."""
+"""Protection switched off and notices suppressed: for how long, and what comes through."""
 
 from __future__ import annotations
 
@@ -180,11 +180,11 @@ def test_a_snooze_holds_back_what_was_meant_and_nothing_critical(meant, notice, 
     assert held is (why is not None)
     if held:
         assert "snoozed until" in why
-        assert 1 == quiet.held_back
+        assert 1 == quiet.suppressed
 
 
 def test_when_a_snooze_ends_the_danger_is_to_be_told_anew():
-    """Once, and only where something was held back."""
+    """Once, and only where something was suppressed."""
     clocks = Clocks()
     quiet = clocks.quiet()
     quiet.snooze(None, None, None, 900)

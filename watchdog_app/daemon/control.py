@@ -114,7 +114,7 @@ class Control:
             locked_memory_detail=self.memory_fault,
             notifications=records.Delivery.of(
                 self._dispatcher,
-                suppressed=quiet.held_back,
+                suppressed=quiet.suppressed,
                 tray_connected=self._server.has_subscribers("notifications", "tray"),
                 quiet_hours=quiet.hours(),
             ),
@@ -269,7 +269,7 @@ class Control:
     def _known(self, incident: str) -> bool:
         look = self._watching.look
         open_ones = () if look is None else look.result.incidents
-        return self._notification_filter.told_of(incident) or any(
+        return self._notification_filter.knows(incident) or any(
             one.id == incident for one in open_ones
         )
 

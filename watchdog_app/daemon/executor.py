@@ -121,7 +121,7 @@ class Executor:
             self._log.info(f"notification {status.value}", task=entry.name, detail=detail)
 
         if not self._may_notify(task):
-            ended(OutcomeStatus.SKIPPED, "Held back: a [[rule]] switches notifications off.")
+            ended(OutcomeStatus.SKIPPED, "Suppressed: a [[rule]] switches notifications off.")
         else:
             self._send(notification, task, ended)
 

@@ -1,8 +1,8 @@
 """
-Notices by a command of the user's own: a mail, a message to a phone, a light.
+Notifications by a command of the user's own: a mail, a message to a phone, a light.
 
 The command is a list of arguments and never goes through a shell: what a file
-is called can be no command. It gets the notice as one JSON object on standard
+is called can be no command. It gets the notification as one JSON object on standard
 input, and the same in variables named WATCHDOG_*.
 """
 
@@ -25,7 +25,7 @@ _TOLD = 300  # characters of what a failed command wrote
 
 class CommandChannel:
     """
-    Runs `argv` for each notice and waits for it.
+    Runs `argv` for each notification and waits for it.
 
     Args:
         argv: program and arguments; a `~` at the start of the program is the home folder.
@@ -46,7 +46,7 @@ class CommandChannel:
         self._timeout_s = timeout_s
         self._env = os.environ if env is None else env
 
-    def send(self, notice: Notification) -> Delivery:
+    def send(self, notification: Notification) -> Delivery:
         """Run it; delivered when it ends with status 0 in time."""
         # A file and not a pipe: what a program left running in the background still holds a pipe
         # open, and reading it would wait for that program.
@@ -59,14 +59,14 @@ class CommandChannel:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**self._env, **variables(notice)},
+                    env={**self._env, **variables(notification)},
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
                 return self._failed(f"it could not be started: {error}")
             children.ordinary(process.pid)
             try:
-                process.communicate(json.dumps(notice.to_json()).encode(), self._timeout_s)
+                process.communicate(json.dumps(notification.to_json()).encode(), self._timeout_s)
             except subprocess.TimeoutExpired:
                 _end(process)
                 return self._failed(f"it did not end within {self._timeout_s:g} s and was ended")
@@ -80,16 +80,16 @@ class CommandChannel:
         return Delivery(False, "command", f"{clean(self._argv[0], 100)} of notify.command: {why}")
 
 
-def variables(notice: Notification) -> dict[str, str]:
-    """The notice as environment variables; a NUL, which none can hold, is left out."""
+def variables(notification: Notification) -> dict[str, str]:
+    """The notification as environment variables; a NUL, which none can hold, is left out."""
     values = {
-        "WATCHDOG_NOTICE": notice.id,
-        "WATCHDOG_INCIDENT": notice.incident,
-        "WATCHDOG_STAGE": notice.stage,
-        "WATCHDOG_URGENCY": notice.urgency,
-        "WATCHDOG_TITLE": notice.title,
-        "WATCHDOG_BODY": notice.body,
-        "WATCHDOG_TASK": "" if notice.task is None else str(notice.task),
+        "WATCHDOG_NOTICE": notification.id,
+        "WATCHDOG_INCIDENT": notification.incident,
+        "WATCHDOG_STAGE": notification.stage,
+        "WATCHDOG_URGENCY": notification.urgency,
+        "WATCHDOG_TITLE": notification.title,
+        "WATCHDOG_BODY": notification.body,
+        "WATCHDOG_TASK": "" if notification.task is None else str(notification.task),
     }
     return {
         key: value.replace("\0", "").encode("utf-8", "replace").decode()

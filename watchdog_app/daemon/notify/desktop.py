@@ -1,8 +1,8 @@
 """
-Notices on the desktop, by a child that lives for one of them.
+Notifications on the desktop, by a child that lives for one of them.
 
 The libraries that speak to a desktop cost the daemon 12 MB and could hang or
-crash in it. So a helper is started for each notice, reads it as JSON on
+crash in it. So a helper is started for each notification, reads it as JSON on
 standard input, and answers with one line of JSON whether it was shown.
 
 It has ended when a button would be pressed: so there are none, and the text
@@ -28,12 +28,12 @@ _MOST_REMEMBERED = 64
 
 class DesktopChannel:
     """
-    Shows notices on the desktop of this user's session.
+    Shows notifications on the desktop of this user's session.
 
-    A later notice of the same incident and task takes the place of the earlier one on the screen.
+    A later one of the same incident and task takes the place of the earlier one on the screen.
 
     Args:
-        deadline_s: a helper that takes longer is ended, and the notice counts as not shown.
+        deadline_s: a helper that takes longer is ended, and the notification counts as not shown.
         env: environment of the helper; None: that of this process.
         helper: command line of the helper.
     """
@@ -59,17 +59,17 @@ class DesktopChannel:
         self._last_mono_s: float | None = None
         self._shown: dict[tuple[str, int | None], int] = {}
 
-    def send(self, notice: Notification) -> Delivery:
+    def send(self, notification: Notification) -> Delivery:
         """Show it; blocks up to the deadline, and a second more right after another one."""
         if self._last_mono_s is not None:
             self._sleep(max(0.0, _GAP_S - (self._clock() - self._last_mono_s)))
-        place = (notice.incident, notice.task)
-        body = "\n".join([notice.body, *to_type(notice)])
-        request = {**notice.to_json(), "body": body, "replaces": self._shown.get(place, 0)}
+        place = (notification.incident, notification.task)
+        body = "\n".join([notification.body, *to_type(notification)])
+        request = {**notification.to_json(), "body": body, "replaces": self._shown.get(place, 0)}
         answer = self._ask(request)
         self._last_mono_s = self._clock()
         number = answer.get("number")
-        if notice.incident and isinstance(number, int) and number > 0:
+        if notification.incident and isinstance(number, int) and number > 0:
             self._shown.pop(place, None)
             while len(self._shown) >= _MOST_REMEMBERED:
                 del self._shown[next(iter(self._shown))]
@@ -90,10 +90,10 @@ class DesktopChannel:
         except subprocess.TimeoutExpired:
             return {
                 "detail": f"the desktop did not answer within {self._deadline_s:g} s; "
-                "the notice is in `watchdog history`"
+                "the notification is in `watchdog history`"
             }
         except (OSError, ValueError) as error:
-            return {"detail": f"the helper for desktop notices could not be started: {error}"}
+            return {"detail": f"the helper for desktop notifications could not be started: {error}"}
         try:
             answer = json.loads(done.stdout.splitlines()[-1])
         except (ValueError, IndexError):
@@ -102,5 +102,7 @@ class DesktopChannel:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()
             last = said[-1][:200] if said else "it said nothing"
             status = done.returncode
-            return {"detail": f"the helper for desktop notices failed (status {status}): {last}"}
+            return {
+                "detail": f"the helper for desktop notifications failed (status {status}): {last}"
+            }
         return answer

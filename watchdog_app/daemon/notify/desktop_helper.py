@@ -1,7 +1,7 @@
 """
-The helper that shows one notice on the desktop, run with `python -m`.
+The helper that shows one notification on the desktop, run with `python -m`.
 
-Reads the notice as JSON on standard input; writes
+Reads the notification as JSON on standard input; writes
 {"delivered": bool, "detail": str, "number": int} as the last line of standard
 output. `number` is the server's id of what is shown, 0 where there is none.
 """
@@ -25,22 +25,24 @@ _HAS_DBUS: bool = sys.platform not in ("win32", "darwin")
 
 
 def main() -> int:
-    """Show the notice that stands on standard input."""
+    """Show the notification that stands on standard input."""
     # Libraries write to standard output too; the answer must stay the last line of ours.
     answer_fd = os.dup(1)
     os.dup2(2, 1)
     try:
         request = json.loads(sys.stdin.buffer.read())
     except ValueError as error:
-        answer = _no(f"the notice could not be read: {error}")
+        answer = _no(f"the notification could not be read: {error}")
     else:
-        answer = show(request) if isinstance(request, dict) else _no("the notice is no object")
+        answer = (
+            show(request) if isinstance(request, dict) else _no("the notification is no object")
+        )
     os.write(answer_fd, json.dumps(answer).encode() + b"\n")
     return 0 if answer["delivered"] else 1
 
 
 def show(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Show a notice in the best way that this system has."""
+    """Show a notification in the best way that this system has."""
     if _HAS_DBUS:
         try:
             import dbus_fast  # noqa: F401 - whether it is there

@@ -23,29 +23,29 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify import Channel, Delivery, open_channels
 from watchdog_app.daemon.rpc import RpcServer
 
-COMPANION_S = 2.0  # a companion is given this long to acknowledge
+_ACKNOWLEDGE_S = 2.0  # a tray is given this long to acknowledge
 _LINGER_S = 1.0
 # The policy is seldom by itself; this is the last line against a mistake in a rule of it.
 _MOST_A_MINUTE = 20
 _MOST_INCIDENTS = 64
 
-Told = Callable[[bool, str], None]  # delivered, detail
+OnOutcome = Callable[[bool, str], None]  # delivered, detail
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A notice that companions have and have not acknowledged."""
+    """A notification that trays have and have not acknowledged."""
 
-    notice: Notification
-    told: Told
+    notification: Notification
+    on_outcome: OnOutcome
     until_mono_s: float
-    companions: int  # that have not said that they could not show it
+    trays: int  # that have not said that they could not show it
     written: str = ""  # by a follower in a terminal, which counts where nothing else works
 
 
 class Dispatcher:
     """
-    Brings each notice to somebody, and says whether that worked.
+    Brings each notification to somebody, and says whether that worked.
 
     Args:
         server: whose clients may show it.
@@ -77,43 +77,45 @@ class Dispatcher:
         self._clock = clock
         self._workers: dict[str, Worker] = {}  # by channel
         self._waiting: dict[str, _Waiting] = {}
-        self._told_at: dict[str, deque[float]] = {}  # by incident
+        self._sent_at: dict[str, deque[float]] = {}  # by incident
         self.apply(settings)
 
     def apply(self, settings: NotifySettings) -> None:
-        """Where notices go from now on."""
+        """Where notifications go from now on."""
         self._channels = self._opened(settings)
 
-    def show(self, notice: Notification, told: Told, task: Task | None = None) -> None:
+    def show(
+        self, notification: Notification, on_outcome: OnOutcome, task: Task | None = None
+    ) -> None:
         """
-        Bring a notice to somebody; `told` is called once, now or later.
+        Bring a notification to somebody; `on_outcome` is called once, now or later.
 
         Args:
             task: whom it concerns; None: nobody, or it has ended.
         """
         record = records.Notification.of(
-            notice,
-            level=Level.of_stage(notice.stage),
+            notification,
+            level=Level.of_stage(notification.stage),
             start_time=task.key.start_time if task else None,
             name=task.name if task else None,
-            actions=tuple(records.Button.of(each) for each in notice.actions),
+            actions=tuple(records.Button.of(each) for each in notification.actions),
         )
-        companions = self._server.publish("notifications", "notification", record.to_json())
-        if companions:
-            until = self._clock() + COMPANION_S
-            self._waiting[notice.id] = _Waiting(notice, told, until, companions)
+        trays = self._server.publish("notifications", "notification", record.to_json())
+        if trays:
+            until = self._clock() + _ACKNOWLEDGE_S
+            self._waiting[notification.id] = _Waiting(notification, on_outcome, until, trays)
         else:
-            self._send(self._channels, notice, told)
+            self._send(self._channels, notification, on_outcome)
 
     def acknowledge(self, id_: str, delivered: bool, detail: str, follower: bool = False) -> None:
         """
-        A companion says what became of a notice; of several, the first that showed it counts.
+        A tray says what became of a notification; of several, the first that showed it counts.
 
         Args:
-            id_: of the notice.
+            id_: of the notification.
             delivered: it was shown.
             detail: how, or why not.
-            follower: not a companion on a desktop but lines in a terminal, which nobody may be
+            follower: not a tray on a desktop but lines in a terminal, which nobody may be
                 looking at: the other ways are tried as well.
         """
         waiting = self._waiting.get(id_)
@@ -122,18 +124,18 @@ class Dispatcher:
         if delivered and follower:
             waiting.written = detail or "written to a terminal"
         if not delivered or follower:
-            waiting.companions -= 1
-            if waiting.companions <= 0:
+            waiting.trays -= 1
+            if waiting.trays <= 0:
                 self._give_up(id_)
             return
         del self._waiting[id_]
-        detail = detail or "shown by the companion"
+        detail = detail or "shown by the tray"
         # A page to a phone is sent all the same, and it is written down if that fails.
         others = [channel for channel in self._channels if channel.beside_tray]
         if others:
-            self._send(others, waiting.notice, waiting.told, detail)
+            self._send(others, waiting.notification, waiting.on_outcome, detail)
         else:
-            self._end(waiting.told, True, detail)
+            self._end(waiting.on_outcome, True, detail)
 
     def look(self, now_mono_s: float) -> None:
         """Call back what has finished; give up waiting where that has been long enough."""
@@ -157,37 +159,45 @@ class Dispatcher:
 
     def _give_up(self, id_: str) -> None:
         waiting = self._waiting.pop(id_)
-        self._send(self._channels, waiting.notice, waiting.told, waiting.written)
+        self._send(self._channels, waiting.notification, waiting.on_outcome, waiting.written)
 
     def _send(
-        self, channels: Sequence[Channel], notice: Notification, told: Told, written: str = ""
+        self,
+        channels: Sequence[Channel],
+        notification: Notification,
+        on_outcome: OnOutcome,
+        written: str = "",
     ) -> None:
         """
         Send it by these channels at once; it is shown when one of them worked.
 
         Args:
             channels: all that it goes by.
-            notice: what is sent.
-            told: called once all have answered.
+            notification: what is sent.
+            on_outcome: called once all have answered.
             written: how it was shown already; "": not at all.
         """
-        why_not = self._why_not(channels, notice)
+        why_not = self._why_not(channels, notification)
         if why_not is not None:
-            self._end(told, bool(written), "; ".join(filter(None, (written, why_not))))
+            self._end(on_outcome, bool(written), "; ".join(filter(None, (written, why_not))))
             return
         found: dict[str, Delivery] = {}
 
         def done(name: str, delivery: Delivery | None, error: Exception | None) -> None:
             found[name] = delivery or Delivery(False, name, f"It could not be shown: {error!r}")
             if len(found) == len(channels):
-                self._sent(channels, found, told, written)
+                self._sent(channels, found, on_outcome, written)
 
         for channel in channels:
             worker = self._workers.setdefault(channel.name, Worker(self._wake, _LINGER_S))
-            worker.submit(partial(channel.send, notice), partial(done, channel.name))
+            worker.submit(partial(channel.send, notification), partial(done, channel.name))
 
     def _sent(
-        self, channels: Sequence[Channel], found: dict[str, Delivery], told: Told, written: str
+        self,
+        channels: Sequence[Channel],
+        found: dict[str, Delivery],
+        on_outcome: OnOutcome,
+        written: str,
     ) -> None:
         """All channels have answered."""
         worked = [channel.name for channel in channels if found[channel.name].delivered]
@@ -196,19 +206,19 @@ class Dispatcher:
         by = f"shown by {'+'.join(worked)}" if worked else ""
         shown = bool(worked or written)
         self._note_failure(failures if shown and any(each.needed for each in broken) else "")
-        self._end(told, shown, "; ".join(filter(None, (written, by, failures))))
+        self._end(on_outcome, shown, "; ".join(filter(None, (written, by, failures))))
 
-    def _why_not(self, channels: Sequence[Channel], notice: Notification) -> str | None:
+    def _why_not(self, channels: Sequence[Channel], notification: Notification) -> str | None:
         """Why it is not sent at all; None: it is."""
         if not channels:
-            return "Notices are switched off: see [notify] in the configuration."
+            return "Notifications are switched off: see [notify] in the configuration."
         now = self._clock()
-        while len(self._told_at) > _MOST_INCIDENTS:
-            del self._told_at[next(iter(self._told_at))]
-        times = self._told_at.setdefault(notice.incident, deque(maxlen=_MOST_A_MINUTE))
+        while len(self._sent_at) > _MOST_INCIDENTS:
+            del self._sent_at[next(iter(self._sent_at))]
+        times = self._sent_at.setdefault(notification.incident, deque(maxlen=_MOST_A_MINUTE))
         if len(times) == _MOST_A_MINUTE and now - times[0] < 60.0:
             return (
-                f"More than {_MOST_A_MINUTE} notices of one incident within a minute: "
+                f"More than {_MOST_A_MINUTE} notifications of one incident within a minute: "
                 "this one was not shown. All are in `watchdog history`."
             )
         times.append(now)
@@ -219,19 +229,19 @@ class Dispatcher:
         if not detail:
             self.fault = None
             return
-        self._log.warning("a notice was not shown in every way", detail=detail)
+        self._log.warning("a notification was not shown in every way", detail=detail)
         self.fault = Fault(
             "notifications",
-            f"A notice could not be shown in every way: {detail}",
+            f"A notification could not be shown in every way: {detail}",
             "Mend it, or take it out of [notify]: watchdog config edit",
         )
 
-    def _end(self, told: Told, delivered: bool, detail: str) -> None:
+    def _end(self, on_outcome: OnOutcome, delivered: bool, detail: str) -> None:
         if delivered:
             self.shown += 1
             self.last_failure = None
         else:
             self.undelivered += 1
             self.last_failure = detail
-            self._log.warning("a notice could not be shown", detail=detail)
-        told(delivered, detail)
+            self._log.warning("a notification could not be shown", detail=detail)
+        on_outcome(delivered, detail)

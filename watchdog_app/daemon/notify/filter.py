@@ -1,5 +1,5 @@
 """
-What people have asked for: protection switched off for a while, notices held back.
+What people have asked for: protection switched off for a while, notifications suppressed.
 
 Wall clocks are set and machines are suspended. So what ends after a time ends
 when the wall clock or the running time comes to it, whichever is first: the
@@ -53,18 +53,18 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """Notices that are held back: of one incident, of one task, or with neither all."""
+    """Notices that are suppressed: of one incident, of one task, or with neither all."""
 
     incident: str | None
     task: int | None  # pid of its root
     name: str | None
     until: Until
 
-    def covers(self, notice: Notification) -> bool:
-        """Whether this notice is meant."""
+    def covers(self, notification: Notification) -> bool:
+        """Whether this notification is meant."""
         if self.incident is not None:
-            return notice.incident == self.incident
-        return self.task is None or notice.task == self.task
+            return notification.incident == self.incident
+        return self.task is None or notification.task == self.task
 
     def to_json(self) -> dict[str, Any]:
         """As the status object has it."""
@@ -78,7 +78,7 @@ class Snooze:
 
 @dataclass(slots=True)
 class _Shown:
-    """The last notice that went out for one incident and task."""
+    """The last notification that went out for one incident and task."""
 
     mono_s: float
     topic: str
@@ -87,13 +87,13 @@ class _Shown:
 
 class NotificationFilter:
     """
-    Whether anything is done at all, and which notices go out.
+    Whether anything is done at all, and which notifications go out.
 
-    `held_back` counts notices that did not; `owed` are the incidents of those, whose danger is to
-    be told anew when the quiet is over.
+    `suppressed` counts those that did not; `pending` are their incidents, whose danger is told anew
+    when the quiet is over.
 
     Args:
-        settings: quiet hours, and the quiet time between two notices.
+        settings: quiet hours, and the quiet time between two notifications.
         mono: running time in seconds.
         wall: seconds of the epoch.
     """
@@ -107,8 +107,8 @@ class NotificationFilter:
         self._mono = mono
         self._wall = wall
         self.protecting = True
-        self.held_back = 0
-        self.owed: set[str] = set()
+        self.suppressed = 0
+        self.pending: set[str] = set()
         self._until: Until | None = None  # when protection comes on by itself
         self._snoozes: list[Snooze] = []
         self._shown: dict[tuple[str, int | None], _Shown] = {}
@@ -129,7 +129,7 @@ class NotificationFilter:
     def snooze(
         self, incident: str | None, task: int | None, name: str | None, for_s: float
     ) -> Snooze | None:
-        """Hold these notices back from now on; 0 s: no longer. Replaces an earlier one."""
+        """Hold these notifications back from now on; 0 s: no longer. Replaces an earlier one."""
         meant = (incident, task)
         self._snoozes = [one for one in self._snoozes if (one.incident, one.task) != meant]
         if for_s <= 0:
@@ -145,23 +145,23 @@ class NotificationFilter:
         self._snoozes = [replace(one, task=now) if one in found else one for one in self._snoozes]
         return bool(found)
 
-    def reason(self, notice: Notification) -> str | None:
+    def reason(self, notification: Notification) -> str | None:
         """
-        Why this notice is held back now; None: it goes out, and is remembered as the last.
+        Why this notification is suppressed now; None: it goes out, and is remembered as the last.
 
         What is critical comes through everything but protection that is switched off.
         """
-        why = self._why(notice)
-        place = (notice.incident, notice.task)
+        why = self._why(notification)
+        place = (notification.incident, notification.task)
         if why is not None:
-            self.held_back += 1
+            self.suppressed += 1
             return why
-        if notice.incident:
-            self.owed.discard(notice.incident)
+        if notification.incident:
+            self.pending.discard(notification.incident)
             self._shown.pop(place, None)
             while len(self._shown) >= _MOST_REMEMBERED:
                 del self._shown[next(iter(self._shown))]
-            self._shown[place] = _Shown(self._mono(), notice.topic, _stage(notice))
+            self._shown[place] = _Shown(self._mono(), notification.topic, _stage(notification))
         return None
 
     def look(self) -> tuple[bool, frozenset[str]]:
@@ -181,7 +181,7 @@ class NotificationFilter:
         self._was_quiet, self._ended = quiet, False
         if not ended or quiet:
             return back_on, frozenset()
-        due, self.owed = self.owed, set()
+        due, self.pending = self.pending, set()
         return back_on, frozenset(due)
 
     def hours(self) -> str | None:
@@ -214,12 +214,12 @@ class NotificationFilter:
             "snoozes": [
                 [one.incident, one.task, one.name, self._dumped(one.until)] for one in self._snoozes
             ],
-            "owed": sorted(self.owed),
+            "pending": sorted(self.pending),
         }
 
-    def told_of(self, incident: str) -> bool:
-        """Whether a notice of this incident went out or was held back, lately."""
-        return incident in self.owed or any(place[0] == incident for place in self._shown)
+    def knows(self, incident: str) -> bool:
+        """Whether a notification of this incident went out or was suppressed, lately."""
+        return incident in self.pending or any(place[0] == incident for place in self._shown)
 
     def load(self, value: Mapping[str, Any], same_boot: bool) -> None:
         """
@@ -238,33 +238,35 @@ class NotificationFilter:
             ends = self._loaded(end)
             if ends is not None and (same_boot or (incident is None and task is None)):
                 snoozes.append(Snooze(_text(incident), _pid(task), _text(name), ends))
-        owed = {str(one) for one in value["owed"]} if same_boot else set()
-        self.protecting, self._until, self._snoozes, self.owed = protecting, until, snoozes, owed
+        found = value.get("pending", ())  # not in the state of an earlier version
+        pending = {str(one) for one in found} if same_boot else set()
+        self.protecting, self._until = protecting, until
+        self._snoozes, self.pending = snoozes, pending
 
-    def _why(self, notice: Notification) -> str | None:
-        if not self.protecting and notice.topic not in _FACTS:
-            self._owe(notice)
-            return "Held back: protection is switched off."
-        if notice.urgency == "critical":
+    def _why(self, notification: Notification) -> str | None:
+        if not self.protecting and notification.topic not in _FACTS:
+            self._keep_pending(notification)
+            return "Suppressed: protection is switched off."
+        if notification.urgency == "critical":
             return None
         hours = self.hours()
         if hours is not None:
-            self._owe(notice)
-            return f"Held back: it is quiet from {hours.replace('-', ' to ')}."
+            self._keep_pending(notification)
+            return f"Suppressed: it is quiet from {hours.replace('-', ' to ')}."
         for one in self._snoozes:
-            if one.covers(notice) and not one.until.over(*self._now()):
-                self._owe(notice)
+            if one.covers(notification) and not one.until.over(*self._now()):
+                self._keep_pending(notification)
                 at = time.strftime("%H:%M", time.localtime(one.until.unix_s))
-                return f"Held back: snoozed until {at}."
-        before = self._shown.get((notice.incident, notice.task))
+                return f"Suppressed: snoozed until {at}."
+        before = self._shown.get((notification.incident, notification.task))
         if (
-            notice.incident
+            notification.incident
             and before is not None
-            and before.topic == notice.topic
-            and before.stage >= _stage(notice)
+            and before.topic == notification.topic
+            and before.stage >= _stage(notification)
             and self._mono() - before.mono_s < self._cooldown_s
         ):
-            return "Held back: the same was told a moment ago, and it has not become worse."
+            return "Suppressed: the same was told a moment ago, and it has not become worse."
         return None
 
     def _now(self) -> tuple[float, float]:
@@ -284,9 +286,13 @@ class NotificationFilter:
         unix_s, left_s = value
         return Until(self._mono() + float(left_s), float(unix_s))
 
-    def _owe(self, notice: Notification) -> None:
-        if notice.incident and notice.topic == "warning" and len(self.owed) < _MOST_REMEMBERED:
-            self.owed.add(notice.incident)
+    def _keep_pending(self, notification: Notification) -> None:
+        if (
+            notification.incident
+            and notification.topic == "warning"
+            and len(self.pending) < _MOST_REMEMBERED
+        ):
+            self.pending.add(notification.incident)
 
 
 def quiet_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
@@ -308,8 +314,8 @@ def quiet_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
     return None
 
 
-def _stage(notice: Notification) -> Stage:
-    return _STAGES.get(notice.stage, Stage.OK)
+def _stage(notification: Notification) -> Stage:
+    return _STAGES.get(notification.stage, Stage.OK)
 
 
 def _text(value: Any) -> str | None:

@@ -14,7 +14,7 @@ _LINE = 500
 
 
 class TerminalChannel:
-    """Writes each notice to `stream`; names in it cannot move the cursor or change colours."""
+    """Writes notifications to `stream`; names in them cannot move the cursor or change colours."""
 
     name = "terminal"
     beside_tray = needed = True
@@ -22,12 +22,12 @@ class TerminalChannel:
     def __init__(self, _: object = True, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
 
-    def send(self, notice: Notification) -> Delivery:
+    def send(self, notification: Notification) -> Delivery:
         """Write it."""
-        at = time.strftime("%H:%M:%S", time.localtime(notice.unix_s))
-        lines = [f"[{at}] watchdog: {clean(notice.title, _LINE)}"]
-        lines += [f"           {clean(line, _LINE)}" for line in notice.body.splitlines()]
-        lines += [f"           > {clean(line, _LINE)}" for line in to_type(notice)]
+        at = time.strftime("%H:%M:%S", time.localtime(notification.unix_s))
+        lines = [f"[{at}] watchdog: {clean(notification.title, _LINE)}"]
+        lines += [f"           {clean(line, _LINE)}" for line in notification.body.splitlines()]
+        lines += [f"           > {clean(line, _LINE)}" for line in to_type(notification)]
         text = "\n".join(lines) + "\n"
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
