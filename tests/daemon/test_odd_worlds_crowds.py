@@ -122,8 +122,6 @@ def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tm
             group=None,
             counts=counts,
             alive_mono_s=0.0,
-            limit=None,
-            memory=None,
             **more,
         )
         return facts.oom_daemons

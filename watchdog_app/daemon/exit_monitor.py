@@ -186,8 +186,7 @@ class ExitMonitor:
 
     def grew(self, task: ProcessKey, growth: MemoryGrowth) -> None:
         """An agent has told what grows in its task, which may die before the next look."""
-        if task in self._watched:
-            self._seen.grew[task] = growth
+        self._seen.told_growth(task, growth)
 
     def agent_ended(self, agent: Agent) -> None:
         """The process of an agent has ended without a good-bye."""
@@ -232,7 +231,6 @@ class ExitMonitor:
             )
         finally:
             self._roots.release(key)
-            self._seen.forget(key)
             self._lost.pop(key, None)
 
     def _write(
@@ -271,7 +269,7 @@ class ExitMonitor:
             guards = facts.oom_daemons
             question = self._units.ask(facts.group, key.pid, alive_unix_s, guards=guards)
         by_gpu = task is not None and cause.spec.card_may_explain and facts.card_fault is None
-        on_gpu = by_gpu and task is not None and task.key in self._seen.on_gpu
+        on_gpu = by_gpu and task is not None and self._seen.on_gpu(task.key)
         until = [now_mono_s]
         until += [] if question is None else [question.until_mono_s]
         until += [now_mono_s + _GPU_WAIT_S] if on_gpu else []
@@ -286,7 +284,7 @@ class ExitMonitor:
                 unix_s,
                 {} if task is None else self._grew(task.key),
                 tuple(tasks),
-                dict(self._seen.growth),
+                self._seen.slopes(),
                 question,
                 now_mono_s + _GPU_LATE_S if on_gpu else None,
                 max(until),
@@ -344,6 +342,7 @@ class ExitMonitor:
     ) -> ExitFacts:
         info = self._seen.infos.get(key)
         group = info.cgroup if info else task.info.cgroup if task is not None else None
+        failed = agent is not None and agent.failed
         return self._evidence.facts(
             key,
             task,
@@ -351,23 +350,15 @@ class ExitMonitor:
             group=group,
             counts=self._counts,
             alive_mono_s=alive_mono_s,
-            limit=self._seen.limits.get(task.key) if task is not None else None,
-            group_high=task is not None and self._seen.high.get(task.key, False),
-            memory=self._seen.memory,
             cpu_limit_s=cpu_limit_s,
             root=task is not None and task.key == key,
-            said_bye=agent is not None and agent.said_bye and not agent.failed,
-            failed=agent is not None and agent.failed,
-            card_fault=None if task is None else self._seen.card_faults.get(task.key),
-            device_full=None if task is None else self._seen.devices.get(task.key),
-            # What stands still asks for nothing: a paused task ended in another way.
-            address_space_full=None
-            if task is None or task.paused
-            else self._seen.full_space(task.key),
-            address_space=None if task is None else self._seen.spaces.get(task.key),
+            said_bye=agent is not None and agent.said_bye and not failed,
+            failed=failed,
             device_ooms=_ooms(agent),
             was_paused=self._was_paused(key),
             guard=guard_exits.of(key, group),
+            **self._seen.memory_facts(task),
+            **({} if task is None else self._seen.device_facts(task)),
         )
 
     def _look_for_workers(self, before: Task, now: Task, alive_mono_s: float) -> None:
@@ -391,11 +382,9 @@ class ExitMonitor:
                 group=info.cgroup,
                 counts=self._counts,
                 alive_mono_s=alive_mono_s,
-                limit=self._seen.limits.get(before.key),
-                group_high=self._seen.high.get(before.key, False),
-                memory=self._seen.memory,
                 root=False,
                 guard=guard_exits.of(key, info.cgroup),
+                **self._seen.memory_facts(before),
             )
             cause = diagnose(facts)
             own = any(word.pid == key.pid for word in facts.kernel)
@@ -419,10 +408,8 @@ class ExitMonitor:
 
     def _grew(self, task: ProcessKey) -> dict[str, Any]:
         """Which lines and tensors of it grew, for its entry; empty where nobody has looked."""
-        grew = self._seen.grew.get(task)
-        if grew is None:
-            return {}
-        return {"grew": list(about_growth(grew, self._seen.growth.get(task)))}
+        grew, slope_bytes_per_s = self._seen.growth(task)
+        return {} if grew is None else {"grew": list(about_growth(grew, slope_bytes_per_s))}
 
     def _holder(self, key: ProcessKey) -> _Watched | None:
         for watched in self._watched.values():

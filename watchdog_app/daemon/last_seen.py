@@ -1,11 +1,13 @@
 """
-What the last looks said of each task: who dies is asked after when it cannot be looked at any more.
+What the last samples said of each task: who has ended cannot be looked at any more.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
 
 from watchdog_app.core.diagnosis.causes import address_space_full, device_full, level_of
 from watchdog_app.core.model.agent import MemoryGrowth
@@ -13,59 +15,67 @@ from watchdog_app.core.model.machine import HostMemory, ProcessInfo, ProcessKey,
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
 from watchdog_app.daemon.status import Look
 
-_UNWINDING_S = 10.0  # a large heap takes its time to be given back
+# A MemoryError unwinds what held the memory: the last sample may find half of it free again.
+_UNWINDING_S = 10.0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One task as last seen."""
+
+    limit: Reading | None = None  # of its memory group
+    high: bool = False  # that limit is memory.high, or memory.high lies below it
+    device: str | None = None  # a full GPU or allocator, in words
+    space: str | None = None  # how full its address space was, where that is limited
+    full_space: tuple[str, float] | None = None  # the same when it was used up, and when
+    on_gpu: bool = False  # it uses a GPU, or did
+    slope_bytes_per_s: float | None = None
+    grew: MemoryGrowth | None = None  # what its agent saw growing
 
 
 class LastSeen:
     """
-    By task, of those that live and of those that are missing in the last look.
+    Tasks that live and those that are missing in the last sample.
 
-    `limits`: of memory groups; `devices`: full cards and allocators; `spaces`: how full a limited
-    address space was; `growth`: bytes a second.
+    `infos` are of the sample before, while the next one is taken in.
     """
 
     def __init__(self) -> None:
-        self.memory: HostMemory | None = None
-        self.infos: Mapping[ProcessKey, ProcessInfo] = {}  # of the look before, while one goes on
+        self.infos: Mapping[ProcessKey, ProcessInfo] = {}
         self.tasks: tuple[Task, ...] = ()
         self.card_faults: Mapping[ProcessKey, str] = {}
         self.gpus_mono_s: float | None = None  # when the GPUs were read
-        self.on_gpu: set[ProcessKey] = set()  # tasks that used one, or did when last seen
-        self.limits: dict[ProcessKey, Reading] = {}
-        self.high: dict[ProcessKey, bool] = {}  # that limit is memory.high, or high lies below it
-        self.devices: dict[ProcessKey, str] = {}
-        self.spaces: dict[ProcessKey, str] = {}
-        self.growth: dict[ProcessKey, float | None] = {}
-        self.grew: dict[ProcessKey, MemoryGrowth] = {}  # what the agents saw growing
-        # Those that are used up or were a moment ago: how full, and when that was seen.
-        self._full_spaces: dict[ProcessKey, tuple[str, float]] = {}
+        self._memory: HostMemory | None = None
+        self._seen: dict[ProcessKey, _Seen] = {}
 
     def learn(self, look: Look, missing: Set[ProcessKey]) -> None:
         """
-        One more look.
+        One more sample.
 
         Args:
             look: that was taken just now.
             missing: tasks that were there before; what is known of them is kept.
         """
-        self.memory = look.snapshot.host
-        self.card_faults = look.result.card_faults
         hardware = look.snapshot.hardware
-        self.gpus_mono_s = hardware.gpus_mono_s
-        using = {each.pid for gpu in hardware.gpus for each in gpu.processes or ()}
-        self.on_gpu &= {*(task.key for task in look.tasks), *missing}
-        self.on_gpu |= {
-            task.key for task in look.tasks if using and using & {m.key.pid for m in task.members}
-        }
-        self.limits = {key: at for key, at in self.limits.items() if key in missing}
-        self.high = {key: at for key, at in self.high.items() if key in missing}
-        self.devices = {key: at for key, at in self.devices.items() if key in missing}
-        self.spaces = {key: at for key, at in self.spaces.items() if key in missing}
-        self.tasks = look.tasks
-        there = {task.key for task in look.tasks} | missing
-        kept = {key: each for key, each in self.grew.items() if key in there}
-        self.grew = {**kept, **look.result.growth}
-        self.growth = {key: outlook.trend_bytes_per_s for key, outlook in look.result.tasks.items()}
+        self._memory, self.tasks = look.snapshot.host, look.tasks
+        self.card_faults, self.gpus_mono_s = look.result.card_faults, hardware.gpus_mono_s
+        before = self._seen
+        self._seen = {key: before[key] for key in missing & before.keys()}
+        using = {each.pid for gpu in hardware.gpus for each in gpu.processes}
+        allocators = any(view.allocators for view in look.agents.values())
+        for task in look.tasks:
+            known = before.get(task.key, _Seen())
+            outlook = look.result.tasks.get(task.key)
+            self._seen[task.key] = _Seen(
+                device=device_full(task, look.readings) if hardware.gpus or allocators else None,
+                full_space=known.full_space,
+                on_gpu=known.on_gpu or any(each.key.pid in using for each in task.members),
+                slope_bytes_per_s=None if outlook is None else outlook.trend_bytes_per_s,
+                grew=look.result.growth.get(task.key, known.grew),
+            )
+        self._learn_limits(look)
+
+    def _learn_limits(self, look: Look) -> None:
         slowed = {
             group.path
             for group in look.snapshot.cgroups
@@ -73,31 +83,66 @@ class LastSeen:
             and (group.limit_bytes is None or group.high_bytes < group.limit_bytes)
         }
         for reading in look.readings:
-            if SPECS[reading.key.kind].of_group:
-                for key in reading.tasks:
-                    self.limits[key] = reading
-                    self.high[key] = reading.key.subject in slowed
-            elif reading.key.kind is ResourceKind.RLIMIT_AS:
-                self.spaces.update((key, level_of(reading)) for key in reading.tasks)
-                space = address_space_full(reading)
-                if space is not None:
-                    now = look.snapshot.mono_s
-                    self._full_spaces.update((key, (space, now)) for key in reading.tasks)
-        if look.snapshot.hardware.gpus or any(view.allocators for view in look.agents.values()):
-            for task in look.tasks:
-                full = device_full(task, look.readings)
-                if full is not None:
-                    self.devices[task.key] = full
+            for seen in self._of(reading):
+                if SPECS[reading.key.kind].of_group:
+                    seen.limit, seen.high = reading, reading.key.subject in slowed
+                elif reading.key.kind is ResourceKind.RLIMIT_AS:
+                    seen.space = level_of(reading)
+                    full = address_space_full(reading)
+                    if full is not None:
+                        seen.full_space = full, look.snapshot.mono_s
 
-    def full_space(self, key: ProcessKey) -> str | None:
-        """
-        How full its address space was at its end; None: it was not.
+    def _of(self, reading: Reading) -> Iterator[_Seen]:
+        return (self._seen[key] for key in reading.tasks if key in self._seen)
 
-        A MemoryError unwinds what held the memory: the last look may find half of it free again.
-        """
-        space, seen_mono_s = self._full_spaces.get(key, ("", float("-inf")))
-        return space if time.monotonic() - seen_mono_s <= _UNWINDING_S else None
+    def told_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
+        """An agent has told what grows in its task, which may end before the next sample."""
+        if task in self._seen:
+            self._seen[task].grew = growth
 
-    def forget(self, key: ProcessKey) -> None:
-        """It has ended, and that is written down."""
-        self._full_spaces.pop(key, None)
+    def growth(self, task: ProcessKey) -> tuple[MemoryGrowth | None, float | None]:
+        """What grew in a task, and its slope in bytes a second."""
+        seen = self._seen.get(task, _Seen())
+        return seen.grew, seen.slope_bytes_per_s
+
+    def slopes(self) -> dict[ProcessKey, float | None]:
+        """Of all tasks, in bytes a second."""
+        return {key: seen.slope_bytes_per_s for key, seen in self._seen.items()}
+
+    def on_gpu(self, task: ProcessKey) -> bool:
+        """Whether a task used a GPU."""
+        return task in self._seen and self._seen[task].on_gpu
+
+    def memory_facts(self, task: Task | None) -> dict[str, Any]:
+        """Fields of `ExitFacts`: the memory of a task's group, and of the machine."""
+        seen = _Seen() if task is None else self._seen.get(task.key, _Seen())
+        limit, memory = seen.limit, self._memory
+        found: dict[str, Any] = {"group_high": seen.high}
+        if limit is not None:
+            found |= {
+                "group_label": limit.label,
+                "group_limit_bytes": limit.limit,
+                "group_used_bytes": limit.used,
+            }
+        if memory is not None:
+            found |= {
+                "host_total_bytes": memory.total_bytes,
+                "host_available_bytes": memory.available_bytes,
+                "stalled_percent": memory.pressure.some_avg10 if memory.pressure else None,
+                "swap_total_bytes": memory.swap_total_bytes,
+                "swap_free_bytes": memory.swap_free_bytes,
+            }
+        return found
+
+    def device_facts(self, task: Task) -> dict[str, Any]:
+        """Fields of `ExitFacts`: the GPUs and the address space of a task."""
+        seen = self._seen.get(task.key, _Seen())
+        space, seen_mono_s = seen.full_space or (None, float("-inf"))
+        # What stands still asks for nothing: a paused task ended in another way.
+        full = not task.paused and time.monotonic() - seen_mono_s <= _UNWINDING_S
+        return {
+            "card_fault": self.card_faults.get(task.key),
+            "device_full": seen.device,
+            "address_space_full": space if full else None,
+            "address_space": seen.space,
+        }

@@ -216,8 +216,11 @@ class Parts:
         for entry in self.missed_exits.ended(now_mono_s):
             self.log.warning(str(entry.data["text"]))
             self.journal.add(entry)
-        for each in self.exit_monitor.ended(now_mono_s):
-            self.restarts.died(each.task, self.watching.died(each, self.executor), each.mono_s)
+        exits = self.exit_monitor.ended(now_mono_s)
+        self.watching.write_exits(exits)
+        for each in exits:
+            told = self.watching.tell_exit(each, self.executor)
+            self.restarts.died(each.task, told, each.mono_s)
 
     def _ready(self, connection: Connection) -> bool:
         """Whether a request may be answered now: people want to see the machine as it is."""

@@ -31,7 +31,7 @@ from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
 
 _BUSY_SHARE = 0.25  # looking may take this share of a core, however short the interval
-_DEATHS_DURABLE_S = 0.1  # waited for a disk by all deaths of a second together
+_DEATHS_DURABLE_S = 0.1  # waited for a disk by all deaths of one turn together
 _KEPT_S = 1200.0  # a state is of use to the next daemon for an hour
 
 
@@ -76,8 +76,6 @@ class Watching:
         self._told_late: Fault | None = None
         self._kept: dict[str, Any] | None = None  # of the engine, as it was written down last
         self._kept_mono_s = 0.0
-        self._deaths_mono_s = float("-inf")  # since when the patience with the disk is for
-        self._patience_s = 0.0
         self._due_mono_s: float | None = None  # when the next look should begin; None: the first
 
     @property
@@ -190,24 +188,25 @@ class Watching:
             asked = max(self.next_look_mono_s, time.monotonic())
             self._due_mono_s = min(self._due_mono_s, asked)
 
-    def died(self, death: Exit, executor: Executor) -> Decision | None:
-        """Write a death down and tell it: the notice. Of a plain end only the journal hears."""
-        if death.entry.kind == "end":
-            self._journal.add(death.entry)
-            self.look_soon()
-            return None
-        self._log.warning(str(death.entry.data["text"]))
-        began = time.monotonic()
-        if began - self._deaths_mono_s >= 1.0:
-            self._deaths_mono_s, self._patience_s = began, _DEATHS_DURABLE_S
-        self._journal.durable([death.entry], self._patience_s)
-        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
+    def write_exits(self, exits: Sequence[Exit]) -> None:
+        """Write down who has ended; deaths are on the disk when this returns, unless it is slow."""
+        if not exits:
+            return
+        self._journal.add(*(each.entry for each in exits if each.entry.kind == "end"))
+        deaths = [each.entry for each in exits if each.entry.kind != "end"]
+        for entry in deaths:
+            self._log.warning(str(entry.data["text"]))
+        if deaths:
+            self._journal.durable(deaths, _DEATHS_DURABLE_S)
         self.look_soon()
-        look, task = self.look, death.task
-        if task is None or look is None:
+
+    def tell_exit(self, ended: Exit, executor: Executor) -> Decision | None:
+        """Notify of a death where the engine says so: the notification. Never of a plain end."""
+        look, task = self.look, ended.task
+        if ended.entry.kind == "end" or task is None or look is None:
             return None
         decisions: Sequence[Decision] | None = self._observer.ask(
-            lambda engine: engine.task_ended(task, death.view, death.cause, look.snapshot)
+            lambda engine: engine.task_ended(task, ended.view, ended.cause, look.snapshot)
         )
         if not decisions:
             return None

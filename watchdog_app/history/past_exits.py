@@ -84,7 +84,6 @@ def told(
         minutes: before the end, that the plot shows.
         successor: what runs in its place: "pid" and "name".
     """
-    entry = _amended(journal, entry)
     at_unix_s = float(entry["unix_s"])
     begin = at_unix_s - minutes * 60
     around = _around(journal, entry, begin, at_unix_s)
@@ -228,21 +227,6 @@ def _of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) -> Ent
         told = bad or after
         return told[-1] if told else None
     return None
-
-
-def _amended(journal: Journal, entry: Entry) -> Entry:
-    """A cause that was found later is the cause; what was written down first is kept beside it."""
-    at = float(entry["unix_s"])
-    later = journal.history(
-        since_unix_s=at - 90, until_unix_s=at + 90, task=str(entry.get("pid")), kinds=_KINDS
-    )
-    same = [e for e in later if e.get("start_time") == entry.get("start_time") is not None]
-    same = [e for e in same if e.get("worker") == entry.get("worker")]
-    if len(same) < 2:
-        return entry
-    newest, first = same[0], same[-1]
-    return {**first, **{key: value for key, value in newest.items() if value not in (None, [])},
-            "unix_s": first["unix_s"]}  # fmt: skip
 
 
 def _around(journal: Journal, entry: Entry, begin: float, end: float) -> list[Entry]:

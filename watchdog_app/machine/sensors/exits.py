@@ -12,8 +12,7 @@ from watchdog_app.base.linux import cgroups, process
 from watchdog_app.core.diagnosis.evidence import concerning, kills_elsewhere
 from watchdog_app.core.diagnosis.exits import signal_of
 from watchdog_app.core.model.exits import ExitFacts
-from watchdog_app.core.model.machine import HostMemory, ProcessKey, Task, TaskKind
-from watchdog_app.core.model.resource import Reading
+from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.machine.sensors import crash_reports
 from watchdog_app.machine.sensors.kernel_events import KernelEvents
 from watchdog_app.machine.sensors.oom_counters import OomCounters, Span
@@ -49,8 +48,6 @@ class ExitEvidence:
         group: str | None,
         counts: OomCounters,
         alive_mono_s: float,
-        limit: Reading | None,
-        memory: HostMemory | None,
         cpu_limit_s: float | None = None,
         root: bool = True,
         **more: Any,
@@ -65,10 +62,8 @@ class ExitEvidence:
             group: its memory group.
             counts: of the kernel's kills, read just now.
             alive_mono_s: when it was last seen alive.
-            limit: of that group, as last seen.
-            memory: of the machine, as last seen.
             root: it was the task itself, and not a worker.
-            more: of `ExitFacts`, what is known anyway.
+            more: fields of `ExitFacts` that were known before the end.
         """
         status = process.exit_status(key.pid, key.start_time, handle, self._proc)
         own = counts.of(group, alive_mono_s) if group is not None else Span(None, None)
@@ -81,15 +76,10 @@ class ExitEvidence:
         sample = None if task is None else next((m for m in task.members if m.key == key), None)
         return ExitFacts(
             wait_status=status,
-            group_label=limit.label if limit is not None else None,
-            group_limit_bytes=limit.limit if limit is not None else None,
-            group_used_bytes=limit.used if limit is not None else None,
             group=group,
             group_kills_before=own.before,
             group_kills_after=own.after,
             group_kills_elsewhere=own.elsewhere,
-            host_total_bytes=memory.total_bytes if memory else None,
-            host_available_bytes=memory.available_bytes if memory else None,
             host_kills_before=host.before,
             host_kills_after=host.after,
             host_kills_elsewhere=max(
@@ -113,9 +103,6 @@ class ExitEvidence:
             oomd_kills=cgroups.oomd_kills(group) if guarded and group else None,
             cpu_limit_s=cpu_limit_s,
             cpu_used_s=sample.cpu_s if sample is not None and cpu_limit_s is not None else None,
-            stalled_percent=memory.pressure.some_avg10 if memory and memory.pressure else None,
-            swap_total_bytes=memory.swap_total_bytes if memory else None,
-            swap_free_bytes=memory.swap_free_bytes if memory else None,
             **more,
         )
 
