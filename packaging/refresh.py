@@ -3,9 +3,9 @@ Write again what is made from commands, settings and records: run after changing
 
     .venv/bin/python packaging/refresh.py
 
-The help texts in docs/cli.md, the tables of docs/configuration.md, those of version 2 in
-docs/status-json.md, the completion scripts, and the man page. The tests fail while any of
-them is behind.
+The help texts in docs/cli.md, the tables of docs/configuration.md, docs/status-json.md and
+docs/protocol.md, the completion scripts, and the man page. The tests fail while any of them is
+behind.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import protocol_tables
 import schema_tables
 
 from watchdog_app.base.errors import WatchdogError
@@ -192,6 +193,7 @@ def everything() -> dict[str, str]:
         "docs/configuration.md": settings_page(_read("docs/configuration.md")),
         "docs/status-json.md": schema_tables.page(_read("docs/status-json.md")),
         "docs/status.schema.json": schema_tables.schema(),
+        "docs/protocol.md": protocol_tables.page(_read("docs/protocol.md")),
         f"{SHARE}/bash-completion/completions/watchdog": script("bash"),
         f"{SHARE}/zsh/site-functions/_watchdog": script("zsh"),
         f"{SHARE}/fish/vendor_completions.d/watchdog.fish": script("fish"),

@@ -45,6 +45,7 @@ def validator():
         "docs/configuration.md",
         "docs/status-json.md",
         "docs/status.schema.json",
+        "docs/protocol.md",
         "packaging/linux/share/bash-completion/completions/watchdog",
         "packaging/linux/share/zsh/site-functions/_watchdog",
         "packaging/linux/share/fish/vendor_completions.d/watchdog.fish",

@@ -462,8 +462,10 @@ def test_words_of_an_agent_before_it_registered_are_refused(world, raw):
     world.start()
     agent = raw(role="agent")
 
+    rescue = {"path": "/r", "step": 1, "bytes": 1}
     for method in ("agent.report", "agent.progress", "agent.saved", "agent.failed", "agent.bye"):
-        assert messages.REFUSED == agent.ask(method)["error"]["code"]
+        answer = agent.ask(method, state="saving", rescue=rescue)
+        assert messages.REFUSED == answer["error"]["code"]
 
 
 def start_time(pid: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.client.messages import Params
+from watchdog_app.client import requests
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import Agent, Agents
@@ -20,7 +20,7 @@ CARD = {"device": "GPU:0", "used_bytes": 5, "limit_bytes": 8}
 def reported(**fields: Any) -> tuple[AllocatorMemory, ...]:
     agents = Agents(cast(Poller, None), lambda key: True, lambda agent: None, 1.0)
     agent = Agent(KEY, None, AgentState(KEY, "keras", "/r"), None, None)
-    agents.report(agent, Params({"training": True, **fields}), 1.0)
+    agents.report(agent, requests.Report.read({"training": True, **fields}), 1.0)
     return agent.view.allocators
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import sqlite3
 import subprocess
 import sys
@@ -268,29 +267,6 @@ def test_a_client_that_leaves_before_its_answer_harms_nobody(world, raw):
         client.close()
 
     assert answers(world)
-
-
-def test_every_method_of_the_documentation_exists_and_no_other():
-    """docs/protocol.md and the table of methods say the same."""
-    from watchdog_app.daemon.inspections import Inspections
-    from watchdog_app.daemon.methods import Methods
-
-    text = (DOCS / "protocol.md").read_text()
-    sent_by_us = {"agent.checkpoint", "notification", "status"}
-    clients = text[text.index("## From clients") : text.index("### The status object")]
-    agents = text[text.index("## Between an agent") :]
-    documented = set(re.findall(r"^\| `([a-z.]+)` \|", clients, re.MULTILINE))
-    documented |= set(re.findall(r"^\| to the daemon \| `([a-z.]+)`", agents, re.MULTILINE))
-
-    inspections = Inspections(
-        None, None, watching=None, observer=None, pauses=None, wake=None, grew=None, log=None
-    )
-    table = set(Methods(None, executor=None, agents=None, checkpoints=None, pauses=None,
-                        dispatcher=None, inspections=inspections, kernels=None, journal=None,
-                        keepers=None, log=None).table)  # fmt: skip
-
-    assert documented == table
-    assert table & sent_by_us <= {"status"}
 
 
 def test_every_key_of_the_status_is_documented(world):

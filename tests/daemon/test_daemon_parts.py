@@ -14,7 +14,7 @@ from watchdog_app.airbag import groups, record
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.base.threads import Worker
-from watchdog_app.client.messages import Params
+from watchdog_app.client import requests
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import find
@@ -386,7 +386,7 @@ def test_a_rescue_of_all_looks_at_the_airbags_once(crowd):
     )  # fmt: skip
     connection = SimpleNamespace(role="cli", peer=SimpleNamespace(pid=1))
 
-    found = methods.table["task.checkpoint"](connection, Params({}), None)
+    found = methods.table["task.checkpoint"](connection, requests.CheckpointTask.read({}), None)
 
     assert [crowd.tasks[-1].key.pid] == [each["task"] for each in found["requests"]]
     assert "is held there" in found["requests"][0]["detail"]

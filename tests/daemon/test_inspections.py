@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from watchdog_app.base.errors import RequestError
+from watchdog_app.client import requests
 from watchdog_app.client.framing import encode
-from watchdog_app.client.messages import Params
 from watchdog_app.core.model.agent import (
     AgentState,
     BufferMemory,
@@ -79,7 +79,7 @@ class World:
         return self.sent[-1][1]["request"] if self.sent else None
 
     def answer(self, request: str, *threads: dict, now: float = 100.1, agent=None) -> None:
-        params = Params({"request": request, "threads": list(threads)})
+        params = requests.Stacked.read({"request": request, "threads": list(threads)})
         self.now = now
         self.stacks.stacked(agent or self.agent, params, now)
 
@@ -232,7 +232,7 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
     )  # fmt: skip
     reply = SimpleNamespace(result=answers.append)
 
-    inspections.requests["task.stacks"](Params({"task": "10"}), reply)
+    inspections.requests["task.stacks"](requests.DumpStacks.read({"task": "10"}), reply)
 
     assert begun.wait(60)
     inspections.expire(100.0)
@@ -309,7 +309,7 @@ MEMORY = {"batch_size": 256, "weights_bytes": 10, "buffers": [{"what": "shuffle"
 
 def test_the_memory_of_a_training_is_read():
     """What is absent is unknown; what is new is left alone."""
-    found = agent_messages.memory(Params(MEMORY))
+    found = agent_messages.memory(requests.MemoryParts.read(MEMORY))
 
     assert found is not None
     assert (256, 10, None, -1.5) == (
@@ -322,12 +322,13 @@ def test_the_memory_of_a_training_is_read():
 def test_paths_of_agents_are_those_of_files_and_devices_are_ascii():
     """Each sign beyond ASCII takes up to twelve bytes of every answer."""
     long = "/" + "d" * 4095
-    said = Params({"path": long, "wide": "\U0001f600" * 1025})
+    rescue, device = {"step": 1, "bytes": 1}, {"used_bytes": 1, "limit_bytes": 1}
+    read = requests.Allocator.read({**device, "device": "GPU:\U0001f6000"})
 
-    assert long == agent_messages.path(said, "path")
-    assert "GPU:?0" == agent_messages.in_ascii("GPU:\U0001f6000")
+    assert long == requests.Rescue.read({**rescue, "path": long}).path
+    assert "GPU:?0" == read.device
     with pytest.raises(RequestError, match="longer than 4096 bytes"):
-        agent_messages.path(said, "wide")
+        requests.Rescue.read({**rescue, "path": "\U0001f600" * 1025})
 
 
 @pytest.mark.parametrize(
@@ -347,7 +348,7 @@ def test_paths_of_agents_are_those_of_files_and_devices_are_ascii():
 def test_memory_in_another_form_is_refused(change):
     """By the name of the figure."""
     with pytest.raises(RequestError):
-        agent_messages.memory(Params({**MEMORY, **change}))
+        requests.MemoryParts.read({**MEMORY, **change})
 
 
 GROWTH = {"seconds": 4.0, "steps": 60, "complete": True,
@@ -357,7 +358,7 @@ GROWTH = {"seconds": 4.0, "steps": 60, "complete": True,
 
 def test_what_grows_is_read():
     """Lines and tensors."""
-    found = agent_messages.growth(Params(GROWTH))
+    found = agent_messages.growth(requests.Leaked.read({"request": "1", **GROWTH}))
 
     assert ("a.py", 1, False) == (found.lines[0].file, found.lines[0].line, found.lines[0].own)
     assert ((3, 4), 9) == (found.tensors[0].shape, found.tensors[0].more)
@@ -379,7 +380,7 @@ def test_what_grows_is_read():
 def test_growth_in_another_form_is_refused(change):
     """By the name of the figure."""
     with pytest.raises(RequestError):
-        agent_messages.growth(Params({**GROWTH, **change}))
+        requests.Leaked.read({"request": "1", **GROWTH, **change})
 
 
 def test_what_grows_is_known_from_the_first_answer_on():
@@ -393,11 +394,11 @@ def test_what_grows_is_known_from_the_first_answer_on():
     said = {"request": sent[0][2]["request"], "lines": []}
     more = {"tensors": [{"type": "Tensor", "shape": [3], "more": 40}]}
 
-    traces.traced(agent, Params({**said, **more, "seconds": 1.0, "interim": True}))
+    traces.traced(agent, requests.Leaked.read({**said, **more, "seconds": 1.0, "interim": True}))
 
     assert [(KEY, 1.0)] == [(key, growth.seconds) for key, growth in found]
     assert [] == ended
-    traces.traced(agent, Params({**said, "tensors": [], "seconds": 4.0}))
+    traces.traced(agent, requests.Leaked.read({**said, "tensors": [], "seconds": 4.0}))
     assert [4.0] == [growth.seconds for growth in ended]
     assert 1 == len(found)
 

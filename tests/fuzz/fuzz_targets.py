@@ -32,7 +32,7 @@ from watchdog_app.base.errors import (
 from watchdog_app.base.linux import cgroups, kernel_log, process
 from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.client import messages
+from watchdog_app.client import messages, requests
 from watchdog_app.client.framing import BadLine, LineDecoder, LineTooLong, decode, encode
 from watchdog_app.core.replay import play, trace
 from watchdog_app.daemon.pauses import remembered
@@ -77,18 +77,17 @@ def framing(data: bytes) -> None:
 
 @target
 def parameters(data: bytes) -> None:
-    """Parameters of every kind, out of any JSON object."""
+    """Parameters of every method out of any object, and each of them out of any value."""
     try:
-        values = messages.Params(decode(data))
+        values = decode(data)
     except ProtocolError:
         return
-    for read in (
-        lambda: values.text("a"), lambda: values.whole("a"), lambda: values.number_or_none("a"),
-        lambda: values.parts("a", 4), lambda: values.wholes("a", 4), lambda: values.truth("a"),
-        lambda: values.texts("a", ("x",)), lambda: values.part_or_none("a"),
-    ):  # fmt: skip
+    for record in requests.Params.__subclasses__():
         with suppress(WatchdogError):
-            read()
+            record.read(values)
+        for name in record.FIELDS:
+            with suppress(WatchdogError):
+                record.read({name: values.get("a")})
 
 
 @target

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from watchdog_app.cli.history_text import render, sentence
-from watchdog_app.client.messages import Params
+from watchdog_app.client import requests
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
@@ -240,7 +240,9 @@ def test_the_daemon_answers_with_folded_entries(tmp_path):
     writer.add(*(entry for n in range(10) for entry in save(n, n)))
     reply = _Reply()
 
-    JournalMethods(None, _Kernels(), writer, None).table["history"](None, Params({}), reply)
+    JournalMethods(None, _Kernels(), writer, None).table["history"](
+        None, requests.History.read({}), reply
+    )
     while reply.value is None:
         writer.collect()
     writer.close(10)

@@ -380,7 +380,9 @@ def test_an_agent_cannot_speak_for_another_process(world, raw):
     )
     assert (
         "Register first"
-        in liar.ask("agent.saved", path="/etc", step=1, bytes=1)["error"]["message"]
+        in liar.ask("agent.saved", rescue={"path": "/etc", "step": 1, "bytes": 1})["error"][
+            "message"
+        ]
     )
     assert world.task(pid)["agent"] is None
 
@@ -390,7 +392,7 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
     from types import SimpleNamespace
 
     from watchdog_app.base.errors import RequestError
-    from watchdog_app.client.messages import Params
+    from watchdog_app.client import requests
     from watchdog_app.daemon.agents import Agents
     from watchdog_app.daemon.poller import Poller
 
@@ -399,7 +401,7 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
     hidden = SimpleNamespace(peer=transport.Peer(0, None))
 
     with pytest.raises(RequestError, match="another container"):
-        agents.register(hidden, Params({"pid": 1, "start_time": 1, "framework": "x",
+        agents.register(hidden, requests.RegisterAgent.read({"pid": 1, "start_time": 1, "framework": "x",
                                         "directory": "/"}))  # fmt: skip
     assert () == agents.views()
     poller.close()
@@ -410,13 +412,13 @@ def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook():
     from types import SimpleNamespace
 
     from watchdog_app.base.errors import RequestError
-    from watchdog_app.client.messages import Params
+    from watchdog_app.client import requests
     from watchdog_app.daemon.inspections import Inspections
 
     insight = Inspections(
         None, None, watching=None, observer=None, pauses=None, wake=None, grew=None, log=None
     )
-    said = Params({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
+    said = requests.AgentNotebook.read({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
     for peer in (None, 8):
         with pytest.raises(RequestError, match="not 7"):
             insight.told["agent.notebook"](SimpleNamespace(peer=transport.Peer(0, peer)), said)

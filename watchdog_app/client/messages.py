@@ -1,13 +1,13 @@
 """
 What a message looks like: JSON-RPC 2.0 without batches, and the codes of its errors.
 
-Constructors build what `docs/protocol.md` describes; `kind` and `Params` read
-what a stranger sent and name what is wrong with it.
+Constructors build what `docs/protocol.md` describes; `kind` reads what a stranger sent and says
+what is wrong with it.
 """
 
 from __future__ import annotations
 
-from watchdog_app.base.errors import NOT_FOUND, SEVERAL_FIT, RequestError
+from watchdog_app.base.errors import NOT_FOUND, SEVERAL_FIT
 from watchdog_app.client.framing import INVALID_REQUEST, PARSE_ERROR, BadLine
 
 TYPE_CHECKING = False
@@ -27,7 +27,6 @@ __all__ = [
     "RESPONSE",
     "SEVERAL_FIT",
     "VERSIONS_DIFFER",
-    "Params",
     "error",
     "kind",
     "notification",
@@ -101,127 +100,3 @@ def kind(message: dict[str, Any]) -> str:
     if "result" in message or "error" in message:
         return RESPONSE
     raise BadLine("Not a request: method is missing.", INVALID_REQUEST)
-
-
-class Params:
-    """
-    The parameters of one message, read by name and type.
-
-    Null and absent are the same. Every reader raises RequestError (-32602)
-    naming the parameter when the value is not of its kind.
-    """
-
-    __slots__ = ("_values",)
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self._values = values
-
-    def text(self, name: str, limit: int = 4096) -> str:
-        """A text that must be there."""
-        value = self.text_or_none(name, limit)
-        if value is None:
-            raise _bad(name, "is missing")
-        return value
-
-    def text_or_none(self, name: str, limit: int = 4096) -> str | None:
-        """A text, or None."""
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, str):
-            raise _bad(name, "must be a text")
-        if len(value) > limit:
-            raise _bad(name, f"is longer than {limit} characters")
-        return value
-
-    def whole(self, name: str, low: int = 0, high: int = 2**63 - 1) -> int:
-        """A whole number within [low, high] that must be there."""
-        value = self.whole_or_none(name, low, high)
-        if value is None:
-            raise _bad(name, "is missing")
-        return value
-
-    def whole_or_none(self, name: str, low: int = 0, high: int = 2**63 - 1) -> int | None:
-        """A whole number within [low, high], or None."""
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise _bad(name, "must be a whole number")
-        if not low <= value <= high:
-            raise _bad(name, f"must be between {low} and {high}")
-        return value
-
-    def number_or_none(
-        self, name: str, low: float = -1.7e308, high: float = 1.7e308
-    ) -> float | None:
-        """A finite number within [low, high], or None."""
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _bad(name, "must be a number")
-        if not low <= value <= high:  # an undefined number fails this too
-            raise _bad(name, f"must be between {low:g} and {high:g}")
-        return float(value)
-
-    def part_or_none(self, name: str) -> Params | None:
-        """An object within the parameters, or None."""
-        value = self._values.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, dict):
-            raise _bad(name, "must be an object")
-        return Params(value)
-
-    def parts(self, name: str, most: int) -> list[Params]:
-        """A list of at most `most` objects; empty when absent."""
-        value = self._values.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            raise _bad(name, "must be a list of objects")
-        if len(value) > most:
-            raise _bad(name, f"has more than {most} entries")
-        return [Params(item) for item in value]
-
-    def wholes(self, name: str, most: int) -> list[int]:
-        """A list of at most `most` whole numbers from 0 on; empty when absent."""
-        value = self._values.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(
-            isinstance(item, int) and not isinstance(item, bool) and 0 <= item <= 2**53
-            for item in value
-        ):
-            raise _bad(name, "must be a list of whole numbers")
-        if len(value) > most:
-            raise _bad(name, f"has more than {most} entries")
-        return value
-
-    def truth(self, name: str, default: bool = False) -> bool:
-        """True or false; `default` when absent."""
-        value = self.truth_or_none(name)
-        return default if value is None else value
-
-    def truth_or_none(self, name: str) -> bool | None:
-        """True or false, or None."""
-        value = self._values.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise _bad(name, "must be true or false")
-        return value
-
-    def texts(self, name: str, allowed: tuple[str, ...]) -> list[str]:
-        """A list of words out of `allowed`, each once; empty when absent."""
-        value = self._values.get(name)
-        if value is None:
-            return []
-        if not isinstance(value, list) or not all(
-            isinstance(item, str) and item in allowed for item in value
-        ):
-            raise _bad(name, f"must be a list out of {', '.join(allowed)}")
-        return list(dict.fromkeys(value))
-
-
-def _bad(name: str, what: str) -> RequestError:
-    return RequestError(f"Parameter {name} {what}.", BAD_PARAMS)

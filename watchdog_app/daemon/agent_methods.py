@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from watchdog_app.client.messages import Params
+from watchdog_app.client import requests
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
@@ -38,7 +38,7 @@ class AgentMethods:
         self._look_soon = look_soon
         self._announced = announced
         self._log = log
-        self.table: dict[str, Callable[[Connection, Params, Reply], Any]] = {
+        self.table: dict[str, Callable[[Connection, Any, Reply], Any]] = {
             "agent.register": self._register,
             "agent.report": self._report,
             "agent.progress": self._progress,
@@ -47,7 +47,9 @@ class AgentMethods:
             "agent.bye": self._bye,
         }
 
-    def _register(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+    def _register(
+        self, connection: Connection, params: requests.RegisterAgent, _: Reply
+    ) -> dict[str, Any]:
         agent = self._agents.register(connection, params)
         self._log.info(
             "an agent has come",
@@ -62,7 +64,7 @@ class AgentMethods:
             found["acknowledges"] = True
         return found
 
-    def _report(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+    def _report(self, connection: Connection, params: requests.Report, _: Reply) -> dict[str, Any]:
         agent = self._agents.of(connection)
         before = agent.view.expected_number
         self._agents.report(agent, params, time.monotonic())
@@ -71,23 +73,18 @@ class AgentMethods:
             self._announced(agent.key)
         return {}
 
-    def _progress(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+    def _progress(
+        self, connection: Connection, params: requests.Progress, _: Reply
+    ) -> dict[str, Any]:
         agent = self._agents.of(connection)
-        state = params.text("state", 20)
-        self._agents.saving(agent, state == "saving")
-        request = params.text_or_none("request", 200)
-        if request is not None:
-            self._checkpoints.progress(
-                request,
-                agent,
-                params.whole_or_none("bytes_done"),
-                params.whole_or_none("bytes_total"),
-            )
+        self._agents.saving(agent, params.state == "saving")
+        if params.request is not None:
+            self._checkpoints.progress(params.request, agent, params.bytes_done, params.bytes_total)
         return {}
 
-    def _saved(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+    def _saved(self, connection: Connection, params: requests.Saved, _: Reply) -> dict[str, Any]:
         agent = self._agents.of(connection)
-        record = self._agents.saved(agent, params, time.monotonic())
+        record = self._agents.saved(agent, params.rescue, time.monotonic())
         self._log.info(
             "a rescue is complete",
             pid=agent.key.pid,
@@ -96,19 +93,18 @@ class AgentMethods:
             seconds=record.seconds,
             path=record.path,
         )
-        self._checkpoints.saved(params.text_or_none("request", 200), agent, record)
+        self._checkpoints.saved(params.request, agent, record)
         return {}
 
-    def _failed(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+    def _failed(self, connection: Connection, params: requests.Failed, _: Reply) -> dict[str, Any]:
         agent = self._agents.of(connection)
         self._agents.saving(agent, False)
-        error = params.text_or_none("error") or "The agent did not say why."
-        remedy = params.text_or_none("remedy")
+        error, remedy = params.error, params.remedy
         self._log.warning("a rescue failed", pid=agent.key.pid, error=error, remedy=remedy)
-        self._checkpoints.failed(params.text_or_none("request", 200), agent, error, remedy)
+        self._checkpoints.failed(params.request, agent, error, remedy)
         return {}
 
-    def _bye(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+    def _bye(self, connection: Connection, params: requests.Bye, _: Reply) -> dict[str, Any]:
         agent = self._agents.of(connection)
         self._agents.bye(agent, params)
         self._checkpoints.agent_gone(agent.key, "The training has ended.")

@@ -16,7 +16,8 @@ from typing import Any
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid, open_pidfd
-from watchdog_app.client.messages import BAD_PARAMS, PROTOCOL_VERSION, REFUSED, Params
+from watchdog_app.client import requests
+from watchdog_app.client.messages import PROTOCOL_VERSION, REFUSED
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_messages
@@ -24,8 +25,6 @@ from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.rpc import Connection
 
-_FAR = 2**53  # a whole number that JSON readers keep exact
-_DEVICES = 64  # that one process computes on
 _POLL_S = 0.2  # without a handle of the process: how often it is looked for
 _ENDING_S = 5.0  # ... and how long after its connection ended
 
@@ -69,14 +68,14 @@ class Agents:
         self._agents: dict[ProcessKey, Agent] = {}
         self.out_of_process = OutOfProcessCopies(poller)
 
-    def register(self, connection: Connection, params: Params) -> Agent:
+    def register(self, connection: Connection, params: requests.RegisterAgent) -> Agent:
         """
         Take in an agent; one of the same process that was known before is replaced.
 
         Raises:
-            RequestError: it speaks for another process, or its parameters are wrong.
+            RequestError: it speaks for another process.
         """
-        pid = params.whole("pid", 1, 2**31 - 1)
+        pid = params.pid
         peer = connection.peer.pid
         if peer is not None and pid not in (peer, innermost_pid(peer)):
             raise RequestError(
@@ -92,10 +91,7 @@ class Agents:
                 REFUSED,
             )
         pid = peer or pid  # in a container it takes another number for its own
-        key = ProcessKey(pid, params.whole("start_time", 0, 2**63 - 1))
-        framework = params.text("framework", 100)
-        directory = agent_messages.path(params, "directory")
-        notebook = params.text_or_none("notebook")
+        key = ProcessKey(pid, params.start_time)
         handle = open_pidfd(pid)
         if not self._alive(key):  # looked at after the handle was opened: the handle is of it
             if handle is not None:
@@ -106,8 +102,8 @@ class Agents:
         old = self._agents.get(key)
         # One that was saved before this daemon came, or that the training goes on from.
         outdated = connection.protocol < PROTOCOL_VERSION
-        by_lines = params.truth("by_lines") or not params.truth("resumes_itself", True)
-        rescue, rescue_mono_s = _told(params.part_or_none("rescue"), by_lines)
+        by_lines = not params.resumes_itself
+        rescue, rescue_mono_s = _told(params.rescue, by_lines)
         if old is not None:
             if old.view.rescue is not None:
                 rescue, rescue_mono_s = old.view.rescue, old.view.rescue_mono_s
@@ -117,13 +113,13 @@ class Agents:
             connection,
             AgentState(
                 key,
-                framework,
-                directory,
+                params.framework,
+                params.directory,
                 outdated,
                 rescue=rescue,
                 rescue_mono_s=rescue_mono_s,
             ),
-            notebook,
+            params.notebook,
             handle,
             by_lines,
         )
@@ -144,27 +140,17 @@ class Agents:
                 return agent
         raise RequestError("Register first: agent.register.", REFUSED)
 
-    def report(self, agent: Agent, params: Params, now_mono_s: float) -> None:
+    def report(self, agent: Agent, params: requests.Report, now_mono_s: float) -> None:
         """Take in what an agent says of its training."""
         agent.view = replace(
             agent.view,
-            training=params.truth("training"),
-            state_bytes=params.whole_or_none("state_bytes", 0, _FAR),
-            step_s=params.number_or_none("step_s", 0, 1e7),
-            save_s=params.number_or_none("save_s", 0, 1e7),
-            step=params.whole_or_none("step", 0, _FAR),
-            epoch=params.whole_or_none("epoch", 0, _FAR),
-            batch=params.whole_or_none("batch", 0, _FAR),
-            loss=_loss(params),
-            phase=params.text_or_none("phase", 40),
-            expected_bytes=params.whole_or_none("expected_bytes", 0, _FAR),
-            expected_for=params.text_or_none("expected_for", 100),
-            expected_number=params.whole_or_none("expected_number", 0, _FAR),
-            expected_at_most=params.truth("expected_at_most"),
+            **{
+                **params.values(),
+                "allocators": tuple(AllocatorMemory(**each.values()) for each in params.allocators),
+                "memory": agent_messages.memory(params.memory),
+                "place": agent_messages.frame(params.place) if params.place else None,
+            },
             reported_mono_s=now_mono_s,
-            allocators=tuple(_allocator(part) for part in params.parts("allocators", _DEVICES)),
-            memory=agent_messages.memory(params.part_or_none("memory")),
-            place=agent_messages.place(params.part_or_none("place")),
         )
 
     def copied(self, agent: Agent, found: Mapping[str, Any], now_mono_s: float) -> RescueRecord:
@@ -177,24 +163,21 @@ class Agents:
         """It has begun to write a rescue, or has ended doing so."""
         agent.view = replace(agent.view, saving=saving)
 
-    def saved(self, agent: Agent, params: Params, now_mono_s: float) -> RescueRecord:
+    def saved(self, agent: Agent, rescue: requests.Rescue, now_mono_s: float) -> RescueRecord:
         """Take in a rescue that is complete."""
-        told = params if agent.view.outdated else params.part_or_none("rescue")
-        if told is None:
-            raise RequestError("Parameter rescue is missing.", BAD_PARAMS)
-        rescue = replace(_rescue(told, agent.by_lines), saved_unix_s=time.time())
-        agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
-        return rescue
+        record = replace(_rescue(rescue, agent.by_lines), saved_unix_s=time.time())
+        agent.view = replace(agent.view, saving=False, rescue=record, rescue_mono_s=now_mono_s)
+        return record
 
-    def bye(self, agent: Agent, params: Params) -> None:
+    def bye(self, agent: Agent, params: requests.Bye) -> None:
         """
         The training ended well, or its interpreter is about to exit.
 
         In the second case what is known of it is kept until the process is gone: it may be a death.
         """
         agent.said_bye = True
-        agent.finished = params.truth("finished", True)
-        agent.failed = params.truth("failed") and not agent.finished
+        agent.finished = params.finished
+        agent.failed = params.failed and not agent.finished
         training = agent.view.training and not agent.finished
         agent.view = replace(agent.view, training=training, saving=False)
 
@@ -290,34 +273,14 @@ class Agents:
             agent.handle = None
 
 
-def _allocator(params: Params) -> AllocatorMemory:
-    """What a framework's allocator says of one device."""
-    gpu_uuid = params.text_or_none("gpu_uuid", 100)
-    return AllocatorMemory(
-        device=agent_messages.in_ascii(params.text("device", 100)),
-        used_bytes=params.whole("used_bytes", 0, _FAR),
-        limit_bytes=params.whole("limit_bytes", 1, _FAR),
-        gpu_uuid=None if gpu_uuid is None else agent_messages.in_ascii(gpu_uuid),
-        peak_bytes=params.whole_or_none("peak_bytes", 0, _FAR),
-        retries=params.whole_or_none("retries", 0, _FAR),
-        ooms=params.whole_or_none("ooms", 0, _FAR),
-    )
-
-
-def _loss(params: Params) -> float | None:
-    """A loss may be infinite or undefined, which JSON has no word for: unknown, no error."""
-    try:
-        return params.number_or_none("loss")
-    except RequestError:
-        return None
-
-
 def checkpoint_params(request: str, reason: str, deadline_s: float) -> dict[str, Any]:
     """Parameters of `agent.checkpoint`."""
     return {"request": request, "reason": reason, "deadline_s": deadline_s}
 
 
-def _told(params: Params | None, by_lines: bool) -> tuple[RescueRecord | None, float | None]:
+def _told(
+    params: requests.Rescue | None, by_lines: bool
+) -> tuple[RescueRecord | None, float | None]:
     """The rescue that an agent brings with it, and when on our clock that was complete."""
     if params is None:
         return None, None
@@ -325,13 +288,6 @@ def _told(params: Params | None, by_lines: bool) -> tuple[RescueRecord | None, f
     return rescue, time.monotonic() - max(0.0, time.time() - rescue.saved_unix_s)
 
 
-def _rescue(params: Params, by_lines: bool) -> RescueRecord:
-    saved_unix_s = params.number_or_none("saved_unix_s", 0, 1e11)
-    return RescueRecord(
-        path=agent_messages.path(params, "path"),
-        step=params.whole("step", 0, _FAR),
-        bytes=params.whole("bytes", 0, _FAR),
-        seconds=params.number_or_none("seconds", 0, 1e7) or 0.0,
-        saved_unix_s=time.time() if saved_unix_s is None else saved_unix_s,
-        by_lines=by_lines,
-    )
+def _rescue(params: requests.Rescue, by_lines: bool) -> RescueRecord:
+    saved_unix_s = time.time() if params.saved_unix_s is None else params.saved_unix_s
+    return RescueRecord(**{**params.values(), "saved_unix_s": saved_unix_s}, by_lines=by_lines)

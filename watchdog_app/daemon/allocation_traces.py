@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.client.messages import REFUSED, Params
+from watchdog_app.client import requests
+from watchdog_app.client.messages import REFUSED
 from watchdog_app.core.model.agent import MemoryGrowth
 from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
@@ -18,10 +19,9 @@ from watchdog_app.core.model.tasks import named
 from watchdog_app.daemon import agent_messages
 from watchdog_app.daemon.agents import Agent, Agents
 
-DEFAULT_S = 10.0
 _WARNED_S = 5.0  # by ourselves, where there is so much time
 _WARNED_SHARE = 0.5  # of the time that is left, else
-LEAST_S, MOST_S = 1.0, 120.0
+_LEAST_S = 1.0
 _GRACE_S = 15.0  # beyond the time that was asked for: a machine short of memory is slow
 _MOST_OPEN = 64
 _MOST_REMEMBERED = 256
@@ -111,21 +111,16 @@ class Traces:
                     found.append((task, incident))
         return found
 
-    def traced(self, agent: Agent, params: Params) -> None:
-        """
-        Take in what an agent has seen growing.
-
-        Raises:
-            RequestError: it is not in the form of `agent.leaked`.
-        """
-        ident = params.text("request", 200)
+    def traced(self, agent: Agent, params: requests.Leaked) -> None:
+        """Take in what an agent has seen growing."""
+        ident = params.request
         found = agent_messages.growth(params)
         request = self._open.get(ident)
         if request is None or request.agent != agent.key:
             return
         if found.lines or found.tensors:
             self._found(request.task, found)
-        if not params.truth("interim"):
+        if not params.interim:
             del self._open[ident]
             request.done(found)
 
@@ -145,7 +140,7 @@ def warned_s(assessment: Assessment | None) -> float:
     """For how long to look where a resource runs out: the answer is to come before its end."""
     if assessment is None or assessment.forecast is None:
         return _WARNED_S
-    return min(_WARNED_S, max(LEAST_S, _WARNED_SHARE * assessment.forecast.eta_s))
+    return min(_WARNED_S, max(_LEAST_S, _WARNED_SHARE * assessment.forecast.eta_s))
 
 
 def to_json(growth: MemoryGrowth) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
-from watchdog_app.client.messages import BAD_PARAMS, REFUSED, Params
+from watchdog_app.client.messages import BAD_PARAMS, REFUSED
+from watchdog_app.client.requests import LimitGuard
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
@@ -205,7 +206,7 @@ class Guards:
             return None
         return "Its airbag has met that limit, and has told of it."
 
-    def limit(self, params: Params) -> tuple[Task, Callable[[], str]]:
+    def limit(self, params: LimitGuard) -> tuple[Task, Callable[[], str]]:
         """
         Change what a task may hold: `guard.limit`. The task, and what asks its keeper.
 
@@ -216,7 +217,7 @@ class Guards:
             RequestError: it is in no bag, or the parameters are wrong.
             TaskNotFound: there is no such task.
         """
-        task = find(params.text("task"), self._tasks())
+        task = find(params.task, self._tasks())
         self.look()
         bag = self.of(task.key)
         if bag is None:
@@ -284,13 +285,13 @@ def guard_of(bag: BagRecord) -> records.Guard:
     )
 
 
-def _request(params: Params) -> dict[str, Any]:
-    size = params.whole_or_none("limit_bytes", 1, 2**53)
+def _request(params: LimitGuard) -> dict[str, Any]:
+    size = params.limit_bytes
     # As the guard's own socket calls them.
     wanted = {
-        "more": params.truth("more"),
-        "go_on": params.truth("unlimited"),
-        "end": params.truth("end"),
+        "more": params.more,
+        "go_on": params.unlimited,
+        "end": params.end,
     }
     if (size is not None) + sum(wanted.values()) != 1:
         raise RequestError(

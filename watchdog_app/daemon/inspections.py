@@ -15,7 +15,8 @@ from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
-from watchdog_app.client.messages import REFUSED, Params
+from watchdog_app.client import requests
+from watchdog_app.client.messages import REFUSED
 from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import MemoryGrowth, ProcessThreads, ThreadDump
 from watchdog_app.core.model.history import SwapTraffic
@@ -63,25 +64,25 @@ class Inspections:
         self._looks = Worker(wake)
         self._stacks = thread_dumps.Stacks(agents, send, self._look_at)
         self._traces = allocation_traces.Traces(agents, send, self._grew)
-        self.requests: Mapping[str, Callable[[Params, Reply], None]] = {
+        self.requests: Mapping[str, Callable[[Any, Reply], None]] = {
             "task.stacks": self._task_stacks,
             "task.leaks": self._task_trace,
         }
-        self.told: Mapping[str, Callable[[Connection, Params], None]] = {
+        self.told: Mapping[str, Callable[[Connection, Any], None]] = {
             "agent.stacked": self._stacked,
             "agent.leaked": self._traced,
             "agent.notebook": self._notebook,
         }
 
-    def _notebook(self, connection: Connection, params: Params) -> None:
-        pid = params.whole("pid", 1, 2**31 - 1)
+    def _notebook(self, connection: Connection, params: requests.AgentNotebook) -> None:
+        pid = params.pid
         # On Linux the kernel names everybody who is in our /proc.
         peer = connection.peer.pid
         unknown = peer is None and sys.platform != "linux"
         if not unknown and (peer is None or pid not in (peer, innermost_pid(peer))):
             raise RequestError(f"You are process {peer}, not {pid}.", REFUSED)
-        key = ProcessKey(peer or pid, params.whole("start_time", 0, 2**63 - 1))
-        self._observer.kernels.hear(key, params.text("notebook"))
+        key = ProcessKey(peer or pid, params.start_time)
+        self._observer.kernels.hear(key, params.notebook)
         self._watching.look_soon()
 
     def look(self) -> None:
@@ -155,8 +156,8 @@ class Inspections:
 
     # What people ask
 
-    def _task_stacks(self, params: Params, reply: Reply) -> None:
-        task = find(params.text("task"), self._watching.tasks)
+    def _task_stacks(self, params: requests.DumpStacks, reply: Reply) -> None:
+        task = find(params.task, self._watching.tasks)
 
         def done(picture: ThreadDump) -> None:
             found = self._suspects(task.key, picture)
@@ -165,11 +166,8 @@ class Inspections:
 
         self._stacks.ask(task, time.monotonic(), done)
 
-    def _task_trace(self, params: Params, reply: Reply) -> None:
-        task = find(params.text("task"), self._watching.tasks)
-        seconds = params.number_or_none(
-            "seconds", allocation_traces.LEAST_S, allocation_traces.MOST_S
-        )
+    def _task_trace(self, params: requests.FindLeaks, reply: Reply) -> None:
+        task = find(params.task, self._watching.tasks)
         if self._traces.crowded:
             raise RequestError("Too many traces are being made. Ask again in a minute.", REFUSED)
 
@@ -185,14 +183,14 @@ class Inspections:
             advice = list(about_growth(growth))
             reply.result({**about, **allocation_traces.to_json(growth), "advice": advice})
 
-        self._traces.ask(task, seconds or allocation_traces.DEFAULT_S, time.monotonic(), done)
+        self._traces.ask(task, params.seconds, time.monotonic(), done)
 
     # What agents say
 
-    def _stacked(self, connection: Connection, params: Params) -> None:
+    def _stacked(self, connection: Connection, params: requests.Stacked) -> None:
         self._stacks.stacked(self._agents.of(connection), params, time.monotonic())
 
-    def _traced(self, connection: Connection, params: Params) -> None:
+    def _traced(self, connection: Connection, params: requests.Leaked) -> None:
         self._traces.traced(self._agents.of(connection), params)
 
 

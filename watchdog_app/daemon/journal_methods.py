@@ -11,19 +11,14 @@ from functools import partial
 from typing import Any, Protocol
 
 from watchdog_app.base.errors import TaskNotFound
-from watchdog_app.client import messages
-from watchdog_app.client.messages import Params
+from watchdog_app.client import messages, requests
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.tasks import KernelRegistry, find
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.rpc import Connection, Reply
-from watchdog_app.history.journal import KINDS
 from watchdog_app.history.writer import JournalWriter
 
-_MOST_ENTRIES = 1000
-_MOST_POINTS = 10_000
-
-Method = Callable[[Connection, Params, Reply], Any]
+Method = Callable[[Connection, Any, Reply], Any]
 
 
 class Later:
@@ -59,11 +54,10 @@ class JournalMethods:
             "series": self._series,
         }
 
-    def _explain(self, _: Connection, params: Params, reply: Reply) -> Later:
+    def _explain(self, _: Connection, params: requests.Explain, reply: Reply) -> Later:
         from watchdog_app.history import past_exits  # 0.3 MB that no emergency needs
 
-        wanted = params.text_or_none("task")
-        minutes = params.number_or_none("minutes", 0.1, past_exits.MOST_MINUTES)
+        wanted = params.task
         tasks = self._daemon.tasks()
         task: Task | None = None
         missing: TaskNotFound | None = None
@@ -74,7 +68,7 @@ class JournalMethods:
                 raise
             missing = error  # it may have died
         self._journal.ask(
-            past_exits.job(wanted, task, tasks, minutes or past_exits.MINUTES),
+            past_exits.job(wanted, task, tasks, params.minutes),
             partial(self._explained, reply, task, missing),
             lambda: reply.wanted,
         )
@@ -100,15 +94,12 @@ class JournalMethods:
         else:
             reply.error(missing.code, str(missing), {"candidates": list(missing.candidates)})
 
-    def _history(self, _: Connection, params: Params, reply: Reply) -> Later:
-        task, pids = self._kernels.meant(params.text_or_none("task"))
+    def _history(self, _: Connection, params: requests.History, reply: Reply) -> Later:
+        task, pids = self._kernels.meant(params.task)
         wanted: dict[str, Any] = {
-            "since_unix_s": params.number_or_none("since_unix_s", 0, 1e11),
-            "until_unix_s": params.number_or_none("until_unix_s", 0, 1e11),
+            **params.values(),
             "task": task,
             "pids": pids,
-            "limit": params.whole_or_none("limit", 1, _MOST_ENTRIES) or 100,
-            "kinds": params.texts("kinds", KINDS),
             "fold_saves": True,
         }
         self._journal.ask(
@@ -118,13 +109,11 @@ class JournalMethods:
         )
         return LATER
 
-    def _series(self, _: Connection, params: Params, reply: Reply) -> Later:
-        task, pids = self._kernels.meant(params.text_or_none("task"))
-        since = params.number_or_none("since_unix_s", 0, 1e11)
-        until = params.number_or_none("until_unix_s", 0, 1e11)
-        limit = params.whole_or_none("limit", 1, _MOST_POINTS) or _MOST_POINTS
+    def _series(self, _: Connection, params: requests.Series, reply: Reply) -> Later:
+        task, pids = self._kernels.meant(params.task)
+        wanted = {**params.values(), "task": task, "pids": pids}
         self._journal.ask(
-            lambda journal: journal.series(task, since, until, limit, pids=pids),
+            lambda journal: journal.series(**wanted),
             _answer(reply, "series"),
             lambda: reply.wanted,
         )

@@ -14,13 +14,12 @@ from typing import Any, Protocol
 from watchdog_app import __version__
 from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.base.threads import Worker
-from watchdog_app.client import messages
-from watchdog_app.client.messages import Params
+from watchdog_app.client import messages, requests
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import KernelRegistry, find, named
 from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.checkpoints import MOST_DEADLINE_S, Checkpoints, Rescue, no_agent
+from watchdog_app.daemon.checkpoints import Checkpoints, Rescue, no_agent
 from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.inspections import Inspections
@@ -33,15 +32,11 @@ from watchdog_app.daemon.status_limit import fit
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
-ROLES = ("cli", "tray", "agent")
-TOPICS = ("status", "notifications")
 _MOST_LIMITS = 64  # wishes for airbags that wait: each is kept until a keeper answers
 _UPDATES = {
     "cli": f"Use the newer one: {sys.executable} -m watchdog_app, or update this environment.",
     "tray": "End the tray and start it anew with the newer version: watchdog tray",
 }
-_MOST_OFF_S = 30 * 86400.0
-_MOST_SNOOZE_S = 86400.0
 
 
 class Daemon(Protocol):
@@ -134,15 +129,17 @@ class Methods:
         self, connection: Connection, method: str, params: dict[str, Any], reply: Reply
     ) -> None:
         """Carry out one request or notification; every request is answered."""
-        function = self.table.get(method)
+        function, record = self.table.get(method), requests.METHODS.get(method)
         try:
-            if function is None:
+            if function is None or record is None:
                 reply.error(messages.NO_SUCH_METHOD, f"There is no method {method[:80]!r}.")
                 return
             if not connection.greeted and method != "hello":
                 reply.error(messages.REFUSED, "Say hello first.")
                 return
-            value = function(connection, Params(params), reply)
+            if connection.protocol < messages.PROTOCOL_VERSION:
+                params = _of_protocol_1(method, params)
+            value = function(connection, record.read(params), reply)
         except TaskNotFound as error:
             reply.error(error.code, str(error), {"candidates": list(error.candidates)})
         except RequestError as error:
@@ -164,14 +161,8 @@ class Methods:
     def _announced(self, process: ProcessKey) -> None:
         self._daemon.announced(process)
 
-    def _hello(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
-        wanted = params.whole("protocol", 1, 1_000_000)
-        role = params.text("role", 20)
-        version = params.text_or_none("version", 100) or "?"
-        if role not in ROLES:
-            raise RequestError(
-                f"Parameter role must be one of {', '.join(ROLES)}.", messages.BAD_PARAMS
-            )
+    def _hello(self, connection: Connection, params: requests.Hello, _: Reply) -> dict[str, Any]:
+        wanted, role, version = params.protocol, params.role, params.version
         if wanted > messages.PROTOCOL_VERSION:
             raise RequestError(
                 f"This daemon (watchdog {__version__}) speaks protocol "
@@ -194,26 +185,30 @@ class Methods:
             "pid": os.getpid(),
         }
 
-    def _status(self, _: Connection, __: Params, reply: Reply) -> Later:
+    def _status(self, _: Connection, __: requests.Params, reply: Reply) -> Later:
         reply.result(self._daemon.status(), fit)
         return LATER
 
-    def _subscribe(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
-        connection.topics = frozenset(params.texts("topics", TOPICS))
+    def _subscribe(
+        self, connection: Connection, params: requests.Subscribe, _: Reply
+    ) -> dict[str, Any]:
+        connection.topics = frozenset(params.topics)
         self._daemon.look_soon()  # at rest it would tell what it saw minutes ago
         return {}
 
-    def _notice_shown(self, connection: Connection, params: Params, __: Reply) -> dict[str, Any]:
+    def _notice_shown(
+        self, connection: Connection, params: requests.NotificationShown, __: Reply
+    ) -> dict[str, Any]:
         self._dispatcher.acknowledge(
-            params.text("id", 200),
-            params.truth("delivered"),
-            params.text_or_none("detail") or "",
+            params.id,
+            params.delivered,
+            params.detail,
             follower=connection.role == "cli",
         )
         return {}
 
-    def _pause(self, connection: Connection, params: Params, reply: Reply) -> Later:
-        task = find(params.text("task"), self._daemon.tasks())
+    def _pause(self, connection: Connection, params: requests.PauseTask, reply: Reply) -> Later:
+        task = find(params.task, self._daemon.tasks())
         self._not_held(task)
 
         def done(found: Paused | Exception) -> None:
@@ -233,8 +228,8 @@ class Methods:
         self._executor.request_pause(task, _who(connection), done)
         return LATER
 
-    def _resume(self, connection: Connection, params: Params, reply: Reply) -> Any:
-        wanted = params.text_or_none("task")
+    def _resume(self, connection: Connection, params: requests.ResumeTask, reply: Reply) -> Any:
+        wanted = params.task
         chosen = self._pauses.all() if wanted is None else [self._paused(wanted)]
         if not chosen:
             return {"resumed": []}
@@ -298,10 +293,10 @@ class Methods:
         if held is not None:
             raise RequestError(held)
 
-    def _checkpoint(self, connection: Connection, params: Params, reply: Reply) -> Any:
-        wanted = params.text_or_none("task")
-        wait = params.truth("wait")
-        timeout_s = params.number_or_none("timeout_s", 0.1, MOST_DEADLINE_S)
+    def _checkpoint(
+        self, connection: Connection, params: requests.CheckpointTask, reply: Reply
+    ) -> Any:
+        wanted, wait, timeout_s = params.task, params.wait, params.timeout_s
         tasks = self._daemon.tasks()
         chosen = list(tasks) if wanted is None else [find(wanted, tasks)]
         found: list[Rescue] = []
@@ -332,7 +327,7 @@ class Methods:
         done(found[0])  # all may have ended at once
         return LATER
 
-    def _limit(self, _: Connection, params: Params, reply: Reply) -> Later:
+    def _limit(self, _: Connection, params: requests.LimitGuard, reply: Reply) -> Later:
         """A keeper may stand still, or be short of memory itself: nobody else waits for it."""
         guards = self._daemon.guards
         if self._keepers.waiting >= _MOST_LIMITS:
@@ -348,24 +343,21 @@ class Methods:
         self._keepers.submit(ask, done)
         return LATER
 
-    def _protect(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
-        on = params.truth_or_none("on")
-        for_s = params.number_or_none("for_s", 1, _MOST_OFF_S)
-        if on is None:
-            raise RequestError("Parameter on is missing.", messages.BAD_PARAMS)
-        if on and for_s is not None:
+    def _protect(
+        self, connection: Connection, params: requests.SetProtection, _: Reply
+    ) -> dict[str, Any]:
+        if params.on and params.for_s is not None:
             raise RequestError("Parameter for_s goes with on = false.", messages.BAD_PARAMS)
-        return self._daemon.protect(on, for_s, _who(connection))
+        return self._daemon.protect(params.on, params.for_s, _who(connection))
 
-    def _snooze(self, connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
-        incident, wanted = params.text_or_none("incident", 200), params.text_or_none("task")
-        for_s = params.number_or_none("for_s", 0, _MOST_SNOOZE_S)
-        if for_s is None:
-            raise RequestError("Parameter for_s is missing.", messages.BAD_PARAMS)
+    def _snooze(
+        self, connection: Connection, params: requests.SnoozeNotifications, _: Reply
+    ) -> dict[str, Any]:
+        incident, wanted = params.incident, params.task
         if incident is not None and wanted is not None:
             raise RequestError("Give incident or task, not both.", messages.BAD_PARAMS)
         task = None if wanted is None else find(wanted, self._daemon.tasks())
-        return self._daemon.snooze(incident, task, for_s, _who(connection))
+        return self._daemon.snooze(incident, task, params.for_s, _who(connection))
 
     def _reload(self, *_: object) -> dict[str, Any]:
         self._daemon.reload()
@@ -376,20 +368,29 @@ class Methods:
         return {}
 
 
-def _later(function: Callable[[Params, Reply], None]) -> Method:
-    def method(_: Connection, params: Params, reply: Reply) -> Later:
+def _later(function: Callable[[Any, Reply], None]) -> Method:
+    def method(_: Connection, params: requests.Params, reply: Reply) -> Later:
         function(params, reply)
         return LATER
 
     return method
 
 
-def _told(function: Callable[[Connection, Params], None]) -> Method:
-    def method(connection: Connection, params: Params, _: Reply) -> dict[str, Any]:
+def _told(function: Callable[[Connection, Any], None]) -> Method:
+    def method(connection: Connection, params: requests.Params, _: Reply) -> dict[str, Any]:
         function(connection, params)
         return {}
 
     return method
+
+
+def _of_protocol_1(method: str, params: dict[str, Any]) -> dict[str, Any]:
+    """What an agent of protocol 1 says, in the words of this one."""
+    if method == "agent.saved":
+        return {"request": params.get("request"), "rescue": params}
+    if method == "agent.register":
+        return {**params, "resumes_itself": params.get("by_lines") is not True}
+    return params
 
 
 def _who(connection: Connection) -> str:

@@ -10,11 +10,12 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.client.messages import REFUSED, Params
+from watchdog_app.client import requests
+from watchdog_app.client.messages import REFUSED
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import named
-from watchdog_app.daemon.agent_messages import frame
+from watchdog_app.daemon import agent_messages
 from watchdog_app.daemon.agents import Agent, Agents
 
 TYPE_CHECKING = False
@@ -23,12 +24,9 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 3.0  # an agent's own thread runs within milliseconds where it can run at all
 _LEAST_S = 0.5  # between two counts of faults that are to make a rate
-_MOST_THREADS = 64
-_MOST_FRAMES = 40
 _MOST_CHARS = 60_000  # of the frames of one picture: it has to fit into a message, escaped
 _MOST_AGENTS = 8
 _MOST_ASKING = 16  # for one picture: each answer is made in the loop
-_NAME_CHARS = 100
 
 Done = Callable[[ThreadDump], None]
 # What was seen of those processes, and when, in monotonic seconds; nothing where that failed.
@@ -115,19 +113,13 @@ class Stacks:
         if not agents and not with_faults:
             self._end(ident, request)
 
-    def stacked(self, agent: Agent, params: Params, now_mono_s: float) -> None:
-        """
-        Take in the stacks that an agent tells.
-
-        Raises:
-            RequestError: they are not in the form of `agent.stacked`.
-        """
-        ident = params.text("request", 200)
-        threads = _told(params)
+    def stacked(self, agent: Agent, params: requests.Stacked, now_mono_s: float) -> None:
+        """Take in the stacks that an agent tells."""
+        ident = params.request
         request = self._open.get(ident)
         if request is None or request.ending or agent.key not in request.waiting:
             return
-        request.told[agent.key.pid] = threads
+        request.told[agent.key.pid] = agent_messages.threads(params)
         request.waiting.discard(agent.key)
         if now_mono_s >= request.due_mono_s:
             self._end(ident, request)
@@ -223,21 +215,6 @@ def to_json(picture: ThreadDump, found: Iterable[StallReason]) -> dict[str, Any]
 
 def _frame(each: Frame) -> dict[str, Any]:
     return {"file": each.file, "line": each.line, "function": each.function}
-
-
-def _told(params: Params) -> list[ThreadState]:
-    found = []
-    for part in params.parts("threads", _MOST_THREADS):
-        frames = tuple(frame(each) for each in part.parts("frames", _MOST_FRAMES))
-        found.append(
-            ThreadState(
-                part.whole_or_none("native_id", 0, 2**31 - 1),
-                part.text_or_none("name", _NAME_CHARS) or "?",
-                frames=frames,
-                trains=part.truth("trains"),
-            )
-        )
-    return found
 
 
 def _merged(

@@ -1,0 +1,577 @@
+"""
+The parameters of each method, a record each; the daemon reads them strictly.
+
+Null and absent are the same. The tables of docs/protocol.md are printed from the records: a
+docstring says what the answer is, the comment behind a field what it means.
+"""
+
+from __future__ import annotations
+
+from watchdog_app.base.errors import RequestError
+from watchdog_app.client.messages import BAD_PARAMS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, ClassVar, Self
+
+ROLES = ("cli", "tray", "agent")
+TOPICS = ("status", "notifications")
+KINDS = ("incident", "decision", "outcome", "death", "end", "restart", "daemon")
+
+_FAR = 2**53  # a whole number that JSON readers keep exact
+_MOST_PID = 2**31 - 1
+_MOST_UNIX_S = 1e11
+_PATH_BYTES = 4096  # a path that a file can have
+_REQUIRED: Any = object()
+
+
+class _Wrong(Exception):
+    """A value is not what its field can be; says what is wrong with it."""
+
+
+class Field:
+    """
+    A parameter.
+
+    Args:
+        read: its value; raises _Wrong with what is wrong.
+        default: its value where it is absent.
+    """
+
+    __slots__ = ("default", "read")
+
+    def __init__(self, read: Callable[[Any], Any], default: Any) -> None:
+        self.read = read
+        self.default = default
+
+
+class Params:
+    """What a message holds. A subclass declares its fields."""
+
+    FIELDS: ClassVar[dict[str, Field]] = {}
+
+    def __init_subclass__(cls, method: str = "") -> None:
+        """Collect the fields; `method` is the name of the message."""
+        cls.FIELDS = {name: each for name, each in vars(cls).items() if isinstance(each, Field)}
+        if method:
+            METHODS[method] = cls
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Self:
+        """
+        The parameters of one message.
+
+        Raises:
+            RequestError: -32602, with the name of the parameter that is wrong.
+        """
+        record = object.__new__(cls)
+        for name, each in cls.FIELDS.items():
+            value = raw.get(name)
+            if value is None and each.default is _REQUIRED:
+                raise RequestError(f"Parameter {name} is missing.", BAD_PARAMS)
+            try:
+                record.__dict__[name] = each.default if value is None else each.read(value)
+            except _Wrong as error:
+                raise RequestError(f"Parameter {name} {error}.", BAD_PARAMS) from None
+        return record
+
+    def values(self) -> dict[str, Any]:
+        """The values by name."""
+        return dict(self.__dict__)
+
+
+METHODS: dict[str, type[Params]] = {}
+
+
+def text(most_chars: int = 4096, *, default: Any = _REQUIRED) -> Any:
+    """A text."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise _Wrong("must be a text")
+        if len(value) > most_chars:
+            raise _Wrong(f"is longer than {most_chars} characters")
+        return value
+
+    return Field(read, default)
+
+
+def ascii_text(most_chars: int, *, default: Any = _REQUIRED) -> Any:
+    """What a framework or a driver calls something: anything but ASCII is not shown."""
+    read = text(most_chars).read
+    return Field(lambda value: read(value).encode("ascii", "replace").decode(), default)
+
+
+def path() -> Any:
+    """A path that a file can have."""
+    any_text = text()
+
+    def read(value: Any) -> str:
+        found: str = any_text.read(value)
+        if len(found.encode("utf-8", "replace")) > _PATH_BYTES:
+            raise _Wrong(f"is longer than {_PATH_BYTES} bytes")
+        return found
+
+    return Field(read, _REQUIRED)
+
+
+def word(allowed: tuple[str, ...]) -> Any:
+    """One of these words."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or value not in allowed:
+            raise _Wrong(f"must be one of {', '.join(allowed)}")
+        return value
+
+    return Field(read, _REQUIRED)
+
+
+def words(allowed: tuple[str, ...]) -> Any:
+    """A list out of these words, each once; empty where it is absent."""
+
+    def read(value: Any) -> tuple[str, ...]:
+        if not isinstance(value, list) or not all(
+            isinstance(each, str) and each in allowed for each in value
+        ):
+            raise _Wrong(f"must be a list out of {', '.join(allowed)}")
+        return tuple(dict.fromkeys(value))
+
+    return Field(read, ())
+
+
+def whole(low: int = 0, high: int = 2**63 - 1, *, default: Any = _REQUIRED) -> Any:
+    """A whole number within [low, high]."""
+
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise _Wrong("must be a whole number")
+        if not low <= value <= high:
+            raise _Wrong(f"must be between {low} and {high}")
+        return value
+
+    return Field(read, default)
+
+
+def number(low: float = -1.7e308, high: float = 1.7e308, *, default: Any = None) -> Any:
+    """A finite number within [low, high]."""
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _Wrong("must be a number")
+        if not low <= value <= high:  # an undefined number fails this too
+            raise _Wrong(f"must be between {low:g} and {high:g}")
+        return float(value)
+
+    return Field(read, default)
+
+
+def number_if_any() -> Any:
+    """A number; anything else is unknown and no error: JSON has no word for an infinite loss."""
+    any_number = number()
+
+    def read(value: Any) -> float | None:
+        try:
+            found: float = any_number.read(value)
+        except _Wrong:
+            return None
+        return found
+
+    return Field(read, None)
+
+
+def flag(*, default: Any = False) -> Any:
+    """True or false."""
+
+    def read(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise _Wrong("must be true or false")
+        return value
+
+    return Field(read, default)
+
+
+def part(record: type[Params], *, default: Any = None) -> Any:
+    """An object."""
+
+    def read(value: Any) -> Params:
+        if not isinstance(value, dict):
+            raise _Wrong("must be an object")
+        return record.read(value)
+
+    return Field(read, default)
+
+
+def parts(record: type[Params], most: int) -> Any:
+    """A list of objects; empty where it is absent."""
+
+    def read(value: Any) -> tuple[Params, ...]:
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise _Wrong("must be a list of objects")
+        if len(value) > most:
+            raise _Wrong(f"has more than {most} entries")
+        return tuple(record.read(each) for each in value)
+
+    return Field(read, ())
+
+
+def wholes(most: int) -> Any:
+    """A list of whole numbers; empty where it is absent."""
+    any_whole = whole(0, _FAR)
+
+    def read(value: Any) -> tuple[int, ...]:
+        if not isinstance(value, list):
+            raise _Wrong("must be a list of whole numbers")
+        if len(value) > most:
+            raise _Wrong(f"has more than {most} entries")
+        return tuple(any_whole.read(each) for each in value)
+
+    return Field(read, ())
+
+
+# What clients ask the daemon
+
+
+class Hello(Params, method="hello"):
+    """`protocol`, `version`, `pid`."""
+
+    protocol: int = whole(1, 1_000_000)  # 2
+    role: str = word(ROLES)  # cli, tray or agent
+    version: str = text(100, default="?")  # of the client
+
+
+class Status(Params, method="status"):
+    """The [status](status-json.md)."""
+
+
+class Subscribe(Params, method="subscribe"):
+    """
+    `{}`; then messages `status` and `notification`.
+
+    The status comes after a sample, at most once a second.
+    """
+
+    topics: tuple[str, ...] = words(TOPICS)  # status, notifications
+
+
+class NotificationShown(Params, method="notification.shown"):
+    """`{}`; a tray acknowledges a `notification` within 2 s."""
+
+    id: str = text(200)  # of the notification
+    delivered: bool = flag()  # it was shown
+    detail: str = text(default="")  # how, or why not
+
+
+class PauseTask(Params, method="task.pause"):
+    """`task`, `name`, `pids`, `method`."""
+
+    task: str = text()
+
+
+class ResumeTask(Params, method="task.resume"):
+    """`resumed`: list of `{task, name, pids}`; `failures`: list of texts."""
+
+    task: str | None = text(default=None)  # null: all
+
+
+class CheckpointTask(Params, method="task.checkpoint"):
+    """
+    `requests`: list of `{task, name, status, detail, rescue}`.
+
+    `status` is requested, done, failed or refused; `rescue` a [Rescue](status-json.md#rescue), null
+    until it is done.
+    """
+
+    task: str | None = text(default=None)  # null: all
+    wait: bool = flag()  # the answer comes when all have saved or failed
+    timeout_s: float | None = number(0.1, 600.0)
+
+
+class DumpStacks(Params, method="task.stacks"):
+    """
+    `task`, `name`, `answered`, `last_seen`, `last_seen_s`, `processes[]`, `reasons[]`; within 3 s.
+
+    `answered` is null without an agent, false where it got no turn. `last_seen` is where the
+    training was when its agent last reported. `processes[]`: `{pid, ppid, name, state,
+    thread_count, agent, threads[]: {tid, name, state, wchan, syscall, kernel[], trains, frames[]:
+    {file, line, function}}}`. `reasons[]`: `{kind, text, facts[], remedy}`, the most likely first.
+    """
+
+    task: str = text()
+
+
+class FindLeaks(Params, method="task.leaks"):
+    """
+    `task`, `name`, `seconds`, `steps`, `refused`, `complete`, `lines[]`, `tensors[]`, `advice[]`.
+
+    `refused` says why lines are not known. `tensors_counted` is false where workers share the
+    memory, `cut_short` true where traces became too many. `lines[]`: `{file, line, own, bytes,
+    bytes_per_step}`; `tensors[]`: `{type, shape, more}`.
+    """
+
+    task: str = text()
+    seconds: float = number(1.0, 120.0, default=10.0)  # for how long it is looked for
+
+
+class Explain(Params, method="explain"):
+    """
+    `text`, `incidents[]`; of the death that is meant, or the last in 12 h: `death`, `death_text`.
+
+    `plot` of it: `begin_unix_s`, `end_unix_s`, `name`, `points` as in `series`, `resource` (`kind`,
+    `label`, `limit`, `points`, or null), `marks[]` (`unix_s`, `kind`: saved, warned, paused,
+    resumed or death). All three are null without a death.
+    """
+
+    task: str | None = text(default=None)  # alive or dead: pid, name, path, kernel id, incident
+    minutes: float = number(0.1, 1440.0, default=10.0)  # of the plot
+
+
+class History(Params, method="history"):
+    """
+    `entries`: newest first, `{unix_s, kind, ...}`.
+
+    An incident is an [Incident](status-json.md#incident), a series of saves one entry, see below.
+    """
+
+    since_unix_s: float | None = number(0, _MOST_UNIX_S)
+    until_unix_s: float | None = number(0, _MOST_UNIX_S)
+    task: str | None = text(default=None)
+    limit: int = whole(1, 1000, default=100)
+    # Of incident, decision, outcome, death, end, restart, daemon; empty: all.
+    kinds: tuple[str, ...] = words(KINDS)
+
+
+class Series(Params, method="series"):
+    """
+    `series[]`: `{kind, ident, name, path, pid, unit, points}`, the task's own first.
+
+    Then come those of the resources that can hit it; `points` are `[unix_s, used, limit, swap]`,
+    oldest first.
+    """
+
+    task: str | None = text(default=None)  # pid, or part of a name or path; null: every series
+    since_unix_s: float | None = number(0, _MOST_UNIX_S)
+    until_unix_s: float | None = number(0, _MOST_UNIX_S)
+    limit: int = whole(1, 10_000, default=10_000)  # points in all; the newest are kept
+
+
+class Config(Params, method="config"):
+    """`settings`: list of `{key, value, source, help, accepted}`."""
+
+
+class Reload(Params, method="reload"):
+    """`{}`, or the error of the file."""
+
+
+class SetProtection(Params, method="protection.set"):
+    """`on`, `until_unix_s` (when it comes on by itself, or null)."""
+
+    on: bool = flag(default=_REQUIRED)
+    for_s: float | None = number(1, 30 * 86400.0)  # with on false; null: until it is switched on
+
+
+class SnoozeNotifications(Params, method="snooze"):
+    """`incident`, `task` (pid), `name`, `until_unix_s` (null: ended)."""
+
+    incident: str | None = text(200, default=None)  # its id
+    task: str | None = text(default=None)  # neither incident nor task: every notification
+    for_s: float = number(0, 86400.0, default=_REQUIRED)  # 0 ends it
+
+
+class LimitGuard(Params, method="guard.limit"):
+    """`task`, `name`, `text` (what the guard did); refused without a [guard](airbag.md)."""
+
+    task: str = text()
+    limit_bytes: int | None = whole(1, _FAR, default=None)  # one of these four
+    more: bool = flag()  # a step more
+    unlimited: bool = flag()  # no limit any more
+    end: bool = flag()  # end it
+
+
+class GuardChanged(Params, method="guard.changed"):
+    """`{}`; a guard has written news, the daemon reads it now."""
+
+
+class Stop(Params, method="stop"):
+    """`{}`; then the daemon ends."""
+
+
+# What agents tell the daemon
+
+
+class Rescue(Params):
+    """A rescue on disk, as its agent knows it."""
+
+    path: str = path()
+    step: int = whole(0, _FAR)
+    bytes: int = whole(0, _FAR)
+    seconds: float = number(0, 1e7, default=0.0)
+    saved_unix_s: float | None = number(0, _MOST_UNIX_S)
+
+
+class Frame(Params):
+    """A line of a Python stack."""
+
+    file: str = text(300)
+    line: int | None = whole(0, 2**31 - 1, default=None)
+    function: str = text(200)
+
+
+class Buffer(Params):
+    """A buffer of the input pipeline."""
+
+    what: str = text(100)
+    bytes: int = whole(0, _FAR)
+
+
+class MemoryParts(Params):
+    """What the memory of a training is for."""
+
+    batch_size: int | None = whole(1, _FAR, default=None)
+    weights_bytes: int | None = whole(0, _FAR, default=None)
+    gradients_bytes: int | None = whole(0, _FAR, default=None)
+    optimizer_bytes: int | None = whole(0, _FAR, default=None)
+    activations_bytes: int | None = whole(0, _FAR, default=None)
+    resident_bytes: int | None = whole(0, _FAR, default=None)
+    base_bytes: int | None = whole(0, _FAR, default=None)
+    buffers: tuple[Buffer, ...] = parts(Buffer, 16)
+    python_blocks: int | None = whole(0, _FAR, default=None)
+    python_blocks_per_step: float | None = number(-1e12, 1e12)
+
+
+class Allocator(Params):
+    """What a framework's allocator says of one device."""
+
+    device: str = ascii_text(100)
+    used_bytes: int = whole(0, _FAR)
+    limit_bytes: int = whole(1, _FAR)
+    gpu_uuid: str | None = ascii_text(100, default=None)
+    peak_bytes: int | None = whole(0, _FAR, default=None)
+    retries: int | None = whole(0, _FAR, default=None)
+    ooms: int | None = whole(0, _FAR, default=None)
+
+
+class RegisterAgent(Params, method="agent.register"):
+    """
+    `interval_s`, `page`, `acknowledges`.
+
+    With `acknowledges`, `agent.acknowledged` follows announcements. `page` is the path of a file in
+    memory in which the agent publishes its state ([guard](airbag.md#saved-from-outside)), or null.
+    """
+
+    pid: int = whole(1, _MOST_PID)  # of this process, which the kernel has to confirm
+    start_time: int = whole()  # see below
+    framework: str = text(100)  # keras, torch, tensorflow ...
+    directory: str = path()  # where its rescues are
+    notebook: str | None = text(default=None)
+    resumes_itself: bool = flag(default=True)  # false: its next run says which lines go on
+    rescue: Rescue | None = part(Rescue)  # the last one before this connection
+
+
+class Report(Params, method="agent.report"):
+    """At most once a second; news of a phase or announcement within 0.25 s."""
+
+    training: bool = flag()
+    state_bytes: int | None = whole(0, _FAR, default=None)
+    step_s: float | None = number(0, 1e7)
+    save_s: float | None = number(0, 1e7)
+    step: int | None = whole(0, _FAR, default=None)
+    epoch: int | None = whole(0, _FAR, default=None)
+    batch: int | None = whole(0, _FAR, default=None)
+    loss: float | None = number_if_any()
+    phase: str | None = text(40, default=None)  # train, validate, save, epoch_end, or its own word
+    expected_bytes: int | None = whole(0, _FAR, default=None)  # it is about to grow by, then stops
+    expected_for: str | None = text(100, default=None)  # what for
+    expected_number: int | None = whole(0, _FAR, default=None)  # a new one is a new announcement
+    expected_at_most: bool = flag()  # it may be less: it explains growth and foretells none
+    allocators: tuple[Allocator, ...] = parts(Allocator, 64)  # as in the status
+    memory: MemoryParts | None = part(MemoryParts)  # as in the status
+    place: Frame | None = part(Frame)  # where in the program it is
+
+
+class AgentNotebook(Params, method="agent.notebook"):
+    """Only this kernel knows its name (VS Code). No registration is needed."""
+
+    pid: int = whole(1, _MOST_PID)
+    start_time: int = whole()
+    notebook: str = text()
+
+
+class Thread(Params):
+    """A thread as Python knows it. Never the value of a variable."""
+
+    native_id: int | None = whole(0, _MOST_PID, default=None)
+    name: str = text(100, default="?")
+    trains: bool = flag()
+    frames: tuple[Frame, ...] = parts(Frame, 40)
+
+
+class Stacked(Params, method="agent.stacked"):
+    """The answer to `agent.stacks`. Never the value of a variable."""
+
+    request: str = text(200)
+    threads: tuple[Thread, ...] = parts(Thread, 64)  # native_id, name, trains, frames
+
+
+class Line(Params):
+    """A line at which memory grows."""
+
+    file: str = text(300)
+    line: int = whole(0, 2**31 - 1)
+    bytes: int = whole(0, _FAR)
+    bytes_per_step: float | None = number(0, 1e16)
+    own: bool = flag(default=True)
+
+
+class Tensors(Params):
+    """Tensors of one type and shape that become more."""
+
+    type: str = text(100)
+    shape: tuple[int, ...] = wholes(16)
+    more: int = whole(1, _FAR)
+
+
+class Leaked(Params, method="agent.leaked"):
+    """The answer to `agent.leaks`, as in `task.leaks`."""
+
+    request: str = text(200)
+    interim: bool = flag()  # a first answer, another follows
+    seconds: float = number(0, 1e6, default=0.0)
+    steps: int | None = whole(1, _FAR, default=None)
+    refused: str | None = text(200, default=None)
+    complete: bool = flag()
+    tensors_counted: bool = flag(default=True)
+    cut_short: bool = flag()
+    lines: tuple[Line, ...] = parts(Line, 20)  # as in `task.leaks`
+    tensors: tuple[Tensors, ...] = parts(Tensors, 20)  # as in `task.leaks`
+
+
+class Progress(Params, method="agent.progress"):
+    """How far a save is."""
+
+    request: str | None = text(200, default=None)
+    state: str = text(20)  # accepted or saving
+    bytes_done: int | None = whole(default=None)
+    bytes_total: int | None = whole(default=None)
+
+
+class Saved(Params, method="agent.saved"):
+    """A rescue is complete. Extra fields are allowed."""
+
+    request: str | None = text(200, default=None)  # null: it saved by itself
+    rescue: Rescue = part(Rescue, default=_REQUIRED)  # path, step, bytes, seconds, saved_unix_s
+
+
+class Failed(Params, method="agent.failed"):
+    """A save has failed."""
+
+    request: str | None = text(200, default=None)
+    error: str = text(default="The agent did not say why.")
+    remedy: str | None = text(default=None)
+
+
+class Bye(Params, method="agent.bye"):
+    """The training ends, or the interpreter."""
+
+    finished: bool = flag(default=True)  # it ended well; false: the interpreter is about to exit
+    failed: bool = flag()  # an exception that nobody caught ends it
