@@ -15,7 +15,6 @@ from watchdog_app.core.model.hardware import (
     ClockEvent,
     GpuState,
     Hardware,
-    Throttling,
     XidEvent,
 )
 from watchdog_app.core.model.machine import Fault, HostMemory
@@ -463,7 +462,7 @@ def test_a_processor_that_is_clocked_down_for_heat_is_a_note_while_something_wor
     world.program(100, "fit.py", cores=8.0)
 
     def hot(second):
-        world.hardware = replace(world.hardware, cpu_throttling=Throttling(int(second) * 3))
+        world.hardware = replace(world.hardware, cpu_throttle_events=int(second) * 3)
 
     world.run(400, hot)
 

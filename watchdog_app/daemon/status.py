@@ -369,16 +369,13 @@ def gpu_health(gpu: hardware.Gpu, incidents: Collection[decisions.Incident]) -> 
 
 def _hardware(snapshot: machine.Snapshot) -> records.Hardware:
     found = snapshot.hardware
-    power, slowed, read_mono_s = found.cpu_power, found.cpu_throttling, found.gpus_mono_s
+    read_mono_s = found.gpus_mono_s
     return records.Hardware.of(
         found,
         gpus_age_s=None if read_mono_s is None else max(0.0, snapshot.mono_s - read_mono_s),
         temperatures=tuple(records.Temperature.of(each) for each in found.temperatures),
         fans=tuple(records.Fan.of(each) for each in found.fans),
         batteries=tuple(records.Battery.of(each) for each in found.batteries),
-        cpu_power_w=None if power is None else power.watts,
-        cpu_power_limit_w=None if power is None else power.limit_w,
-        cpu_throttle_events=None if slowed is None else slowed.events,
     )
 
 

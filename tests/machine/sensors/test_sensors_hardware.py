@@ -12,7 +12,7 @@ import pytest
 from device_trees import LAPTOP_CPU, DeviceTree
 from support.waiting import until
 
-from watchdog_app.core.model.hardware import Fan, Gpu, Hardware, Throttling
+from watchdog_app.core.model.hardware import Fan, Gpu, Hardware
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.sensors.devices import HardwareWatch
 from watchdog_app.machine.sensors.portable import PsutilReader, battery, fans, temperatures
@@ -110,10 +110,10 @@ def test_all_that_a_laptop_shows_is_in_one_look(tree, watch_of):
     assert [61.0] == [t.celsius for t in found.temperatures]
     assert (Fan("thinkpad fan 1", 2500),) == found.fans
     assert [60.0] == [b.percent for b in found.batteries]
-    assert (False, 15.0, Throttling(7)) == (
+    assert (False, 15.0, 7) == (
         found.on_mains,
-        found.cpu_power.limit_w,
-        found.cpu_throttling,
+        found.cpu_power_limit_w,
+        found.cpu_throttle_events,
     )
     assert {} == watch.faults
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from device_trees import LAPTOP_CPU, DeviceTree
 
-from watchdog_app.core.model.hardware import Fan, Throttling
+from watchdog_app.core.model.hardware import Fan
 from watchdog_app.machine.sensors.temperatures import HeatReader
 
 
@@ -344,7 +344,7 @@ def test_slowed_processors_are_counted_once_each(tree, reader):
         tree.throttled(cpu, 0, core, of_package=100, of_core=7 + core)
     tree.throttled(4, 1, 0, of_package=50, of_core=1)
 
-    assert Throttling(100 + 50 + 7 + 8 + 1) == reader.read(0.0)[2]
+    assert 100 + 50 + 7 + 8 + 1 == reader.read(0.0)[2]
 
 
 def test_a_thousand_sensors_are_bounded(tree, reader):

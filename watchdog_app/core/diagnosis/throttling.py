@@ -119,7 +119,7 @@ class ThrottlingDetector:
         """
         hardware = snapshot.hardware
         yield from self._of_cards(snapshot, tasks)
-        if hardware.cpu_throttling is None and not hardware.batteries:
+        if hardware.cpu_throttle_events is None and not hardware.batteries:
             return
         at_work = [
             Contributor(task.key, task.name)
@@ -153,14 +153,14 @@ class ThrottlingDetector:
                     yield finding(FAULTS[trouble], gpu, on_it, _text(trouble, gpu, known, now))
 
     def _of_cpu(self, snapshot: Snapshot, at_work: Sequence[Contributor]) -> Iterator[Finding]:
-        now, throttling = snapshot.mono_s, snapshot.hardware.cpu_throttling
-        if throttling is None:
+        now, events = snapshot.mono_s, snapshot.hardware.cpu_throttle_events
+        if events is None:
             return
-        if self._cpu_from is None or throttling.events < self._cpu_from[1]:
-            self._cpu_from = now, throttling.events
+        if self._cpu_from is None or events < self._cpu_from[1]:
+            self._cpu_from = now, events
         elif now - self._cpu_from[0] >= _BIN_S:
-            self._cpu.append((now, throttling.events > self._cpu_from[1]))
-            self._cpu_from = now, throttling.events
+            self._cpu.append((now, events > self._cpu_from[1]))
+            self._cpu_from = now, events
         within = [hot for end, hot in self._cpu if end > now - _CPU_S]
         share = sum(within) / len(within) if len(within) >= 0.8 * _CPU_S / _BIN_S else 0.0
         self._cpu_found = share >= (_CPU_CLEAR if self._cpu_found else _CPU_SHARE)

@@ -179,21 +179,6 @@ class Battery:
 
 
 @dataclass(frozen=True, slots=True)
-class CpuPower:
-    """The CPU packages together (Linux powercap), averaged since the last look."""
-
-    watts: float | None
-    limit_w: float | None = None  # sustained limit, where it can be read
-
-
-@dataclass(frozen=True, slots=True)
-class Throttling:
-    """How often the CPU was clocked down for heat, counted since boot (Linux thermal_throttle)."""
-
-    events: int
-
-
-@dataclass(frozen=True, slots=True)
 class Hardware:
     """Cards, heat and power at one look. An empty field: there is none, or it cannot be read."""
 
@@ -204,5 +189,6 @@ class Hardware:
     fans: tuple[Fan, ...] = ()
     batteries: tuple[Battery, ...] = ()
     on_mains: bool | None = None  # None: no power supply says so
-    cpu_power: CpuPower | None = None
-    cpu_throttling: Throttling | None = None
+    cpu_power_w: float | None = None  # of the packages together (Linux powercap), some seconds
+    cpu_power_limit_w: float | None = None  # their sustained limit
+    cpu_throttle_events: int | None = None  # clocked down for heat, since boot (thermal_throttle)

@@ -203,15 +203,17 @@ class SysReader:
         if self._readers is None:
             return Hardware()
         heat, battery, cpu_power = self._readers
-        temperatures, fans, throttling = heat.read(now_mono_s)
+        temperatures, fans, throttle_events = heat.read(now_mono_s)
         batteries, on_mains = battery.read(now_mono_s)
+        watts, limit_w = cpu_power.read(now_mono_s)
         return Hardware(
             temperatures=temperatures,
             fans=fans,
             batteries=batteries,
             on_mains=on_mains,
-            cpu_power=cpu_power.read(now_mono_s),
-            cpu_throttling=throttling,
+            cpu_power_w=watts,
+            cpu_power_limit_w=limit_w,
+            cpu_throttle_events=throttle_events,
         )
 
 

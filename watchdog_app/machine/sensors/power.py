@@ -15,7 +15,7 @@ import re
 
 from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
 from watchdog_app.base.text.plain import clean
-from watchdog_app.core.model.hardware import Battery, CpuPower
+from watchdog_app.core.model.hardware import Battery
 
 _JOULES_IN_UWH = 3.6e-3
 _MOST_BATTERY_W = 1000.0
@@ -165,11 +165,11 @@ class CpuPowerReader:
         self._base = f"{sys_root}/class/powercap"
         self._packages: dict[str, _Package] = {}
         self._limit_w: float | None = None
-        self._power: CpuPower | None = None
+        self._power: tuple[float | None, float | None] = (None, None)
         self._due_mono_s = self._discover_mono_s = float("-inf")
 
-    def read(self, now_mono_s: float) -> CpuPower | None:
-        """As of some seconds ago at most; None where there is no such tree."""
+    def read(self, now_mono_s: float) -> tuple[float | None, float | None]:
+        """Watts and their sustained limit, as of some seconds ago at most; None: not known."""
         if now_mono_s < self._due_mono_s:
             return self._power
         self._due_mono_s = now_mono_s + _EVERY_S
@@ -177,11 +177,11 @@ class CpuPowerReader:
             self._discover_mono_s = now_mono_s + _DISCOVER_S
             self._discover()
         if not self._packages:
-            self._power = None
-            return None
+            self._power = None, None
+            return self._power
         parts = [package.watts(now_mono_s) for package in self._packages.values()]
         watts = None if None in parts else sum(part for part in parts if part is not None)
-        self._power = CpuPower(watts, self._limit_w)
+        self._power = watts, self._limit_w
         return self._power
 
     def _discover(self) -> None:

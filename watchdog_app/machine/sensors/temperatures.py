@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
-from watchdog_app.core.model.hardware import Fan, Temperature, Throttling
+from watchdog_app.core.model.hardware import Fan, Temperature
 
 _FIND_EVERY_S = 60.0
 _SLOW_EVERY_S = 10.0  # fans and counters: the controllers that know them are slow to answer
@@ -94,12 +94,12 @@ class HeatReader:
         self._fan_files: list[tuple[str, str]] = []  # with labels
         self._counter_files: list[str] = []
         self._fans: tuple[Fan, ...] = ()
-        self._throttling: Throttling | None = None
+        self._throttle_events: int | None = None
         self._find_mono_s = self._slow_mono_s = float("-inf")
 
     def read(
         self, now_mono_s: float
-    ) -> tuple[tuple[Temperature, ...], tuple[Fan, ...], Throttling | None]:
+    ) -> tuple[tuple[Temperature, ...], tuple[Fan, ...], int | None]:
         """What can be read now; what cannot is left out."""
         if now_mono_s >= self._find_mono_s:
             self._find_mono_s = now_mono_s + _FIND_EVERY_S
@@ -117,9 +117,9 @@ class HeatReader:
             )
             read = map(sysfs_int, self._counter_files)  # None: a CPU that was taken offline
             counts = [count for count in read if count is not None and count >= 0]
-            self._throttling = Throttling(sum(counts)) if counts else None
+            self._throttle_events = sum(counts) if counts else None
         temperatures = [each.last for each in self._sensors.values() if each.last is not None]
-        return tuple(temperatures), self._fans, self._throttling
+        return tuple(temperatures), self._fans, self._throttle_events
 
     def _read_sensor(self, path: str, sensor: _Sensor, now_mono_s: float) -> None:
         sensor.last = None
