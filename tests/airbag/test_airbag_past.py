@@ -198,7 +198,7 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     """While the reserve is given for a save, and where the record is older than the last look."""
     folder = str(places / "watchdog-bag-4711-99")
     os.mkdir(folder)
-    bag = a_bag(stage=stage, used_bytes=700 * MIB)
+    bag = a_bag(stage=stage, used_bytes=700 * MIB, follows_machine=stage == "calm")
     bag.group = folder
     prepare(bag.pid, bag.start_time)
     bag.write()

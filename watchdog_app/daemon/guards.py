@@ -124,10 +124,11 @@ class Guards:
                 yield reading, bag
 
     def _take_figures(self) -> None:
-        """What the last look has read is newer, and what every other screen says."""
+        """Of the last look, where it is newer: records are written at changes and seldom else."""
         for reading, bag in self._seen():
-            bag.used_bytes = int(reading.used)
-            if bag.stage == "calm" and not bag.swap_bytes:
+            calm, used = bag.stage == "calm", int(reading.used)
+            bag.used_bytes = used if calm else max(used, bag.used_bytes)
+            if calm and bag.follows_machine and "swap" not in (reading.note or ""):
                 bag.limit_bytes = int(reading.limit)
 
     def limits(self) -> dict[str, int]:

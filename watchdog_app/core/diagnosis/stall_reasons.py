@@ -334,26 +334,23 @@ def _busy(stall: _Stall) -> StallReason | None:
 
 def _output(stall: _Stall) -> StallReason | None:
     """A write that does not end, in the training itself or in a worker whose end it waits for."""
-    main, joins = stall.main, None
+    main = stall.main
     if main is None or stall.busy:
         return None
-    row, writer, who, where = _OUTPUT, main, "it", _writes_to(main)
-    if where is None:
-        joins = _frame_of(main, *_FOR_AN_END)
-        for process in _workers(stall) if joins is not None else ():
-            for thread in process.threads:
-                if where is None:
-                    writer, who, where = thread, f"worker {process.pid}", _writes_to(thread)
-        row = _WORKER_OUTPUT
-    if where is None:
-        return None
-    reasons = []
-    if writer.waits is not None:
-        reasons.append(f"{who} waits in the kernel in {writer.waits}")
-    reasons += _is_at(writer)
-    if joins is not None:
-        reasons.append(f"the program waits for the worker's end at {place(joins)}")
-    return row.seen(reasons, where=where)
+    joins = _frame_of(main, *_FOR_AN_END)
+    writers = [("it", main)]
+    for process in _workers(stall) if joins is not None else ():
+        writers += [(f"worker {process.pid}", thread) for thread in process.threads]
+    for who, writer in writers:
+        where = _writes_to(writer)
+        if where is not None:
+            waits = f"{who} waits in the kernel in {writer.waits}"
+            reasons = [*([] if writer.waits is None else [waits]), *_is_at(writer)]
+            if writer is main or joins is None:
+                return _OUTPUT.seen(reasons, where=where)
+            reasons.append(f"the program waits for the worker's end at {place(joins)}")
+            return _WORKER_OUTPUT.seen(reasons, where=where)
+    return None
 
 
 def _data(stall: _Stall) -> StallReason | None:
