@@ -36,7 +36,7 @@ _STAGES = {
     Stage.OK: "no danger",
     Stage.WATCH: "sampled more often",
     Stage.WARN: "a warning is shown",
-    Stage.SAVE: "what can be saved is being saved",
+    Stage.SAVE: "saving what agents can save",
     Stage.PAUSE: "the very end: paused where that is allowed",
 }
 
