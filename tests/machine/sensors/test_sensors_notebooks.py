@@ -1,4 +1,4 @@
-"""Which notebook a kernel serves, by all witnesses."""
+"""Which notebook a kernel serves, by all sources."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ PYTHON = TaskKind.PYTHON
         ([], "/p/évil\n\x1b.ipynb", [], (NOTEBOOK, "évil\n\x1b.ipynb", "/p/évil\n\x1b.ipynb")),
     ],
 )
-def test_witnesses_are_heard_in_their_order(sessions, session_name, parents, expected):
+def test_sources_are_heard_in_their_order(sessions, session_name, parents, expected):
     """Server, session, parent, folder."""
     found = name_kernel(sessions, session_name, parents, "/cwd")
 

@@ -122,14 +122,28 @@ class NotificationFilter:
         self._cooldown_s = settings.stages.cooldown_s
 
     def protect(self, on: bool, for_s: float | None = None) -> None:
-        """Switch protection on, or off for so many seconds, or off until it is switched on."""
+        """
+        Switch protection on, or off for so many seconds, or off until it is switched on.
+
+        Args:
+            on: whether watchdog acts.
+            for_s: how long it does not; None: until it is switched on.
+        """
         self.protecting = on
         self._until = None if on or for_s is None else self._after(for_s)
 
     def snooze(
         self, incident: str | None, task: int | None, name: str | None, for_s: float
     ) -> Snooze | None:
-        """Hold these notifications back from now on; 0 s: no longer. Replaces an earlier one."""
+        """
+        Hold these notifications back from now on; 0 s: no longer. Replaces an earlier one.
+
+        Args:
+            incident: the id of one; None: of any.
+            task: pid of the root of one; None: of any.
+            name: of the task, for people.
+            for_s: how long; 0: no longer.
+        """
         meant = (incident, task)
         self._snoozes = [one for one in self._snoozes if (one.incident, one.task) != meant]
         if for_s <= 0:
@@ -140,7 +154,13 @@ class NotificationFilter:
         return found
 
     def follow(self, before: int, now: int) -> bool:
-        """A task goes on under another pid: its snoozes too. Whether there are any."""
+        """
+        A task goes on under another pid: its snoozes too. Whether there are any.
+
+        Args:
+            before: pid of the root until now.
+            now: pid of the root from now on.
+        """
         found = [one for one in self._snoozes if one.task == before]
         self._snoozes = [replace(one, task=now) if one in found else one for one in self._snoozes]
         return bool(found)

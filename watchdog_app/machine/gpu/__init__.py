@@ -31,7 +31,13 @@ class Gpus:
         self.monitor: GpuMonitor | None = None
 
     def read(self, now_mono_s: float, busy: bool = False) -> GpuLook:
-        """The GPUs as last read, each second while `busy`; never waits for a driver."""
+        """
+        The GPUs as last read, each second while `busy`; never waits for a driver.
+
+        Args:
+            now_mono_s: of the sample.
+            busy: somebody waits for figures, whoever is on the GPUs.
+        """
         if self.monitor is None:
             if not self._driver_appears(now_mono_s):
                 return _NONE

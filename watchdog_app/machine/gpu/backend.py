@@ -99,6 +99,10 @@ class GpuBackend(Protocol):
         """
         One GPU, and its partitions behind it.
 
+        Args:
+            index: one of `devices`.
+            now_mono_s: when; a backend may ask for slow figures more rarely.
+
         Raises:
             DeviceError: this one does not answer.
             BackendError: none does.
@@ -136,7 +140,13 @@ BACKENDS = (
 
 
 def signs(root: str = "", backends: Sequence[BackendRow] = BACKENDS) -> tuple[bool, ...]:
-    """What there is of loaded drivers; a change is a reason to look for everything anew."""
+    """
+    What there is of loaded drivers; a change is a reason to look for everything anew.
+
+    Args:
+        root: stands before /proc, /sys and /dev.
+        backends: the vendors that are looked for.
+    """
     return tuple(os.path.exists(root + sign) for row in backends for sign in row.signs)
 
 

@@ -1,7 +1,7 @@
 """
 Faults of the last hour that the driver's event set and the kernel log tell, each once.
 
-The kernel log is the only witness when the driver is gone. Source of the form of an Xid: NVIDIA's
+The kernel log is all that tells when the driver is gone. Source of the form of an Xid: NVIDIA's
 Xid catalogue.
 """
 
@@ -54,7 +54,13 @@ class LogLine:
 
 
 def parse_line(message: str, mono_s: float) -> LogLine | None:
-    """What one message says of a card; None: nothing."""
+    """
+    What one message says of a card; None: nothing.
+
+    Args:
+        message: of the kernel log, without its head.
+        mono_s: when it was written, since boot.
+    """
     if "NVRM" not in message:
         return None
     found = _XID.search(message)

@@ -41,6 +41,10 @@ class ProcessLister:
         """
         Everybody on the device, each pid once.
 
+        Args:
+            handle: of the device.
+            total_bytes: its memory, which no process can exceed; None: not known.
+
         Raises:
             DriverError: neither list can be had.
         """

@@ -135,7 +135,13 @@ class PowerSaving:
         return True
 
     def seen(self, now_mono_s: float, in_use: bool) -> None:
-        """A reading has come in."""
+        """
+        A reading has come in.
+
+        Args:
+            now_mono_s: when.
+            in_use: somebody was on a GPU.
+        """
         if in_use:
             self._unused_since_mono_s = None
             self._away_s = FIRST_AWAY_S

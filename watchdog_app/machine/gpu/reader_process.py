@@ -155,7 +155,14 @@ class _Backoff:
     failures: int = 0
 
     def failed(self, now_mono_s: float, first_s: float, last_s: float) -> None:
-        """It has failed once more: wait `first_s`, twice as long each time, at most `last_s`."""
+        """
+        It has failed once more: wait `first_s`, twice as long each time, at most `last_s`.
+
+        Args:
+            now_mono_s: when.
+            first_s: the first wait.
+            last_s: the longest.
+        """
         self.until_mono_s = now_mono_s + min(first_s * 2 ** min(self.failures, 16), last_s)
         self.failures += 1
 
@@ -232,7 +239,13 @@ class ReaderProcess:
         self.versions = {}
 
     def start(self, now_mono_s: float, library_folder: str | None) -> None:
-        """Start a reader, unless it is too early after the last failure."""
+        """
+        Start a reader, unless it is too early after the last failure.
+
+        Args:
+            now_mono_s: now.
+            library_folder: where the loader would not look by itself; None: it finds the library.
+        """
         self._reap()
         if now_mono_s < self._retry.until_mono_s:
             return
@@ -255,7 +268,14 @@ class ReaderProcess:
     def ask(
         self, now_mono_s: float, every_s: float, awake: Sequence[tuple[int, str]] | None
     ) -> None:
-        """Send the next request if it is due and none is under way."""
+        """
+        Send the next request if it is due and none is under way.
+
+        Args:
+            now_mono_s: now.
+            every_s: how long after the last request the next one is due.
+            awake: index and PCI address of the GPUs that do not sleep; None: all are awake.
+        """
         asked = self.asked_mono_s
         if self._child is None or self._waiting:
             return
@@ -308,13 +328,25 @@ class ReaderProcess:
         self._reap()
 
     def rest(self, now_mono_s: float, seconds: float) -> None:
-        """No reader for so long, once the reading that is under way is in."""
+        """
+        No reader for so long, once the reading that is under way is in.
+
+        Args:
+            now_mono_s: now.
+            seconds: until the next reader may start.
+        """
         if self._child is not None and self._ready and not self._waiting:
             self.let_go()
             self._retry.until_mono_s = now_mono_s + seconds
 
     def renew(self, now_mono_s: float, after_s: float) -> None:
-        """A new reader in place of one that is so old."""
+        """
+        A new reader in place of one that is so old.
+
+        Args:
+            now_mono_s: now.
+            after_s: the age at which a reader is replaced.
+        """
         started = self._started_mono_s
         if started is not None and now_mono_s - started >= after_s and not self._waiting:
             self.let_go()

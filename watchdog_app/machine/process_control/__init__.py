@@ -68,7 +68,14 @@ def family(
     others: Collection[ProcessKey] = (),
     proc: str = "/proc",
 ) -> list[tuple[ProcessKey, bool]]:
-    """Whom `pause` would look at, root first, each with whether it is stopped already."""
+    """
+    Whom `pause` would look at, root first, each with whether it is stopped already.
+
+    Args:
+        members: the task's processes, root first.
+        others: roots of other tasks; they and what descends from them are left out.
+        proc: where proc is mounted (Linux).
+    """
     if not members:
         return []
     if _LINUX:
@@ -83,6 +90,10 @@ def stopping(key: ProcessKey, *, proc: str = "/proc") -> bool:
     Whether it was sent a stop that it has not come to yet (Linux).
 
     It waits in the kernel, or its group is frozen: in cgroup v2 that looks like sleep.
+
+    Args:
+        key: the process.
+        proc: where proc is mounted.
     """
     return _LINUX and stop_pending(key.pid, proc)
 
@@ -93,6 +104,10 @@ def resume(paused: Paused, *, proc: str = "/proc") -> Resumed:
 
     Children run before their parents, so that no parent finds its workers missing. Processes
     that have ended since, or that somebody else resumed, are told and are no error.
+
+    Args:
+        paused: what `pause` returned, in this daemon or an earlier one.
+        proc: where proc is mounted (Linux).
 
     Raises:
         TargetDenied: the system refused to resume some; all others run again.

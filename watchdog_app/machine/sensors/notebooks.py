@@ -57,7 +57,13 @@ class KernelName:
 
 
 def session_of(path: str, session_type: str | None = None) -> Session:
-    """The session of a path; the type is the server's word, or told by the path's ending."""
+    """
+    The session of a path; the type is the server's word, or told by the path's ending.
+
+    Args:
+        path: of the document, or the name of a console.
+        session_type: as a Jupyter server says it: "notebook", "console", "file"; None: not said.
+    """
     is_document = path.lower().endswith(_DOCUMENTS)
     if session_type == "console" or (session_type is None and not is_document):
         return Session(path, TaskKind.CONSOLE)
@@ -128,7 +134,13 @@ def name_kernel(
 
 
 def absolute(path: str | None, cwd: str | None) -> str | None:
-    """The path from the root; None: relative to a folder that we do not know, or no file's."""
+    """
+    The path from the root; None: relative to a folder that we do not know, or no file's.
+
+    Args:
+        path: as it was given; None: there is none.
+        cwd: the folder that it is relative to; None: not known.
+    """
     if path is None or len(path) > LONGEST_PATH:
         return None
     if not os.path.isabs(path):
@@ -226,6 +238,12 @@ def forked(
     The program of a process that may be a fork: one without an exec bears its parent's words.
 
     A DataLoader's worker in a notebook has the command line of the kernel, and is none.
+
+    Args:
+        program: what the command line says.
+        argv: the command line.
+        ppid: parent of the process.
+        argv_of: reads the command line of another process.
     """
     alone = program.kind not in _ONE_OF_A_KIND or len(argv) < 2
     if alone or tuple(argv) != tuple(argv_of(ppid)):
@@ -234,7 +252,14 @@ def forked(
 
 
 def named(info: ProcessInfo, facts: KernelFacts, sessions: Sessions) -> ProcessInfo:
-    """The kernel under the name that it has now."""
+    """
+    The kernel under the name that it has now.
+
+    Args:
+        info: of the kernel.
+        facts: what the machine tells about its name.
+        sessions: what Jupyter servers say now.
+    """
     found = name_kernel(
         sessions.of(info.kernel_id),
         # A kernel that papermill starts inside a notebook inherits that notebook's

@@ -95,6 +95,10 @@ class PortableMachine:
         """
         One look at the machine.
 
+        Args:
+            now_mono_s: monotonic time of the sample.
+            now_unix_s: the same by the clock.
+
         Raises:
             SensorError: the machine's memory cannot be read: there is nothing to watch by.
         """
@@ -276,7 +280,7 @@ def _describe(
     process: psutil.Process, own_uid: int, own_user: str | None
 ) -> tuple[ProcessInfo, KernelFacts | None] | None:
     """
-    All about one process, and the witnesses of its name when it is a kernel.
+    All about one process, and what tells its name when it is a kernel.
 
     Args:
         process: any.
