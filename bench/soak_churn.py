@@ -22,9 +22,9 @@ from typing import Any
 
 from watchdog_app.airbag.memory_group import MemoryGroup, open_group
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.client import messages
+from watchdog_app.client import jsonrpc
 from watchdog_app.client.client import Client
-from watchdog_app.client.framing import encode
+from watchdog_app.client.jsonrpc import encode
 
 PROGRAMS = Path(__file__).with_name("soak_programs.py")
 LAST_PID = "/proc/sys/kernel/ns_last_pid"
@@ -243,9 +243,9 @@ class Churn:
             client.settimeout(5)
             client.connect(self._socket)
             hello = encode(
-                messages.request(1, "hello", {"protocol": 2, "role": "cli", "version": "0"})
+                jsonrpc.request(1, "hello", {"protocol": 2, "role": "cli", "version": "0"})
             )
-            status = encode(messages.request(2, "status", {}))
+            status = encode(jsonrpc.request(2, "status", {}))
             said = dice.choice((b"", b"\xff\0[[[\n" * 10, hello[:40], hello + status * 50))
             with suppress(OSError):
                 client.sendall(said)

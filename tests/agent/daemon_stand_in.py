@@ -11,8 +11,8 @@ from typing import Any
 
 from support.waiting import until
 
-from watchdog_app.client import messages, transport
-from watchdog_app.client.framing import LineDecoder, encode
+from watchdog_app.client import jsonrpc, transport
+from watchdog_app.client.jsonrpc import LineDecoder, encode
 
 
 class StandIn:
@@ -62,14 +62,14 @@ class StandIn:
     def ask(self, request: str = "r1", **params: Any) -> None:
         """Ask the agent that came last for a rescue."""
         body = {"request": request, "reason": "memory", "deadline_s": 60, "then": "continue"}
-        self.say(messages.notification("agent.checkpoint", {**body, **params}))
+        self.say(jsonrpc.notification("agent.checkpoint", {**body, **params}))
 
     def ask_everybody(self) -> None:
         """The same of every agent that has come: links of earlier tests may be among them."""
         body = {"request": "r1", "reason": "memory", "deadline_s": 60, "then": "continue"}
         for connection in list(self.connections):
             with contextlib.suppress(OSError):
-                connection.sendall(encode(messages.notification("agent.checkpoint", body)))
+                connection.sendall(encode(jsonrpc.notification("agent.checkpoint", body)))
 
     def say(self, message: dict[str, Any]) -> None:
         self.connections[-1].sendall(encode(message))
@@ -118,11 +118,11 @@ class StandIn:
                 about = {"protocol": 2, "version": "0", "pid": 1}
                 if self._considers and message["method"] == "agent.register":
                     about["acknowledges"] = True
-                answer = messages.result(message["id"], about)
+                answer = jsonrpc.result(message["id"], about)
                 if self._refuses and message["method"] == "agent.register":
-                    answer = messages.error(message["id"], messages.REFUSED, "not today")
+                    answer = jsonrpc.error(message["id"], jsonrpc.REFUSED, "not today")
                 line = encode(answer)
                 if self._hasty and message["method"] == "agent.register":
                     body = {"request": "at once", "reason": "memory"}
-                    line += encode(messages.notification("agent.checkpoint", body))
+                    line += encode(jsonrpc.notification("agent.checkpoint", body))
                 connection.sendall(line)

@@ -12,7 +12,7 @@ from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.reporting.announcements import Announcements
 from watchdog_app.agent.reporting.breakdown import Breakdown
 from watchdog_app.agent.reporting.link import Link
-from watchdog_app.client import messages
+from watchdog_app.client import jsonrpc
 
 LARGE = 1 << 30
 
@@ -71,7 +71,7 @@ def considerate(path):
 
 
 def considered(daemon: StandIn, number: int) -> None:
-    daemon.say(messages.notification("agent.acknowledged", {"number": number}))
+    daemon.say(jsonrpc.notification("agent.acknowledged", {"number": number}))
 
 
 def test_a_daemon_that_has_looked_is_not_waited_for_any_longer(training, considerate):

@@ -341,7 +341,7 @@ def test_no_line_of_watchdog_itself_is_named():
     """What the agent and the guard allocate in a training is no leak of the program."""
     import threading
 
-    from watchdog_app.client.framing import encode
+    from watchdog_app.client.jsonrpc import encode
 
     kept, going, message = [], threading.Event(), {"text": "x" * 10_000}
 

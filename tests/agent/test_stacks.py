@@ -13,7 +13,7 @@ from daemon_stand_in import StandIn
 from watchdog_app.agent.reporting import stacks
 from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.saving.worker import Worker
-from watchdog_app.client import messages
+from watchdog_app.client import jsonrpc
 
 
 def wait_here(release: threading.Event, password: str) -> str:
@@ -110,12 +110,12 @@ def test_the_agent_answers_while_the_training_stands_still(tmp_path):
         daemon.wait_for("agent.register")
         link.report(training=True, step=1)
         daemon.wait_for("agent.report")
-        daemon.say(messages.notification("agent.stacks", {"request": "q1"}))
+        daemon.say(jsonrpc.notification("agent.stacks", {"request": "q1"}))
         told = daemon.wait_for("agent.stacked")
-        daemon.say(messages.notification("agent.stacks", {"request": 7}))
-        daemon.say(messages.notification("agent.stacks", {}))
-        daemon.say(messages.notification("agent.nonsense", {"request": "q2"}))
-        daemon.say(messages.notification("agent.stacks", {"request": "q3"}))
+        daemon.say(jsonrpc.notification("agent.stacks", {"request": 7}))
+        daemon.say(jsonrpc.notification("agent.stacks", {}))
+        daemon.say(jsonrpc.notification("agent.nonsense", {"request": "q2"}))
+        daemon.say(jsonrpc.notification("agent.stacks", {"request": "q3"}))
         daemon.wait_for("agent.stacked", 2)
     finally:
         link.close()

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import pytest
 
 from watchdog_app.base.errors import DaemonNotRunning, RequestError
-from watchdog_app.client import messages, transport
+from watchdog_app.client import jsonrpc, transport
 from watchdog_app.client.client import Client
-from watchdog_app.client.framing import encode
+from watchdog_app.client.jsonrpc import encode
 
 
 @contextlib.contextmanager
@@ -191,9 +191,9 @@ def test_a_keeper_that_stands_still_holds_up_nobody_but_who_asked_it(desk, daemo
     try:
         with transport.connect(str(desk.folder / "run" / "daemon.sock"), 60) as asked:
             wish = {"task": str(task["pid"]), "limit_bytes": 300 << 20}
-            asked.sendall(encode(messages.request(1, "hello", {"protocol": 2, "role": "cli"})))
+            asked.sendall(encode(jsonrpc.request(1, "hello", {"protocol": 2, "role": "cli"})))
             asked.recv(65536)
-            asked.sendall(encode(messages.request(2, "guard.limit", wish)))
+            asked.sendall(encode(jsonrpc.request(2, "guard.limit", wish)))
             for _ in range(3):  # at the latest with the second it has read that
                 daemon.call("status", reply_timeout_s=60)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.client import messages, requests
+from watchdog_app.client import jsonrpc, requests
 from watchdog_app.client.requests import (
     Params,
     flag,
@@ -51,7 +51,7 @@ def test_a_parameter_of_the_wrong_kind_is_named(name, value):
     """The error has the code for it and the parameter's name."""
     with pytest.raises(RequestError, match=f"Parameter {name}") as caught:
         Sample.read({name: value})
-    assert messages.BAD_PARAMS == caught.value.code
+    assert jsonrpc.BAD_PARAMS == caught.value.code
 
 
 def test_a_parameter_within_an_object_is_named():
@@ -70,7 +70,7 @@ def test_what_must_be_there_is_asked_for(record, name, raw):
     """Null and absent are the same."""
     with pytest.raises(RequestError, match="is missing") as caught:
         record.read({} if raw == "absent" else {name: None})
-    assert messages.BAD_PARAMS == caught.value.code
+    assert jsonrpc.BAD_PARAMS == caught.value.code
 
 
 def test_parameters_are_read_as_what_they_are():

@@ -19,9 +19,9 @@ from watchdog_app.base.errors import (
     RequestError,
     TaskNotFound,
 )
-from watchdog_app.client import messages, transport
+from watchdog_app.client import jsonrpc, transport
 from watchdog_app.client.client import Client
-from watchdog_app.client.framing import LineDecoder, encode
+from watchdog_app.client.jsonrpc import LineDecoder, encode
 
 HELLO = {"protocol": 2, "version": "9.9", "pid": 42}
 
@@ -62,7 +62,7 @@ def play(tmp_path):
     def start(answer, name="daemon.sock"):
         def with_hello(message):
             if message["method"] == "hello":
-                return encode(messages.result(message["id"], HELLO))
+                return encode(jsonrpc.result(message["id"], HELLO))
             return answer(message)
 
         scripts.append(Script(tmp_path / name, with_hello))
@@ -120,7 +120,7 @@ def test_a_path_longer_than_an_address_works(tmp_path):
 
 def test_a_call_returns_the_result(play):
     """The answer of the daemon is what `call` returns; the greeting is known."""
-    path = play(lambda m: encode(messages.result(m["id"], m["params"])))
+    path = play(lambda m: encode(jsonrpc.result(m["id"], m["params"])))
 
     with Client.connect(path) as client:
         assert {"task": "a", "wait": True} == client.call("task.checkpoint", task="a", wait=True)
@@ -131,8 +131,8 @@ def test_notifications_in_between_are_kept_in_order(play):
     """What comes before the answer is not lost."""
 
     def answer(message):
-        notes = b"".join(encode(messages.notification("status", {"n": n})) for n in (1, 2))
-        return notes + encode(messages.result(message["id"], "yes"))
+        notes = b"".join(encode(jsonrpc.notification("status", {"n": n})) for n in (1, 2))
+        return notes + encode(jsonrpc.result(message["id"], "yes"))
 
     with Client.connect(play(answer)) as client:
         assert "yes" == client.call("status")
@@ -144,8 +144,8 @@ def test_notifications_that_nobody_reads_are_bounded(play):
     """A client that only calls does not grow."""
 
     def answer(message):
-        notes = b"".join(encode(messages.notification("status", {"n": n})) for n in range(1500))
-        return notes + encode(messages.result(message["id"], "yes"))
+        notes = b"".join(encode(jsonrpc.notification("status", {"n": n})) for n in range(1500))
+        return notes + encode(jsonrpc.result(message["id"], "yes"))
 
     with Client.connect(play(answer)) as client:
         client.call("status")
@@ -153,11 +153,11 @@ def test_notifications_that_nobody_reads_are_bounded(play):
     assert list(range(500, 1500)) == found
 
 
-@pytest.mark.parametrize("code", [messages.NOT_FOUND, messages.SEVERAL_FIT])
+@pytest.mark.parametrize("code", [jsonrpc.NOT_FOUND, jsonrpc.SEVERAL_FIT])
 def test_a_task_that_is_not_found_brings_its_candidates(play, code):
     """The error is of its own kind and lists who could have been meant."""
     data = {"candidates": [{"pid": 7, "name": "train.py"}]}
-    path = play(lambda m: encode(messages.error(m["id"], code, "which?", data)))
+    path = play(lambda m: encode(jsonrpc.error(m["id"], code, "which?", data)))
 
     with Client.connect(path) as client, pytest.raises(TaskNotFound, match="which") as caught:
         client.call("task.pause", task="x")
@@ -168,11 +168,11 @@ def test_a_task_that_is_not_found_brings_its_candidates(play, code):
 
 def test_a_refusal_is_raised_with_the_daemons_words(play):
     """Message and code of the error are the daemon's."""
-    path = play(lambda m: encode(messages.error(m["id"], messages.REFUSED, "not now")))
+    path = play(lambda m: encode(jsonrpc.error(m["id"], jsonrpc.REFUSED, "not now")))
 
     with Client.connect(path) as client, pytest.raises(RequestError, match="not now") as caught:
         client.call("stop")
-    assert messages.REFUSED == caught.value.code
+    assert jsonrpc.REFUSED == caught.value.code
 
 
 @pytest.mark.parametrize("body", [None, 5, "no", {}, {"code": "x"}, {"code": -32002, "data": 3}])
@@ -193,7 +193,7 @@ def test_a_daemon_without_room_is_told_from_one_that_is_gone(tmp_path, monkeypat
 
     def refuse():
         connection, _ = listener.accept()
-        connection.sendall(encode(messages.error(None, messages.REFUSED, "500 already")))
+        connection.sendall(encode(jsonrpc.error(None, jsonrpc.REFUSED, "500 already")))
         connection.close()
 
     greet = Client._greet
@@ -238,7 +238,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(play):
     late = []
 
     def answer(message):
-        late.append(encode(messages.result(message["id"], message["method"])))
+        late.append(encode(jsonrpc.result(message["id"], message["method"])))
         return b"" if len(late) == 1 else late[0] + late[1]
 
     with Client.connect(play(answer)) as client:

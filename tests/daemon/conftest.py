@@ -14,9 +14,9 @@ import pytest
 from support.waiting import until
 
 from watchdog_app.base.errors import DaemonNotRunning
-from watchdog_app.client import messages
+from watchdog_app.client import jsonrpc
 from watchdog_app.client.client import Client
-from watchdog_app.client.framing import LineDecoder, encode
+from watchdog_app.client.jsonrpc import LineDecoder, encode
 
 # Nothing is done of its own accord: other tests run on the same machine.
 QUIET = """
@@ -165,10 +165,10 @@ class Raw:
         self.socket.sendall(data)
 
     def tell(self, method: str, **params) -> None:
-        self.send(encode(messages.notification(method, params)))
+        self.send(encode(jsonrpc.notification(method, params)))
 
     def ask(self, method: str, **params) -> dict:
-        self.send(encode(messages.request(1, method, params)))
+        self.send(encode(jsonrpc.request(1, method, params)))
         return self.read()
 
     def read(self) -> dict:

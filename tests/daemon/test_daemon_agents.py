@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from speaking_agent import SPEAKS
 
-from watchdog_app.client import messages
+from watchdog_app.client import jsonrpc
 
 # An agent reduced to its words: registers, reports, and does as it is told on its command line.
 AGENT = (
@@ -339,15 +339,15 @@ def test_the_newer_of_two_connections_of_one_process_counts(world, raw):
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        ({"pid": 1}, messages.REFUSED),
-        ({"start_time": 5}, messages.REFUSED),
-        ({"pid": "1"}, messages.BAD_PARAMS),
-        ({"pid": None}, messages.BAD_PARAMS),
-        ({"start_time": -1}, messages.BAD_PARAMS),
-        ({"framework": 5}, messages.BAD_PARAMS),
-        ({"framework": "x" * 1000}, messages.BAD_PARAMS),
-        ({"directory": None}, messages.BAD_PARAMS),
-        ({"notebook": []}, messages.BAD_PARAMS),
+        ({"pid": 1}, jsonrpc.REFUSED),
+        ({"start_time": 5}, jsonrpc.REFUSED),
+        ({"pid": "1"}, jsonrpc.BAD_PARAMS),
+        ({"pid": None}, jsonrpc.BAD_PARAMS),
+        ({"start_time": -1}, jsonrpc.BAD_PARAMS),
+        ({"framework": 5}, jsonrpc.BAD_PARAMS),
+        ({"framework": "x" * 1000}, jsonrpc.BAD_PARAMS),
+        ({"directory": None}, jsonrpc.BAD_PARAMS),
+        ({"notebook": []}, jsonrpc.BAD_PARAMS),
     ],
     ids=str,
 )
@@ -380,7 +380,7 @@ def test_a_report_without_sense_changes_nothing(world, raw, params):
               framework="keras", directory="/tmp", notebook=None)  # fmt: skip
     agent.tell("agent.report", training=True, step=7)
 
-    assert messages.BAD_PARAMS == agent.ask("agent.report", **params)["error"]["code"]
+    assert jsonrpc.BAD_PARAMS == agent.ask("agent.report", **params)["error"]["code"]
 
     def mine():
         tasks = client.call("status")["tasks"]
@@ -465,7 +465,7 @@ def test_words_of_an_agent_before_it_registered_are_refused(world, raw):
     rescue = {"path": "/r", "step": 1, "bytes": 1}
     for method in ("agent.report", "agent.progress", "agent.saved", "agent.failed", "agent.bye"):
         answer = agent.ask(method, state="saving", rescue=rescue)
-        assert messages.REFUSED == answer["error"]["code"]
+        assert jsonrpc.REFUSED == answer["error"]["code"]
 
 
 def start_time(pid: int) -> int:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
-from watchdog_app.client import messages, transport
-from watchdog_app.client.framing import MAX_LINE_BYTES
+from watchdog_app.client import jsonrpc, transport
+from watchdog_app.client.jsonrpc import MAX_LINE_BYTES
 
 SLEEP = "import time\nwhile True:\n    time.sleep(0.1)\n"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -39,15 +39,15 @@ def is_served(world) -> bool:
 @pytest.mark.parametrize(
     ("line", "code"),
     [
-        (b"nonsense\n", messages.PARSE_ERROR),
-        (b"\xff\xfe\xfd\n", messages.PARSE_ERROR),
-        (b"[" * 100_000 + b"\n", messages.PARSE_ERROR),
-        (b"[]\n", messages.INVALID_REQUEST),
-        (b'{"jsonrpc": "2.0"}\n', messages.INVALID_REQUEST),
-        (b'{"jsonrpc": "2.0", "method": 5, "id": 1}\n', messages.INVALID_REQUEST),
-        (b'{"jsonrpc": "2.0", "method": "status", "id": {}}\n', messages.INVALID_REQUEST),
-        (b'{"jsonrpc": "2.0", "method": "no.such", "id": 1}\n', messages.NO_SUCH_METHOD),
-        (b'{"jsonrpc": "2.0", "method": "task.pause", "id": 1}\n', messages.BAD_PARAMS),
+        (b"nonsense\n", jsonrpc.PARSE_ERROR),
+        (b"\xff\xfe\xfd\n", jsonrpc.PARSE_ERROR),
+        (b"[" * 100_000 + b"\n", jsonrpc.PARSE_ERROR),
+        (b"[]\n", jsonrpc.INVALID_REQUEST),
+        (b'{"jsonrpc": "2.0"}\n', jsonrpc.INVALID_REQUEST),
+        (b'{"jsonrpc": "2.0", "method": 5, "id": 1}\n', jsonrpc.INVALID_REQUEST),
+        (b'{"jsonrpc": "2.0", "method": "status", "id": {}}\n', jsonrpc.INVALID_REQUEST),
+        (b'{"jsonrpc": "2.0", "method": "no.such", "id": 1}\n', jsonrpc.NO_SUCH_METHOD),
+        (b'{"jsonrpc": "2.0", "method": "task.pause", "id": 1}\n', jsonrpc.BAD_PARAMS),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -70,7 +70,7 @@ def test_a_line_of_ten_megabytes_ends_the_connection(world, raw):
         for _ in range(20):
             client.send(b"x" * (MAX_LINE_BYTES // 2))
         while True:
-            assert messages.INVALID_REQUEST == client.read()["error"]["code"]
+            assert jsonrpc.INVALID_REQUEST == client.read()["error"]["code"]
 
     with pytest.raises((BrokenPipeError, ConnectionResetError, EOFError)):
         send_and_read()
@@ -226,7 +226,7 @@ def test_whoever_does_not_greet_is_told_to_and_later_dropped(world, raw):
     world.start()
     client = raw(greet=False)
 
-    assert messages.REFUSED == client.ask("status")["error"]["code"]
+    assert jsonrpc.REFUSED == client.ask("status")["error"]["code"]
 
     client.socket.settimeout(30)
     assert b"" == client.socket.recv(10)
@@ -238,7 +238,7 @@ def test_a_newer_protocol_is_refused_with_what_to_do(world, raw):
 
     answer = raw(greet=False).ask("hello", protocol=3, role="cli", version="99.0")
 
-    assert messages.VERSIONS_DIFFER == answer["error"]["code"]
+    assert jsonrpc.VERSIONS_DIFFER == answer["error"]["code"]
     assert "99.0" in answer["error"]["message"]
     assert "watchdog stop; watchdog start" in answer["error"]["message"]
 
@@ -253,9 +253,9 @@ def test_an_older_client_is_refused_with_what_to_do(world, raw, role, remedy):
 
     answer = old.ask("hello", protocol=1, role=role, version="0.1.0")["error"]
 
-    assert messages.VERSIONS_DIFFER == answer["code"]
+    assert jsonrpc.VERSIONS_DIFFER == answer["code"]
     assert remedy in answer["message"]
-    assert messages.REFUSED == old.ask("status")["error"]["code"]
+    assert jsonrpc.REFUSED == old.ask("status")["error"]["code"]
 
 
 def test_a_client_that_leaves_before_its_answer_harms_nobody(world, raw):
@@ -263,7 +263,7 @@ def test_a_client_that_leaves_before_its_answer_harms_nobody(world, raw):
     world.start()
     for method in ("status", "history", "config", "explain"):
         client = raw()
-        client.send(json.dumps(messages.request(1, method)).encode() + b"\n")
+        client.send(json.dumps(jsonrpc.request(1, method)).encode() + b"\n")
         client.close()
 
     assert answers(world)
@@ -311,7 +311,7 @@ def test_a_name_that_nobody_has_lists_who_there_is(job):
     with pytest.raises(TaskNotFound) as caught:
         client.call("task.pause", task="no-such-thing")
 
-    assert messages.NOT_FOUND == caught.value.code
+    assert jsonrpc.NOT_FOUND == caught.value.code
     assert pid in [each["pid"] for each in caught.value.candidates]
 
 
@@ -325,7 +325,7 @@ def test_a_name_that_several_have_is_acted_on_for_none(world, job):
     with pytest.raises(TaskNotFound) as caught:
         client.call("task.pause", task="job-of-this-test.py")
 
-    assert messages.SEVERAL_FIT == caught.value.code
+    assert jsonrpc.SEVERAL_FIT == caught.value.code
     assert {first, second} <= {each["pid"] for each in caught.value.candidates}
     assert "T" not in state(first) + state(second)
 
@@ -541,7 +541,7 @@ def test_a_client_that_asks_a_thousand_things_at_once_keeps_nobody_waiting(world
     world.start()
     many = raw()
     many.send(b"".join(
-        json.dumps(messages.request(n, "config")).encode() + b"\n" for n in range(1000)
+        json.dumps(jsonrpc.request(n, "config")).encode() + b"\n" for n in range(1000)
     ))  # fmt: skip
 
     # It reads meanwhile: 4 MiB of answers that nobody reads would end its connection.

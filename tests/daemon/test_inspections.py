@@ -9,7 +9,7 @@ import pytest
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.client import requests
-from watchdog_app.client.framing import encode
+from watchdog_app.client.jsonrpc import encode
 from watchdog_app.core.model.agent import (
     AgentState,
     BufferMemory,

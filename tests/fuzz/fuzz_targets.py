@@ -32,8 +32,8 @@ from watchdog_app.base.errors import (
 from watchdog_app.base.linux import cgroups, kernel_log, process
 from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.client import messages, requests
-from watchdog_app.client.framing import BadLine, LineDecoder, LineTooLong, decode, encode
+from watchdog_app.client import jsonrpc, requests
+from watchdog_app.client.jsonrpc import BadLine, LineDecoder, LineTooLong, decode, encode
 from watchdog_app.core.replay import play, trace
 from watchdog_app.daemon.pauses import remembered
 from watchdog_app.history.journal import Entry, Journal
@@ -68,7 +68,7 @@ def framing(data: bytes) -> None:
             for line in decoder.lines(data[at : at + 7]):
                 with suppress(BadLine):
                     message = decode(line)
-                    messages.kind(message)
+                    jsonrpc.kind(message)
                     assert message == decode(encode(message).strip())
         except LineTooLong:
             return

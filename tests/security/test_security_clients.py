@@ -12,13 +12,13 @@ import time
 import pytest
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.client import messages, transport
-from watchdog_app.client.framing import encode
+from watchdog_app.client import jsonrpc, transport
+from watchdog_app.client.jsonrpc import encode
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.poller import Poller
 from watchdog_app.daemon.rpc import BURST, MAX_UNANSWERED, RATE_PER_S, Connection, RpcServer
 
-_STATUS = encode(messages.request(1, "status"))
+_STATUS = encode(jsonrpc.request(1, "status"))
 _LATE_S = 2.0  # a tick is due each second; a machine with two busy cores gets another on top
 
 
@@ -76,7 +76,7 @@ def half_open(world):
 def never_reading(world):
     """Ask and ask, and read nothing."""
     found = [transport.connect(world.socket, 10) for _ in range(60)]
-    hello = encode(messages.request(0, "hello", {"protocol": 2, "role": "cli"}))
+    hello = encode(jsonrpc.request(0, "hello", {"protocol": 2, "role": "cli"}))
     for each in found:
         each.send(hello)
         each.setblocking(False)
@@ -149,7 +149,7 @@ def test_who_asks_without_end_is_slowed_and_nobody_else(world, raw):
     answered = [0]
 
     def ask():
-        line = encode(messages.request(1, "subscribe", {"topics": []})) * 50
+        line = encode(jsonrpc.request(1, "subscribe", {"topics": []})) * 50
         with contextlib.suppress(OSError, EOFError):
             while not stop.is_set():
                 greedy.send(line)
@@ -285,7 +285,7 @@ def test_reading_waits_for_its_turn_as_requests_do(desk):
     """Once a turn is used up nobody is read from in it; in the next ones everybody is."""
     desk.pause_s = 0.01  # longer than a turn
     for each in [desk.connect() for _ in range(6)]:
-        each.sendall(encode(messages.notification("x")) * 20)
+        each.sendall(encode(jsonrpc.notification("x")) * 20)
 
     desk.poller.wait(0)
     assert 1 == sum(held > 0 for held in desk.held())
@@ -300,7 +300,7 @@ def test_a_client_waits_for_a_bounded_number_of_answers(desk):
     client = desk.connect()
 
     def asked(count: int) -> int:
-        client.sendall(encode(messages.request(1, "x")) * count)
+        client.sendall(encode(jsonrpc.request(1, "x")) * count)
         for _ in range(40):
             desk.turn()
         return len(desk.came)
@@ -315,7 +315,7 @@ def test_a_client_waits_for_a_bounded_number_of_answers(desk):
 
 def test_notifications_wait_for_no_answer(desk):
     """An agent tells what it tells, however much."""
-    desk.connect().sendall(encode(messages.notification("x")) * 30)
+    desk.connect().sendall(encode(jsonrpc.notification("x")) * 30)
 
     for _ in range(40):
         desk.turn()
@@ -326,7 +326,7 @@ def test_notifications_wait_for_no_answer(desk):
 def test_a_client_that_leaves_while_it_waits_for_answers_is_let_go(desk):
     """Its connection takes no place, and its answers go nowhere."""
     client = desk.connect()
-    client.sendall(encode(messages.request(1, "x")) * 30)
+    client.sendall(encode(jsonrpc.request(1, "x")) * 30)
     for _ in range(40):
         desk.turn()
 
@@ -341,7 +341,7 @@ def test_what_was_said_before_the_end_is_heard(desk):
     """Many send at once, and one of them ends right after its words."""
     desk.pause_s = 0.01
     for each in [desk.connect() for _ in range(6)]:
-        each.sendall(encode(messages.notification("x")) * 8)
+        each.sendall(encode(jsonrpc.notification("x")) * 8)
         each.close()
 
     for _ in range(100):

@@ -12,7 +12,7 @@ from watchdog_app.base.errors import (
     RequestError,
     WatchdogError,
 )
-from watchdog_app.client.messages import VERSIONS_DIFFER
+from watchdog_app.client.jsonrpc import VERSIONS_DIFFER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from watchdog_app.base.errors import (
     RequestError,
     TaskNotFound,
 )
-from watchdog_app.client import messages, transport
-from watchdog_app.client.framing import LineDecoder, encode
+from watchdog_app.client import jsonrpc, transport
+from watchdog_app.client.jsonrpc import LineDecoder, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Client:
         wanted = self._last_id
         limit_s = self._timeout_s if reply_timeout_s is None else reply_timeout_s
         end = time.monotonic() + limit_s
-        self._send(messages.request(wanted, method, params))
+        self._send(jsonrpc.request(wanted, method, params))
         while True:
             message = self._next(end)
             if message is None:
@@ -139,7 +139,7 @@ class Client:
         Raises:
             DaemonNotRunning: the connection has ended.
         """
-        self._send(messages.notification(method, params))
+        self._send(jsonrpc.notification(method, params))
 
     def notifications(self, timeout_s: float | None) -> Iterator[dict[str, Any]]:
         """
@@ -178,7 +178,7 @@ class Client:
         try:
             try:
                 return self.call(
-                    "hello", protocol=messages.PROTOCOL_VERSION, role=role, version=__version__
+                    "hello", protocol=jsonrpc.PROTOCOL_VERSION, role=role, version=__version__
                 )
             except DaemonNotRunning:  # it was faster than our request: its words may lie here
                 message = self._next(time.monotonic())
@@ -243,9 +243,9 @@ def _refusal(body: Any) -> RequestError:
     if not isinstance(body, dict):
         return RequestError("The daemon refused and did not say why.")
     message = str(body.get("message", "The daemon refused and did not say why."))
-    code = body.get("code", messages.REFUSED)
-    if code in (messages.NOT_FOUND, messages.SEVERAL_FIT):
+    code = body.get("code", jsonrpc.REFUSED)
+    if code in (jsonrpc.NOT_FOUND, jsonrpc.SEVERAL_FIT):
         data = body.get("data")
         found = data.get("candidates", []) if isinstance(data, dict) else []
         return TaskNotFound(message, code, tuple(found))
-    return RequestError(message, code if isinstance(code, int) else messages.REFUSED)
+    return RequestError(message, code if isinstance(code, int) else jsonrpc.REFUSED)

@@ -8,7 +8,7 @@ docstring says what the answer is, the comment behind a field what it means.
 from __future__ import annotations
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.client.messages import BAD_PARAMS
+from watchdog_app.client.jsonrpc import BAD_PARAMS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

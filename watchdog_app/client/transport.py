@@ -1,24 +1,33 @@
 """
-The one place that knows what carries the messages: a stream to somebody whose user is known.
+What carries the messages: a Unix socket to somebody whose user the kernel names (Linux, macOS).
 
-A platform is a module with `listen`, `connect` and `peer`; each connection is
-a `socket.socket` or has its methods. `transport_unix` serves Linux and macOS.
-The rest of the program never asks which.
+Sources: unix(7) for the length of paths and SO_PEERCRED; macOS <sys/un.h> and
+<sys/ucred.h> for LOCAL_PEERCRED and LOCAL_PEERPID.
 """
 
 from __future__ import annotations
 
 import os
+import socket
+import struct
 import sys
+import time
+from contextlib import contextmanager, suppress
 
 from watchdog_app.base.errors import Unsupported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
+    from collections.abc import Iterator
 
-if sys.platform != "win32":
-    from watchdog_app.client import transport_unix as _platform
+_LINUX: bool = sys.platform == "linux"  # annotated: the type checker reads both branches
+_PATH_BYTES = 107 if _LINUX else 103  # sun_path less the final zero
+_BUSY_WAIT_S = 0.01
+
+# macOS: getsockopt(SOL_LOCAL, ...); Python has no names for them.
+_SOL_LOCAL = 0
+_LOCAL_PEERCRED = 0x001
+_LOCAL_PEERPID = 0x002
 
 
 class Peer:
@@ -46,8 +55,25 @@ def listen(path: str, backlog: int = 64) -> socket.socket:
         OSError: the folder cannot be written.
         Unsupported: this platform has no transport yet.
     """
-    _need_platform()
-    return _platform.listen(path, backlog)
+    _need_unix()
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        # bind(2) makes the file with the umask: never a moment in which others may connect.
+        # The umask is the process's own; the daemon has one thread when it comes here.
+        old = os.umask(0o177)
+        try:
+            with _reachable(path) as address:
+                server.bind(address)
+        finally:
+            os.umask(old)
+        server.listen(backlog)
+        server.setblocking(False)
+    except BaseException:
+        server.close()
+        raise
+    return server
 
 
 def connect(path: str, timeout_s: float) -> socket.socket:
@@ -58,8 +84,25 @@ def connect(path: str, timeout_s: float) -> socket.socket:
         OSError: nobody listens (FileNotFoundError, ConnectionRefusedError), or TimeoutError.
         Unsupported: this platform has no transport yet.
     """
-    _need_platform()
-    return _platform.connect(path, timeout_s)
+    _need_unix()
+    end = time.monotonic() + timeout_s
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        client.settimeout(timeout_s)
+        with _reachable(path) as address:
+            while True:
+                try:
+                    client.connect(address)
+                    break
+                except BlockingIOError:
+                    # connect(2): a full backlog is EAGAIN at once on a Unix socket, not a wait.
+                    if time.monotonic() >= end:
+                        raise TimeoutError("too many others are waiting to be served") from None
+                    time.sleep(_BUSY_WAIT_S)
+    except BaseException:
+        client.close()
+        raise
+    return client
 
 
 def peer(connection: socket.socket) -> Peer:
@@ -68,15 +111,35 @@ def peer(connection: socket.socket) -> Peer:
 
     Raises:
         OSError: the connection has ended.
-        Unsupported: this platform has no transport yet.
     """
-    _need_platform()
-    uid, pid = _platform.credentials(connection)
-    return Peer(uid, pid)
+    if _LINUX:
+        data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        pid, uid, _ = struct.unpack("=iII", data)
+        return Peer(uid, pid or None)  # 0: a process of a namespace that we cannot see
+    data = connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 76)
+    uid = struct.unpack_from("=II", data)[1]
+    process: int | None = None
+    with suppress(OSError):
+        process = struct.unpack("=i", connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERPID, 4))[0]
+    return Peer(uid, process)
 
 
-def _need_platform() -> None:
+def _need_unix() -> None:
     if sys.platform == "win32":
         raise Unsupported(
             "The daemon cannot be reached on Windows itself yet. Inside WSL everything works."
         )
+
+
+@contextmanager
+def _reachable(path: str) -> Iterator[str]:
+    """An address that fits: a long path is reached through an open handle of its folder."""
+    if len(os.fsencode(path)) <= _PATH_BYTES or not _LINUX:
+        yield path  # elsewhere the system says that the path is too long
+        return
+    folder, name = os.path.split(path)
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{handle}/{name}"
+    finally:
+        os.close(handle)

@@ -17,7 +17,7 @@ from typing import Any
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid, open_pidfd
 from watchdog_app.client import requests
-from watchdog_app.client.messages import PROTOCOL_VERSION, REFUSED
+from watchdog_app.client.jsonrpc import PROTOCOL_VERSION, REFUSED
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import agent_messages

@@ -10,7 +10,7 @@ from typing import Any
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.client import requests
-from watchdog_app.client.messages import REFUSED
+from watchdog_app.client.jsonrpc import REFUSED
 from watchdog_app.core.model.agent import MemoryGrowth
 from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task

@@ -20,7 +20,7 @@ from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
-from watchdog_app.client.messages import BAD_PARAMS, REFUSED
+from watchdog_app.client.jsonrpc import BAD_PARAMS, REFUSED
 from watchdog_app.client.requests import LimitGuard
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.actions import ACTIONS

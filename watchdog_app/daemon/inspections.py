@@ -16,7 +16,7 @@ from watchdog_app.base.linux.process import innermost_pid
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
 from watchdog_app.client import requests
-from watchdog_app.client.messages import REFUSED
+from watchdog_app.client.jsonrpc import REFUSED
 from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import MemoryGrowth, ProcessThreads, ThreadDump
 from watchdog_app.core.model.history import SwapTraffic

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from watchdog_app.base.errors import TaskNotFound
-from watchdog_app.client import messages, requests
+from watchdog_app.client import jsonrpc, requests
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.tasks import KernelRegistry, find
 from watchdog_app.daemon.log import Log
@@ -64,7 +64,7 @@ class JournalMethods:
         try:
             task = None if wanted is None else find(wanted, tasks)
         except TaskNotFound as error:
-            if error.code != messages.NOT_FOUND:
+            if error.code != jsonrpc.NOT_FOUND:
                 raise
             missing = error  # it may have died
         self._journal.ask(
@@ -123,7 +123,7 @@ class JournalMethods:
 def _answer(reply: Reply, key: str) -> Callable[[Any, Exception | None], None]:
     def done(value: Any, error: Exception | None) -> None:
         if error is not None:
-            reply.error(messages.REFUSED, str(error))
+            reply.error(jsonrpc.REFUSED, str(error))
         else:
             reply.result({key: value})
 

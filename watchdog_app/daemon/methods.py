@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from watchdog_app import __version__
 from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
 from watchdog_app.base.threads import Worker
-from watchdog_app.client import messages, requests
+from watchdog_app.client import jsonrpc, requests
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import KernelRegistry, find, named
 from watchdog_app.daemon.agent_methods import AgentMethods
@@ -132,12 +132,12 @@ class Methods:
         function, record = self.table.get(method), requests.METHODS.get(method)
         try:
             if function is None or record is None:
-                reply.error(messages.NO_SUCH_METHOD, f"There is no method {method[:80]!r}.")
+                reply.error(jsonrpc.NO_SUCH_METHOD, f"There is no method {method[:80]!r}.")
                 return
             if not connection.greeted and method != "hello":
-                reply.error(messages.REFUSED, "Say hello first.")
+                reply.error(jsonrpc.REFUSED, "Say hello first.")
                 return
-            if connection.protocol < messages.PROTOCOL_VERSION:
+            if connection.protocol < jsonrpc.PROTOCOL_VERSION:
                 params = _of_protocol_1(method, params)
             value = function(connection, record.read(params), reply)
         except TaskNotFound as error:
@@ -147,10 +147,10 @@ class Methods:
                 self._log.debug("a notification was refused", method=method, error=error)
             reply.error(error.code, str(error))
         except WatchdogError as error:
-            reply.error(messages.REFUSED, str(error))
+            reply.error(jsonrpc.REFUSED, str(error))
         except Exception as error:  # a fault of ours: this client hears of it, the others do not
             self._log.error("a request failed", method=method, error=repr(error))
-            reply.error(messages.REFUSED, f"The daemon failed to do this: {error!r}")
+            reply.error(jsonrpc.REFUSED, f"The daemon failed to do this: {error!r}")
         else:
             if value is not LATER:
                 reply.result(value)
@@ -163,24 +163,24 @@ class Methods:
 
     def _hello(self, connection: Connection, params: requests.Hello, _: Reply) -> dict[str, Any]:
         wanted, role, version = params.protocol, params.role, params.version
-        if wanted > messages.PROTOCOL_VERSION:
+        if wanted > jsonrpc.PROTOCOL_VERSION:
             raise RequestError(
                 f"This daemon (watchdog {__version__}) speaks protocol "
-                f"{messages.PROTOCOL_VERSION}, the {role} (watchdog {version}) protocol {wanted}. "
+                f"{jsonrpc.PROTOCOL_VERSION}, the {role} (watchdog {version}) protocol {wanted}. "
                 "Restart the daemon with the newer version: watchdog stop; watchdog start",
-                messages.VERSIONS_DIFFER,
+                jsonrpc.VERSIONS_DIFFER,
             )
-        if wanted < messages.PROTOCOL_VERSION and role != "agent":
+        if wanted < jsonrpc.PROTOCOL_VERSION and role != "agent":
             raise RequestError(
                 f"This {role} (watchdog {version}) speaks protocol {wanted}, the daemon (watchdog "
-                f"{__version__}) protocol {messages.PROTOCOL_VERSION}. {_UPDATES[role]}",
-                messages.VERSIONS_DIFFER,
+                f"{__version__}) protocol {jsonrpc.PROTOCOL_VERSION}. {_UPDATES[role]}",
+                jsonrpc.VERSIONS_DIFFER,
             )
         connection.greeted = True
         connection.protocol = wanted
         connection.role = role
         return {
-            "protocol": messages.PROTOCOL_VERSION,
+            "protocol": jsonrpc.PROTOCOL_VERSION,
             "version": __version__,
             "pid": os.getpid(),
         }
@@ -213,7 +213,7 @@ class Methods:
 
         def done(found: Paused | Exception) -> None:
             if isinstance(found, Exception):
-                reply.error(messages.REFUSED, str(found))
+                reply.error(jsonrpc.REFUSED, str(found))
                 return
             reply.result(
                 {
@@ -252,7 +252,7 @@ class Methods:
                 )
             if left == 0:
                 if failures and not resumed:
-                    reply.error(messages.REFUSED, " ".join(failures))
+                    reply.error(jsonrpc.REFUSED, " ".join(failures))
                 else:
                     reply.result({"resumed": resumed, "failures": failures})
                 self._daemon.look_soon()
@@ -331,12 +331,12 @@ class Methods:
         """A keeper may stand still, or be short of memory itself: nobody else waits for it."""
         guards = self._daemon.guards
         if self._keepers.waiting >= _MOST_LIMITS:
-            raise RequestError("Too many wait for keepers of airbags. Ask again.", messages.REFUSED)
+            raise RequestError("Too many wait for keepers of airbags. Ask again.", jsonrpc.REFUSED)
         task, ask = guards.limit(params)
 
         def done(said: Any, error: Exception | None) -> None:
             if error is not None:
-                reply.error(messages.REFUSED, str(error))
+                reply.error(jsonrpc.REFUSED, str(error))
             else:
                 reply.result(guards.limited(task, said))
 
@@ -347,7 +347,7 @@ class Methods:
         self, connection: Connection, params: requests.SetProtection, _: Reply
     ) -> dict[str, Any]:
         if params.on and params.for_s is not None:
-            raise RequestError("Parameter for_s goes with on = false.", messages.BAD_PARAMS)
+            raise RequestError("Parameter for_s goes with on = false.", jsonrpc.BAD_PARAMS)
         return self._daemon.protect(params.on, params.for_s, _who(connection))
 
     def _snooze(
@@ -355,7 +355,7 @@ class Methods:
     ) -> dict[str, Any]:
         incident, wanted = params.incident, params.task
         if incident is not None and wanted is not None:
-            raise RequestError("Give incident or task, not both.", messages.BAD_PARAMS)
+            raise RequestError("Give incident or task, not both.", jsonrpc.BAD_PARAMS)
         task = None if wanted is None else find(wanted, self._daemon.tasks())
         return self._daemon.snooze(incident, task, params.for_s, _who(connection))
 

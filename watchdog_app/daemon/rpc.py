@@ -20,8 +20,8 @@ from typing import Any
 from watchdog_app.base.errors import ProtocolError
 from watchdog_app.base.linux.files import connection_share
 from watchdog_app.base.runtime_dir import private_folder
-from watchdog_app.client import messages, transport
-from watchdog_app.client.framing import (
+from watchdog_app.client import jsonrpc, transport
+from watchdog_app.client.jsonrpc import (
     BadLine,
     LineDecoder,
     LineTooLong,
@@ -91,7 +91,7 @@ class Connection:
         self.closed = False
         self.queued = False
         self.paused_until_mono_s = 0.0
-        self.protocol = messages.PROTOCOL_VERSION
+        self.protocol = jsonrpc.PROTOCOL_VERSION
         self.role = ""
         self.topics: frozenset[str] = frozenset()
         self.waiting: deque[bytes] = deque()
@@ -168,12 +168,12 @@ class Reply:
     def result(self, value: Any, fit: Fit | None = None) -> None:
         """Answer with a result. `fit` shortens it if it does not fit into a message."""
         if self._id is not None:
-            self._send(messages.result(self._id, value), fit)
+            self._send(jsonrpc.result(self._id, value), fit)
 
     def error(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
         """Answer with an error."""
         if self._id is not None:
-            self._send(messages.error(self._id, code, message, data))
+            self._send(jsonrpc.error(self._id, code, message, data))
 
     def _send(self, message: dict[str, Any], fit: Fit | None = None) -> None:
         self._id = None
@@ -294,7 +294,7 @@ class RpcServer:
         refusal = self._refusal(peer)
         if refusal is not None:
             with suppress(OSError):
-                connection.send(encode(messages.error(None, messages.REFUSED, refusal)))
+                connection.send(encode(jsonrpc.error(None, jsonrpc.REFUSED, refusal)))
             connection.close()
             return
         client = Connection(connection, peer, time.monotonic())
@@ -336,7 +336,7 @@ class RpcServer:
             self._log.error("an answer could not be written", error=error)
             if "id" not in message:
                 return
-            line = encode(messages.error(message["id"], messages.REFUSED, str(error)))
+            line = encode(jsonrpc.error(message["id"], jsonrpc.REFUSED, str(error)))
         self._write(connection, line)
 
     def publish(
@@ -347,7 +347,7 @@ class RpcServer:
         if not subscribers:
             return 0
         try:
-            line = _line(messages.notification(method, params), "params", fit)
+            line = _line(jsonrpc.notification(method, params), "params", fit)
         except (ProtocolError, TypeError, ValueError, RecursionError) as error:
             self._log.error("a notification could not be written", error=error)
             return 0
@@ -461,7 +461,7 @@ class RpcServer:
         try:
             lines = connection.decoder.lines(data)
         except LineTooLong as error:
-            self.send(connection, messages.error(None, messages.INVALID_REQUEST, str(error)))
+            self.send(connection, jsonrpc.error(None, jsonrpc.INVALID_REQUEST, str(error)))
             self.drop(connection)
             return
         connection.add_lines(lines, data.count(b"\n") - len(lines))
@@ -493,16 +493,16 @@ class RpcServer:
     def _receive(self, connection: Connection, line: bytes) -> None:
         try:
             message = decode(line)
-            kind = messages.kind(message)
+            kind = jsonrpc.kind(message)
         except BadLine as error:
-            self.send(connection, messages.error(None, error.code, str(error)))
+            self.send(connection, jsonrpc.error(None, error.code, str(error)))
             return
-        if kind == messages.RESPONSE:
+        if kind == jsonrpc.RESPONSE:
             return  # the daemon sends no requests
         reply = Reply(self, connection, message.get("id"))
         if reply.wanted and len(connection.unanswered) >= MAX_UNANSWERED:
             reply.error(
-                messages.REFUSED,
+                jsonrpc.REFUSED,
                 f"{MAX_UNANSWERED} of your requests wait for their answers. "
                 "Read one, then ask again.",
             )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from watchdog_app.base.text.plain import shortened
-from watchdog_app.client.framing import MAX_LINE_BYTES
+from watchdog_app.client.jsonrpc import MAX_LINE_BYTES
 
 _ENVELOPE_BYTES = 16 * 1024  # the message around it, and the sentence about what is left out
 _LARGE_ENTRY_BYTES = 8 * 1024  # an ordinary task has a tenth of it

@@ -11,7 +11,7 @@ from typing import Any
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.client import requests
-from watchdog_app.client.messages import REFUSED
+from watchdog_app.client.jsonrpc import REFUSED
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import named

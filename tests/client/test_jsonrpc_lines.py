@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from watchdog_app.base.errors import ProtocolError
-from watchdog_app.client.framing import (
+from watchdog_app.client.jsonrpc import (
     INVALID_REQUEST,
     MAX_LINE_BYTES,
     PARSE_ERROR,

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.client import messages
-from watchdog_app.client.framing import BadLine
+from watchdog_app.client import jsonrpc
+from watchdog_app.client.jsonrpc import BadLine
 
 
 @pytest.mark.parametrize(
     ("message", "kind"),
     [
-        (messages.request(1, "status"), messages.REQUEST),
-        (messages.request("a", "status"), messages.REQUEST),
-        (messages.notification("agent.bye"), messages.NOTIFICATION),
-        (messages.result(1, None), messages.RESPONSE),
-        (messages.error(None, -32700, "no"), messages.RESPONSE),
+        (jsonrpc.request(1, "status"), jsonrpc.REQUEST),
+        (jsonrpc.request("a", "status"), jsonrpc.REQUEST),
+        (jsonrpc.notification("agent.bye"), jsonrpc.NOTIFICATION),
+        (jsonrpc.result(1, None), jsonrpc.RESPONSE),
+        (jsonrpc.error(None, -32700, "no"), jsonrpc.RESPONSE),
     ],
 )
 def test_what_is_built_is_recognized(message, kind):
     """Constructors and reader agree."""
-    assert kind == messages.kind(message)
+    assert kind == jsonrpc.kind(message)
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_what_is_built_is_recognized(message, kind):
 def test_what_is_no_message_is_refused(message):
     """Each is a bad line with the code for it."""
     with pytest.raises(BadLine) as caught:
-        messages.kind(message)
-    assert messages.INVALID_REQUEST == caught.value.code
+        jsonrpc.kind(message)
+    assert jsonrpc.INVALID_REQUEST == caught.value.code
