@@ -99,9 +99,9 @@ def test_each_method_of_the_daemon_has_a_record_and_no_other():
     from watchdog_app.daemon.methods import Methods
 
     inspections = Inspections(
-        None, None, watching=None, observer=None, pauses=None, wake=None, grew=None, log=None
+        None, None, pace=None, observer=None, pauses=None, wake=None, grew=None, log=None
     )
-    methods = Methods(None, executor=None, agents=None, checkpoints=None, pauses=None,
+    methods = Methods(None, pace=None, executor=None, agents=None, checkpoints=None, pauses=None,
                       dispatcher=None, inspections=inspections, kernels=None, journal=None,
                       keepers=None, log=None)  # fmt: skip
 

@@ -18,7 +18,7 @@ CARD = {"device": "GPU:0", "used_bytes": 5, "limit_bytes": 8}
 
 
 def reported(**fields: Any) -> tuple[AllocatorMemory, ...]:
-    agents = Agents(cast(Poller, None), lambda key: True, lambda agent: None, 1.0)
+    agents = Agents(cast(Poller, None), lambda key: True, 1.0)
     agent = Agent(KEY, None, AgentState(KEY, "keras", "/r"), None, None)
     agents.report(agent, requests.Report.read({"training": True, **fields}), 1.0)
     return agent.view.allocators

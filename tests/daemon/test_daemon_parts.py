@@ -136,7 +136,7 @@ def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
     (tmp_path / "proc").mkdir()
     poller = Poller(lambda error: None)
     machine = LinuxMachine(proc=str(tmp_path / "proc"))
-    agents = Agents(poller, machine.alive, lambda agent: None, 1.0)
+    agents = Agents(poller, machine.alive, 1.0)
     faults = Faults(log)
     observer = Observer(
         Settings(),
@@ -381,8 +381,9 @@ def test_a_rescue_of_all_looks_at_the_airbags_once(crowd):
     nobody = SimpleNamespace(within=lambda _: [], request_checkpoint=lambda *_: [])
     inspections = SimpleNamespace(requests={}, told={})
     methods = Methods(
-        daemon, executor=nobody, agents=nobody, checkpoints=None, pauses=None, dispatcher=None,
-        inspections=inspections, kernels=None, journal=None, keepers=None, log=Log(),
+        daemon, pace=None, executor=nobody, agents=nobody, checkpoints=None, pauses=None,
+        dispatcher=None, inspections=inspections, kernels=None, journal=None, keepers=None,
+        log=Log(),
     )  # fmt: skip
     connection = SimpleNamespace(role="cli", peer=SimpleNamespace(pid=1))
 

@@ -32,7 +32,7 @@ def test_the_daemon_answers_with_what_runs(world):
     assert not task["paused_by_watchdog"]
     assert task["agent"] is None
     status = client.call("status")
-    assert 1 == status["schema_version"]
+    assert 2 == status["schema_version"]
     assert world.process.pid == status["daemon"]["pid"]
     assert status["host"]["memory_total_bytes"] > status["host"]["memory_available_bytes"] > 0
     assert [] == [e for e in status["problems"] if e["source"].startswith(("daemon", "engine"))]

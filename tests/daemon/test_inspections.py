@@ -227,8 +227,9 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
     monkeypatch.setattr(thread_dump, "dump", slow)
     world = World(with_agent=False)
     inspections = Inspections(
-        world.agents, None, watching=SimpleNamespace(tasks=[world.task], look=None),
-        observer=None, pauses=SimpleNamespace(all=list), wake=woken.set, grew=None, log=None,
+        world.agents, None, pace=None,
+        observer=SimpleNamespace(tasks=lambda: [world.task], latest=None),
+        pauses=SimpleNamespace(all=list), wake=woken.set, grew=None, log=None,
     )  # fmt: skip
     reply = SimpleNamespace(result=answers.append)
 

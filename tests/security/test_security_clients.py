@@ -227,9 +227,8 @@ class Desk:
         self.came: list = []
         self.replies: list = []
         self.pause_s = 0.0
-        self.server = RpcServer(self.poller, path, self._handle, lambda _: None, Log(False),
-                             ready=lambda _: True)  # fmt: skip
-        self.server.open()
+        self.server = RpcServer(self.poller, path, Log(False))
+        self.server.open(self)
         self._path = path
         self._opened: list[socket.socket] = []
 
@@ -246,7 +245,13 @@ class Desk:
         """Bytes held of each client, in the order in which they came."""
         return [each.held_bytes for each in self.server._connections.values()]
 
-    def _handle(self, connection, method, params, reply) -> None:
+    def ready(self, connection) -> bool:
+        return True
+
+    def connection_ended(self, connection) -> None:
+        pass
+
+    def handle(self, connection, method, params, reply) -> None:
         time.sleep(self.pause_s)
         self.came.append(connection)
         if reply.wanted:
@@ -397,7 +402,7 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
     from watchdog_app.daemon.poller import Poller
 
     poller = Poller(lambda _: None)
-    agents = Agents(poller, lambda _: True, lambda _: None, 1.0)
+    agents = Agents(poller, lambda _: True, 1.0)
     hidden = SimpleNamespace(peer=transport.Peer(0, None))
 
     with pytest.raises(RequestError, match="another container"):
@@ -416,7 +421,7 @@ def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook():
     from watchdog_app.daemon.inspections import Inspections
 
     insight = Inspections(
-        None, None, watching=None, observer=None, pauses=None, wake=None, grew=None, log=None
+        None, None, pace=None, observer=None, pauses=None, wake=None, grew=None, log=None
     )
     said = requests.AgentNotebook.read({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
     for peer in (None, 8):

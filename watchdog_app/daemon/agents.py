@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,25 +47,21 @@ class Agent:
     lost_mono_s: float | None = None  # when the connection ended
 
 
-Ended = Callable[[Agent], None]
-
-
 class Agents:
     """
     Every agent that is connected, or was and whose process has not ended yet.
 
     Args:
         alive: whether a process still runs.
-        ended: called once when the process of an agent whose training did not end well has ended.
     """
 
     def __init__(
-        self, poller: Poller, alive: Callable[[ProcessKey], bool], ended: Ended, interval_s: float
+        self, poller: Poller, alive: Callable[[ProcessKey], bool], interval_s: float
     ) -> None:
         self.interval_s = interval_s  # between two reports
         self._poller = poller
         self._alive = alive
-        self._ended = ended
+        self._ended: deque[Agent] = deque()  # still among the others, with its handle
         self._agents: dict[ProcessKey, Agent] = {}
         self.out_of_process = OutOfProcessCopies(poller)
 
@@ -209,6 +206,24 @@ class Agents:
                 waiting = True
         return _POLL_S if waiting else None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether `ended` has something to give."""
+        return bool(self._ended)
+
+    def ended(self) -> Iterator[Agent]:
+        """
+        Yield the agents whose processes have ended and whose trainings did not end well.
+
+        Each comes once. Its handle is closed when the next one is asked for.
+        """
+        while self._ended:
+            agent = self._ended.popleft()
+            try:
+                yield agent
+            finally:
+                self._forget(agent)
+
     def connected(self) -> list[Agent]:
         """Those that can be asked: of this protocol, and their training has not ended."""
         return [
@@ -253,16 +268,15 @@ class Agents:
             self._process_ended(agent)
 
     def _process_ended(self, agent: Agent) -> None:
-        if self._agents.get(agent.key) is not agent:
+        if self._agents.get(agent.key) is not agent or any(each is agent for each in self._ended):
             return
         if agent.handle is not None:
             self._poller.remove(agent.handle)
         self.out_of_process.forget(agent.key)
-        try:
-            if not agent.finished:
-                self._ended(agent)
-        finally:
+        if agent.finished:
             self._forget(agent)
+        else:
+            self._ended.append(agent)
 
     def _forget(self, agent: Agent) -> None:
         if self._agents.get(agent.key) is agent:

@@ -23,11 +23,11 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.notify.filter import NotificationFilter
 from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.pace import Pace
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.daemon.status import Look, incident, status
 from watchdog_app.daemon.status_limit import fit
-from watchdog_app.daemon.watching import Watching
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
 
@@ -47,8 +47,8 @@ class Control:
         sources: config.Sources,
         config_path: str,
         *,
-        watching: Watching,
         observer: Observer,
+        pace: Pace,
         agents: Agents,
         pauses: Pauses,
         dispatcher: Dispatcher,
@@ -67,7 +67,7 @@ class Control:
         self._settings = settings
         self._sources = sources
         self._config_path = config_path
-        self._watching = watching
+        self._pace = pace
         self._observer = observer
         self._agents = agents
         self._pauses = pauses
@@ -89,7 +89,7 @@ class Control:
         faults = [*self._faults.all()]
         faults += [one for one in (self._journal.fault, self._dispatcher.fault) if one is not None]
         return status(
-            self._watching.look,
+            self._observer.latest,
             daemon=self._daemon(),
             host_name=self._host_name,
             paused=[pause.task for pause in self._pauses.all()],
@@ -104,12 +104,12 @@ class Control:
             pid=os.getpid(),
             version=__version__,
             uptime_s=now_mono_s - self._started_mono_s,
-            interval_s=self._watching.interval_s,
+            interval_s=self._pace.interval_s,
             rss_bytes=self.cost.rss_bytes(),
             cpu_percent=self.cost.cpu_percent,
             samples=self._observer.ticks,
-            missed_samples=self._watching.loop_lag.missed,
-            max_lag_s=self._watching.loop_lag.latest_s(now_mono_s),
+            missed_samples=self._pace.loop_lag.missed,
+            max_lag_s=self._pace.loop_lag.latest_s(now_mono_s),
             locked_memory=self.memory_fault is None,
             locked_memory_detail=self.memory_fault,
             notifications=records.Delivery.of(
@@ -132,11 +132,11 @@ class Control:
 
     def tasks(self) -> Sequence[Task]:
         """Those of the last look."""
-        return self._watching.tasks
+        return self._observer.tasks()
 
     def explain(self, task: Task | None) -> dict[str, Any]:
         """Text and incidents, for one task or for all."""
-        found = _explanation(self._watching.look, task)
+        found = _explanation(self._observer.latest, task)
         if task is None:
             return {**found, "text": "\n\n".join([*self.guards.acting(), found["text"]])}
         text = found["text"]
@@ -176,7 +176,7 @@ class Control:
         self.report_old_keys(old_keys)
         self._settings, self._sources = settings, sources
         self._observer.apply(settings)
-        self._watching.settings = settings.watch
+        self._pace.settings = settings.watch
         self._dispatcher.apply(settings.notify)
         self._notification_filter.apply(settings)
         self._agents.interval_s = settings.watch.interval_s
@@ -267,7 +267,7 @@ class Control:
             self.look_soon()
 
     def _known(self, incident: str) -> bool:
-        look = self._watching.look
+        look = self._observer.latest
         open_ones = () if look is None else look.result.incidents
         return self._notification_filter.knows(incident) or any(
             one.id == incident for one in open_ones
@@ -283,7 +283,7 @@ class Control:
 
     def look_soon(self) -> None:
         """Do not wait for the next tick, but do not look more often than allowed."""
-        self._watching.look_soon()
+        self._pace.look_soon()
 
     def announced(self, process: ProcessKey) -> None:
         """It is about to grow: look now, at the limits that it has now."""

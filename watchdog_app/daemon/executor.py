@@ -101,6 +101,10 @@ class Executor:
                 self._log.error("a decision could not be begun", error=repr(error))
                 ended(OutcomeStatus.FAILED, f"{error}", {})
 
+    def carry_out_one(self, decision: Decision, task: Task) -> None:
+        """Do one that concerns this task, also if the task has ended."""
+        self.carry_out([decision], {task.key: task})
+
     def announce(self, notification: Notification, entry: Entry, task: Task | None) -> None:
         """
         Notify people of what has happened already.

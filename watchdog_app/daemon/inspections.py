@@ -26,9 +26,9 @@ from watchdog_app.daemon import allocation_traces, thread_dumps
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.pace import Pace
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.rpc import Connection, Reply
-from watchdog_app.daemon.watching import Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Inspections:
         agents: Agents,
         send: Callable[[Agent, str, Mapping[str, Any]], None],
         *,
-        watching: Watching,
         observer: Observer,
+        pace: Pace,
         pauses: Pauses,
         wake: Callable[[], None],
         grew: Callable[[ProcessKey, MemoryGrowth], None],
@@ -57,7 +57,7 @@ class Inspections:
     ) -> None:
         self._agents = agents
         self._kept = grew
-        self._watching = watching
+        self._pace = pace
         self._observer = observer
         self._pauses = pauses
         self._log = log
@@ -83,17 +83,17 @@ class Inspections:
             raise RequestError(f"You are process {peer}, not {pid}.", REFUSED)
         key = ProcessKey(peer or pid, params.start_time)
         self._observer.kernels.hear(key, params.notebook)
-        self._watching.look_soon()
+        self._pace.look_soon()
 
     def look(self) -> None:
         """After each look at the machine: ask about what it has shown."""
-        look = self._watching.look
+        look = self._observer.latest
         if look is None:
             return
         for task in look.tasks:
             if task.key in look.result.stalled:
                 self._look_into_stall(task.key)
-        if not (self._watching.settings.trace and look.result.incidents):
+        if not (self._pace.settings.trace and look.result.incidents):
             return
         for task, incident in self._traces.worth_a_look(look.result.incidents, look.tasks):
             self._log.info("what grows is looked for", task=task.name, incident=incident.id)
@@ -123,11 +123,11 @@ class Inspections:
 
     def _look_into_stall(self, key: ProcessKey) -> None:
         def seen(picture: ThreadDump) -> None:
-            now = next((each for each in self._watching.tasks if each.key == key), None)
+            now = next((each for each in self._observer.tasks() if each.key == key), None)
             if now is not None:
                 self._observer.ask(lambda engine: engine.threads_seen(now, picture))
 
-        task = next(each for each in self._watching.tasks if each.key == key)
+        task = next(each for each in self._observer.tasks() if each.key == key)
         self._stacks.ask(task, time.monotonic(), seen, with_faults=True)
 
     def _grew(self, key: ProcessKey, growth: MemoryGrowth) -> None:
@@ -138,7 +138,7 @@ class Inspections:
         from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
 
         held = frozenset(each.pid for pause in self._pauses.all() for each in pause.paused.keys)
-        look = self._watching.look
+        look = self._observer.latest
         if look is None:
             return stall_reasons(picture, StallContext(stopped_by_us=held))
         result = look.result
@@ -157,7 +157,7 @@ class Inspections:
     # What people ask
 
     def _task_stacks(self, params: requests.DumpStacks, reply: Reply) -> None:
-        task = find(params.task, self._watching.tasks)
+        task = find(params.task, self._observer.tasks())
 
         def done(picture: ThreadDump) -> None:
             found = self._suspects(task.key, picture)
@@ -167,7 +167,7 @@ class Inspections:
         self._stacks.ask(task, time.monotonic(), done)
 
     def _task_trace(self, params: requests.FindLeaks, reply: Reply) -> None:
-        task = find(params.task, self._watching.tasks)
+        task = find(params.task, self._observer.tasks())
         if self._traces.crowded:
             raise RequestError("Too many traces are being made. Ask again in a minute.", REFUSED)
 

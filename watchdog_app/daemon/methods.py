@@ -26,6 +26,7 @@ from watchdog_app.daemon.inspections import Inspections
 from watchdog_app.daemon.journal_methods import LATER, JournalMethods, Later, Method
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
+from watchdog_app.daemon.pace import Pace
 from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.status_limit import fit
@@ -86,6 +87,7 @@ class Methods:
         self,
         daemon: Daemon,
         *,
+        pace: Pace,
         executor: Executor,
         agents: Agents,
         checkpoints: Checkpoints,
@@ -99,6 +101,7 @@ class Methods:
     ) -> None:
         self._daemon = daemon
         self._keepers = keepers
+        self._pace = pace
         self._executor = executor
         self._agents = agents
         self._pauses = pauses
@@ -154,6 +157,17 @@ class Methods:
         else:
             if value is not LATER:
                 reply.result(value)
+
+    def ready(self, connection: Connection) -> bool:
+        """Whether a request may be answered now: people want to see the machine as it is."""
+        if connection.role == "agent" or not connection.greeted or self._pace.fresh:
+            return True
+        self._pace.look_now()
+        return False
+
+    def connection_ended(self, connection: Connection) -> None:
+        """An agent's connection may end before its process does."""
+        self._agents.connection_ended(connection, time.monotonic())
 
     def _look_soon(self) -> None:
         self._daemon.look_soon()

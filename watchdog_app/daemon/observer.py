@@ -33,6 +33,8 @@ from watchdog_app.machine.sensors.triggers import Triggers
 _TORN_S = 0.2  # between the figures of one look
 _FAILURES = 3  # in a row before the engine is made anew
 
+EMPTY: Mapping[str, int] = {}
+
 Parts = tuple[Snapshot, tuple[Task, ...], tuple[Reading, ...]]
 
 
@@ -42,7 +44,6 @@ class Observer:
 
     Args:
         runtime_dir: ours; tasks whose environment names another daemon's are left to that one.
-        guarded: limits of guards that have given their reserve, by folder of their group.
     """
 
     def __init__(
@@ -54,24 +55,44 @@ class Observer:
         runtime_dir: str,
         *,
         triggers: Triggers,
-        guarded: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.machine = machine
         self.triggers = triggers
+        self.latest: Look | None = None  # the last look that succeeded
         self.ticks = 0
         self._agents = agents
         self._faults = faults
         self._settings = settings
         self._protecting = True
         self._runtime_dir = runtime_dir
-        self._guarded = guarded
         self._engine = self._new_engine()
         self._failures = 0
         self.kernels = KernelRegistry()
+        self._guard_limits = EMPTY
         self._grouped: tuple[Snapshot | None, tuple[Task, ...]] = (None, ())
 
-    def look(self) -> Look | None:
-        """One tick: sample, group, forecast, decide. None: nothing could be read."""
+    def tasks(self) -> Sequence[Task]:
+        """Return those of the latest look."""
+        return () if self.latest is None else self.latest.tasks
+
+    def readings(self) -> Sequence[Reading]:
+        """Return those of the latest look."""
+        return () if self.latest is None else self.latest.readings
+
+    def group_of(self, key: ProcessKey) -> str | None:
+        """Folder of the memory group of a process, by the latest look; None: not known."""
+        info = None if self.latest is None else self.latest.snapshot.infos.get(key)
+        return None if info is None else info.cgroup
+
+    def look(self, guard_limits: Mapping[str, int] = EMPTY) -> Look | None:
+        """
+        One tick: sample, group, forecast, decide. None: nothing could be read.
+
+        Args:
+            guard_limits: of guards that have given their reserve, in bytes by folder of their
+                group.
+        """
+        self._guard_limits = guard_limits
         views = {view.key: view for view in self._agents.views()}
         # The file systems that the rescues of connected agents go to.
         self.machine.watch_disks(sorted({view.directory for view in views.values()}))
@@ -101,7 +122,8 @@ class Observer:
             view = self._agents.view_of({member.key for member in task.members})
             if view is not None:
                 by_task[task.key] = view
-        return Look(snapshot, tasks, readings, result, by_task)
+        self.latest = Look(snapshot, tasks, readings, result, by_task)
+        return self.latest
 
     def agents(self) -> Sequence[AgentState]:
         """What the connected agents have told."""
@@ -193,7 +215,7 @@ class Observer:
             snapshot = self._sample()
             tasks = self.kernels.name(self._group(snapshot), self._agents.notebooks())
             tasks = as_held(tasks, self._engine.held, process_control.stopping)
-            readings = readings_of(snapshot, tasks, views.values(), self._guarded())
+            readings = readings_of(snapshot, tasks, views.values(), self._guard_limits)
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
             self._faults.put(
                 "machine",

@@ -1,12 +1,11 @@
 """
-The parts of the daemon, made and joined: who calls whom. What runs them is `app`.
+The parts of the daemon. Each is made with finished objects; what runs them is `loop`.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,8 +16,10 @@ from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.control import Control
+from watchdog_app.daemon.engine_state import EngineState
 from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.exit_monitor import ExitMonitor
+from watchdog_app.daemon.exit_reports import ExitReports
 from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.inspections import Inspections
@@ -30,13 +31,14 @@ from watchdog_app.daemon.missed_exits import MissedExits
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.notify.filter import NotificationFilter
 from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.pace import Pace
 from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import Poller, Waker
+from watchdog_app.daemon.recorder import Recorder
 from watchdog_app.daemon.restarts import Restarts
-from watchdog_app.daemon.rpc import Connection, RpcServer
+from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.daemon.stops import Stops
-from watchdog_app.daemon.watching import Watching
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.sensors.machine import PATIENCE_S, open_machine
 from watchdog_app.machine.sensors.systemd_units import UnitQuestions
@@ -62,11 +64,24 @@ class Parts:
             folder: of the socket.
             log: what people read.
         """
-        self.socket_path = socket_path = os.path.join(folder, os.path.basename(paths.socket_path()))
-        self.log = log
-        self.faults = Faults(log)
-        self.poller = Poller(partial(self.faults.failed, "connections"))
-        self.waker = Waker(self.poller)
+        self._settings = settings
+        self._log = log
+        self._boot = boot_id()
+        self._make_connections(folder)
+        self._make_observer(folder)
+        self._make_executor(folder)
+        self._make_control(sources, config_path)
+        self._make_exits()
+        self._make_methods()
+
+    def _make_connections(self, folder: str) -> None:
+        """What waits and wakes, the socket, the journal, the threads."""
+        settings = self._settings
+        self.faults = Faults(self._log)
+        self.poller = poller = Poller(partial(self.faults.failed, "connections"))
+        self.waker = Waker(poller)
+        self.socket_path = os.path.join(folder, os.path.basename(paths.socket_path()))
+        self.server = RpcServer(poller, self.socket_path, self._log)
         self.journal = JournalWriter(
             os.path.abspath(paths.state_dir()),
             settings.journal.max_age_s,
@@ -75,80 +90,55 @@ class Parts:
         )
         self.worker = Worker(self.waker.wake)
         self.keepers = Worker(self.waker.wake)  # one that hangs delays no pause
+        self.pace = Pace(settings.watch, lambda: poller.overslept_s)
+
+    def _make_observer(self, folder: str) -> None:
+        """What is known of the machine: samples, agents, guards, the state of the engine."""
         self.pauses = Pauses()
         machine = open_machine(patience_s=PATIENCE_S)
         self.agents = Agents(
-            self.poller, machine.alive, self._agent_ended, settings.watch.interval_s
+            self.poller,
+            machine.alive,
+            self._settings.watch.interval_s,
         )
         self.observer = Observer(
-            settings,
+            self._settings,
             machine,
             self.agents,
             self.faults,
             folder,
             triggers=Triggers(self.poller, self.waker.wake),
-            guarded=lambda: self.guards.limits(),  # noqa: PLW0108 - made below
         )
-        boot = boot_id()
+        self.guards = Guards(
+            self.observer.tasks, self.observer.group_of, self._log, readings=self.observer.readings
+        )
+        self.engine_state = EngineState(self.observer, self.journal, self._boot, self._log)
+        self.kernel_state = KernelState(self.observer.kernels, self._boot, self.journal)
+        self.recorder = Recorder(self._boot)
+
+    def _make_executor(self, folder: str) -> None:
+        """What is done: pauses, checkpoints, notifications."""
         self.pause_store = PauseStore(
             (folder, os.path.abspath(paths.state_dir())),
-            boot,
+            self._boot,
             pauses=self.pauses,
             faults=self.faults,
             state_of=self.observer.state_of,
             wake=self.waker.wake,
-            log=log,
+            log=self._log,
         )
-        units = UnitQuestions(self.waker.wake)
-        self.missed_exits = MissedExits(self.journal, boot, machine.alive, units)
-        self.watching = Watching(
-            settings.watch,
-            boot=boot,
-            observer=self.observer,
-            journal=self.journal,
-            pauses=self.pauses,
-            pause_store=self.pause_store,
-            faults=self.faults,
-            log=log,
-            followed=lambda: self.server.has_subscribers("status"),
-            overslept_s=lambda: self.poller.overslept_s,
-        )
-        self.server = RpcServer(
-            self.poller,
-            socket_path,
-            self._handle,
-            self._connection_ended,
-            log,
-            ready=self._ready,
-        )
-        self.dispatcher = Dispatcher(self.server, settings.notify, self.waker.wake, log)
-        self.notification_filter = NotificationFilter(settings)
-        self.checkpoints = Checkpoints(self.agents, self._send_to_agent)
-        self.inspections = Inspections(
-            self.agents,
-            self._send_to_agent,
-            watching=self.watching,
-            observer=self.observer,
-            pauses=self.pauses,
-            wake=self.waker.wake,
-            grew=lambda key, growth: self.exit_monitor.grew(key, growth),  # noqa: PLW0108 - made below
-            log=log,
-        )
+        self.dispatcher = Dispatcher(self.server, self._settings.notify, self.waker.wake, self._log)
+        self.notification_filter = NotificationFilter(self._settings)
+        self.checkpoints = Checkpoints(self.agents, _to_agents(self.server))
         self.stops = Stops(
-            boot=boot,
+            boot=self._boot,
             worker=self.worker,
             checkpoints=self.checkpoints,
             pauses=self.pauses,
             pause_store=self.pause_store,
-            tasks=lambda: self.watching.tasks,
-            kept=self.watching.keep_state,
-            log=log,
-        )
-        self.guards = Guards(
-            lambda: self.watching.tasks,
-            self.watching.group_of,
-            log,
-            readings=lambda: () if self.watching.look is None else self.watching.look.readings,
+            tasks=self.observer.tasks,
+            kept=self.engine_state.keep,
+            log=self._log,
         )
         self.executor = Executor(
             journal=self.journal,
@@ -161,89 +151,93 @@ class Parts:
             recorded=self.observer.record,
             settled=self.guards.settled,
             may_notify=self.observer.may_notify,
-            log=log,
+            log=self._log,
         )
-        self.exit_monitor = ExitMonitor(
-            self.poller,
-            agent_of=self.agents.get,
-            was_paused=lambda key: self.pauses.get(key) is not None,
-            units=units,
-            worker_ended=self.watching.look_soon,
-            folder=os.path.abspath(paths.state_dir()),
-        )
-        kernels = self.observer.kernels
-        self.kernel_state = KernelState(kernels, boot, self.journal)
+
+    def _make_control(self, sources: config.Sources, config_path: str) -> None:
+        """What people ask of the daemon as a whole."""
         self.control = Control(
-            settings,
+            self._settings,
             sources,
             config_path,
-            watching=self.watching,
             observer=self.observer,
+            pace=self.pace,
             agents=self.agents,
             pauses=self.pauses,
             dispatcher=self.dispatcher,
             notification_filter=self.notification_filter,
             guards=self.guards,
-            kernels=kernels,
-            boot=boot,
+            kernels=self.observer.kernels,
+            boot=self._boot,
             journal=self.journal,
             server=self.server,
             faults=self.faults,
-            log=log,
+            log=self._log,
+        )
+
+    def _make_exits(self) -> None:
+        """Who has ended, why, and what follows from it."""
+        units = UnitQuestions(self.waker.wake)
+        self.missed_exits = MissedExits(
+            self.journal, self._boot, self.observer.machine.alive, units
         )
         self.restarts = Restarts(
-            kernels,
+            self.observer.kernels,
             note=self.journal.add,
-            tell=lambda decision, task: self.executor.carry_out([decision], {task.key: task}),
+            tell=self.executor.carry_out_one,
             moved=self.control.follow,
+        )
+        self.exit_reports = ExitReports(
+            observer=self.observer,
+            pace=self.pace,
+            executor=self.executor,
+            restarts=self.restarts,
+            journal=self.journal,
+            log=self._log,
+        )
+        self.exit_monitor = ExitMonitor(
+            self.poller,
+            agent_of=self.agents.get,
+            was_paused=self.pauses.has,
+            units=units,
+            worker_ended=self.pace.look_soon,
+            folder=os.path.abspath(paths.state_dir()),
+        )
+
+    def _make_methods(self) -> None:
+        """What clients and agents can ask for."""
+        self.inspections = Inspections(
+            self.agents,
+            _to_agents(self.server),
+            observer=self.observer,
+            pace=self.pace,
+            pauses=self.pauses,
+            wake=self.waker.wake,
+            grew=self.exit_monitor.grew,
+            log=self._log,
         )
         self.methods = Methods(
             self.control,
+            pace=self.pace,
             executor=self.executor,
             agents=self.agents,
             checkpoints=self.checkpoints,
             pauses=self.pauses,
             dispatcher=self.dispatcher,
             inspections=self.inspections,
-            kernels=kernels,
+            kernels=self.observer.kernels,
             journal=self.journal,
             keepers=self.keepers,
-            log=log,
+            log=self._log,
         )
 
-    def take_exits(self, now_mono_s: float) -> None:
-        """Write down who has ended and tell of it."""
-        for entry in self.missed_exits.ended(now_mono_s):
-            self.log.warning(str(entry.data["text"]))
-            self.journal.add(entry)
-        exits = self.exit_monitor.ended(now_mono_s)
-        self.watching.write_exits(exits)
-        for each in exits:
-            told = self.watching.tell_exit(each, self.executor)
-            self.restarts.died(each.task, told, each.mono_s)
 
-    def _ready(self, connection: Connection) -> bool:
-        """Whether a request may be answered now: people want to see the machine as it is."""
-        if connection.role == "agent" or not connection.greeted or self.watching.fresh:
-            return True
-        self.watching.look_now()
-        return False
+def _to_agents(server: RpcServer) -> Callable[[Agent, str, Mapping[str, Any]], None]:
+    """Return what sends a notification to an agent, if it is connected."""
 
-    def _handle(
-        self, connection: Connection, method: str, params: dict[str, Any], reply: Any
-    ) -> None:
-        self.methods.handle(connection, method, params, reply)
-
-    def _connection_ended(self, connection: Connection) -> None:
-        self.agents.connection_ended(connection, time.monotonic())
-
-    def _send_to_agent(self, agent: Agent, method: str, params: Mapping[str, Any]) -> None:
+    def send(agent: Agent, method: str, params: Mapping[str, Any]) -> None:
         if agent.connection is not None:
-            self.server.send(
-                agent.connection, {"jsonrpc": "2.0", "method": method, "params": dict(params)}
-            )
+            message = {"jsonrpc": "2.0", "method": method, "params": dict(params)}
+            server.send(agent.connection, message)
 
-    def _agent_ended(self, agent: Agent) -> None:
-        self.checkpoints.agent_gone(agent.key, "The training has ended before it could save.")
-        self.exit_monitor.agent_ended(agent)
-        self.watching.look_soon()
+    return send

@@ -184,6 +184,10 @@ class Pauses:
         """The pause of a task, None when we did not pause it."""
         return self._pauses.get(task)
 
+    def has(self, task: ProcessKey) -> bool:
+        """Return whether we have paused a task."""
+        return task in self._pauses
+
     def all(self) -> list[Pause]:
         """Every pause that stands."""
         return list(self._pauses.values())

@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from watchdog_app.base.errors import ProtocolError
 from watchdog_app.base.linux.files import connection_share
@@ -181,7 +181,19 @@ class Reply:
         self._server.send(self._connection, message, fit)
 
 
-Handler = Callable[[Connection, str, dict[str, Any], Reply], None]
+class Handler(Protocol):
+    """Whoever knows what requests mean."""
+
+    def handle(
+        self, connection: Connection, method: str, params: dict[str, Any], reply: Reply
+    ) -> None:
+        """Carry out a request or notification, now or later."""
+
+    def ready(self, connection: Connection) -> bool:
+        """Whether the next request of a client can be answered now; else it is asked again."""
+
+    def connection_ended(self, connection: Connection) -> None:
+        """A connection ended, however it ended. Called once."""
 
 
 class RpcServer:
@@ -190,27 +202,13 @@ class RpcServer:
 
     Args:
         path: of the socket.
-        handler: called with each request and notification.
-        on_close: called once for each connection that ended, however it ended.
-        ready: whether the next request of a client can be answered now. If not, it is asked
-            again at one of the next turns.
     """
 
-    def __init__(
-        self,
-        poller: Poller,
-        path: str,
-        handler: Handler,
-        on_close: Callable[[Connection], None],
-        log: Log,
-        *,
-        ready: Callable[[Connection], bool],
-    ) -> None:
+    _handler: Handler  # from `open` on, and before that there is no connection
+
+    def __init__(self, poller: Poller, path: str, log: Log) -> None:
         self._poller = poller
         self._path = path
-        self._handler = handler
-        self._on_close = on_close
-        self._ready = ready
         self._log = log
         self._listener: socket.socket | None = None
         self._inode: tuple[int, int] | None = None
@@ -223,13 +221,20 @@ class RpcServer:
 
     # Listening and admission
 
-    def open(self) -> None:
+    def open(self, handler: Handler) -> None:
         """
         Begin to listen.
+
+        Args:
+            handler: of all requests from now on.
 
         Raises:
             OSError: the folder cannot be written.
         """
+        self._handler = handler
+        self._listen()
+
+    def _listen(self) -> None:
         self._max_connections = connection_share(MAX_CONNECTIONS)
         self._listener = transport.listen(self._path)
         self._inode = _inode(self._path)
@@ -243,7 +248,7 @@ class RpcServer:
         private_folder(os.path.dirname(self._path))  # it may be another one by now
         self._log.warning("the socket was removed; it is made again", path=self._path)
         self._stop_listening(self._listener)
-        self.open()
+        self._listen()
 
     def close(self) -> None:
         """Send what can be sent now, then end everything."""
@@ -371,7 +376,7 @@ class RpcServer:
         self._connections.pop(connection.fd, None)
         self._poller.remove(connection.fd)
         connection.socket.close()
-        self._on_close(connection)
+        self._handler.connection_ended(connection)
 
     def _write(self, connection: Connection, line: bytes) -> None:
         before = connection.unread_bytes
@@ -479,7 +484,7 @@ class RpcServer:
             self._enqueue(connection, self._paused)
             return
         for _ in range(most):
-            if connection.closed or not connection.waiting or not self._ready(connection):
+            if connection.closed or not connection.waiting or not self._handler.ready(connection):
                 break
             self._receive(connection, connection.next_line())
         if connection.closed:
@@ -507,7 +512,7 @@ class RpcServer:
                 "Read one, then ask again.",
             )
             return
-        self._handler(connection, message["method"], message.get("params") or {}, reply)
+        self._handler.handle(connection, message["method"], message.get("params") or {}, reply)
         if reply.wanted:
             connection.unanswered.add(reply)
 

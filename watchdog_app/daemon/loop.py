@@ -1,0 +1,257 @@
+"""The loop of the daemon: wait, serve, look, decide, act, record. The order of everything."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from functools import partial
+
+from watchdog_app.base import own_process
+from watchdog_app.base.errors import ConfigError
+from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.core.model.decisions import DecisionKind
+from watchdog_app.core.policy import cadence
+from watchdog_app.daemon.clocks import Clocks
+from watchdog_app.daemon.instance import InstanceLock
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.loop_lag import SOURCE as LATE
+from watchdog_app.daemon.parts import Parts
+from watchdog_app.daemon.status import Look
+from watchdog_app.daemon.systemd import ServiceManager
+from watchdog_app.history.journal import Entry
+from watchdog_app.machine.sensors import groups
+
+_CHORES_S = 3.0
+_STATE_S = 15.0
+_GARBAGE_S = 60.0
+_PRESSED_PERCENT = 10.0  # of the time somebody waits for memory
+
+
+class Loop:
+    """Runs the parts until told to end. `reloading` asks for the configuration to be read again."""
+
+    def __init__(
+        self, parts: Parts, lock: InstanceLock, service_manager: ServiceManager, log: Log
+    ) -> None:
+        self.reloading = False
+        self._parts = parts
+        self._lock = lock
+        self._service_manager = service_manager
+        self._log = log
+        self._clocks = Clocks()
+        self._next_chores_mono_s = 0.0
+        self._next_state_mono_s = 0.0
+        self._next_beat_mono_s = 0.0
+        self._next_garbage_mono_s = 0.0
+
+    def run(self) -> None:
+        """Look, decide, act, answer, until told to end."""
+        while not self._parts.control.stopping:
+            self._turn()
+
+    def _turn(self) -> None:
+        parts, guard = self._parts, self._parts.faults.guard
+        parts.poller.wait(self._wait_s(time.monotonic()))
+        guard("wakeups", self._take_wakeup)
+        guard("agents", self._end_agents)
+        guard("deaths", partial(self.take_exits, time.monotonic()))
+        guard("requests", parts.server.serve)
+        guard("airbags", self._announce)
+        now = time.monotonic()
+        guard("chores", partial(self._collect, now))
+        if parts.observer.wants_tick:
+            parts.pace.look_now()
+        if now >= parts.pace.next_look_mono_s:
+            self.look()
+        if now >= self._next_chores_mono_s:
+            self._next_chores_mono_s = now + _CHORES_S
+            guard("chores", partial(self._chores, now))
+        if self.reloading:
+            self.reloading = False
+            with suppress(ConfigError):  # it is a fault by now, and in the log
+                parts.control.reload()
+        if self._service_manager.beat_s is not None and now >= self._next_beat_mono_s:
+            self._next_beat_mono_s = now + self._service_manager.beat_s
+            self._service_manager.alive(now, pressed=self._pressed())
+
+    def look(self) -> None:
+        """Look at the machine once, and do all that follows from it."""
+        parts, guard = self._parts, self._parts.faults.guard
+        began = parts.pace.begins()
+        spent_s = time.thread_time()
+        self._heed_clocks()
+        before = parts.observer.latest
+        look = parts.observer.look(parts.guards.limits())
+        if look is not None:
+            guard("deaths", partial(self._follow, look))
+            guard("decisions", partial(self._decide, look))
+            guard("announcements", parts.executor.considered)
+            guard("journal", partial(self._record, look))
+            guard("pauses", parts.pause_store.review)
+            guard("status", partial(parts.control.publish, began))
+        parts.pace.ends(self._wanted_s(look, before), time.thread_time() - spent_s)
+        self._tell_lateness()
+        tasks = parts.observer.tasks()
+        guard("deaths", partial(parts.missed_exits.keep, parts.observer.latest))
+        guard("restarts", partial(parts.restarts.take, tasks))
+        guard("restarts", parts.kernel_state.keep)
+        guard("inspections", parts.inspections.look)
+        parts.control.cost.update(time.monotonic())
+
+    def take_exits(self, now_mono_s: float) -> None:
+        """Write down who has ended and tell of it."""
+        parts = self._parts
+        for entry in parts.missed_exits.ended(now_mono_s):
+            self._log.warning(str(entry.data["text"]))
+            parts.journal.add(entry)
+        parts.exit_reports.report(parts.exit_monitor.ended(now_mono_s))
+
+    # One look
+
+    def _follow(self, look: Look) -> None:
+        self._parts.exit_monitor.follow(look)
+        self.take_exits(time.monotonic())
+
+    def _decide(self, look: Look) -> None:
+        parts = self._parts
+        if not look.result.decisions:
+            return
+        true, false, tasks = parts.observer.still_holds(look.result.decisions)
+        before = {task.key: task for task in look.tasks}
+        for decision in false:
+            task = before.get(decision.task) if decision.task else None
+            parts.executor.skip(decision, task, "Measured again, and no longer true.")
+        if true:
+            parts.executor.carry_out(true, tasks if tasks is not None else before)
+        if any(decision.kind is DecisionKind.NOTIFY for decision in true):
+            parts.engine_state.keep()  # a daemon that is killed now: the next is not to repeat it
+
+    def _record(self, look: Look) -> None:
+        parts = self._parts
+        at_rest = look.result.next_look_s >= parts.pace.settings.interval_s
+        parts.journal.add_series(parts.recorder.points(look), at_rest)
+        entries = parts.recorder.incidents(look)
+        if entries:
+            parts.journal.add(*entries)
+
+    def _wanted_s(self, look: Look | None, before: Look | None) -> float:
+        """Seconds to the next look, as the policy and people want it."""
+        parts = self._parts
+        usual_s = parts.pace.settings.interval_s
+        if look is None:
+            return usual_s
+        if parts.pauses.all() or parts.server.has_subscribers("status"):
+            return min(usual_s, look.result.next_look_s)
+        return cadence.interval_s(
+            look.result,
+            look.snapshot,
+            look.readings,
+            before=() if before is None else before.readings,
+            agents=parts.observer.agents(),
+            usual_s=usual_s,
+        )
+
+    def _tell_lateness(self) -> None:
+        changed, late = self._parts.pace.late_news()
+        if changed:
+            self._parts.faults.clear(LATE)
+            if late is not None:
+                self._parts.faults.put(late.source, late.message, late.remedy)
+
+    def _heed_clocks(self) -> None:
+        slept_s, set_s = self._clocks.look()
+        if slept_s:
+            self._parts.observer.ask(lambda engine: engine.reset_trends())
+            self._note(f"the machine slept for {format_duration(slept_s)}")
+        if set_s:
+            way = "forward" if set_s > 0 else "back"
+            self._note(f"the clock was set {way} by {format_duration(abs(set_s))}")
+
+    def _note(self, what: str) -> None:
+        self._log.info(what)
+        self._parts.journal.add(Entry(time.time(), "daemon", {"what": what, "pid": os.getpid()}))
+
+    # Between the looks
+
+    def _take_wakeup(self) -> None:
+        """Pressure, or a memory group that nears its limit: look soon."""
+        wakeup = self._parts.observer.triggers.take()
+        if wakeup is not None:
+            self._log.debug("woken", source=wakeup.source, path=wakeup.path, detail=wakeup.detail)
+            self._parts.pace.look_soon()
+
+    def _end_agents(self) -> None:
+        """Agents whose processes have ended, and not well."""
+        parts = self._parts
+        for agent in parts.agents.ended():
+            parts.checkpoints.agent_gone(agent.key, "The training has ended before it could save.")
+            parts.exit_monitor.agent_ended(agent)
+            parts.pace.look_soon()
+
+    def _announce(self) -> None:
+        for news in self._parts.guards.take_news():
+            self._parts.executor.announce(news.notification, news.entry, news.task)
+
+    def _collect(self, now_mono_s: float) -> None:
+        """Whatever other threads and processes have finished, and whatever is overdue."""
+        parts = self._parts
+        if parts.journal.reopened:
+            parts.journal.reopened = False
+            parts.engine_state.keep()
+        parts.journal.collect()
+        parts.pause_store.collect()
+        parts.worker.collect()
+        parts.keepers.collect()
+        parts.checkpoints.expire(now_mono_s)
+        parts.inspections.expire(now_mono_s)
+        parts.dispatcher.look(now_mono_s)
+        parts.agents.look(now_mono_s)
+        while parts.journal.notes:
+            self._log.warning(parts.journal.notes.popleft())
+
+    def _chores(self, now_mono_s: float) -> None:
+        parts = self._parts
+        if not self._lock.keep():  # then the socket that is there is the other one's
+            self._log.error("another daemon has taken over; this one ends")
+            parts.control.stopping = True
+            return
+        parts.control.look_quiet()
+        parts.server.restore_socket()
+        parts.pause_store.keep()
+        if now_mono_s >= self._next_state_mono_s:
+            self._next_state_mono_s = now_mono_s + _STATE_S
+            parts.engine_state.keep(if_new=True)
+        if now_mono_s >= self._next_garbage_mono_s:
+            self._next_garbage_mono_s = now_mono_s + _GARBAGE_S
+            own_process.collect_garbage()
+
+    def _wait_s(self, now_mono_s: float) -> float:
+        parts = self._parts
+        look_s = parts.agents.look(now_mono_s)
+        if parts.server.busy or parts.agents.has_ended:
+            return 0.0
+        # Chores wait for the next look where that comes soon.
+        due = [parts.pace.next_look_mono_s, self._next_chores_mono_s + _CHORES_S]
+        for deadline in (
+            parts.checkpoints.next_deadline_mono_s(),
+            parts.inspections.next_deadline_mono_s(),
+            parts.exit_monitor.next_deadline_mono_s(),
+            parts.missed_exits.next_deadline_mono_s(),
+            parts.dispatcher.next_deadline_mono_s(),
+            parts.server.next_deadline_mono_s(),
+            self._next_beat_mono_s if self._service_manager.beat_s is not None else None,
+        ):
+            if deadline is not None:
+                due.append(deadline)
+        wait_s = max(0.0, min(due) - now_mono_s)
+        return wait_s if look_s is None else min(wait_s, look_s)
+
+    def _pressed(self) -> bool:
+        """Whether memory is so short that a turn of the loop may be held up for minutes."""
+        look = self._parts.observer.latest
+        if look is None:
+            return False
+        pressure = look.snapshot.host.pressure
+        short = pressure is not None and pressure.some_avg10 >= _PRESSED_PERCENT
+        return short or any(fault.source == groups.MEMBERSHIPS for fault in look.snapshot.faults)

@@ -1,0 +1,88 @@
+"""When the next look is due, and how late the last ones were."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from watchdog_app.core.model.machine import Fault
+from watchdog_app.core.model.settings import WatchSettings
+from watchdog_app.daemon.loop_lag import LoopLag
+
+_BUSY_SHARE = 0.25  # looking may take this share of a core, however short the interval
+
+
+class Pace:
+    """The times of the looks. Whoever changes something asks here for an earlier one."""
+
+    def __init__(self, settings: WatchSettings, overslept_s: Callable[[], float]) -> None:
+        """
+        Args:
+            settings: those in force; replaced when the configuration is read again.
+            overslept_s: by how much the loop's sleeps have outlasted their ends, in all.
+        """
+        self.settings = settings
+        self.interval_s = settings.interval_s
+        self.next_look_mono_s = 0.0
+        self.loop_lag = LoopLag(overslept_s)
+        self._began_mono_s = float("-inf")  # the latest look
+        self._due_mono_s: float | None = None  # when the next look should begin; None: the first
+        self._told_late: Fault | None = None
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the latest look shows the machine as it is."""
+        return time.monotonic() - self._began_mono_s < self.settings.interval_s
+
+    def begins(self) -> float:
+        """A look begins: now, in monotonic seconds."""
+        began = self._began_mono_s = time.monotonic()
+        if self._due_mono_s is not None:
+            self.loop_lag.begins(min(self._due_mono_s, began), began, self.interval_s)
+        return began
+
+    def ends(self, wanted_s: float, computed_s: float) -> None:
+        """
+        The look has ended.
+
+        Args:
+            wanted_s: from its beginning to the next one, as the policy and people want it.
+            computed_s: processor time that it took. Not how long it took: without a processor the
+                daemon must not look less often.
+        """
+        fastest_s = max(self.settings.fast_interval_s, computed_s / _BUSY_SHARE)
+        self.interval_s = max(fastest_s, wanted_s)
+        # From the beginning of this look, so that the rate holds whatever a look takes.
+        self._due_mono_s = self.next_look_mono_s = self._began_mono_s + self.interval_s
+
+    def late_news(self) -> tuple[bool, Fault | None]:
+        """Return whether the lateness to be shown is another one than before, and that one."""
+        late = self.loop_lag.fault(self._began_mono_s)
+        changed, self._told_late = late is not self._told_late, late
+        return changed, late
+
+    def look_soon(self) -> None:
+        """Do not wait for the next look, but do not look more often than allowed."""
+        earliest = self._began_mono_s + self.settings.fast_interval_s
+        self.next_look_mono_s = min(self.next_look_mono_s, earliest)
+        self._due_now()
+
+    def look_now(self) -> None:
+        """
+        Do not wait at all: a save has ended and the next may be due.
+
+        At the very end every step counts, and a step can be shorter than `fast_interval_s`. How
+        often this happens is bounded by how often a training can save.
+        """
+        self.next_look_mono_s = 0.0
+        self._due_now()
+
+    def close(self) -> None:
+        """Give back what is held open."""
+        self.loop_lag.close()
+
+    def _due_now(self) -> None:
+        # Asked for in between: not late by the time that nobody had asked.
+        if self._due_mono_s is not None:
+            asked = max(self.next_look_mono_s, time.monotonic())
+            self._due_mono_s = min(self._due_mono_s, asked)
