@@ -73,10 +73,6 @@ class _Device(Generic[T]):
         return first
 
 
-def _background() -> Background:
-    return Background(patience_s=0.0, linger_s=None)
-
-
 class Disks:
     """
     Room on the file systems that hold folders of rescues.
@@ -88,7 +84,8 @@ class Disks:
     def __init__(self, ask: Callable[[str], Gauge] | None = None) -> None:
         self._ask = ask or space
         self._disks: dict[str, _Device[Gauge]] = {}
-        self._background = _background()
+        # Threads that end at once: there is nothing to ask for the next five seconds.
+        self._background = Background(patience_s=0.0, linger_s=0.0)
 
     @property
     def faults(self) -> dict[str, Fault]:
@@ -241,7 +238,7 @@ class HardwareWatch:
         self._reader = SysReader(sys_root) if reader is None else reader
         self._gpu = gpu
         self._first_wait_s = first_wait_s
-        self._background = _background()
+        self._background = Background(patience_s=0.0, linger_s=None)
         self._device: _Device[Hardware] | None = None
         self._find_mono_s = float("-inf")
         self.faults: dict[str, Fault] = {}
