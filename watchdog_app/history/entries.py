@@ -21,51 +21,34 @@ _MOST_TASKS = 5  # that are named beside a lack of memory
 
 def decision_entry(decision: Decision, name: str | None, path: str | None) -> Entry:
     """A decision with everything that decided."""
-    task = decision.task
-    return Entry(
-        decision.at_unix_s,
-        "decision",
-        {
-            "id": decision.id,
-            "decision_kind": decision.kind.value,
-            "incident": decision.incident,
-            "resource": decision.resource.kind.value,
-            "subject": decision.resource.subject,
-            "stage": decision.stage.name.lower(),
-            "pid": task.pid if task else None,
-            "name": name,
-            "by": "watchdog",
-            "reason": decision.reason,
-            "evidence": dict(decision.evidence),
-            "deadline_s": decision.deadline_s,
-        },
-        pid=task.pid if task else None,
-        name=name,
-        path=path,
-    )
+    data = {
+        "id": decision.id,
+        "decision_kind": decision.kind.value,
+        "incident": decision.incident,
+        "resource": decision.resource.kind.value,
+        "subject": decision.resource.subject,
+        "stage": decision.stage.name.lower(),
+        "by": "watchdog",
+        "reason": decision.reason,
+        "evidence": dict(decision.evidence),
+        "deadline_s": decision.deadline_s,
+    }
+    return _entry(decision.at_unix_s, "decision", data, decision.task, name=name, path=path)
 
 
 def outcome_entry(
     outcome: Outcome, kind: str, task: ProcessKey | None, name: str | None, path: str | None
 ) -> Entry:
     """What became of a decision."""
-    return Entry(
-        outcome.at_unix_s,
-        "outcome",
-        {
-            "decision": outcome.decision,
-            "decision_kind": kind,
-            "status": outcome.status.value,
-            "pid": task.pid if task else None,
-            "name": name,
-            "seconds": outcome.seconds,
-            "detail": outcome.detail,
-            "evidence": dict(outcome.evidence),
-        },
-        pid=task.pid if task else None,
-        name=name,
-        path=path,
-    )
+    data = {
+        "decision": outcome.decision,
+        "decision_kind": kind,
+        "status": outcome.status.value,
+        "seconds": outcome.seconds,
+        "detail": outcome.detail,
+        "evidence": dict(outcome.evidence),
+    }
+    return _entry(outcome.at_unix_s, "outcome", data, task, name=name, path=path)
 
 
 def request_entry(
@@ -79,19 +62,30 @@ def request_entry(
     unix_s: float,
 ) -> Entry:
     """A decision that a person took."""
-    data: Mapping[str, Any] = {
+    data: dict[str, Any] = {
         "id": id_,
         "decision_kind": kind,
         "incident": None,
         "resource": None,
         "stage": None,
-        "pid": task.pid,
-        "name": name,
         "by": by,
         "reason": f"asked for by {by}",
         "evidence": {},
     }
-    return Entry(unix_s, "decision", data, pid=task.pid, name=name, path=path)
+    return _entry(unix_s, "decision", data, task, name=name, path=path)
+
+
+def _entry(
+    unix_s: float,
+    kind: str,
+    data: Mapping[str, Any],
+    task: ProcessKey | None,
+    *,
+    name: str | None,
+    path: str | None,
+) -> Entry:
+    pid = None if task is None else task.pid
+    return Entry(unix_s, kind, {**data, "pid": pid, "name": name}, pid, name, path)
 
 
 def death_entry(
@@ -123,23 +117,29 @@ def death_entry(
     held = " It was paused: Jupyter kills a paused kernel on Restart and on Shutdown."
     text = f"{name} (pid {key.pid}): {cause.text}.{held if was_paused else ''} {left}"
     data = {
-        "pid": key.pid,
-        "name": name,
+        **_of_cause(cause, evidence, rescue),
+        "text": text.rstrip(),
+        "had_agent": had_agent,
+        **(about or {}),
+        "start_time": key.start_time,
+    }
+    return _entry(unix_s, "end" if plain_end else "death", data, key, name=name, path=path)
+
+
+def _of_cause(
+    cause: Cause, evidence: Sequence[Evidence], rescue: RescueRecord | None
+) -> dict[str, Any]:
+    return {
         "cause": cause.kind.value,
         "memory": cause.memory,
         "certainty": cause.certainty.value,
-        "text": text.rstrip(),
         "reason": cause.text,
         "evidence": [
             {"source": each.source, "certainty": each.certainty.value, "text": each.text}
             for each in evidence
         ],
         "rescue": _kept(rescue),
-        "had_agent": had_agent,
-        **(about or {}),
-        "start_time": key.start_time,
     }
-    return Entry(unix_s, "end" if plain_end else "death", data, key.pid, name, path)
 
 
 def _left(rescue: RescueRecord, unix_s: float) -> str:
@@ -185,25 +185,15 @@ def worker_entry(
         how = cause.text
     data = {
         **(about or {}),
-        "pid": task.key.pid,
+        **_of_cause(cause, evidence, rescue),
         "start_time": task.key.start_time,
-        "name": task.name,
         "worker": worker_pid,
-        "cause": cause.kind.value,
-        "memory": cause.memory,
-        "certainty": cause.certainty.value,
-        "reason": cause.text,
         "text": f"A worker (process {worker_pid}) of {named(task)} {how}. "
         "The task itself lives on; it may wait for that worker for ever."
         + ("" if rescue is None else f" {_left(rescue, unix_s)}"),
-        "evidence": [
-            {"source": each.source, "certainty": each.certainty.value, "text": each.text}
-            for each in evidence
-        ],
-        "rescue": _kept(rescue),
     }
     path = task.info.notebook or task.info.script
-    return Entry(unix_s, "death", data, task.key.pid, task.name, path)
+    return _entry(unix_s, "death", data, task.key, name=task.name, path=path)
 
 
 def about_task(info: ProcessInfo, rss_bytes: int | None, view: AgentState | None) -> dict[str, Any]:
