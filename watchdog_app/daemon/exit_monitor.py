@@ -295,7 +295,7 @@ class ExitMonitor:
         """Whether an end waits for nothing any more."""
         if now_mono_s >= end.until_mono_s:
             return True
-        answered = end.question is None or end.question.answered
+        answered = end.question is None or end.question.over(now_mono_s)
         wanted, read = end.gpu_read_mono_s, self._seen.gpus_mono_s
         return answered and (wanted is None or (read is not None and read >= wanted))
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from watchdog_app.core.model.decisions import Decision
 from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.exit_monitor import Exit
+from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pace import Pace
@@ -27,6 +29,7 @@ class ExitReports:
         executor: Executor,
         restarts: Restarts,
         journal: JournalWriter,
+        faults: Faults,
         log: Log,
     ) -> None:
         self._observer = observer
@@ -34,6 +37,7 @@ class ExitReports:
         self._executor = executor
         self._restarts = restarts
         self._journal = journal
+        self._faults = faults
         self._log = log
 
     def report(self, exits: Sequence[Exit]) -> None:
@@ -47,10 +51,13 @@ class ExitReports:
         if deaths:  # on the disk when this returns, unless it is slow
             self._journal.durable(deaths, _DURABLE_S)
         self._pace.look_soon()
-        for each in exits:
-            self._restarts.died(each.task, self._tell(each), each.mono_s)
+        for each in exits:  # one that cannot be told keeps no other from being told
+            self._faults.guard("exits", partial(self._tell, each))
 
-    def _tell(self, ended: Exit) -> Decision | None:
+    def _tell(self, ended: Exit) -> None:
+        self._restarts.died(ended.task, self._notified(ended), ended.mono_s)
+
+    def _notified(self, ended: Exit) -> Decision | None:
         """Return the notification's decision; None if people are not told."""
         look, task = self._observer.latest, ended.task
         if ended.entry.kind == "end" or task is None or look is None:

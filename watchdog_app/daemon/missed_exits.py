@@ -75,6 +75,7 @@ class MissedExits:
         self._kept: frozenset[ProcessKey] = frozenset()
         self._kept_mono_s = float("-inf")
         self._waiting: list[tuple[Missed, UnitQuestion | None]] = []
+        self._entries: list[Entry] = []
 
     def look(self, journal: Journal | None) -> None:
         """Find who has ended since the last daemon, or with the machine."""
@@ -88,22 +89,24 @@ class MissedExits:
             self._waiting.append((missed, question))
 
     def ended(self, now_mono_s: float) -> list[Entry]:
-        """Entries of those that `look` has found, each once: what systemd says is waited for."""
+        """
+        Entries of those that `look` has found, each once: what systemd says is waited for.
+
+        One whose state in the journal is damaged raises, once, and is left out then.
+        """
         self._units.collect()
-        entries: list[Entry] = []
-        waiting: list[tuple[Missed, UnitQuestion | None]] = []
-        for missed, question in self._waiting:
-            if question is None:
-                entries.append(missed.entry(None))
-            elif question.answered or now_mono_s >= question.until_mono_s:
-                entries.append(missed.entry(question.answer))
-            else:
-                waiting.append((missed, question))
-        self._waiting = waiting
+        for missed, question in list(self._waiting):
+            if question is not None and not question.over(now_mono_s):
+                continue
+            self._waiting.remove((missed, question))
+            self._entries.append(missed.entry(None if question is None else question.answer))
+        entries, self._entries = self._entries, []
         return entries
 
     def next_deadline_mono_s(self) -> float | None:
         """When `ended` has something to give at the latest."""
+        if self._entries:
+            return 0.0
         questions = [question for _, question in self._waiting]
         return min((0.0 if q is None else q.until_mono_s for q in questions), default=None)
 

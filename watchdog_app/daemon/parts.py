@@ -193,6 +193,7 @@ class Parts:
             executor=self.executor,
             restarts=self.restarts,
             journal=self.journal,
+            faults=self.faults,
             log=self._log,
         )
         self.exit_monitor = ExitMonitor(

@@ -83,6 +83,10 @@ class UnitQuestion:
     answered: bool = False
     answer: UnitEnd | None = None
 
+    def over(self, now_mono_s: float) -> bool:
+        """Whether nothing more is waited for."""
+        return self.answered or now_mono_s >= self.until_mono_s
+
 
 class UnitQuestions:
     """
