@@ -11,7 +11,7 @@ from watchdog_app.core.diagnosis.stall_reasons import StallReason
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState, MemoryParts
-from watchdog_app.core.model.decisions import Assessment, Incident, Stage, TaskOutlook
+from watchdog_app.core.model.decisions import Assessment, Contributor, Incident, Stage, TaskOutlook
 from watchdog_app.core.model.hardware import Gpu, GpuState, Hardware, gpu_label
 from watchdog_app.core.model.machine import HostMemory, Task
 from watchdog_app.core.model.resource import (
@@ -149,34 +149,27 @@ def about_incident(incident: Incident, now_unix_s: float) -> str:
         now_unix_s: what its age is counted to.
     """
     since = format_duration(max(0.0, now_unix_s - incident.opened_unix_s))
-    if is_condition(incident.resource):
-        return "\n".join(_condition(incident, since))
-    lines = [
-        f"{clean(incident.label, 120)}: in danger for {since}; now {_STAGES[incident.stage]}"
-        + ("" if incident.peak <= incident.stage else f" (at worst: {_STAGES[incident.peak]})")
-        + ".",
-        f"  Why: {clean(incident.why, 300)}.",
-    ]
-    for each in incident.contributors:
-        part = f"{each.share:.0%} of the growth, {format_rate(each.slope_bytes_per_s)}"
-        if SPECS[incident.resource.kind].blame is Blame.WORK:
-            part = f"{each.share:.0%} of the work"
-        lines.append(f"  {clean(each.name)} (pid {each.task.pid}): {part}")
-    if not incident.contributors:
+    label, broken = clean(incident.label, 120), is_condition(incident.resource)
+    worst = "" if incident.peak <= incident.stage else f" (at worst: {_STAGES[incident.peak]})"
+    head = f"{label}: in danger for {since}; now {_STAGES[incident.stage]}{worst}."
+    if broken:
+        head = f"{label}: for {since}; {_SEVERITIES.get(incident.stage, 'critical')}."
+    lines = [head, f"  {'What' if broken else 'Why'}: {clean(incident.why, 300)}."]
+    lines += (f"  {_part(incident, each)}" for each in incident.contributors)
+    if not broken and not incident.contributors:
         lines.append("  No watched task makes it grow.")
-    lines += [f"  To do: {line}" for line in incident.advice]
+    lines += (f"  To do: {line}" for line in incident.advice)
     return "\n".join(lines)
 
 
-def _condition(incident: Incident, since: str) -> Iterator[str]:
-    """Something that is broken, or brakes."""
-    now = _SEVERITIES.get(incident.stage, "critical")
-    yield f"{clean(incident.label, 120)}: for {since}; {now}."
-    yield f"  What: {clean(incident.why, 300)}."
-    whose = "It was on it" if incident.resource.kind is ResourceKind.GPU_HEALTH else "It concerns"
-    for each in incident.contributors:
-        yield f"  {whose}: {clean(each.name)} (pid {each.task.pid})"
-    yield from (f"  To do: {line}" for line in incident.advice)
+def _part(incident: Incident, each: Contributor) -> str:
+    """What a task has to do with an incident."""
+    who, kind = f"{clean(each.name)} (pid {each.task.pid})", incident.resource.kind
+    if is_condition(incident.resource):
+        return f"{'It was on it' if kind is ResourceKind.GPU_HEALTH else 'It concerns'}: {who}"
+    if SPECS[kind].blame is Blame.WORK:
+        return f"{who}: {each.share:.0%} of the work"
+    return f"{who}: {each.share:.0%} of the growth, {format_rate(each.slope_bytes_per_s)}"
 
 
 def _usage(task: Task, outlook: TaskOutlook | None) -> Iterator[str]:
