@@ -1,0 +1,257 @@
+"""
+Through how many modules a reading passes to its notification, and a request to its rescue.
+
+A newcomer who follows one of them reads these modules and no other. Counted are the modules that
+do a part of the work, and each that stands on the call stack between two of them. Not counted are
+leaves that several of them use: `base`, records, and `daemon.faults`, which contains errors. The
+numbers may only shrink; the goal of the first is 15.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.saving.store import RescueStore
+from watchdog_app.agent.session import Capture, Session
+from watchdog_app.base.linux.process import start_time
+from watchdog_app.cli import main
+from watchdog_app.core.model.machine import (
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    TaskKind,
+)
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.loop import Loop
+from watchdog_app.daemon.notify import Delivery
+from watchdog_app.daemon.notify.dispatcher import Dispatcher
+from watchdog_app.daemon.parts import Parts
+from watchdog_app.daemon.systemd import ServiceManager
+
+GIB = 1 << 30
+# module -> what it does with a reading
+NOTIFICATION = {
+    "daemon.loop": "takes a sample, hands on what was decided",
+    "daemon.observer": "asks the machine, then the engine",
+    "machine.sensors.machine": "samples",
+    "core.model.readings": "makes readings of a sample",
+    "core.policy.engine": "decides, in order",
+    "core.policy.tracker": "keeps the series",
+    "core.forecast.stages": "stages with hysteresis",
+    "core.forecast.forecaster": "where the series leads",
+    "core.policy.danger": "what of it is dangerous for whom",
+    "core.policy.attribution": "whose growth it is",
+    "core.policy.incidents": "opens an incident",
+    "core.policy.reporting": "when it is reported",
+    "core.explain.notifications": "its text",
+    "daemon.executor": "written down and carried out",
+    "daemon.notify.filter": "whether it is shown",
+    "daemon.notify.dispatcher": "hands it to the channels",
+}
+# module -> what it does with a request for a checkpoint
+CHECKPOINT = {
+    "cli.checkpoint": "asks",
+    "client.client": "sends",
+    "daemon.rpc": "receives, and sends to the agent",
+    "daemon.methods": "knows what it means",
+    "daemon.executor": "written down and carried out",
+    "daemon.checkpoints": "asks the agents",
+    "agent.reporting.link": "hears it in the training",
+    "agent.session": "saves at the end of a step",
+    "agent.saving.store": "makes the rescue",
+    "agent.saving.stream": "writes its tensors",
+    "agent.saving.sink": "writes bytes",
+}
+LEAVES = ("base.", "core.model.", "daemon.faults")
+
+
+class Screen:
+    """A channel that keeps what it shows."""
+
+    name, beside_tray, needed = "screen", True, False
+
+    def __init__(self) -> None:
+        self.shown = threading.Event()
+
+    def send(self, _: Any) -> Delivery:
+        self.shown.set()
+        return Delivery(True, self.name)
+
+
+class FillingMachine:
+    """The real machine with other figures: one program fills its memory."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.key = ProcessKey(os.getpid(), start_time(os.getpid()) or 0)
+        self.now_mono_s = time.monotonic()
+        self.used_bytes = 4 * GIB
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def sample(self, now_mono_s: float, now_unix_s: float) -> Any:
+        """The figures of now."""
+        found = self._real.sample(now_mono_s, now_unix_s)
+        free_bytes = 16 * GIB - self.used_bytes
+        sample = ProcessSample(self.key, 1, "R", self.used_bytes, None, 0, None, self.now_mono_s)
+        info = ProcessInfo(
+            self.key, 1, os.getuid(), "ann", "/usr/bin/python3", ("python3", "fill.py"),
+            "/home/ann", TaskKind.SCRIPT, "fill.py",
+        )  # fmt: skip
+        return replace(
+            found,
+            mono_s=self.now_mono_s,
+            host=HostMemory(16 * GIB, free_bytes, 0, 0, 0, 0, None, None, None),
+            processes=(sample,),
+            infos={self.key: info},
+        )
+
+
+class Trace:
+    """For each module the modules on the stack when one of its functions was first called."""
+
+    def __init__(self) -> None:
+        self.stacks: dict[str, list[str]] = {}
+        self.active = True
+
+    def __enter__(self) -> Trace:
+        threading.setprofile(self._call)
+        sys.setprofile(self._call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+
+    def passed(self, path: Iterable[str]) -> set[str]:
+        """The modules of a path, and what stands between them. All of the path must be there."""
+        missing = [module for module in path if module not in self.stacks]
+        assert [] == missing
+        found: set[str] = set()
+        for module in path:
+            stack = self.stacks[module]
+            first = next(number for number, each in enumerate(stack) if each in path)
+            found.update(stack[first:])
+        return {each for each in found if not each.startswith(LEAVES)} | set(path)
+
+    def _call(self, frame: Any, event: str, _: Any) -> None:
+        if not self.active or event != "call":
+            return
+        module = _module(frame)
+        if module is None or module in self.stacks:
+            return
+        stack = self.stacks[module] = []
+        while frame is not None:
+            above = _module(frame)
+            if above is not None:
+                stack.insert(0, above)
+            frame = frame.f_back
+
+
+def _module(frame: Any) -> str | None:
+    name = str(frame.f_globals.get("__name__"))
+    return name.removeprefix("watchdog_app.") if name.startswith("watchdog_app.") else None
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """The only channel of daemons."""
+    made = Screen()
+    keywords = {**(Dispatcher.__init__.__kwdefaults__ or {}), "opened": lambda _: [made]}
+    monkeypatch.setattr(Dispatcher.__init__, "__kwdefaults__", keywords)
+    return made
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screen):
+    """A daemon in this process; what it reads of the machine is the test's."""
+    for variable in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    made = Parts(Settings(), {}, "", str(tmp_path), Log(False, fd=os.open(os.devnull, os.O_WRONLY)))
+    made.observer.machine = FillingMachine(made.observer.machine)  # type: ignore[assignment]
+    made.journal.open()
+    made.journal.start()
+    yield made
+    for each in (made.server, made.exit_monitor, made.agents, made.observer, made.pace):
+        each.close()
+    made.dispatcher.close(5)
+    made.journal.close(5)
+    made.waker.close()
+    made.poller.close()
+
+
+@pytest.fixture
+def loop(parts: Parts) -> Loop:
+    """Its loop."""
+    lock = SimpleNamespace(keep=lambda: True)
+    return Loop(parts, lock, ServiceManager(), Log(False))  # type: ignore[arg-type]
+
+
+def test_a_reading_passes_through_few_modules_to_its_notification(parts, loop, screen):
+    """And one for the channel. A module that comes between two of them fails here."""
+    machine = parts.observer.machine
+    for _ in range(200):
+        machine.now_mono_s += 1.0
+        machine.used_bytes += GIB // 16
+        with Trace() as trace:
+            loop.look()
+        if screen.shown.wait(0.01):
+            break
+
+    assert set(NOTIFICATION) == trace.passed(NOTIFICATION)
+    assert len(NOTIFICATION) <= 16
+
+
+def test_a_request_passes_through_few_modules_to_its_rescue(parts, loop, tmp_path):
+    """From the command line to the bytes. A module that comes between two of them fails here."""
+    loop.look()
+    parts.server.open(parts.methods)
+    store = RescueStore(str(tmp_path / "rescues"))
+    session = Session(store, Link("keras", store.directory), lambda: Capture([], {}))
+    over = threading.Event()
+
+    def train() -> None:
+        session.prepare()
+        for step in range(1, 100_000):
+            session.boundary(step, epoch=0)
+            if over.wait(0.02):
+                break
+        session.end()
+
+    with Trace() as trace:
+        trace.active = False
+        threads = [threading.Thread(target=each) for each in (loop.run, train)]
+        for thread in threads:
+            thread.start()
+        try:
+            while not parts.agents.connected():
+                time.sleep(0.05)
+            trace.active = True
+            code = main(["checkpoint", str(os.getpid()), "--wait"])
+        finally:
+            trace.active = False
+            over.set()
+            threads[1].join()
+            with suppress(OSError):
+                parts.waker.wake()
+            parts.control.stop()
+            threads[0].join()
+
+    assert 0 == code
+    assert set(CHECKPOINT) == trace.passed(CHECKPOINT)
+    assert len(CHECKPOINT) <= 11
