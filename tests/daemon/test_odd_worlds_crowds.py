@@ -10,7 +10,6 @@ import time
 
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.machine.sensors.exits import ExitEvidence
-from watchdog_app.machine.sensors.oom_counters import OomCounters
 
 BOMB = """
 import os, sys, time
@@ -109,7 +108,6 @@ def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tm
         (tmp_path / str(pid) / "comm").write_text(f"{comm}\n")
 
     process(50, "earlyoom")
-    counts = OomCounters(str(tmp_path))
     exit_evidence = ExitEvidence(None, str(tmp_path))
 
     def asked(pid: int) -> tuple[str, ...]:
@@ -120,7 +118,6 @@ def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tm
             None,
             None,
             group=None,
-            counts=counts,
             alive_mono_s=0.0,
             **more,
         )

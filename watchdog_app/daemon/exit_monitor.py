@@ -32,7 +32,6 @@ from watchdog_app.daemon.status import Look
 from watchdog_app.history.entries import about_task, death_entry, surroundings, worker_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.machine.sensors.exits import KERNELS, ExitEvidence
-from watchdog_app.machine.sensors.oom_counters import OomCounters
 from watchdog_app.machine.sensors.systemd_units import UnitQuestion, UnitQuestions
 
 # How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.
@@ -131,8 +130,8 @@ class ExitMonitor:
         self._done: deque[ProcessKey] = deque(maxlen=500)
         self._waiting: list[_End] = []
         self._exits: list[Exit] = []
-        self._counts = OomCounters(proc)
         self._evidence = ExitEvidence(folder, proc)
+        self._counts = self._evidence.counts
 
     def ended(self, now_mono_s: float) -> list[Exit]:
         """Ends since the last call, each once, as soon as all is known that is waited for."""
@@ -198,7 +197,7 @@ class ExitMonitor:
             for end in self._waiting:  # its launcher's end was seen before its own
                 if end.view is None and end.task is not None and _has(end.task, agent.key):
                     end.view, task = agent.view, end.task
-            self._write(agent.key, task, agent.handle, agent)
+            self._gather(agent.key, task, agent.handle, agent)
 
     def close(self) -> None:
         """Give the handles back."""
@@ -221,75 +220,70 @@ class ExitMonitor:
         if watched is None:
             return
         try:
-            self._write(
-                key,
-                watched.task,
-                self._roots.fd(key),
-                self._agent_of(key),
-                cpu_limit_s=watched.cpu_limit_s,
-                alive_mono_s=watched.alive_mono_s,
-            )
+            self._gather(key, watched.task, self._roots.fd(key), self._agent_of(key), watched)
         finally:
             self._roots.release(key)
             self._lost.pop(key, None)
 
-    def _write(
+    def _gather(
         self,
         key: ProcessKey,
         task: Task | None,
         handle: int | None,
         agent: Agent | None,
-        *,
-        cpu_limit_s: float | None = None,
-        alive_mono_s: float | None = None,
+        watched: _Watched | None = None,
     ) -> None:
+        """All that can be learned right after an end; `watched` is of a task's root alone."""
         if key in self._done:
             return
         self._done.append(key)
         self._counts.count()
-        if alive_mono_s is None:
-            alive_mono_s = self._looked_mono_s
+        alive_mono_s = self._looked_mono_s if watched is None else watched.alive_mono_s
+        cpu_limit_s = None if watched is None else watched.cpu_limit_s
         facts = self._facts(
             key, task, handle, agent, cpu_limit_s=cpu_limit_s, alive_mono_s=alive_mono_s
         )
         cause = diagnose(facts)
         if cause.memory:
             self._counts.claim(facts.group, alive_mono_s)
-        view = agent.view if agent is not None else None
-        if task is not None and task.key != key and view is not None:
-            self._lost[task.key] = _Lost(view, time.monotonic())
-        lost = self._lost.get(key)
-        if view is None and lost is not None and time.monotonic() - lost.mono_s <= _LAUNCHER_S:
-            view = lost.view  # the training was in a worker, which ended just before
-        tasks = self._seen.tasks if task is None else (task, *self._seen.tasks)
         now_mono_s, unix_s = time.monotonic(), time.time()
         question = None
         if _asks_systemd(facts, cause, task, agent):
             alive_unix_s = unix_s - (now_mono_s - alive_mono_s)
             guards = facts.oom_daemons
             question = self._units.ask(facts.group, key.pid, alive_unix_s, guards=guards)
-        by_gpu = task is not None and cause.spec.card_may_explain and facts.card_fault is None
+        by_gpu = cause.spec.card_may_explain and facts.card_fault is None
         on_gpu = by_gpu and task is not None and self._seen.on_gpu(task.key)
         until = [now_mono_s]
         until += [] if question is None else [question.until_mono_s]
         until += [now_mono_s + _GPU_WAIT_S] if on_gpu else []
         self._waiting.append(
             _End(
-                key,
-                task,
-                agent,
-                view,
-                facts,
-                now_mono_s,
-                unix_s,
-                {} if task is None else self._grew(task.key),
-                tuple(tasks),
-                self._seen.slopes(),
-                question,
-                now_mono_s + _GPU_LATE_S if on_gpu else None,
-                max(until),
+                key=key,
+                task=task,
+                agent=agent,
+                view=self._view(key, task, agent),
+                facts=facts,
+                mono_s=now_mono_s,
+                unix_s=unix_s,
+                grew={} if task is None else self._grew(task.key),
+                tasks=self._seen.tasks if task is None else (task, *self._seen.tasks),
+                growth=self._seen.slopes(),
+                question=question,
+                gpu_read_mono_s=now_mono_s + _GPU_LATE_S if on_gpu else None,
+                until_mono_s=max(until),
             )
         )
+
+    def _view(self, key: ProcessKey, task: Task | None, agent: Agent | None) -> AgentState | None:
+        """Of the agent; of a launcher that of its worker which trained and ended just before."""
+        now_mono_s = time.monotonic()
+        if agent is not None:
+            if task is not None and task.key != key:
+                self._lost[task.key] = _Lost(agent.view, now_mono_s)
+            return agent.view
+        lost = self._lost.get(key)
+        return lost.view if lost is not None and now_mono_s - lost.mono_s <= _LAUNCHER_S else None
 
     def _is_known(self, end: _End, now_mono_s: float) -> bool:
         """Whether an end waits for nothing any more."""
@@ -348,7 +342,6 @@ class ExitMonitor:
             task,
             handle,
             group=group,
-            counts=self._counts,
             alive_mono_s=alive_mono_s,
             cpu_limit_s=cpu_limit_s,
             root=task is not None and task.key == key,
@@ -380,7 +373,6 @@ class ExitMonitor:
                 before,
                 None,
                 group=info.cgroup,
-                counts=self._counts,
                 alive_mono_s=alive_mono_s,
                 root=False,
                 guard=guard_exits.of(key, info.cgroup),

@@ -35,6 +35,7 @@ class ExitEvidence:
     def __init__(self, folder: str | None, proc: str = "/proc") -> None:
         self._folder = folder
         self._proc = proc
+        self.counts = OomCounters(proc)  # who asks for facts has them read before
         self._log = KernelEvents()
         self._oom_daemons: tuple[str, ...] = ()
         self._asked_mono_s = float("-inf")
@@ -46,7 +47,6 @@ class ExitEvidence:
         handle: int | None,
         *,
         group: str | None,
-        counts: OomCounters,
         alive_mono_s: float,
         cpu_limit_s: float | None = None,
         root: bool = True,
@@ -60,14 +60,13 @@ class ExitEvidence:
             task: that it was, or was a part of.
             handle: of the process, from before its end.
             group: its memory group.
-            counts: of the kernel's kills, read just now.
             alive_mono_s: when it was last seen alive.
             root: it was the task itself, and not a worker.
             more: fields of `ExitFacts` that were known before the end.
         """
         status = process.exit_status(key.pid, key.start_time, handle, self._proc)
-        own = counts.of(group, alive_mono_s) if group is not None else Span(None, None)
-        host = counts.of(None, alive_mono_s)
+        own = self.counts.of(group, alive_mono_s) if group is not None else Span(None, None)
+        host = self.counts.of(None, alive_mono_s)
         counted = own if own.begin_mono_s is not None else host
         words = self._log.recent()
         # A crash or an error: whoever else runs here has nothing to do with it.
