@@ -245,7 +245,7 @@ def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory,
         journal.add([Entry(5.0, "incident", incident), Entry(9.0, "death", data, 7, "train.py")])
 
         found = past_exits.find(journal, "7")
-        text = past_exits.told(journal, found, now_unix_s=10.0)["death_text"]
+        text = past_exits.describe(journal, found, now_unix_s=10.0)["death_text"]
 
     assert shown is (line in text)
     assert 1 >= text.count(line)

@@ -185,7 +185,7 @@ class ExitMonitor:
 
     def grew(self, task: ProcessKey, growth: MemoryGrowth) -> None:
         """An agent has told what grows in its task, which may die before the next look."""
-        self._seen.told_growth(task, growth)
+        self._seen.learn_growth(task, growth)
 
     def agent_ended(self, agent: Agent) -> None:
         """The process of an agent has ended without a good-bye."""

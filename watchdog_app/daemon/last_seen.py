@@ -95,7 +95,7 @@ class LastSeen:
     def _of(self, reading: Reading) -> Iterator[_Seen]:
         return (self._seen[key] for key in reading.tasks if key in self._seen)
 
-    def told_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
+    def learn_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
         """An agent has told what grows in its task, which may end before the next sample."""
         if task in self._seen:
             self._seen[task].grew = growth

@@ -26,10 +26,10 @@ _AFTER_DEATH_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """One that was told, or at least written down."""
+    """The death of a kernel."""
 
     task: Task
-    told: Decision | None  # the notice; None: nobody was told
+    notified: Decision | None  # the notification; None: people were not notified
     mono_s: float
 
 
@@ -38,7 +38,7 @@ class Restarts:
     Follows kernels by their ids.
 
     Args:
-        kernels: is told of each look's tasks, and says which process came after which.
+        kernels: takes the tasks of each sample, and says which process came after which.
         note: takes the journal's entry of a restart.
         tell: carries a notice out; the task is the old one, as it was last seen.
         moved: called with the processes, old and new, of each restart.
@@ -59,18 +59,20 @@ class Restarts:
         self._deaths: dict[ProcessKey, _Death] = {}
         self._restarts: dict[ProcessKey, tuple[Restart, float]] = {}  # whose death is not known yet
 
-    def died(self, task: Task | None, told: Decision | None, mono_s: float | None = None) -> None:
+    def died(
+        self, task: Task | None, notified: Decision | None, mono_s: float | None = None
+    ) -> None:
         """
         A task has died.
 
         Args:
             task: None: it never was in a look.
-            told: the notice of it.
+            notified: the notification of it; None: people were not notified.
             mono_s: when it ended; None: now.
         """
         if task is None or task.info.kernel_id is None:
             return  # nobody starts it again under the same name
-        death = _Death(task, told, time.monotonic() if mono_s is None else mono_s)
+        death = _Death(task, notified, time.monotonic() if mono_s is None else mono_s)
         restarted = self._restarts.pop(task.key, None)
         if restarted is not None:  # its cause was waited for meanwhile
             self._tell_of(*restarted, death)
@@ -90,8 +92,8 @@ class Restarts:
 
     def _tell_of(self, restart: Restart, seen_mono_s: float, death: _Death) -> None:
         after_s = max(0.0, seen_mono_s - death.mono_s)
-        if death.told is not None and after_s <= _AFTER_DEATH_S:
-            again = _decision(restart, death.told, after_s)
+        if death.notified is not None and after_s <= _AFTER_DEATH_S:
+            again = _decision(restart, death.notified, after_s)
             again = replace(again, notification=notification(again, death.task))
             self._tell(again, death.task)
 
@@ -108,7 +110,7 @@ def _entry(restart: Restart, death: _Death | None, unix_s: float) -> Entry:
         f"The kernel of {clean(task.name)} was restarted: process {before.pid} became "
         f"{task.key.pid}. Its variables are gone."
     )
-    if death is not None and death.told is not None:
+    if death is not None and death.notified is not None:
         text += " It had died, see before."
     data = {
         "pid": task.key.pid,
@@ -121,16 +123,16 @@ def _entry(restart: Restart, death: _Death | None, unix_s: float) -> Entry:
     return Entry(unix_s, "restart", data, task.key.pid, task.name, path)
 
 
-def _decision(restart: Restart, told: Decision, after_s: float) -> Decision:
+def _decision(restart: Restart, notified: Decision, after_s: float) -> Decision:
     return replace(
-        told,
-        id=f"{told.id}-restarted",
-        at_mono_s=told.at_mono_s + after_s,
-        at_unix_s=told.at_unix_s + after_s,
+        notified,
+        id=f"{notified.id}-restarted",
+        at_mono_s=notified.at_mono_s + after_s,
+        at_unix_s=notified.at_unix_s + after_s,
         reason=f"restarted as process {restart.now.key.pid} {format_duration(after_s)} after it "
-        f"died: {told.reason}",
+        f"died: {notified.reason}",
         evidence={
-            **told.evidence,
+            **notified.evidence,
             "topic": Topic.RESTARTED.value,
             "restarted_pid": restart.now.key.pid,
             "restarted_after_s": after_s,

@@ -1,5 +1,5 @@
 """
-Deaths looked up in the journal and told anew: the last one, or the one that is meant.
+Deaths looked up in the journal and described: the last one, or the one that is meant.
 
 Works on a journal alone: in the daemon's thread, and where no daemon runs.
 """
@@ -69,7 +69,7 @@ def find(journal: Journal, wanted: str) -> Entry | None:
     return older[0] if older else _of_incident(journal, entries, wanted)
 
 
-def told(
+def describe(
     journal: Journal,
     entry: Entry,
     *,
@@ -134,7 +134,7 @@ def job(
         if task is not None:
             entry = _end_of(journal, task)
             if entry is not None:  # since the last look
-                found = told(journal, entry, minutes=minutes, now_unix_s=now)
+                found = describe(journal, entry, minutes=minutes, now_unix_s=now)
                 return {"text": found["death_text"], "incidents": [], **found}
             entry = before(journal, task.info.kernel_id, task.name, task.key.pid, now)
         else:
@@ -142,7 +142,7 @@ def job(
         if entry is None:
             return None
         after = _successor(entry, tasks)
-        return told(journal, entry, minutes=minutes, now_unix_s=now, successor=after)
+        return describe(journal, entry, minutes=minutes, now_unix_s=now, successor=after)
 
     return look
 
@@ -182,10 +182,12 @@ def answer(journal: Journal, wanted: str | None, minutes: float, now_unix_s: flo
     What the journal alone can say: for who asks while no daemon runs, too.
 
     Returns:
-        As `told`; None: it knows of no such death.
+        As `describe`; None: it knows of no such death.
     """
     entry = last(journal, now_unix_s, None) if wanted is None else find(journal, wanted)
-    return None if entry is None else told(journal, entry, minutes=minutes, now_unix_s=now_unix_s)
+    return (
+        None if entry is None else describe(journal, entry, minutes=minutes, now_unix_s=now_unix_s)
+    )
 
 
 def _misfortune(entry: Mapping[str, Any]) -> bool:
@@ -224,8 +226,8 @@ def _of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) -> Ent
         opened = float(each.get("opened_unix_s") or 0.0)
         after = [e for e in entries if e.get("pid") in pids and e["unix_s"] >= opened]
         bad = [each for each in after if _misfortune(each)]
-        told = bad or after
-        return told[-1] if told else None
+        newest_first = bad or after
+        return newest_first[-1] if newest_first else None
     return None
 
 
