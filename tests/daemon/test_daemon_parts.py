@@ -379,7 +379,7 @@ def test_a_rescue_of_all_looks_at_the_airbags_once(crowd):
     """Not once for each task; the one that is held is refused, with why."""
     daemon = SimpleNamespace(tasks=lambda: crowd.tasks, guards=crowd.bags)
     nobody = SimpleNamespace(within=lambda _: [], request_checkpoint=lambda *_: [])
-    inspections = SimpleNamespace(requests={}, told={})
+    inspections = SimpleNamespace(table={})
     methods = Methods(
         daemon, pace=None, executor=nobody, agents=nobody, checkpoints=None, pauses=None,
         dispatcher=None, inspections=inspections, kernels=None, journal=None, keepers=None,

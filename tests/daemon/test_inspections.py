@@ -233,7 +233,7 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
     )  # fmt: skip
     reply = SimpleNamespace(result=answers.append)
 
-    inspections.requests["task.stacks"](requests.DumpStacks.read({"task": "10"}), reply)
+    inspections.table["task.stacks"](None, requests.DumpStacks.read({"task": "10"}), reply)
 
     assert begun.wait(60)
     inspections.expire(100.0)

@@ -425,8 +425,9 @@ def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook():
     )
     said = requests.AgentNotebook.read({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
     for peer in (None, 8):
+        liar = SimpleNamespace(peer=transport.Peer(0, peer))
         with pytest.raises(RequestError, match="not 7"):
-            insight.told["agent.notebook"](SimpleNamespace(peer=transport.Peer(0, peer)), said)
+            insight.table["agent.notebook"](liar, said, None)
 
 
 def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():

@@ -39,8 +39,7 @@ class Inspections:
     """
     Questions to agents and their answers.
 
-    `requests` are methods whose answer comes later, `told` what agents say. `grew` takes what
-    grows in a task.
+    `table` has their methods by name. `grew` takes what grows in a task.
     """
 
     def __init__(
@@ -64,17 +63,17 @@ class Inspections:
         self._looks = Worker(wake)
         self._stacks = thread_dumps.Stacks(agents, send, self._look_at)
         self._traces = allocation_traces.Traces(agents, send, self._grew)
-        self.requests: Mapping[str, Callable[[Any, Reply], None]] = {
+        self.table: Mapping[str, Callable[[Connection, Any, Reply], dict[str, Any] | None]] = {
             "task.stacks": self._task_stacks,
-            "task.leaks": self._task_trace,
-        }
-        self.told: Mapping[str, Callable[[Connection, Any], None]] = {
+            "task.leaks": self._task_leaks,
             "agent.stacked": self._stacked,
             "agent.leaked": self._traced,
             "agent.notebook": self._notebook,
         }
 
-    def _notebook(self, connection: Connection, params: requests.AgentNotebook) -> None:
+    def _notebook(
+        self, connection: Connection, params: requests.AgentNotebook, _: Reply
+    ) -> dict[str, Any]:
         pid = params.pid
         # On Linux the kernel names everybody who is in our /proc.
         peer = connection.peer.pid
@@ -84,6 +83,7 @@ class Inspections:
         key = ProcessKey(peer or pid, params.start_time)
         self._observer.kernels.hear(key, params.notebook)
         self._pace.look_soon()
+        return {}
 
     def look(self) -> None:
         """After each look at the machine: ask about what it has shown."""
@@ -156,7 +156,7 @@ class Inspections:
 
     # What people ask
 
-    def _task_stacks(self, params: requests.DumpStacks, reply: Reply) -> None:
+    def _task_stacks(self, _: Connection, params: requests.DumpStacks, reply: Reply) -> None:
         task = find(params.task, self._observer.tasks())
 
         def done(picture: ThreadDump) -> None:
@@ -166,7 +166,7 @@ class Inspections:
 
         self._stacks.ask(task, time.monotonic(), done)
 
-    def _task_trace(self, params: requests.FindLeaks, reply: Reply) -> None:
+    def _task_leaks(self, _: Connection, params: requests.FindLeaks, reply: Reply) -> None:
         task = find(params.task, self._observer.tasks())
         if self._traces.crowded:
             raise RequestError("Too many traces are being made. Ask again in a minute.", REFUSED)
@@ -187,11 +187,15 @@ class Inspections:
 
     # What agents say
 
-    def _stacked(self, connection: Connection, params: requests.Stacked) -> None:
+    def _stacked(
+        self, connection: Connection, params: requests.Stacked, _: Reply
+    ) -> dict[str, Any]:
         self._stacks.stacked(self._agents.of(connection), params, time.monotonic())
+        return {}
 
-    def _traced(self, connection: Connection, params: requests.Leaked) -> None:
+    def _traced(self, connection: Connection, params: requests.Leaked, _: Reply) -> dict[str, Any]:
         self._traces.traced(self._agents.of(connection), params)
+        return {}
 
 
 def _look_at(keys: Iterable[ProcessKey]) -> tuple[tuple[ProcessThreads, ...], float]:

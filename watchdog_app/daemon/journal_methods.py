@@ -18,14 +18,8 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.history.writer import JournalWriter
 
-Method = Callable[[Connection, Any, Reply], Any]
-
-
-class Later:
-    """The answer comes by itself."""
-
-
-LATER = Later()
+# Returns the answer; None: it comes later, by the reply.
+Method = Callable[[Connection, Any, Reply], dict[str, Any] | None]
 
 
 class Explains(Protocol):
@@ -54,7 +48,7 @@ class JournalMethods:
             "series": self._series,
         }
 
-    def _explain(self, _: Connection, params: requests.Explain, reply: Reply) -> Later:
+    def _explain(self, _: Connection, params: requests.Explain, reply: Reply) -> None:
         from watchdog_app.history import past_exits  # 0.3 MB that no emergency needs
 
         wanted = params.task
@@ -72,7 +66,6 @@ class JournalMethods:
             partial(self._explained, reply, task, missing),
             lambda: reply.wanted,
         )
-        return LATER
 
     def _explained(
         self,
@@ -94,7 +87,7 @@ class JournalMethods:
         else:
             reply.error(missing.code, str(missing), {"candidates": list(missing.candidates)})
 
-    def _history(self, _: Connection, params: requests.History, reply: Reply) -> Later:
+    def _history(self, _: Connection, params: requests.History, reply: Reply) -> None:
         task, pids = self._kernels.meant(params.task)
         wanted: dict[str, Any] = {
             **params.values(),
@@ -107,9 +100,8 @@ class JournalMethods:
             _answer(reply, "entries"),
             lambda: reply.wanted,
         )
-        return LATER
 
-    def _series(self, _: Connection, params: requests.Series, reply: Reply) -> Later:
+    def _series(self, _: Connection, params: requests.Series, reply: Reply) -> None:
         task, pids = self._kernels.meant(params.task)
         wanted = {**params.values(), "task": task, "pids": pids}
         self._journal.ask(
@@ -117,7 +109,6 @@ class JournalMethods:
             _answer(reply, "series"),
             lambda: reply.wanted,
         )
-        return LATER
 
 
 def _answer(reply: Reply, key: str) -> Callable[[Any, Exception | None], None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,7 +23,7 @@ from watchdog_app.daemon.checkpoints import Checkpoints, Rescue, no_agent
 from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.inspections import Inspections
-from watchdog_app.daemon.journal_methods import LATER, JournalMethods, Later, Method
+from watchdog_app.daemon.journal_methods import JournalMethods, Method
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.pace import Pace
@@ -124,8 +124,7 @@ class Methods:
             "guard.changed": lambda *_: self._daemon.guards.changed(),
             **JournalMethods(daemon, kernels, journal, log).table,
             **AgentMethods(agents, checkpoints, self._look_soon, self._announced, log).table,
-            **{name: _later(function) for name, function in inspections.requests.items()},
-            **{name: _told(function) for name, function in inspections.told.items()},
+            **inspections.table,
         }
 
     def handle(
@@ -155,7 +154,7 @@ class Methods:
             self._log.error("a request failed", method=method, error=repr(error))
             reply.error(jsonrpc.REFUSED, f"The daemon failed to do this: {error!r}")
         else:
-            if value is not LATER:
+            if value is not None:
                 reply.result(value)
 
     def ready(self, connection: Connection) -> bool:
@@ -199,9 +198,8 @@ class Methods:
             "pid": os.getpid(),
         }
 
-    def _status(self, _: Connection, __: requests.Params, reply: Reply) -> Later:
+    def _status(self, _: Connection, __: requests.Params, reply: Reply) -> None:
         reply.result(self._daemon.status(), fit)
-        return LATER
 
     def _subscribe(
         self, connection: Connection, params: requests.Subscribe, _: Reply
@@ -221,7 +219,7 @@ class Methods:
         )
         return {}
 
-    def _pause(self, connection: Connection, params: requests.PauseTask, reply: Reply) -> Later:
+    def _pause(self, connection: Connection, params: requests.PauseTask, reply: Reply) -> None:
         task = find(params.task, self._daemon.tasks())
         self._not_held(task)
 
@@ -240,9 +238,10 @@ class Methods:
             self._daemon.look_soon()
 
         self._executor.request_pause(task, _who(connection), done)
-        return LATER
 
-    def _resume(self, connection: Connection, params: requests.ResumeTask, reply: Reply) -> Any:
+    def _resume(
+        self, connection: Connection, params: requests.ResumeTask, reply: Reply
+    ) -> dict[str, Any] | None:
         wanted = params.task
         chosen = self._pauses.all() if wanted is None else [self._paused(wanted)]
         if not chosen:
@@ -276,7 +275,7 @@ class Methods:
                 self._executor.request_resume(pause, _who(connection), partial(end, pause))
             except RequestError as error:
                 end(pause, error)
-        return LATER
+        return None
 
     def _paused(self, wanted: str) -> Pause:
         """The pause of the task that was meant; what we did not pause is not ours to wake."""
@@ -309,7 +308,7 @@ class Methods:
 
     def _checkpoint(
         self, connection: Connection, params: requests.CheckpointTask, reply: Reply
-    ) -> Any:
+    ) -> dict[str, Any] | None:
         wanted, wait, timeout_s = params.task, params.wait, params.timeout_s
         tasks = self._daemon.tasks()
         chosen = list(tasks) if wanted is None else [find(wanted, tasks)]
@@ -339,9 +338,9 @@ class Methods:
         if not found or not wait:
             return {"requests": [*answers, *(rescue.to_json() for rescue in found)]}
         done(found[0])  # all may have ended at once
-        return LATER
+        return None
 
-    def _limit(self, _: Connection, params: requests.LimitGuard, reply: Reply) -> Later:
+    def _limit(self, _: Connection, params: requests.LimitGuard, reply: Reply) -> None:
         """A keeper may stand still, or be short of memory itself: nobody else waits for it."""
         guards = self._daemon.guards
         if self._keepers.waiting >= _MOST_LIMITS:
@@ -355,7 +354,6 @@ class Methods:
                 reply.result(guards.limited(task, said))
 
         self._keepers.submit(ask, done)
-        return LATER
 
     def _protect(
         self, connection: Connection, params: requests.SetProtection, _: Reply
@@ -380,22 +378,6 @@ class Methods:
     def _stop(self, *_: object) -> dict[str, Any]:
         self._daemon.stop()
         return {}
-
-
-def _later(function: Callable[[Any, Reply], None]) -> Method:
-    def method(_: Connection, params: requests.Params, reply: Reply) -> Later:
-        function(params, reply)
-        return LATER
-
-    return method
-
-
-def _told(function: Callable[[Connection, Any], None]) -> Method:
-    def method(connection: Connection, params: requests.Params, _: Reply) -> dict[str, Any]:
-        function(connection, params)
-        return {}
-
-    return method
 
 
 def _of_protocol_1(method: str, params: dict[str, Any]) -> dict[str, Any]:

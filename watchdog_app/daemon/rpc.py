@@ -11,7 +11,6 @@ import errno
 import os
 import socket
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,6 +49,8 @@ _MAX_HELD_BYTES = 32 * 1024 * 1024  # unread answers and unserved lines of all c
 _CHECK_HELD_BYTES = 64 * 1024  # of one client, from which on the sum is checked
 _SKIP_UNREAD_BYTES = 64 * 1024  # no status is added on top of this much
 
+_UNWRITABLE = (ProtocolError, TypeError, ValueError, RecursionError)
+
 Fit = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -59,27 +60,6 @@ class Connection:
 
     `queued`: nothing is read from it until its next turn.
     """
-
-    __slots__ = (
-        "_out",
-        "_tokens",
-        "_tokens_mono_s",
-        "_waiting_bytes",
-        "closed",
-        "decoder",
-        "fd",
-        "greeted",
-        "opened_mono_s",
-        "paused_until_mono_s",
-        "peer",
-        "protocol",
-        "queued",
-        "role",
-        "socket",
-        "topics",
-        "unanswered",
-        "waiting",
-    )
 
     def __init__(self, connection: socket.socket, peer: transport.Peer, now_mono_s: float) -> None:
         self.socket = connection
@@ -95,7 +75,7 @@ class Connection:
         self.role = ""
         self.topics: frozenset[str] = frozenset()
         self.waiting: deque[bytes] = deque()
-        self.unanswered: weakref.WeakSet[Reply] = weakref.WeakSet()
+        self.unanswered = 0  # requests whose answers come later
         self._waiting_bytes = 0
         self._tokens = BURST
         self._tokens_mono_s = now_mono_s
@@ -153,12 +133,18 @@ class Connection:
 class Reply:
     """The answer to one request, given now or later. The first answer counts."""
 
-    __slots__ = ("__weakref__", "_connection", "_id", "_server")
+    __slots__ = ("_connection", "_id", "_server")
 
     def __init__(self, server: RpcServer, connection: Connection, id_: int | str | None) -> None:
         self._server = server
         self._connection = connection
         self._id = id_
+        connection.unanswered += id_ is not None
+
+    def __del__(self) -> None:
+        """A reply that was forgotten takes no place either."""
+        if self._id is not None:
+            self._connection.unanswered -= 1
 
     @property
     def wanted(self) -> bool:
@@ -177,7 +163,7 @@ class Reply:
 
     def _send(self, message: dict[str, Any], fit: Fit | None = None) -> None:
         self._id = None
-        self._connection.unanswered.discard(self)
+        self._connection.unanswered -= 1
         self._server.send(self._connection, message, fit)
 
 
@@ -337,7 +323,7 @@ class RpcServer:
             return
         try:
             line = _line(message, "result", fit)
-        except (ProtocolError, TypeError, ValueError, RecursionError) as error:
+        except _UNWRITABLE as error:
             self._log.error("an answer could not be written", error=error)
             if "id" not in message:
                 return
@@ -353,7 +339,7 @@ class RpcServer:
             return 0
         try:
             line = _line(jsonrpc.notification(method, params), "params", fit)
-        except (ProtocolError, TypeError, ValueError, RecursionError) as error:
+        except _UNWRITABLE as error:
             self._log.error("a notification could not be written", error=error)
             return 0
         count = 0
@@ -505,7 +491,7 @@ class RpcServer:
         if kind == jsonrpc.RESPONSE:
             return  # the daemon sends no requests
         reply = Reply(self, connection, message.get("id"))
-        if reply.wanted and len(connection.unanswered) >= MAX_UNANSWERED:
+        if reply.wanted and connection.unanswered > MAX_UNANSWERED:
             reply.error(
                 jsonrpc.REFUSED,
                 f"{MAX_UNANSWERED} of your requests wait for their answers. "
@@ -513,8 +499,6 @@ class RpcServer:
             )
             return
         self._handler.handle(connection, message["method"], message.get("params") or {}, reply)
-        if reply.wanted:
-            connection.unanswered.add(reply)
 
     def _enqueue(
         self, connection: Connection, where: deque[Connection] | list[Connection] | None = None
