@@ -238,8 +238,9 @@ def test_every_kind_of_ceiling_has_its_words():
 # watchdog explain
 
 
-def explained(machine, program):
+def explained(machine, program, **more):
     agent = machine._agent(program) if program.save_s is not None else None
+    agent = agent and replace(agent, **more)
     return status.about_task(
         machine._task(program),
         machine.result.tasks[program.key],
@@ -269,6 +270,14 @@ def test_one_task_is_explained_with_its_end_its_ceilings_and_its_agent():
         "To do: ",
     ):
         assert words in text
+
+
+def test_an_agent_of_an_older_version_is_said_to_need_a_restart():
+    """It trains on, and cannot be saved until then."""
+    machine, _ = story(seconds=28, settings=NO_PAUSE)
+
+    assert "restart its kernel" in explained(machine, machine.programs[0], outdated=True)
+    assert "outdated" not in explained(machine, machine.programs[0])
 
 
 def test_a_quiet_task_and_a_quiet_machine_are_explained_too():

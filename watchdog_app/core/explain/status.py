@@ -227,6 +227,8 @@ def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
         return
     at = "" if agent.step is None else f", at step {agent.step}"
     yield f"Its agent ({clean(agent.framework)}) {'trains' if agent.training else 'waits'}{at}."
+    if agent.outdated:
+        yield "It is outdated and cannot be asked to save: restart its kernel, or start it anew."
     if agent.memory is not None:
         yield from about_parts(agent.memory)
     if agent.save_s is not None:
