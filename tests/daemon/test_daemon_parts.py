@@ -19,9 +19,8 @@ from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSamp
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import find
 from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.guards import Guards
-from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.poller import READ, WRITE, Poller, Waker

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,13 +16,14 @@ from watchdog_app import __version__, config
 from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.daemon import recovered_pauses, signals
+from watchdog_app.daemon import pauses as pausing
+from watchdog_app.daemon import signals
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop import Loop
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.systemd import ServiceManager
-from watchdog_app.history.journal import Journal
+from watchdog_app.history.journal import Entry, Journal
 
 _LOCK = "daemon.lock"
 _LAST_WORDS = 50  # of the daemon itself: among them how it ended
@@ -112,12 +114,7 @@ class App:
         started = self._recover()
         self._loop.look()
         parts.server.open(parts.methods)
-        parts.faults.guard(
-            "pauses",
-            lambda: recovered_pauses.announce(
-                parts.pause_store, parts.observer, parts.executor, self._log
-            ),
-        )
+        parts.faults.guard("pauses", self._announce_recovered)
         score = own_process.last_to_be_killed()
         own_process.settle_garbage()
         parts.control.memory_fault = own_process.lock_memory()
@@ -148,6 +145,19 @@ class App:
         started = _started(journal)
         parts.journal.start()
         return started
+
+    def _announce_recovered(self) -> None:
+        """Notify people of the pauses of an earlier daemon that nobody else reports."""
+        parts = self._parts
+        held = parts.observer.ask(lambda engine: engine.held) or ()
+        for pause in pausing.unreported(parts.pause_store.recovered, held):
+            pid, now_unix_s = pause.task.pid, time.time()
+            said = pausing.recovered_notification(pause, now_unix_s)
+            self._log.warning(said.title, pid=pid, reason=pause.reason)
+            data = {"id": said.id, "decision_kind": "notify", "pid": pid, "reason": said.title}
+            entry = Entry(now_unix_s, "decision", data, pid, pause.name)
+            parts.executor.announce(said, entry, None)
+        parts.pause_store.recovered.clear()
 
     def loop(self) -> None:
         """Look, decide, act, answer, until told to end."""

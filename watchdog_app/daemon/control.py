@@ -17,9 +17,8 @@ from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import KernelRegistry
 from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.guards import Guards
-from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.notify.filter import NotificationFilter
 from watchdog_app.daemon.observer import Observer

@@ -8,8 +8,7 @@ from functools import partial
 from watchdog_app.core.model.decisions import Decision
 from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.exit_monitor import Exit
-from watchdog_app.daemon.faults import Faults
-from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pace import Pace
 from watchdog_app.daemon.restarts import Restarts

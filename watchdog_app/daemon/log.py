@@ -1,4 +1,6 @@
 """
+The log of the daemon, and what does not work right now: said once in it, shown in the status.
+
 Lines to standard error: `2026-11-03T02:13:05 warning journal is full path=/home/...`.
 
 Under systemd the time is left to the journal and the urgency goes before the
@@ -15,7 +17,9 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+
+from watchdog_app.core.model.machine import Fault
 
 _PRIORITY = {"debug": 7, "info": 6, "warning": 4, "error": 3}
 _MOST_BYTES = 2048  # below PIPE_BUF: a pipe that is writable takes such a line whole
@@ -159,3 +163,62 @@ def _is_journal(fd: int) -> bool:
     except OSError:
         return False
     return stream == f"{found.st_dev}:{found.st_ino}"
+
+
+class Faults:
+    """One fault a source, from the moment it is raised until it is cleared."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._own: dict[str, Fault] = {}
+        self._seen: dict[str, Fault] = {}  # those of the sensors, as the last snapshot had them
+        self.counts: dict[str, int] = {}
+
+    def put(self, source: str, message: str, remedy: str | None = None) -> None:
+        """Something does not work; the same again is only counted."""
+        self.counts[source] = self.counts.get(source, 0) + 1
+        before = self._own.get(source)
+        self._own[source] = Fault(source, message, remedy)
+        if before is None or before.message != message:
+            self._log.warning(message, source=source)
+
+    def clear(self, source: str) -> None:
+        """It works again."""
+        if self._own.pop(source, None) is not None:
+            self._log.info("works again", source=source)
+
+    def take(self, sensed: Iterable[Fault]) -> None:
+        """The faults of the latest snapshot."""
+        now = {fault.source: fault for fault in sensed}
+        for source, fault in now.items():
+            if source not in self._seen:
+                self._log.warning(fault.message, source=source)
+        for source in self._seen.keys() - now.keys():
+            self._log.info("works again", source=source)
+        self._seen = now
+
+    def guard(self, what: str, step: Callable[[], object]) -> None:
+        """Carry out a step of the loop; a failure of ours in it never ends the watching."""
+        try:
+            step()
+        except Exception as error:
+            self.failed(what, error)
+        else:
+            self.clear(f"daemon.{what}")
+
+    def failed(self, what: str, error: Exception) -> None:
+        """A part of the daemon raised what it never should."""
+        if self._log.verbose:
+            import traceback
+
+            for line in traceback.format_exception(error)[-3:]:
+                self._log.debug(line.rstrip())
+        self.put(
+            f"daemon.{what}",
+            f"A part of the daemon failed ({what}): {error!r}. The rest goes on.",
+            "Please report this with the daemon's log.",
+        )
+
+    def all(self) -> list[Fault]:
+        """Those in force."""
+        return [*self._own.values(), *self._seen.values()]

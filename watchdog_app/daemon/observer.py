@@ -22,8 +22,7 @@ from watchdog_app.core.model.tasks import KernelRegistry, group
 from watchdog_app.core.policy.engine import Engine
 from watchdog_app.core.policy.rules import allowed
 from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.faults import Faults
-from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.daemon.pauses import as_held
 from watchdog_app.daemon.status import Look
 from watchdog_app.machine import process_control

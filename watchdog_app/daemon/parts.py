@@ -20,12 +20,11 @@ from watchdog_app.daemon.engine_state import EngineState
 from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.exit_monitor import ExitMonitor
 from watchdog_app.daemon.exit_reports import ExitReports
-from watchdog_app.daemon.faults import Faults
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.inspections import Inspections
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.kernel_state import KernelState
-from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.missed_exits import MissedExits
 from watchdog_app.daemon.notify.dispatcher import Dispatcher

@@ -21,8 +21,7 @@ from watchdog_app.base.durable import make_folders, write_whole
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.threads import Worker
 from watchdog_app.daemon import pauses as pausing
-from watchdog_app.daemon.faults import Faults
-from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
 
 FILE = "paused.json"

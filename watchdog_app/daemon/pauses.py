@@ -7,16 +7,19 @@ the middle leaves no task stopped that nobody remembers stopping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.text.plain import clean
+from watchdog_app.core.model.decisions import Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.machine.process_control.paused import Paused
 
 StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
+_BY_A_PERSON = "asked for by "
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,42 @@ def thaw_unfinished(stored: Mapping[str, Any], boot: str) -> None:
         freezer = freezer_of(int(family[0][0]), pids, "/proc")
         if freezer is not None:
             freezer.thaw()
+
+
+def unreported(recovered: Iterable[Pause], held: Container[ProcessKey]) -> Iterator[Pause]:
+    """
+    Yield the pauses that neither the engine nor a person knows of.
+
+    The engine resumes what it has paused when there is room. It does not know a pause that the end
+    of the daemon cut short, nor any pause if its state was lost.
+
+    Args:
+        recovered: pauses of an earlier daemon that still stand.
+        held: tasks that the engine has paused.
+    """
+    for pause in recovered:
+        by_a_person = pause.reason.startswith(_BY_A_PERSON) and pause.paused.at_unix_s > 0
+        if pause.task not in held and not by_a_person:
+            yield pause
+
+
+def recovered_notification(pause: Pause, unix_s: float) -> Notification:
+    """Return what people are told of a pause that an earlier daemon left."""
+    pid = pause.task.pid
+    return Notification(
+        id=f"recovered-{pid}-{pause.task.start_time}-{unix_s:.0f}",
+        incident="",
+        stage="pause",
+        urgency="normal",
+        title=f"Still paused: {clean(pause.name)}",
+        body="The watchdog daemon paused it, ended, and has just been started again "
+        f"({clean(pause.reason, 200)}). Its state stays in memory.\n"
+        f"It does not resume by itself. When there is room: watchdog resume {pid}",
+        task=pid,
+        unix_s=unix_s,
+        actions=(NotificationAction("resume", "Resume", f"watchdog resume {pid}"),),
+        topic=Topic.PAUSED.value,
+    )
 
 
 def as_held(
