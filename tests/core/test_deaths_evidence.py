@@ -129,6 +129,9 @@ def test_a_full_airbag_alone_points_to_nothing():
             CauseKind.KILLED, Certainty.UNKNOWN, "no sign",
         ),
         (facts(11, SEGFAULT), CauseKind.SIGNAL, Certainty.EXACT, "SIGSEGV in libcudnn.so.9"),
+        # What else the log says of it is no kill, and a kill is no other signal.
+        (facts(9, SEGFAULT), CauseKind.KILLED, Certainty.UNKNOWN, "no sign"),
+        (facts(7, KILL), CauseKind.SIGNAL, Certainty.EXACT, "SIGBUS"),
         (facts(11, words=FATAL), CauseKind.SIGNAL, Certainty.EXACT, "at a.py:1 in f"),
         (facts(6), CauseKind.SIGNAL, Certainty.EXACT, "SIGABRT"),
         (facts(1 << 8, words=VALUE), CauseKind.FAILED, Certainty.EXACT,

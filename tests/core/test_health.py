@@ -168,6 +168,8 @@ def test_a_card_that_is_no_longer_listed_is_lost_only_where_somebody_was_on_it()
     world.gpus = kept[:1]
     world.run(20)
     assert ["GPU 1 is lost: right.ipynb"] == [each.title for each in world.notices]
+    world.run(600)
+    assert ["GPU-1"] == [each.resource.subject for each in world.result.incidents]
 
 
 def test_a_driver_that_is_gone_is_told_once_with_its_cure():

@@ -1,0 +1,557 @@
+"""The parts of a forecast in small figures: what each reads off a few points, and its bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from watchdog_app.core.forecast.evidence import Thresholds, View, convincing, interval, room_left
+from watchdog_app.core.forecast.forecaster import TrendForecaster
+from watchdog_app.core.forecast.scales import Scales, concordance, sen_slope
+from watchdog_app.core.forecast.shape import Course, LineFit, TurningPoints, regime_of
+from watchdog_app.core.forecast.slow import Bins
+from watchdog_app.core.forecast.stages import ResourceMonitor
+from watchdog_app.core.forecast.trends import Trend, TrendKind, read_scale, read_turns
+from watchdog_app.core.model.decisions import Regime
+from watchdog_app.core.model.settings import StageSettings, WatchSettings
+
+BOTH, PEAKS, LINE = TrendKind.BOTH, TrendKind.PEAKS, TrendKind.LINE
+
+
+@pytest.mark.parametrize(
+    ("values", "ignore", "expected"),
+    [
+        ([], 0.0, 0.0),
+        ([5.0], 0.0, 0.0),
+        ([1.0, 2.0, 3.0], 0.0, 1.0),
+        ([3.0, 2.0, 1.0], 0.0, -1.0),
+        ([1.0, 3.0, 2.0], 0.0, 1 / 3),
+        ([0.0, 1.0, 2.0], 1.0, 1 / 3),  # a difference of `ignore` is none
+        ([2.0, 1.0, 0.0], 1.0, -1 / 3),
+        ([1.0, 1.0, 1.0], 0.0, 0.0),
+        ([0.0, 4.0, 1.0, 5.0], 0.0, 4 / 6),
+    ],
+)
+def test_concordance_counts_pairs(values, ignore, expected):
+    """Those that rise less those that fall, of all."""
+    assert expected == pytest.approx(concordance(values, ignore))
+
+
+@pytest.mark.parametrize(
+    ("times", "values", "expected"),
+    [
+        ([0.0], [1.0], 0.0),
+        ([0.0, 2.0], [1.0, 5.0], 2.0),
+        ([0.0, 1.0, 2.0], [0.0, 1.0, 10.0], 5.0),
+        ([0.0, 1.0, 2.0, 3.0], [0.0, 1.0, 3.0, 6.0], 2.0),
+        ([1.0, 1.0, 2.0], [0.0, 4.0, 6.0], 4.0),  # two at the same time have no slope
+        ([1.0, 1.0], [0.0, 4.0], 0.0),
+    ],
+)
+def test_sen_slope_is_the_median_of_all_pairs(times, values, expected):
+    """Of an even number the mean of the middle two."""
+    assert expected == pytest.approx(sen_slope(times, values))
+
+
+def test_scales_keep_the_lowest_and_the_highest_of_each_block():
+    """A block ends a quarter of a second after it began; two make one of the next scale."""
+    scales, ended = Scales(), []
+    for i, value in enumerate([5, 9, 2, 7, 7, 3, 8, 4, 6]):
+        ended.append(scales.add(0.125 * i, float(value)))
+
+    assert [i % 2 == 0 and i > 0 for i in range(9)] == ended
+    assert [
+        (0.25, 2.0, 0.125, 9.0),
+        (0.25, 2.0, 0.5, 7.0),
+        (0.625, 3.0, 0.75, 8.0),
+        (0.875, 4.0, 0.75, 8.0),
+    ] == list(scales.levels[0])
+    assert [(0.25, 2.0, 0.125, 9.0), (0.625, 3.0, 0.75, 8.0)] == list(scales.levels[1])
+    assert [(0.25, 2.0, 0.125, 9.0)] == list(scales.levels[2])
+    # An unfinished block counts from two fifths of its length on.
+    assert [(0.25, 2.0, 0.125, 9.0)] == scales.window(3)
+    assert [] == scales.window(4)
+
+
+def blocks(count: int, floor, top) -> list[tuple[float, float, float, float]]:
+    """Blocks of a second, each with its lowest value first."""
+    return [(float(i), float(floor(i)), i + 0.5, float(top(i))) for i in range(count)]
+
+
+def test_a_band_that_rises_is_one_trend_of_floor_and_peaks_each():
+    """Both with the slope, the growth and the level that can be read off the figures."""
+    rising = blocks(6, lambda i: 10 * i, lambda i: 10 * i + 4)
+
+    peaks, both = read_scale(rising, rising[:-1], 3, 0.0)
+
+    assert (
+        Trend(PEAKS, 3, start_t=0.5, gain=50.0, level=54.0, slope=10.0, reference=(5.5, 4.0))
+        == peaks
+    )
+    assert (
+        Trend(BOTH, 3, start_t=0.0, gain=50.0, level=44.0, slope=10.0, reference=(4.0, 40.0))
+        == both
+    )
+
+
+@pytest.mark.parametrize(
+    ("floor", "top", "kinds"),
+    [
+        (lambda i: 5, lambda i: 100 + 10 * i, [PEAKS]),
+        (lambda i: 5 * i, lambda i: 60, []),
+        (lambda i: 5 * i, lambda i: 60 - i, []),
+        (lambda i: -i, lambda i: 9 - i, []),
+        (lambda i: (0, 9, 2, 8, 3, 7)[i], lambda i: 20 + i, [PEAKS]),
+    ],
+)
+def test_what_does_not_rise_as_a_whole_is_no_trend(floor, top, kinds):
+    """Only peaks may rise alone."""
+    found = blocks(6, floor, top)
+
+    assert kinds == [each.kind for each in read_scale(found, found[:-1], 3, 0.0)]
+
+
+def test_peaks_tell_how_tall_and_how_straight_they_are():
+    """The height of a swing, and the largest distance from the line, as shares of the growth."""
+    swings = blocks(6, lambda i: 5, lambda i: (100, 110, 125, 130, 140, 150)[i])
+
+    (peaks,) = read_scale(swings, swings[:-1], 2 + 1, 0.0)
+
+    assert (50.0, 150.0, 10.0) == (peaks.gain, peaks.level, peaks.slope)
+    assert 0.1 == pytest.approx(peaks.misfit)
+    # Blocks of 2 s that grow by 20 each, 121 on the average above 5: 116 less 20.
+    assert 96 / 50 == pytest.approx(peaks.amplitude)
+    assert 1.0 == pytest.approx(peaks.recent)
+    assert 1.0 == peaks.agreement
+
+
+def test_a_curve_tells_its_speed_and_how_that_grows():
+    """Squares: at the end 12 a second, and 2 more each second."""
+    curve = blocks(7, lambda i: i * i, lambda i: i * i + 1)
+
+    (both,) = read_scale(curve, curve[:-1], 2, 0.0)
+
+    assert (12.0, 2.0) == pytest.approx(both.bend)
+    assert (36.0, 26.0, 6.0) == (both.gain, both.level, both.slope)
+    assert 10.0 / 6.0 == pytest.approx(both.recent)
+    # 64 more at that speed: 12 t + t^2.
+    assert 4.0 == pytest.approx(both.time_to(64.0))
+    assert 6.4 == replace(both, bend=None, slope=10.0).time_to(64.0)
+
+
+@pytest.mark.parametrize(
+    ("times", "values", "expected"),
+    [
+        ((0, 20, 40, 60, 80), (100, 110, 120, 130, 140), 0.5),
+        ((0, 20, 40), (100, 110, 120), None),  # too few
+        ((0, 15, 30, 45), (100, 110, 120, 130), None),  # the scales see these
+        ((0, 16, 32, 48), (100, 110, 120, 130), 0.625),
+        ((0, 20, 40, 100), (100, 110, 120, 130), None),  # they keep no time
+        ((0, 20, 40, 80), (100, 110, 120, 130), 0.45),
+        ((0, 20, 40, 60), (130, 120, 110, 100), None),
+        ((0, 20, 40, 60), (100, 100, 100, 100), None),
+    ],
+)
+def test_peaks_far_apart_are_a_trend_where_they_keep_time(times, values, expected):
+    """Four of them at the least, and no gap twice as long as another."""
+    peaks = [(float(t), float(v)) for t, v in zip(times, values, strict=True)]
+    troughs = [(t + 10.0, 50.0) for t, _ in peaks[:-1]]
+
+    found = read_turns(peaks, troughs)
+
+    assert expected == (None if found is None else pytest.approx(found.slope, abs=0.06))
+    if found is not None:
+        mean = sum(values) / len(values)
+        assert (mean - 50.0) / found.gain == pytest.approx(found.amplitude)
+        assert (peaks[-1][0], values[-1]) == (found.reference[0], found.level)
+    assert None is read_turns(peaks, [])
+
+
+def test_turning_points_remember_peaks_troughs_and_their_rhythm():
+    """What came back by more than the given size; the level that is reached counts."""
+    turns = TurningPoints()
+    for t, value in enumerate([0, 10, 0, 12, 1, 11, 0, 13, 9]):
+        turns.add(float(t), float(value), 4.0)
+
+    assert [(1.0, 10.0), (3.0, 12.0), (5.0, 11.0)] == turns.peaks
+    assert [(2.0, 0.0), (4.0, 1.0), (6.0, 0.0)] == list(turns.troughs)
+    assert (2.0, 1.0) == turns.cycle(9.0)
+    assert None is turns.cycle(9.1)  # twice the period after the last peak
+    assert 32 / 3 == pytest.approx(turns.height())
+    assert (2, 5.0, 12.0) == turns.visits(11.0, 5.5)
+    assert (1, 3.0, 12.0) == turns.visits(11.0, 5.0)  # earlier, and not at that moment
+    assert (0, None, 10.0) == turns.visits(11.0, 2.0)
+    assert (0, None, None) == turns.visits(11.0, 1.0)
+
+
+def test_a_line_is_fitted_from_six_points_on():
+    """Slope, value where it began, and how certain the slope is."""
+    fit = LineFit()
+    for i in range(5):
+        fit.add(float(i), 5.0 + 2.0 * i, 25.0)
+    assert None is fit.line()
+    for i in range(5, 10):
+        fit.add(float(i), 5.0 + 2.0 * i + (0.6 if i % 2 else -0.6), 25.0)
+
+    slope, value, certainty = fit.line()
+
+    assert (2.0, 5.0) == pytest.approx((slope, value), abs=0.12)
+    assert 20 < certainty < 60
+    assert (0.0, 5.0) == (fit.origin, fit.first)
+
+
+def test_a_course_keeps_means_of_even_pieces_and_halves_them():
+    """The time and the value of a piece are means; two pieces become one when there are many."""
+    course = Course()
+    for i in range(9):
+        course.add(0.125 * i, float(i))
+    assert [(0.0625, 0.5), (0.3125, 2.5), (0.5625, 4.5), (0.8125, 6.5)] == course.points
+    assert 6.0 == course.rise()
+
+    for i in range(9, 131):
+        course.add(0.125 * i, float(i))
+
+    assert 33 == len(course.points)
+    assert (0.1875, 1.5) == course.points[0]
+    assert (16.0625, 128.5) == course.points[-1]
+    course.add(18.0, 0.0)
+    assert (16.25, 130.0) == course.points[-1]
+
+
+def test_bins_are_means_and_repeat_what_was_not_measured():
+    """A gap of up to fifteen bins is bridged, a longer one makes it forget."""
+    bins = Bins(2.0, 4)
+    ended = [bins.add(t, v) for t, v in ((0.0, 1.0), (1.0, 3.0), (2.0, 5.0), (8.0, 7.0))]
+    assert [False, False, True, True] == ended
+    assert [2.0, 5.0, 5.0, 5.0] == list(bins.values)
+    assert (0.45, 0.5 * math.sqrt(0.27)) == pytest.approx(bins.line(0, 4))
+    assert (1.5, 0.0) == bins.line(0, 2)
+
+    bins.add(38.0, 9.0)
+    assert 4 == len(bins.values)
+    bins.add(68.1, 9.0)
+    assert [] == list(bins.values)
+
+
+def test_caution_asks_for_more_of_everything_and_looks_less_far():
+    """Times, evidence and spans by a factor, the horizon by its inverse."""
+    usual, careful = Thresholds(), Thresholds().times(2.0)
+    more = "span_s late_span_s evidence late_evidence fast_evidence long_span_s long_evidence"
+
+    for name in (*more.split(), "overwhelming"):
+        assert 2.0 * getattr(usual, name) == getattr(careful, name), name
+    assert 0.5 * usual.horizon_s == careful.horizon_s
+    assert usual.novelty == careful.novelty
+
+
+# 300 of growth over 30 s to 400, with room for 100: the end is 10 s away.
+TREND = Trend(LINE, -1, start_t=70.0, gain=300.0, level=400.0, slope=10.0)
+VIEW = View(100.0, 400.0, 500.0, 0.0, TurningPoints(), low_t=98.0, low=380.0)
+
+
+@pytest.mark.parametrize(
+    ("trend", "view", "convinces"),
+    [
+        ({}, {}, True),
+        ({"recent": 0.69}, {}, False),
+        ({"recent": 0.7}, {}, True),
+        ({"recent": 2.2}, {}, True),
+        ({"recent": 2.21}, {}, False),
+        ({"kind": BOTH, "agreement": 0.85, "reference": (98.0, 380.0)}, {}, True),
+        ({"kind": BOTH, "agreement": 0.84, "reference": (98.0, 380.0)}, {}, False),
+        ({"kind": BOTH, "reference": (98.0, 393.1)}, {}, False),  # of late it grew by a third
+        ({"kind": BOTH, "reference": (98.0, 392.9)}, {}, True),
+        ({"start_t": 86.0}, {}, True),  # began late: 14 s are enough
+        ({"start_t": 86.1}, {}, False),
+        ({"start_t": 86.0, "gain": 135.0}, {}, True),
+        ({"start_t": 86.0, "gain": 130.0}, {}, False),
+        ({"start_t": 75.0}, {"start_t": 66.0}, True),  # began with the process: 25 s
+        ({"start_t": 75.1}, {"start_t": 66.0}, False),
+        ({"start_t": 75.0, "gain": 267.0}, {"start_t": 66.0}, True),
+        ({"start_t": 75.0, "gain": 266.0}, {"start_t": 66.0}, False),
+        ({"start_t": 75.0}, {"start_t": 65.0}, True),
+        ({"start_t": 75.1}, {"start_t": 65.0}, True),  # not with it any more
+        ({"slope": 5.6}, {}, True),
+        ({"slope": 5.5}, {}, False),  # more than 18 s ahead
+        ({"slope": 5.5, "start_t": 27.0, "gain": 390.0}, {}, True),  # seen for long
+        ({"slope": 5.5, "start_t": 28.0, "gain": 390.0}, {}, False),
+        ({"slope": 5.5, "start_t": 27.0, "gain": 379.0}, {}, False),
+        ({"slope": 10.0, "start_t": 57.0, "gain": 390.0}, {}, True),
+        ({"level": 415.1}, {}, False),  # the line lies too far above the value
+        ({"level": 414.9}, {}, True),
+        ({"gain": 99.0, "level": 375.0}, {}, False),  # the value is far above the line
+        ({}, {"low": 392.1, "still_s": 0.1}, False),  # stands still
+        ({}, {"low": 391.9, "still_s": 0.1}, True),
+        ({}, {"low": 399.0, "still_s": 2.0, "pauses": ((80.0, 3.0), (90.0, 2.0))}, True),
+        ({}, {"low": 399.0, "still_s": 2.1, "pauses": ((80.0, 3.0), (90.0, 2.0))}, False),
+        ({}, {"low": 399.0, "still_s": 2.0, "pauses": ((69.9, 3.0), (90.0, 2.0))}, False),
+    ],
+)
+def test_growth_convinces_where_nothing_innocent_explains_it(trend, view, convinces):
+    """Each figure right at its bound and right beyond it."""
+    eta_s = convincing(replace(TREND, **trend), replace(VIEW, **view), Thresholds())
+
+    assert convinces is (eta_s is not None)
+
+
+@pytest.mark.parametrize(("still_s", "convinces"), [(4.0, True), (4.1, False)])
+def test_what_has_convinced_may_pause_longer(still_s, convinces):
+    """One second and one and a half times the longest pause before."""
+    view = replace(VIEW, low=399.0, still_s=still_s, pauses=((80.0, 2.0),))
+
+    assert convinces is (convincing(TREND, view, Thresholds(), convinced=True) is not None)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "convinces"),
+    [
+        ([], True),
+        ([(20.0, 369.0)], True),
+        ([(20.0, 371.0)], False),  # not 6 % of the limit above what was there before
+        ([(60.0, 499.0)], False),
+        ([(39.0, 499.0), (80.0, 499.0)], False),
+        ([(80.0, 499.0)], True),  # a peak of the growth itself
+    ],
+)
+def test_a_level_that_was_reached_before_is_no_news(peaks, convinces):
+    """It came and went: it may do so again."""
+    turns = TurningPoints()
+    turns.peaks.extend(peaks)
+
+    view = replace(VIEW, turning_points=turns)
+    assert convinces is (convincing(TREND, view, Thresholds()) is not None)
+
+
+def test_between_two_tall_peaks_their_line_goes_on():
+    """Half the time that the next may take, at the most."""
+    swings = replace(TREND, kind=PEAKS, amplitude=0.25, reference=(99.0, 4.0))
+
+    assert 90.0 == room_left(swings, VIEW)
+    assert 80.0 == room_left(swings, replace(VIEW, t=105.0))
+    assert 100.0 == room_left(replace(swings, amplitude=0.24), VIEW)
+    assert 0.0 == room_left(TREND, replace(VIEW, used=600.0))
+
+
+def test_an_interval_is_wider_where_trends_disagree_or_bend():
+    """The figures of one line alone, and what a second trend, a bend and a beginning add."""
+
+    def logs(view=VIEW, others=(), **changes):
+        chosen = replace(TREND, **changes)
+        found = interval(chosen, [chosen, *others], view)
+        return math.log(found.eta_s / (found.low_s + 0.5)), math.log(
+            (found.high_s - 0.5) / found.eta_s
+        )
+
+    youth = 1 / (1 + 30 / 8)
+    begun = 0.5 * math.exp(-100 / 15)
+    assert (0.05 + 0.3 * youth + begun, 0.08 + 0.1 * youth + begun) == pytest.approx(logs())
+    low, high = logs()
+    sooner, later = replace(TREND, slope=20.0), replace(TREND, slope=5.0)
+    assert (low + 1.8 * math.log(2), high) == pytest.approx(logs(others=[sooner]))
+    assert (low, high + 0.2 * math.log(2)) == pytest.approx(logs(others=[later]))
+    assert (low, high) == pytest.approx(logs(others=[replace(sooner, agreement=0.59)]))
+    assert (low, high) == pytest.approx(logs(others=[replace(sooner, recent=0.29)]))
+    assert (low + 0.3, high + 0.3) == pytest.approx(logs(recent=1.36))
+    assert (low, high) == pytest.approx(logs(recent=1.35))
+
+
+def test_half_of_the_pairs_that_agree_are_a_trend():
+    """Seven of 28 pairs fall: that is one half; with an eighth it is none."""
+
+    def kinds(order):
+        found = blocks(8, lambda i: 10 * order[i], lambda i: 10 * order[i] + 5)
+        return [each.kind for each in read_scale(found, found[:-1], 2, 0.0)]
+
+    assert [BOTH] == kinds((3, 0, 1, 2, 7, 5, 4, 6))
+    assert [] == kinds((3, 1, 0, 2, 7, 5, 4, 6))
+
+
+@pytest.mark.parametrize(
+    ("peaks", "convinces"),
+    [
+        ([(10.0, 398.0)], True),
+        ([(10.0, 398.0), (20.0, 398.0)], False),  # it comes back
+        ([(10.0, 398.0), (20.0, 397.0)], True),
+        ([(40.1, 398.0)], False),  # less than a minute ago
+        ([(39.9, 398.0)], True),
+    ],
+)
+def test_peaks_need_no_new_height_but_must_not_have_been_there_twice(peaks, convinces):
+    """Nor once within the last minute."""
+    turns = TurningPoints()
+    turns.peaks.extend(peaks)
+    trend = replace(TREND, kind=PEAKS, reference=(99.0, 4.0))
+
+    found = convincing(trend, replace(VIEW, turning_points=turns), Thresholds())
+
+    assert convinces is (found is not None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "convinces"),
+    [
+        ({}, True),
+        ({"agreement": 0.8, "misfit": 0.18}, True),
+        ({"agreement": 0.79}, False),
+        ({"misfit": 0.19}, False),
+        ({"amplitude": 3.0}, True),
+        ({"amplitude": 3.1}, False),
+        ({"reference": (96.0, 4.0)}, True),
+        ({"reference": (95.9, 4.0)}, False),  # the next one is overdue
+    ],
+)
+def test_peaks_convince_by_their_own_bounds(changes, convinces):
+    """How far they agree, how straight they are, how tall, and how long ago the last was."""
+    trend = replace(TREND, kind=PEAKS, **{"reference": (99.0, 4.0), **changes})
+
+    assert convinces is (convincing(trend, VIEW, Thresholds()) is not None)
+
+
+@pytest.mark.parametrize(
+    ("start_t", "gain", "slope", "view_start_t", "convinces"),
+    [
+        (94.0, 175.0, 21.0, 64.0, True),
+        (94.1, 175.0, 21.0, 64.0, False),  # 6 s of it at the least
+        (94.0, 174.0, 21.0, 64.0, False),
+        (94.0, 175.0, 20.0, 64.0, False),  # more than 4.8 s ahead
+        (94.0, 175.0, 21.0, 64.1, False),  # began within 30 s
+        (97.0, 1333.0, 10.0, 0.0, True),  # overwhelming
+        (97.1, 1333.0, 10.0, 0.0, False),
+        (97.0, 1332.0, 10.0, 0.0, False),
+    ],
+)
+def test_growth_too_fast_for_a_long_look_has_bounds_of_its_own(
+    start_t, gain, slope, view_start_t, convinces
+):
+    """It must begin late, or be far more than what is left."""
+    trend = replace(TREND, start_t=start_t, gain=gain, slope=slope)
+    view = replace(VIEW, start_t=view_start_t, low=300.0)
+
+    assert convinces is (convincing(trend, view, Thresholds()) is not None)
+
+
+def movement(level, lasts_s: float, limit: float = 100.0, *, grows: bool = True) -> Regime:
+    """What a series is called at its end, eight samples a second."""
+    scales, turns, course = Scales(), TurningPoints(), Course()
+    for i in range(int(8 * lasts_s) + 1):
+        scales.add(i / 8, level(i / 8))
+        turns.add(i / 8, level(i / 8), 0.04 * limit)
+        course.add(i / 8, level(i / 8))
+    return regime_of(lasts_s, scales, turns, course, limit, grows)
+
+
+@pytest.mark.parametrize(
+    ("level", "lasts_s", "limit", "grows", "expected"),
+    [
+        (lambda t: 10 * (t // 3), 8.5, 100.0, True, Regime.STAIRCASE),
+        (lambda t: 10 * (t // 3), 8.5, 150.0, True, Regime.LINEAR),  # pieces of an allocator
+        (lambda t: 20 * (t // 4.5), 8.5, 100.0, True, Regime.LINEAR),  # one jump
+        (lambda t: 5 * t, 8.5, 100.0, True, Regime.LINEAR),
+        (lambda t: 90 - t, 4.75, 100.0, False, Regime.FLAT),
+        (lambda t: 90 - t, 5.0, 100.0, False, Regime.FALLING),
+        (lambda t: 90 - 0.02 * t, 5.0, 100.0, False, Regime.FLAT),  # less than 2 in a thousand
+        (lambda t: 90 - t, 1.25, 100.0, False, Regime.UNKNOWN),
+        (lambda t: 90 - t, 1.5, 100.0, False, Regime.FLAT),
+        (lambda t: 20 + 10 * (t % 4), 30.0, 100.0, False, Regime.SAWTOOTH),
+        (lambda t: 20 + 40 * (t % 4 < 0.5), 30.0, 100.0, False, Regime.BURST),
+        # Growth of three swings is growth.
+        (lambda t: 10 + 3 * t + 5 * (t % 2), 30.0, 100.0, True, Regime.LINEAR),
+    ],
+)
+def test_a_movement_has_its_word_from_its_figures(level, lasts_s, limit, grows, expected):
+    """Each word at its bound."""
+    assert expected is movement(level, lasts_s, limit, grows=grows)
+
+
+@pytest.mark.parametrize(
+    ("before", "rate", "lasts_s", "expected"),
+    [
+        (300.0, 100.0, 46.0, 1.0),
+        (899.0, 100.0, 46.0, None),  # it was there before, and left again
+        (890.0, 100.0, 46.0, 1.0),
+        (300.0, 100.0, 43.4, None),  # below 65 % of the limit
+        (300.0, 100.0, 43.6, 3.4),
+        (300.0, 140.0, 44.0, None),  # a burst
+        (300.0, 140.0, 44.6, 0.4),  # ... as high as this it is the end
+        (300.0, 9.0, 95.0, None),  # too slow for it
+    ],
+)
+def test_the_last_chance_is_growth_too_fast_to_wait_for(before, rate, lasts_s, expected):
+    """By the last seconds alone, from two thirds of the limit on."""
+
+    def level(t):
+        if 20 <= t < 22:
+            return before
+        return 300.0 + rate * max(0.0, t - 40.0)
+
+    forecaster = TrendForecaster()
+    for i in range(round(10 * lasts_s) + 1):
+        forecaster.update(i / 10, level(i / 10), 1000.0)
+    found = forecaster.last_chance()
+
+    assert expected == (None if found is None else pytest.approx(found, abs=0.15))
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [(1.0, 7.0), (1.4, 5.0), (2.3, 3.04), (2.4, 0.1), (0.5, 10.0), (0.0, 10.0)],
+)
+def test_a_resource_is_looked_at_a_hundred_times_on_its_way(rate, expected):
+    """As fast as allowed in the last five minutes, never slower than usual."""
+    watch = ResourceMonitor(WatchSettings(interval_s=10.0, fast_interval_s=0.1), StageSettings())
+    for i in range(600):
+        watch.step(i / 10, 300.0 - 60 * rate + rate * i / 10, 1000.0)
+
+    assert expected == pytest.approx(watch.next_look_s, rel=0.02)
+
+
+@pytest.mark.parametrize("factor", [1e-4, 1e8])
+def test_what_is_read_off_a_series_knows_no_unit(factor):
+    """A ratio and bytes are read alike: no figure stands for so many of anything."""
+
+    def scaled(found: Trend) -> Trend:
+        bend = None if found.bend is None else tuple(factor * each for each in found.bend)
+        reference = found.reference
+        if found.kind is BOTH:
+            reference = (reference[0], factor * reference[1])
+        return replace(
+            found,
+            gain=factor * found.gain,
+            level=factor * found.level,
+            slope=factor * found.slope,
+            bend=bend,
+            reference=reference,
+        )
+
+    for floor, top in (
+        (lambda i: 10 * i, lambda i: 10 * i + 4),
+        (lambda i: i * i, lambda i: i * i + 1),
+        (lambda i: 5, lambda i: (100, 110, 125, 130, 140, 150, 160)[i]),
+    ):
+        once = blocks(7, floor, top)
+        again = blocks(7, lambda i, f=floor: factor * f(i), lambda i, f=top: factor * f(i))
+        for one, other in zip(
+            read_scale(once, once[:-1], 3, 0.0), read_scale(again, again[:-1], 3, 0.0), strict=True
+        ):
+            expected = scaled(one)
+            for name in ("gain", "level", "slope", "recent", "misfit", "amplitude", "reference"):
+                assert getattr(expected, name) == pytest.approx(getattr(other, name)), name
+            assert expected.bend == (None if other.bend is None else pytest.approx(other.bend))
+    peaks, troughs = [(20.0 * i, 100.0 + i) for i in range(5)], [(30.0, 50.0)]
+    turns = read_turns([(t, factor * v) for t, v in peaks], [(t, factor * v) for t, v in troughs])
+    assert 0.05 * factor == pytest.approx(turns.slope)
+    assert 13.0 == pytest.approx(turns.amplitude)
+    for level, regime in (
+        (lambda t: 10 * (t // 3), Regime.STAIRCASE),
+        (lambda t: 20 + 10 * (t % 2), Regime.SAWTOOTH),
+        (lambda t: 90 - t, Regime.FALLING),
+    ):
+        grows = regime is Regime.STAIRCASE
+        found = movement(lambda t, f=level: factor * f(t), 8.5, 100.0 * factor, grows=grows)
+        assert regime is found
+    fit = LineFit()
+    for i in range(20):
+        fit.add(float(i), factor * (5.0 + 2.0 * i), factor * 45.0)
+    assert (2.0 * factor, 5.0 * factor) == pytest.approx(fit.line()[:2])

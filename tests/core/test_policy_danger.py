@@ -1,0 +1,335 @@
+"""Who is saved, paused and named under one resource, in small figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from watchdog_app.core.model.agent import AgentState
+from watchdog_app.core.model.decisions import (
+    Assessment,
+    Attribution,
+    Contributor,
+    DecisionKind,
+    Forecast,
+    Regime,
+    Stage,
+)
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
+from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
+from watchdog_app.core.policy.danger import Danger, Tick, still_holds
+from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
+from watchdog_app.core.policy.pausing import follow_paused, may_pause, pause, pause_target, unsaved
+from watchdog_app.core.policy.reporting import Reporting, blamed
+from watchdog_app.core.policy.saving import Saving
+from watchdog_app.core.policy.schedule import CheckpointSchedule
+
+MB = 1024**2
+UID = 1000
+KEY = ResourceKey(ResourceKind.CGROUP, "/g")
+ALARM = Assessment(
+    Stage.HOLD,
+    Regime.LINEAR,
+    50.0,
+    0.9,
+    Forecast(2.0, 1.0, 3.0),
+    "rising",
+    notify=True,
+    rescue=True,
+)
+
+
+def task(pid: int, mb: int, **more) -> Task:
+    key = ProcessKey(pid, 7)
+    info = ProcessInfo(key, 1, UID, None, None, (), None, TaskKind.SCRIPT, f"{pid}.py")
+    sample = ProcessSample(key, 1, "R", mb * MB, 0, 0, None, 1.0)
+    made = Task(key, f"{pid}.py", TaskKind.SCRIPT, UID, (sample,), mb * MB, 0, 1.0, info)
+    return replace(made, **more)
+
+
+def agent(pid: int, **more) -> AgentState:
+    values = {"training": True, "step": 100, "step_s": 0.1, "save_s": 0.5, **more}
+    return AgentState(ProcessKey(pid, 7), "keras", "/r", **values)
+
+
+def danger(
+    *tasks: Task,
+    shares: tuple[float, ...] = (),
+    agents: tuple[AgentState, ...] = (),
+    others: float = 0.0,
+    settings: Settings | None = None,
+    assessment: Assessment = ALARM,
+    schedules: dict | None = None,
+    used: float = 600.0,
+    **reading,
+) -> Danger:
+    """Under a group of 1000 MB; the first tasks make these shares of its growth."""
+    there = {each.key: each for each in tasks}
+    incident = OpenIncident("i", KEY, "g", 1.7e9, 900.0, pace_per_s=100.0 * MB)
+    blame = tuple(
+        Contributor(each.key, each.name, 1.0, share)
+        for each, share in zip(tasks, shares, strict=False)
+    )
+    incident.attribution = Attribution(blame, others, 2.0)
+    tick = Tick(
+        1000.0,
+        1.7e9,
+        settings or Settings(),
+        UID,
+        None,
+        True,
+        {each.key: CheckpointSchedule() for each in agents} if schedules is None else schedules,
+        frozenset(),
+        lambda: "d",
+    )
+    values = {"fatal": True, "key": KEY, "tasks": tuple(there), **reading}
+    at = Reading(label="g", used=used * MB, limit=1000.0 * MB, **values)
+    by_task = {each.key: (each,) for each in agents}
+    return Danger(tick, at, assessment, incident, there, by_task)
+
+
+def asked(found: Danger) -> list[int]:
+    """Whose agents are asked to save, in order."""
+    saving = Saving(dict(found.tick.schedules))
+    return [decision.task.pid for decision in saving.due(found)]
+
+
+@pytest.mark.parametrize(
+    ("mb", "changes", "saved"),
+    [
+        (374, {}, []),  # who grows will hold 500 by then, and three quarters of that are needed
+        (376, {}, [2]),
+        (374, {"shares": (0.9,)}, [2]),  # ... 460: 345
+        (10, {"shares": (), "others": 0.9}, [2]),
+        (10, {"others": 0.51}, [2]),  # most is of nobody: anybody may die
+        (10, {"others": 0.5}, []),
+        (376, {"assessment": replace(ALARM, notify=False, stage=Stage.RESCUE)}, []),
+        (376, {"fatal": False}, []),
+        (376, {"fatal": False, "throttles": True}, [2]),
+        (376, {"assessment": replace(ALARM, notify=False, rescue=False, stage=Stage.WARN)}, []),
+    ],
+)
+def test_who_could_be_killed_in_place_of_another_is_saved_as_well(mb, changes, saved):
+    """The kernel takes the largest: as large as the one that grows will be, or nearly."""
+    values = {"shares": (1.0,), "agents": (agent(2),), **changes}
+
+    assert saved == asked(danger(task(1, 100), task(2, mb), **values))
+
+
+def test_those_that_grow_are_saved_first_and_the_others_by_size():
+    """By their rules before that."""
+    there = (task(1, 100), task(2, 900), task(3, 950), task(4, 800))
+    everybody = tuple(agent(pid) for pid in (1, 2, 3, 4))
+    rules = Settings(rules=(RuleSettings(task="4.py", priority="high"),))
+
+    assert [1, 3, 2, 4] == asked(danger(*there, shares=(1.0,), agents=everybody))
+    assert [4, 1, 3, 2] == asked(danger(*there, shares=(1.0,), agents=everybody, settings=rules))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, True),
+        ({"uid": UID + 1}, False),
+        ({"kind": TaskKind.SERVER}, False),
+    ],
+)
+def test_only_a_users_own_programs_are_paused(change, expected):
+    """Never the server that others depend on, never what is not theirs."""
+    there = task(1, 100, **change)
+    found = danger(there, shares=(1.0,), used=990.0)
+
+    assert expected is may_pause(found, there)
+    assert expected is (pause_target(found, frozenset()) is not None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "paused"),
+    [
+        ({}, 1),
+        ({"shares": (0.6, 0.4)}, 1),
+        ({"shares": (0.4, 0.6)}, 1),  # in the order of the attribution
+        ({"others": 0.6}, None),
+        ({"assessment": replace(ALARM, stage=Stage.RESCUE)}, None),
+        ({"settings": Settings(actions=ActionSettings(pause=False))}, None),
+        ({"settings": Settings(rules=(RuleSettings(task="1.py", pause=False),))}, None),
+        ({"settings": Settings(rules=(RuleSettings(task="2.py", priority="low"),)),
+          "shares": (0.5, 0.5)}, 2),
+        ({"settings": Settings(rules=(RuleSettings(task="2.py", priority="low"),)),
+          "shares": (0.9, 0.1)}, 1),  # who grows little is not acted on
+        ({"fatal": False}, None),
+    ],
+)  # fmt: skip
+def test_the_task_to_pause_is_the_one_that_grows(changes, paused):
+    """Where it may be touched and its pause helps."""
+    values = {"shares": (1.0,), "used": 990.0, **changes}
+
+    found = pause_target(danger(task(1, 100), task(2, 100), **values), frozenset())
+
+    assert paused == (None if found is None else found.key.pid)
+
+
+def test_a_second_task_is_paused_only_when_the_first_pause_did_not_help():
+    """A quarter of the room that was left has gone, and there was time to see it."""
+    found = danger(task(1, 100), shares=(1.0,), used=990.0)
+    found.incident.paused_mono_s, found.incident.paused_used = 999.99, 900.0 * MB
+    assert pause_target(found, frozenset()) is None  # too soon
+
+    found.incident.paused_mono_s = 990.0
+    assert pause_target(found, frozenset()) is not None
+    found.incident.paused_used = 987.0 * MB  # 3 of 13: less than a quarter
+    assert pause_target(found, frozenset()) is None
+    found.incident.paused_used = 986.0 * MB
+    assert pause_target(found, frozenset()) is not None
+    assert pause_target(found, frozenset({ProcessKey(1, 7)})) is None  # it is on its way
+
+
+@pytest.mark.parametrize(
+    ("state", "schedule", "waits"),
+    [
+        ({}, {}, True),
+        ({"saving": True}, {"saved_mono_s": 1000.0}, True),
+        ({}, {"saved_mono_s": 999.95}, False),  # half a step old
+        ({}, {"saved_mono_s": 999.85}, True),
+        ({}, {"failures": 1}, False),
+        ({"training": False}, {}, False),
+        ({}, {"pending": "d1", "asked_mono_s": 999.9}, True),
+        ({}, {"pending": "d1", "asked_mono_s": 999.7}, False),  # two steps, and no time is left
+    ],
+)
+def test_a_pause_waits_for_a_save_that_can_be_had(state, schedule, waits):
+    """What could not be saved is safe in memory while it is paused."""
+    there = agent(1, **state)
+    found = danger(
+        task(1, 100),
+        shares=(1.0,),
+        agents=(there,),
+        schedules={there.key: CheckpointSchedule(**schedule)},
+        used=999.0,
+    )
+
+    assert waits is (unsaved(found, found.tasks[there.key]) is not None)
+
+
+@pytest.mark.parametrize(
+    ("used", "since", "resumed"),
+    [
+        (900.0, 980.0, True),
+        (901.0, 980.0, False),  # less than twice the 50 that were left
+        (900.0, 990.0, False),  # not for long enough
+        (900.0, None, False),
+    ],
+)
+def test_a_paused_task_runs_again_when_there_is_twice_the_room(used, since, resumed):
+    """For as long as a danger takes to settle."""
+    stopped = task(1, 100)
+    stopped = replace(stopped, members=(replace(stopped.members[0], state="T"),))
+    found = danger(stopped, shares=(1.0,), used=used)
+    found.incident.paused[stopped.key] = PausedTask(950.0, 50.0 * MB, 0.0, since)
+
+    decisions = follow_paused(found)
+
+    assert resumed is (DecisionKind.RESUME in [each.kind for each in decisions])
+    assert stopped.key in found.incident.paused
+
+
+def test_a_task_that_a_person_has_resumed_is_left_running():
+    """One second after the pause, as the signal takes its time; one that has ended is forgotten."""
+    running, gone = task(1, 100), ProcessKey(9, 7)
+    found = danger(running, shares=(1.0,), used=990.0)
+    found.incident.paused = {
+        running.key: PausedTask(999.0, 5.0, 2.0),
+        gone: PausedTask(999.9, 5.0, 2.0),
+    }
+    follow_paused(found)
+    assert {running.key} == found.incident.paused.keys()
+
+    found.incident.paused[running.key].since_mono_s = 998.9
+    follow_paused(found)
+    assert ({}, {running.key}) == (found.incident.paused, found.incident.overruled)
+    assert not may_pause(found, running)
+
+
+def test_a_pause_says_what_becomes_of_the_work():
+    """And waits for an answer no longer than it makes sense."""
+    there = agent(1)
+    saved = {there.key: CheckpointSchedule(saved_mono_s=997.0)}
+    found = danger(task(1, 100), shares=(1.0,), agents=(there,), schedules=saved, used=990.0)
+    decision = pause(found, found.tasks[there.key])
+
+    assert "its rescue is 3.0 s old" in decision.reason
+    assert {decision.id: there.key} == found.incident.pausing
+    assert 1.0 == decision.deadline_s
+    assert (1000.0, 990.0 * MB) == (found.incident.paused_mono_s, found.incident.paused_used)
+
+
+@pytest.mark.parametrize(
+    ("kind", "used", "holds"),
+    [
+        (DecisionKind.PAUSE, 600.0, True),
+        (DecisionKind.PAUSE, 496.0, True),  # a quarter more room, and what is noise
+        (DecisionKind.PAUSE, 495.0, False),
+        (DecisionKind.CHECKPOINT, 495.0, False),
+        (DecisionKind.RESUME, 495.0, True),
+        (DecisionKind.RESUME, 684.0, True),
+        (DecisionKind.RESUME, 685.0, False),
+    ],
+)
+def test_a_decision_holds_while_the_room_is_about_the_same(kind, used, holds):
+    """A second measurement, some milliseconds later."""
+    found = danger(task(1, 100), shares=(1.0,))
+    decision = found.decide(kind, None, "because")
+
+    assert holds is still_holds(decision, (replace(found.reading, used=used * MB),))
+    assert not still_holds(decision, ())
+
+
+def warned(found: Danger, reporting: Reporting, now: float, eta_s: float, **changes) -> bool:
+    """Whether a warning is due then."""
+    assessment = replace(ALARM, forecast=Forecast(eta_s, 1.0, 99.0), **changes)
+    later = replace(found, tick=replace(found.tick, mono_s=now), assessment=assessment)
+    return reporting.warning(later, pausing=False) is not None
+
+
+def test_a_warning_is_repeated_when_the_end_is_half_as_far_after_the_cool_down():
+    """At once where the stage is higher."""
+    found, reporting = danger(task(1, 100), shares=(1.0,)), Reporting()
+    cooldown_s = Settings().stages.cooldown_s
+    assert warned(found, reporting, 1000.0, 60.0, stage=Stage.WARN)
+    assert not warned(found, reporting, 1001.0, 10.0, stage=Stage.WARN)
+    assert not warned(found, reporting, 1000.0 + cooldown_s - 0.1, 10.0, stage=Stage.WARN)
+    assert not warned(found, reporting, 1000.0 + cooldown_s, 30.0, stage=Stage.WARN)
+    assert warned(found, reporting, 1000.0 + cooldown_s, 29.9, stage=Stage.WARN)
+    assert warned(found, reporting, 1001.0 + cooldown_s, 29.9, stage=Stage.HOLD)
+    assert not warned(found, reporting, 1002.0 + cooldown_s, 0.1, stage=Stage.HOLD)
+
+
+def test_one_cause_is_told_once_for_all_its_resources():
+    """The same task under another limit is no news within the cool-down, another card is."""
+    reporting, cooldown_s = Reporting(), Settings().stages.cooldown_s
+    assert warned(danger(task(1, 100), shares=(1.0,)), reporting, 1000.0, 9.0)
+    assert not warned(danger(task(1, 100), shares=(1.0,)), reporting, 1001.0, 9.0)
+    assert warned(danger(task(1, 100), shares=(1.0,), device="GPU-1"), reporting, 1001.0, 9.0)
+    assert warned(danger(task(1, 100), shares=(1.0,)), reporting, 1000.0 + cooldown_s, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pid"),
+    [
+        ({}, 1),
+        ({"others": 0.5}, 1),
+        ({"others": 0.51}, None),
+        ({"shares": ()}, None),
+        ({"shares": (), "key": ResourceKey(ResourceKind.TEMPERATURE, "g"), "device": "g"}, 2),
+        ({"shares": (), "key": ResourceKey(ResourceKind.TEMPERATURE, "cpu")}, None),
+    ],
+)
+def test_a_notification_is_filed_under_the_first_that_grows(changes, pid):
+    """Where a card gets hot, under a training on it."""
+    values = {"shares": (1.0,), "agents": (agent(2),), **changes}
+
+    found = blamed(danger(task(1, 100), task(2, 100), **values))
+
+    assert pid == (None if found is None else found.key.pid)
