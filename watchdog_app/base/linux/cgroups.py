@@ -29,7 +29,7 @@ from watchdog_app.base.linux.files import (
 )
 from watchdog_app.base.linux.process import status_bytes, whole
 
-# The keeper of a limit imports this: `typing` and `dataclasses` would cost it 1 MB each.
+# The guard of a limit imports this: `typing` and `dataclasses` would cost it 1 MB each.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

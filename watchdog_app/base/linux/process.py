@@ -16,7 +16,7 @@ from contextlib import suppress
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import read_or_empty, read_record
 
-# The keeper of a limit and each Python with an agent import this: `typing` would take 5 ms.
+# The guard of a limit and each Python with an agent import this: `typing` would take 5 ms.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable

@@ -154,7 +154,7 @@ class LastError:
 
 @dataclass(frozen=True, slots=True)
 class GuardEnd:
-    """What the keeper of its guard wrote down. Texts are untrusted."""
+    """What its guard wrote down. Texts are untrusted."""
 
     limit_bytes: int
     next_limit: str  # that is worth a try, "1.25G"

@@ -99,7 +99,7 @@ class Pause(Enum):
 class Save(Enum):
     """Whose training is saved."""
 
-    CONTRIBUTORS = "culprits"  # then those that the kernel may kill in their stead
+    CONTRIBUTORS = "contributors"  # then those that the kernel may kill in their stead
     EVERYBODY = "everybody"  # it takes everything with it
     NOBODY = "nobody"
 

@@ -25,7 +25,7 @@ _BARS = {  # colour, and height as a share of the limit
 _LONGEST_S = 120.0  # forecasts further ahead are left out of the lower picture
 _FANS = 6  # forecasts drawn into the upper picture
 _WORDS = {  # what was done, and the mark of `explain`'s `plot`
-    DecisionKind.NOTIFY: ("notice", "warned"),
+    DecisionKind.NOTIFY: ("notification", "warned"),
     DecisionKind.CHECKPOINT: ("checkpoint", "saved"),
     DecisionKind.PAUSE: ("pause", "paused"),
     DecisionKind.RESUME: ("resume", "resumed"),
@@ -48,7 +48,7 @@ def as_lines(played: Played) -> list[str]:
         now = moment.assessment
         calm = now.stage < before and now.stage <= Stage.WATCH
         word = "calm" if calm else now.stage.name.lower()
-        lines.append(f"{moment.t:9.1f} s  {word:<11} {now.why}{_ahead(now)}")
+        lines.append(f"{moment.t:9.1f} s  {word:<13} {now.why}{_ahead(now)}")
     if len(lines) == told:
         lines.append("           nothing that mattered")
     lines.append("")
@@ -56,7 +56,7 @@ def as_lines(played: Played) -> list[str]:
     lines.append(done)
     for act, again, last_s in _runs(played.decisions):
         more = f" (and {again} more until {last_s:.1f} s)" if again else ""
-        lines.append(f"{act.t:9.1f} s  {_WORDS[act.kind][0]:<11} {act.reason}{more}")
+        lines.append(f"{act.t:9.1f} s  {_WORDS[act.kind][0]:<13} {act.reason}{more}")
     lines += _ending(played)
     return lines
 
@@ -148,7 +148,10 @@ def _ending(played: Played) -> list[str]:
         return []
     how = "it was killed" if played.trace.killed else "it ended, most likely by a MemoryError"
     lines = ["", f"{end:9.1f} s  {how}"]
-    for kind, what in ((DecisionKind.NOTIFY, "notice"), (DecisionKind.CHECKPOINT, "checkpoint")):
+    for kind, what in (
+        (DecisionKind.NOTIFY, "notification"),
+        (DecisionKind.CHECKPOINT, "checkpoint"),
+    ):
         first = next((act for act in played.decisions if act.kind is kind), None)
         if first is None:
             lines.append(f"             without a {what}")
