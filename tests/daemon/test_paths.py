@@ -3,7 +3,7 @@ Through how many modules a reading passes to its notification, and a request to 
 
 A newcomer who follows one of them reads these modules and no other. Counted are the modules that
 do a part of the work, and each that stands on the call stack between two of them. Not counted are
-leaves that several of them use: `base`, records, and `daemon.faults`, which contains errors. The
+leaves that several of them use: `base`, records, and `daemon.log`, which contains errors. The
 numbers may only shrink; the goal of the first is 15.
 """
 
@@ -76,7 +76,7 @@ CHECKPOINT = {
     "agent.saving.stream": "writes its tensors",
     "agent.saving.sink": "writes bytes",
 }
-LEAVES = ("base.", "core.model.", "daemon.faults")
+LEAVES = ("base.", "core.model.", "daemon.log")
 
 
 class Screen:
