@@ -1,0 +1,82 @@
+"""What the daemon says of one sample, as records."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from core.card_world import WALL_S, CardWorld
+
+from watchdog_app.core.model.hardware import Gpu
+from watchdog_app.core.model.resource import UNPLUGGED, ResourceKey, ResourceKind
+from watchdog_app.core.model.status import Daemon, Guard
+from watchdog_app.daemon.status import Look, kind_name, status
+
+
+def look_of(world: CardWorld, *gpus: Gpu) -> Look:
+    hardware = replace(world.snapshot.hardware, gpus=gpus)
+    snapshot = replace(world.snapshot, hardware=hardware)
+    return Look(snapshot, tuple(world.tasks()), (), world.result)
+
+
+@pytest.fixture
+def world():
+    """One card, one program, a few seconds."""
+    world = CardWorld(cards=1)
+    world.program(100, "job.py")
+    world.run(5)
+    return world
+
+
+def built(look: Look | None, **more):
+    about = {"daemon": Daemon(pid=1), "host_name": "lab7", "paused": (), "faults": ()}
+    return status(look, **{**about, **more}, now_unix_s=WALL_S)
+
+
+def test_before_the_first_sample_nothing_is_called_well():
+    """The daemon and its problems are known alone."""
+    found = built(None)
+
+    assert ("unknown", "lab7", []) == (
+        found.to_json()["level"],
+        found.host.name,
+        found.to_json()["tasks"],
+    )
+
+
+def test_a_partition_names_its_gpu_and_its_instances(world):
+    """As nvidia-smi writes them; a whole GPU has neither."""
+    whole = Gpu("0000:65:00.0", 0, "H100")
+    part = Gpu("0000:65:00.0/gi3.ci0", 0, "H100 MIG", parent_id=whole.id, part=0)
+
+    first, second = built(look_of(world, whole, part)).gpus
+
+    assert (None, None) == (first.partition, first.parent_id)
+    assert ("GI 3 / CI 0", whole.id) == (second.partition, second.parent_id)
+
+
+def test_a_task_at_the_limit_of_its_guard_is_stopped_and_a_pause_of_ours_comes_first(world):
+    """One word for what a person has to do."""
+    look, key = look_of(world), next(iter(world.tasks())).key
+    guards = {key: Guard(pid=100, stopped=True, limit_bytes=1, used_bytes=1)}
+
+    (stopped,) = built(look, guards=guards).tasks
+    (paused,) = built(look, guards=guards, paused=[key]).tasks
+
+    assert ("stopped", False, 100) == (stopped.state, stopped.paused_by_watchdog, stopped.guard.pid)
+    assert ("paused", True) == (paused.state, paused.paused_by_watchdog)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (UNPLUGGED, "unplugged"),
+        (ResourceKey(ResourceKind.BATTERY), "battery"),
+        (ResourceKey(ResourceKind.GPU_HEALTH, "x"), "gpu_fault"),
+        (ResourceKey(ResourceKind.GUARD, "x"), "guard"),
+        (ResourceKey(ResourceKind.CGROUP, "x"), "cgroup"),
+    ],
+)
+def test_kinds_have_the_names_of_the_schema(key, name):
+    """Whatever the policy calls them."""
+    assert name == kind_name(key)
