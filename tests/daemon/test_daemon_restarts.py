@@ -23,7 +23,7 @@ from watchdog_app.core.model.machine import (
 )
 from watchdog_app.core.model.tasks import KernelRegistry, group
 from watchdog_app.core.policy.reporting import exit_notification
-from watchdog_app.daemon.kernel_state import KernelState
+from watchdog_app.daemon.kept_state import KernelState
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.history.journal import Entry, Journal

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.daemon.clocks import Clocks, Passed
+from watchdog_app.daemon.pace import Clocks, Passed
 
 REALTIME, MONOTONIC, BOOTTIME = 0, 1, 7
 HOUR_S = 3600.0

@@ -5,9 +5,10 @@ The daemon as a whole: its parts are made, run, and put away again.
 from __future__ import annotations
 
 import os
+import signal
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,7 +18,6 @@ from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon import pauses as pausing
-from watchdog_app.daemon import signals
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop import Loop
@@ -104,7 +104,7 @@ class App:
             OSError: the socket cannot be made.
         """
         parts = self._parts
-        signals.catch(parts.waker.fd, parts.control.stop, self._reload, self._log)
+        _catch_signals(parts.waker.fd, parts.control.stop, self._reload, self._log)
         nice = own_process.go_first()
         own_process.wait_briefly_for_threads()
         own_process.keep_heap_small()
@@ -189,6 +189,33 @@ class App:
 
     def _reload(self) -> None:
         self._loop.reloading = True
+
+
+def _catch_signals(
+    wake_fd: int, end: Callable[[], None], reload: Callable[[], None], log: Log
+) -> None:
+    """
+    From now on SIGTERM and SIGINT call `end`, SIGHUP `reload`, in the main thread.
+
+    Args:
+        wake_fd: written to at each signal: ends the wait of the loop.
+    """
+
+    def on_end(number: int, _: object) -> None:
+        log.info("told to end", signal=signal.Signals(number).name)
+        end()
+
+    def on_hangup(_: int, __: object) -> None:
+        if own_process.terminal_is_gone():
+            end()  # it ran in the foreground of a terminal that was closed
+        else:
+            reload()
+
+    signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, on_end)
+    signal.signal(signal.SIGINT, on_end)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, on_hangup)
 
 
 def _started(journal: Journal | None) -> str:

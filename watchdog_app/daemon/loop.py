@@ -12,10 +12,10 @@ from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.policy import cadence
-from watchdog_app.daemon.clocks import Clocks
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop_lag import SOURCE as LATE
+from watchdog_app.daemon.pace import Clocks
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.status import Look
 from watchdog_app.daemon.systemd import ServiceManager

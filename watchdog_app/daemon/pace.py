@@ -1,14 +1,17 @@
-"""When the next look is due, and how late the last ones were."""
+"""When the next look is due, how late the last ones were, and what happened to the clocks."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
+from watchdog_app.base.linux.process import since_boot_s
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.settings import WatchSettings
 from watchdog_app.daemon.loop_lag import LoopLag
 
+_LEAST_S = 2.0  # less is the drift of a clock that is being corrected
 _BUSY_SHARE = 0.25  # looking may take this share of a core, however short the interval
 
 
@@ -86,3 +89,42 @@ class Pace:
         if self._due_mono_s is not None:
             asked = max(self.next_look_mono_s, time.monotonic())
             self._due_mono_s = min(self._due_mono_s, asked)
+
+
+class Passed(NamedTuple):
+    """What happened to the clocks since the look before; 0: nothing."""
+
+    slept_s: float
+    set_s: float  # the wall clock was put forward by so much, or back where it is negative
+
+
+class Clocks:
+    """
+    Three clocks that are compared with each other. Arguments: for tests.
+
+    The monotonic clock stands still while a machine sleeps, so that nothing that lives by it sees
+    a gap; but a battery has been drained meanwhile, and all else that is no program has moved on.
+
+    In a container that is moved, or a machine that was restored, they may jump in any direction:
+    whatever cannot be a sleep is none.
+
+    Source: clock_gettime(2), CLOCK_BOOTTIME.
+    """
+
+    def __init__(
+        self,
+        mono: Callable[[], float] = time.monotonic,
+        boot: Callable[[], float] = since_boot_s,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._mono, self._boot, self._wall = mono, boot, wall
+        self._last = mono(), boot(), wall()
+
+    def look(self) -> Passed:
+        """What happened since the call before."""
+        before, self._last = self._last, (self._mono(), self._boot(), self._wall())
+        mono_s, boot_s, wall_s = (now - then for now, then in zip(self._last, before, strict=True))
+        slept_s, set_s = boot_s - mono_s, wall_s - boot_s
+        return Passed(
+            slept_s if slept_s >= _LEAST_S else 0.0, set_s if abs(set_s) >= _LEAST_S else 0.0
+        )

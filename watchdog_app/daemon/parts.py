@@ -16,14 +16,13 @@ from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.control import Control
-from watchdog_app.daemon.engine_state import EngineState
 from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.exit_monitor import ExitMonitor
 from watchdog_app.daemon.exit_reports import ExitReports
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.inspections import Inspections
 from watchdog_app.daemon.instance import boot_id
-from watchdog_app.daemon.kernel_state import KernelState
+from watchdog_app.daemon.kept_state import EngineState, KernelState
 from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.missed_exits import MissedExits

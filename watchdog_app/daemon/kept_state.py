@@ -1,4 +1,4 @@
-"""What the engine knows: kept in the journal for the next daemon."""
+"""What the next daemon is to know, kept in the journal: of the engine, and of kernels."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import time
 from functools import partial
 from typing import Any
 
+from watchdog_app.core.model.tasks import KernelRegistry
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.history.journal import Journal
 from watchdog_app.history.writer import JournalWriter
 
+_ENGINE, _KERNELS = "engine", "kernels"  # keys in the journal
 _KEPT_S = 1200.0  # a state is of use to the next daemon for an hour
 
 
@@ -35,7 +37,7 @@ class EngineState:
         if journal is None:
             return
         try:
-            state = journal.state("engine")
+            state = journal.state(_ENGINE)
         except Exception as error:  # what is on the disk may be anything
             self._log.error("the journal could not be read", error=repr(error))
             return
@@ -58,4 +60,38 @@ class EngineState:
             return
         self._kept, self._kept_mono_s = known, now
         state = {"boot": self._boot, "dump": dump}
-        self._journal.submit(partial(Journal.put_state, key="engine", data=state))
+        self._journal.submit(partial(Journal.put_state, key=_ENGINE, data=state))
+
+
+class KernelState:
+    """
+    Keeps which process of a kernel came after which, and the names that agents gave.
+
+    Args:
+        boot: of this start of the machine: pids of an earlier one say nothing.
+    """
+
+    def __init__(self, kernels: KernelRegistry, boot: str, journal: JournalWriter) -> None:
+        self._kernels = kernels
+        self._boot = boot
+        self._journal = journal
+        self._kept = 0
+
+    def recover(self, journal: Journal | None, log: Log) -> None:
+        """Take over what an earlier daemon knew."""
+        if journal is None:
+            return
+        try:
+            state = journal.state(_KERNELS)
+            if state is not None and state.get("boot") == self._boot:
+                self._kernels.load(state.get("kernels"))
+        except Exception as error:  # what is on the disk may be anything
+            log.warning("restarts of kernels before now are not known", error=repr(error))
+
+    def keep(self) -> None:
+        """Write down what is new. At every look: mostly nothing is."""
+        if self._kernels.revision == self._kept:
+            return
+        self._kept = self._kernels.revision
+        state = {"boot": self._boot, "kernels": self._kernels.dump()}
+        self._journal.submit(partial(Journal.put_state, key=_KERNELS, data=state))
