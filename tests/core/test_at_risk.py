@@ -73,26 +73,26 @@ def test_what_stands_still_at_its_limit_is_never_ok(reading, stage, saves):
     assert (stage, True, saves) == (found.stage, found.notify, found.rescue)
 
 
-COMING = Expected("the validation needs 2 GiB", Stage.RESCUE, None)
-CERTAIN = replace(DOUBTFUL, notify=True, rescue=True, stage=Stage.RESCUE)
+COMING = Expected("the validation needs 2 GiB", Stage.SAVE, None)
+CERTAIN = replace(DOUBTFUL, notify=True, rescue=True, stage=Stage.SAVE)
 
 
 @pytest.mark.parametrize(
     ("assessment", "reading", "expected", "pace", "stage"),
     [
         # 2 units are left of 100: the pause is due at 2 s, elsewhere at 0.6 s.
-        (CERTAIN, {"used": 98}, None, 1.0, Stage.HOLD),
-        (CERTAIN, {"used": 98}, None, 0.9, Stage.RESCUE),
-        (CERTAIN, {"used": 97}, None, 1.5, Stage.HOLD),
-        (CERTAIN, {"used": 96}, None, 2.0, Stage.RESCUE),
-        (CERTAIN, {"used": 96}, None, 6.7, Stage.HOLD),
-        (CERTAIN, {"used": 98}, None, 0.0, Stage.RESCUE),
+        (CERTAIN, {"used": 98}, None, 1.0, Stage.PAUSE),
+        (CERTAIN, {"used": 98}, None, 0.9, Stage.SAVE),
+        (CERTAIN, {"used": 97}, None, 1.5, Stage.PAUSE),
+        (CERTAIN, {"used": 96}, None, 2.0, Stage.SAVE),
+        (CERTAIN, {"used": 96}, None, 6.7, Stage.PAUSE),
+        (CERTAIN, {"used": 98}, None, 0.0, Stage.SAVE),
         (DOUBTFUL, {"used": 98}, None, 9.0, Stage.WATCH),
-        (DOUBTFUL, {"used": 98}, COMING, 9.0, Stage.RESCUE),
-        (CERTAIN, {"used": 98, "fatal": False}, None, 9.0, Stage.RESCUE),
-        (replace(CERTAIN, stage=Stage.HOLD), {"fatal": False}, None, 0.0, Stage.RESCUE),
-        (replace(CERTAIN, stage=Stage.HOLD), {"fatal": False, "key": HEAT}, None, 0.0, Stage.WARN),
-        (CERTAIN, {"fatal": True, "key": HEAT}, None, 0.0, Stage.RESCUE),
+        (DOUBTFUL, {"used": 98}, COMING, 9.0, Stage.SAVE),
+        (CERTAIN, {"used": 98, "fatal": False}, None, 9.0, Stage.SAVE),
+        (replace(CERTAIN, stage=Stage.PAUSE), {"fatal": False}, None, 0.0, Stage.SAVE),
+        (replace(CERTAIN, stage=Stage.PAUSE), {"fatal": False, "key": HEAT}, None, 0.0, Stage.WARN),
+        (CERTAIN, {"fatal": True, "key": HEAT}, None, 0.0, Stage.SAVE),
     ],
 )
 def test_the_pace_of_the_training_makes_the_very_end(assessment, reading, expected, pace, stage):

@@ -30,7 +30,7 @@ MB = 1024**2
 UID = 1000
 KEY = ResourceKey(ResourceKind.CGROUP, "/g")
 ALARM = Assessment(
-    Stage.HOLD,
+    Stage.PAUSE,
     Regime.LINEAR,
     50.0,
     0.9,
@@ -105,7 +105,7 @@ def asked(found: Danger) -> list[int]:
         (10, {"shares": (), "others": 0.9}, [2]),
         (10, {"others": 0.51}, [2]),  # most is of nobody: anybody may die
         (10, {"others": 0.5}, []),
-        (376, {"assessment": replace(ALARM, notify=False, stage=Stage.RESCUE)}, []),
+        (376, {"assessment": replace(ALARM, notify=False, stage=Stage.SAVE)}, []),
         (376, {"fatal": False}, []),
         (376, {"fatal": False, "throttles": True}, [2]),
         (376, {"assessment": replace(ALARM, notify=False, rescue=False, stage=Stage.WARN)}, []),
@@ -152,7 +152,7 @@ def test_only_a_users_own_programs_are_paused(change, expected):
         ({"shares": (0.6, 0.4)}, 1),
         ({"shares": (0.4, 0.6)}, 1),  # in the order of the attribution
         ({"others": 0.6}, None),
-        ({"assessment": replace(ALARM, stage=Stage.RESCUE)}, None),
+        ({"assessment": replace(ALARM, stage=Stage.SAVE)}, None),
         ({"settings": Settings(actions=ActionSettings(pause=False))}, None),
         ({"settings": Settings(rules=(RuleSettings(task="1.py", pause=False),))}, None),
         ({"settings": Settings(rules=(RuleSettings(task="2.py", priority="low"),)),
@@ -302,8 +302,8 @@ def test_a_warning_is_repeated_when_the_end_is_half_as_far_after_the_cool_down()
     assert not warned(found, reporting, 1000.0 + cooldown_s - 0.1, 10.0, stage=Stage.WARN)
     assert not warned(found, reporting, 1000.0 + cooldown_s, 30.0, stage=Stage.WARN)
     assert warned(found, reporting, 1000.0 + cooldown_s, 29.9, stage=Stage.WARN)
-    assert warned(found, reporting, 1001.0 + cooldown_s, 29.9, stage=Stage.HOLD)
-    assert not warned(found, reporting, 1002.0 + cooldown_s, 0.1, stage=Stage.HOLD)
+    assert warned(found, reporting, 1001.0 + cooldown_s, 29.9, stage=Stage.PAUSE)
+    assert not warned(found, reporting, 1002.0 + cooldown_s, 0.1, stage=Stage.PAUSE)
 
 
 def test_one_cause_is_told_once_for_all_its_resources():

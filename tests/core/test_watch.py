@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from watchdog_app.core.forecast import Outlook
 from watchdog_app.core.forecast.stages import ResourceMonitor
-from watchdog_app.core.model.decisions import SaveCost, Stage
+from watchdog_app.core.model.decisions import Assessment, Caution, Regime, SaveCost, Stage
 from watchdog_app.core.model.settings import StageSettings, WatchSettings
 
 MIB = 1024.0**2
@@ -75,3 +78,98 @@ def test_a_limit_of_zero_is_an_unknown_limit():
     watch = ResourceMonitor(WatchSettings(), StageSettings())
 
     assert Stage.OK is watch.step(1.0, 5.0, 0.0).stage
+
+
+class Foretold:
+    """A forecaster that says what it is given."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self.outlook = outlook
+
+    def update(self, mono_s: float, used: float, limit: float) -> None:
+        """Nothing is read."""
+
+    def set_caution(self, caution: Caution) -> None:
+        """It asks for no evidence."""
+
+    def assess(self) -> Outlook:
+        return self.outlook
+
+
+KNOWN = SaveCost(save_s=4.0, step_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("outlook", "settings", "costs", "stage", "notify"),
+    [
+        ({}, {}, SaveCost(), Stage.OK, False),
+        # The low end, six tenths of the time, within `warn_s`.
+        ({"strict_eta_s": 199.0}, {}, SaveCost(), Stage.SAVE, True),
+        ({"strict_eta_s": 201.0}, {}, SaveCost(), Stage.OK, False),
+        ({"strict_eta_s": 399.0}, {"caution": Caution.HIGH}, SaveCost(), Stage.SAVE, True),
+        ({"strict_eta_s": 401.0}, {"caution": Caution.HIGH}, SaveCost(), Stage.OK, False),
+        ({"strict_eta_s": 99.0}, {"caution": Caution.LOW}, SaveCost(), Stage.SAVE, True),
+        ({"strict_eta_s": 101.0}, {"caution": Caution.LOW}, SaveCost(), Stage.OK, False),
+        # Three times save and step: 5 s and 1 s where nothing is known, 10 s at the least.
+        ({"eager_eta_s": 29.9}, {}, SaveCost(), Stage.SAVE, False),
+        ({"eager_eta_s": 30.1}, {}, SaveCost(), Stage.OK, False),
+        ({"eager_eta_s": 24.9}, {}, KNOWN, Stage.SAVE, False),
+        ({"eager_eta_s": 25.1}, {}, KNOWN, Stage.OK, False),
+        ({"eager_eta_s": 16.6}, {}, SaveCost(0.1, 0.1), Stage.SAVE, False),
+        ({"eager_eta_s": 16.7}, {}, SaveCost(0.1, 0.1), Stage.OK, False),
+        # Once and a half what a save and a step take, 2.6 s at the least.
+        ({"last_chance_s": 2.59}, {}, SaveCost(), Stage.SAVE, False),
+        ({"last_chance_s": 2.61}, {}, SaveCost(), Stage.OK, False),
+        ({"last_chance_s": 7.4}, {}, KNOWN, Stage.SAVE, False),
+        ({"last_chance_s": 7.6}, {}, KNOWN, Stage.OK, False),
+        ({"last_chance_s": 5.1}, {"caution": Caution.HIGH}, SaveCost(), Stage.SAVE, False),
+        ({"last_chance_s": 1.4}, {"caution": Caution.LOW}, SaveCost(), Stage.OK, False),
+        ({"strict_eta_s": 3.3, "critical": True}, {}, SaveCost(), Stage.PAUSE, True),
+        ({"strict_eta_s": 3.4, "critical": True}, {}, SaveCost(), Stage.SAVE, True),
+        ({"strict_eta_s": 0.0}, {}, SaveCost(), Stage.SAVE, True),
+        # Looked at more than twice as often as usual: 500 of room, a hundred looks.
+        ({"fastest_per_s": 1.01}, {"interval_s": 10.0}, SaveCost(), Stage.WATCH, False),
+        ({"fastest_per_s": 0.99}, {"interval_s": 10.0}, SaveCost(), Stage.OK, False),
+    ],
+)
+def test_each_stage_begins_at_its_bound(outlook, settings, costs, stage, notify):
+    """By the time that is foretold, what a save costs, and how careful somebody wants it."""
+    watch = ResourceMonitor(
+        WatchSettings(**settings), StageSettings(), Foretold(Outlook(**outlook))
+    )
+
+    found = watch.step(1.0, 500.0, 1000.0, costs)
+
+    assert (stage, notify) == (found.stage, found.notify)
+    assert (stage >= Stage.SAVE) is found.rescue
+    assert 0.5 == found.ratio
+
+
+@pytest.mark.parametrize(("unit", "outlives_s"), [("bytes", 4.0), ("celsius", 15.0)])
+def test_a_stage_outlives_its_evidence_and_ends_later_than_it_began(unit, outlives_s):
+    """It ends at once and a half the time, and then some seconds later."""
+    foretold = Foretold(Outlook(strict_eta_s=199.0))
+    watch = ResourceMonitor(WatchSettings(), StageSettings(), foretold, unit)
+    assert watch.step(0.0, 500.0, 1000.0).notify
+
+    foretold.outlook = Outlook(strict_eta_s=299.0)
+    assert watch.step(100.0, 500.0, 1000.0).notify
+    foretold.outlook = Outlook(strict_eta_s=301.0)
+    assert watch.step(100.0 + outlives_s, 500.0, 1000.0).notify
+    assert not watch.step(100.1 + outlives_s, 500.0, 1000.0).notify
+    foretold.outlook = Outlook(strict_eta_s=299.0)
+    assert not watch.step(200.0, 500.0, 1000.0).notify
+
+
+def test_before_the_first_reading_nothing_is_said():
+    """Nor of a reading that is none."""
+    watch = ResourceMonitor(WatchSettings(), StageSettings())
+
+    found = watch.step(math.nan, 1.0, 2.0)
+
+    assert Assessment(Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "no readings yet") == found
+    assert WatchSettings().interval_s == watch.next_look_s
+    watch.step(1.0, 500.0, 0.0)
+    assert Assessment(
+        Stage.OK, Regime.UNKNOWN, 0.0, 0.0, None, "the limit is unknown"
+    ) == watch.step(1.0, 1.0, 2.0)
