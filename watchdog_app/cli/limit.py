@@ -115,7 +115,7 @@ def _wish(args: argparse.Namespace) -> dict[str, Any]:
         )
     if args.size is not None:
         return {"limit_bytes": args.size}
-    return {"unlimited": True} if args.go_on else {"end": True}
+    return {"go_on": True} if args.go_on else {"end": True}  # as the guard's own socket calls them
 
 
 def _find(wanted: str, bags: list[BagRecord]) -> BagRecord:
