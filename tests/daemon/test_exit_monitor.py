@@ -1,0 +1,76 @@
+"""Ends as data: what the monitor of exits makes of samples and agents that end."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from watchdog_app.core.model.agent import AgentState, RescueRecord
+from watchdog_app.core.model.hardware import Hardware
+from watchdog_app.core.model.machine import (
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+    Task,
+    TaskKind,
+)
+from watchdog_app.daemon.exit_monitor import ExitMonitor
+
+ROOT, WORKER = ProcessKey(2**22 - 2, 1), ProcessKey(2**22 - 1, 1)  # pids that nobody has
+HOST = HostMemory(8, 4, 0, 0, None, None, None, None, None)
+
+
+class Poller:
+    """No handle can be had of these: nothing is ever added."""
+
+    def add(self, *_: object) -> None:
+        raise AssertionError
+
+
+class Units:
+    """Nobody who could answer for systemd."""
+
+    def ask(self, *_: object, **__: object) -> None:
+        return None
+
+    def collect(self) -> None:
+        pass
+
+
+def sample(*tasks: Task, mono_s: float) -> SimpleNamespace:
+    infos = {task.key: task.info for task in tasks}
+    snapshot = Snapshot(mono_s, 7e8, HOST, (), infos=infos, hardware=Hardware())
+    result = SimpleNamespace(card_faults={}, tasks={}, growth={})
+    return SimpleNamespace(tasks=tasks, snapshot=snapshot, result=result, agents={}, readings=())
+
+
+def test_a_launcher_whose_end_is_seen_before_its_worker_s_has_the_worker_s_rescue():
+    """Both end in one moment, and their handles are ready in any order."""
+    members = tuple(
+        ProcessSample(key, 1, "S", 1000, None, None, None, 0.0) for key in (ROOT, WORKER)
+    )
+    info = ProcessInfo(ROOT, 1, 1000, None, None, (), None, TaskKind.SCRIPT, "run.py")
+    task = Task(ROOT, "run.py", TaskKind.SCRIPT, 1000, members, 0, 0, 0.0, info)
+    monitor = ExitMonitor(
+        Poller(),
+        agent_of=lambda key: None,
+        was_paused=lambda key: False,
+        units=Units(),
+        worker_ended=lambda: None,
+    )
+    rescue = RescueRecord("/r/rescue-90", 90, 1, 0.1, 7e8)
+    view = AgentState(WORKER, "keras", "/r", training=True, rescue=rescue)
+    agent = SimpleNamespace(
+        key=WORKER, handle=None, view=view, said_bye=False, failed=False, notebook=None
+    )
+
+    monitor.follow(sample(task, mono_s=1.0))
+    monitor.follow(sample(mono_s=2.0))
+    monitor.agent_ended(agent)
+
+    found = {each.entry.pid: each for each in monitor.ended(float("inf"))}
+    assert ["/r/rescue-90"] * 2 == [each.entry.data["rescue"]["path"] for each in found.values()]
+    assert {ROOT.pid, WORKER.pid} == found.keys()
+    assert [] == monitor.ended(float("inf"))
+    monitor.close()
