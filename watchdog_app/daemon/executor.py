@@ -94,7 +94,7 @@ class Executor:
             self._log.info("decisions are acted on before they are on the disk")
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
-            ended = self._ender(decision, task)
+            ended = self._decision_ender(decision, task)
             try:
                 self._begin(decision, task, ended)
             except Exception as error:  # one decision must not keep the others from being done
@@ -116,16 +116,9 @@ class Executor:
         self._journal.add(entry)
         kind = str(entry.data.get("decision_kind"))
         key = None if task is None else task.key
-        began = time.monotonic()
-
-        def ended(status: OutcomeStatus, detail: str) -> None:
-            seconds = time.monotonic() - began
-            outcome = Outcome(notification.id, status, time.time(), seconds, detail, {})
-            self._journal.add(outcome_entry(outcome, kind, key, entry.name, entry.path))
-            self._log.info(f"notification {status.value}", task=entry.name, detail=detail)
-
+        ended = self._ender(notification.id, kind, key, entry.name, entry.path)
         if not self._may_notify(task):
-            ended(OutcomeStatus.SKIPPED, "Suppressed: a [[rule]] switches notifications off.")
+            ended(OutcomeStatus.SKIPPED, "Suppressed: a [[rule]] switches notifications off.", {})
         else:
             self._send(notification, task, ended)
 
@@ -136,7 +129,7 @@ class Executor:
     def skip(self, decision: Decision, task: Task | None, detail: str) -> None:
         """It is not true any more: nothing is done, and that is written down."""
         self._journal.add(decision_entry(decision, *_named(task)))
-        self._ender(decision, task)(OutcomeStatus.SKIPPED, detail, {})
+        self._decision_ender(decision, task)(OutcomeStatus.SKIPPED, detail, {})
 
     def request_pause(
         self, task: Task, by: str, done: Callable[[Paused | Exception], None]
@@ -195,7 +188,7 @@ class Executor:
             )
         id_ = f"wish-{next(self._request_numbers)}-{int(time.time())}"
         key, (name, path) = task.key, _named(task)
-        ended = self._request_ender(id_, DecisionKind.CHECKPOINT, key, name, path)
+        ended = self._ender(id_, DecisionKind.CHECKPOINT.value, key, name, path)
         found: list[Rescue] = []
 
         def follow(rescue: Rescue) -> None:
@@ -257,25 +250,18 @@ class Executor:
         elif decision.notification is None:
             ended(OutcomeStatus.FAILED, "Its text could not be made.", {})
         else:
-            self._send(
-                decision.notification, task, lambda status, detail: ended(status, detail, {})
-            )
+            self._send(decision.notification, task, ended)
 
-    def _send(
-        self,
-        notification: Notification,
-        task: Task | None,
-        ended: Callable[[OutcomeStatus, str], None],
-    ) -> None:
+    def _send(self, notification: Notification, task: Task | None, ended: Ended) -> None:
         """Filter a notification and show it. Every notification of the daemon comes here."""
         suppressed = self._notification_filter.reason(notification)
         if suppressed is not None:
-            ended(OutcomeStatus.SKIPPED, suppressed)
+            ended(OutcomeStatus.SKIPPED, suppressed, {})
             return
         self._dispatcher.show(
             notification,
             lambda delivered, detail: ended(
-                OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED, detail
+                OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED, detail, {}
             ),
             task,
         )
@@ -312,35 +298,47 @@ class Executor:
         entry = request_entry(id_, kind.value, task, name or "", path, by=by, unix_s=time.time())
         self._journal.durable([entry], DURABLE_S)
         self._log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
-        return self._request_ender(id_, kind, task, name, path)
+        return self._ender(id_, kind.value, task, name, path)
 
-    def _request_ender(
-        self, id_: str, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None
+    def _ender(
+        self,
+        id_: str,
+        kind: str,
+        key: ProcessKey | None,
+        name: str | None,
+        path: str | None,
+        *,
+        recorded: Callable[[Outcome], None] | None = None,
     ) -> Ended:
+        """
+        Return what writes the outcome down, whoever decided.
+
+        Args:
+            id_: of the decision, the request or the notification.
+            kind: a value of `DecisionKind`.
+            key: the task that it concerns.
+            name: of that task.
+            path: of its notebook or script.
+            recorded: called with the outcome.
+        """
         began = time.monotonic()
-
-        def ended(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
-            outcome = Outcome(id_, status, time.time(), time.monotonic() - began, detail, evidence)
-            self._journal.add(outcome_entry(outcome, kind.value, task, name, path))
-            self._log.info(f"{kind.value} {status.value}", pid=task.pid, detail=detail)
-
-        return ended
-
-    def _ender(self, decision: Decision, task: Task | None) -> Ended:
-        began = time.monotonic()
-        name, path = _named(task)
 
         def ended(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
             now = time.monotonic()
             outcome = Outcome(
-                decision.id, status, time.time(), now - began, detail, evidence, at_mono_s=now
+                id_, status, time.time(), now - began, detail, evidence, at_mono_s=now
             )
-            kind = decision.kind.value
-            self._journal.add(outcome_entry(outcome, kind, decision.task, name, path))
-            self._log.info(f"{kind} {status.value}", task=name, detail=detail)
-            self._recorded(outcome)
+            self._journal.add(outcome_entry(outcome, kind, key, name, path))
+            whom = {} if key is None else {"pid": key.pid}
+            self._log.info(f"{kind} {status.value}", task=name, **whom, detail=detail)
+            if recorded is not None:
+                recorded(outcome)
 
         return ended
+
+    def _decision_ender(self, decision: Decision, task: Task | None) -> Ended:
+        kind, (name, path) = decision.kind.value, _named(task)
+        return self._ender(decision.id, kind, decision.task, name, path, recorded=self._recorded)
 
 
 def _named(task: Task | None) -> tuple[str | None, str | None]:
