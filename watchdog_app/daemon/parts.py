@@ -16,7 +16,7 @@ from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.control import Control
-from watchdog_app.daemon.executor import Executor
+from watchdog_app.daemon.executor import Executor, Stops
 from watchdog_app.daemon.exit_monitor import ExitMonitor
 from watchdog_app.daemon.exit_reports import ExitReports
 from watchdog_app.daemon.guards import Guards
@@ -36,7 +36,6 @@ from watchdog_app.daemon.poller import Poller, Waker
 from watchdog_app.daemon.recorder import Recorder
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.daemon.rpc import RpcServer
-from watchdog_app.daemon.stops import Stops
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.sensors.machine import PATIENCE_S, open_machine
 from watchdog_app.machine.sensors.systemd_units import UnitQuestions
