@@ -236,7 +236,7 @@ def main() -> int:
         checkouts: Queue[Path] = Queue()
         for job in range(args.jobs):
             checkout = folder / str(job)
-            for part in ("watchdog_app", "tests", "pyproject.toml"):
+            for part in ("watchdog_app", "tests", "docs", "pyproject.toml"):
                 source = ROOT / part
                 copy = shutil.copytree if source.is_dir() else shutil.copy
                 checkout.mkdir(exist_ok=True)
