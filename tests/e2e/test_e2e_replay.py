@@ -58,7 +58,7 @@ def test_a_run_that_was_killed_can_be_played_again_from_the_journal(world, tmp_p
     assert alarms, online
     assert online["start_unix_s"] + alarms[0]["t"] < died
     assert "knows of no agent" in text
-    assert "  notice  " in text
+    assert "  notification  " in text
     assert "  checkpoint  " not in text
     assert not in_group(json.loads(watchdog(world, *replay, *never))["traces"])["decisions"]
 

@@ -46,6 +46,7 @@ REASONS = {
     ("airbag/foreign_memory.py", "ctypes.CDLL"): "the C library of this very process",
     ("airbag/report.py", "ctypes.CDLL"): "the C library of this very process",
     ("base/own_process.py", "ctypes.CDLL"): "the C library of this very process",
+    ("daemon/notify/__init__.py", "importlib.import_module"): "a module of the table of channels",
     ("machine/gpu/reader.py", "importlib.import_module"): "a module of the table of GPU vendors",
     ("machine/gpu/reader.py", "ctypes.CDLL"): "the C library of this very process",
 }  # fmt: skip

@@ -5,7 +5,6 @@ What clients and agents can ask for: the methods of docs/protocol.md, one functi
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -35,7 +34,7 @@ from watchdog_app.machine.process_control.paused import Paused, Resumed
 
 _MOST_LIMITS = 64  # wishes for airbags that wait: each is kept until a keeper answers
 _UPDATES = {
-    "cli": f"Use the newer one: {sys.executable} -m watchdog_app, or update this environment.",
+    "cli": "Use the daemon's version of watchdog, or update the one in this environment.",
     "tray": "End the tray and start it anew with the newer version: watchdog tray",
 }
 
