@@ -5,6 +5,7 @@ What clients and agents can ask for: the methods of docs/protocol.md, one functi
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -33,8 +34,9 @@ from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
 _MOST_LIMITS = 64  # wishes for airbags that wait: each is kept until a keeper answers
+_PROGRAM = sys.executable if getattr(sys, "frozen", False) else f"{sys.executable} -m watchdog_app"
 _UPDATES = {
-    "cli": "Use the daemon's version of watchdog, or update the one in this environment.",
+    "cli": f"Use the newer one: {_PROGRAM}, or update this environment.",
     "tray": "End the tray and start it anew with the newer version: watchdog tray",
 }
 
