@@ -42,7 +42,7 @@ _STAGES = ("warn", "save", "rescue")  # the last is what the second was called
 _CAUTIONS = ("low", "normal", "high")
 _MOST_POINTS = 10_000
 _MOST_ENTRIES = 1000
-_WORDS = 25  # columns that the time and the stage take in front of what is told
+_WORDS = 27  # columns that the time and the stage take in front of what is told
 _TIMES = 11  # blanks of a line without a time
 
 
