@@ -10,6 +10,7 @@ behind.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import os
@@ -24,7 +25,7 @@ import schema_tables
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import exact_duration, format_bytes
-from watchdog_app.cli.completion_scripts import script, words_of
+from watchdog_app.cli.completion import SCRIPTS
 from watchdog_app.cli.dispatch import COMMANDS, GROUPS, main, parser_of
 from watchdog_app.core.model.settings import RULE_SETTINGS, SETTINGS, Setting
 
@@ -111,18 +112,25 @@ def man_page() -> str:
 
 def _man_command(command: str, help_: str) -> list[str]:
     try:
-        module, _ = parser_of(command)
+        module, parser = parser_of(command)
     except WatchdogError:
         return []
-    options, positional = words_of(command)
-    usage = " ".join(f"\\fI{_roff(word.value)}\\fR" for word in positional)
+    actions = [one for one in parser._actions if one.help != argparse.SUPPRESS]
+    positional = [one for one in actions if not one.option_strings]
+    options = [one for one in actions if one.option_strings]
+    usage = " ".join(f"\\fI{_roff(_value(one))}\\fR" for one in positional)
     lines = [f".SS {command} {usage}".rstrip()]
     lines.append(_roff(getattr(module, "DESCRIPTION", help_)))
-    for word in (*positional, *options):
-        head = ", ".join(f"\\fB{_roff(name)}\\fR" for name in word.names)
-        value = f"\\fI{_roff(word.value)}\\fR" if word.takes_value else ""
-        lines += [".TP", f"{head} {value}".strip(), _roff(word.help)]
+    for one in (*positional, *options):
+        head = ", ".join(f"\\fB{_roff(name)}\\fR" for name in one.option_strings)
+        value = f"\\fI{_roff(_value(one))}\\fR" if one.nargs != 0 else ""
+        text = (one.help or "").replace("%(default)s", str(one.default))
+        lines += [".TP", f"{head} {value}".strip(), _roff(text)]
     return lines
+
+
+def _value(action: argparse.Action) -> str:
+    return action.metavar if isinstance(action.metavar, str) else action.dest.upper()
 
 
 def _roff(text: str) -> str:
@@ -194,9 +202,9 @@ def everything() -> dict[str, str]:
         "docs/status-json.md": schema_tables.page(_read("docs/status-json.md")),
         "docs/status.schema.json": schema_tables.schema(),
         "docs/protocol.md": protocol_tables.page(_read("docs/protocol.md")),
-        f"{SHARE}/bash-completion/completions/watchdog": script("bash"),
-        f"{SHARE}/zsh/site-functions/_watchdog": script("zsh"),
-        f"{SHARE}/fish/vendor_completions.d/watchdog.fish": script("fish"),
+        f"{SHARE}/bash-completion/completions/watchdog": SCRIPTS["bash"],
+        f"{SHARE}/zsh/site-functions/_watchdog": SCRIPTS["zsh"],
+        f"{SHARE}/fish/vendor_completions.d/watchdog.fish": SCRIPTS["fish"],
         f"{SHARE}/man/man1/watchdog.1": man_page(),
     }
 

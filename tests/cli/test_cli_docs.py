@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 from support.statuses import NOW_UNIX_S, leaking, process, status
 
-from watchdog_app.cli.completion_scripts import script, words_of
 from watchdog_app.cli.dispatch import COMMANDS, overview, parser_of
 from watchdog_app.cli.json_output import dumps, timed, without_daemon
 from watchdog_app.cli.status_text import render
@@ -86,118 +83,9 @@ def test_every_help_has_examples_and_exit_codes(name):
     assert f"watchdog {name}" in text.partition("examples:")[2]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_is_in_the_page(name):
-    """With its help."""
-    assert f"    $ watchdog {name} --help\n" in (ROOT / "docs/cli.md").read_text()
-
-
 def test_no_line_of_the_overview_is_too_long():
     """It is read on terminals of 80 columns."""
     assert [] == [line for line in overview().splitlines() if len(line) > 80]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-@pytest.mark.parametrize("name", COMMANDS)
-def test_completions_know_every_command_and_option(shell, name):
-    """Nothing can be typed that is not completed."""
-    text = script(shell)
-    options, _ = words_of(name)
-
-    assert re.search(rf"(?<![\w-]){name}(?![\w-])", text)
-    for word in options:
-        for option in word.names:
-            shown = f"-l {option[2:]}" if option.startswith("--") else f"-s {option[1:]}"
-            assert (shown if shell == "fish" else option) in text
-
-
-BASH = """
-source {script}
-watchdog() {{ printf 'train.ipynb\\n4711\\n'; }}
-COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
-_watchdog; printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-
-
-@pytest.mark.parametrize(
-    ("found", "words"),
-    [
-        (["status", "stacks", "start", "stop"], "watchdog st"),
-        (["--json"], "watchdog status --js"),
-        (["urgency"], "watchdog status --sort u"),
-        (["train.ipynb"], "watchdog pause tr"),
-        (["train.ipynb", "4711"], "watchdog history --task ''"),
-        (["bash"], "watchdog completion b"),
-        (["pause"], "watchdog help pa"),
-        ([], "watchdog history --limit 5"),
-        (["verify"], "watchdog rescues verif"),
-        ([], "watchdog rescues show verif"),
-    ],
-)
-def test_bash_completes(found, words):
-    """Run in bash itself."""
-    done = subprocess.run(
-        [
-            "bash",
-            "-c",
-            BASH.format(script=SHARE / "bash-completion/completions/watchdog", words=words),
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-
-    assert (found, "") == (done.stdout.split(), done.stderr)
-
-
-def test_fish_completes_the_verbs_of_a_command_once():
-    """In the first place, and not behind another verb."""
-    if shutil.which("fish") is None:
-        pytest.skip("fish is not installed: apt-get install fish")
-    path = SHARE / "fish/vendor_completions.d/watchdog.fish"
-    lines = ("watchdog rescues verif", "watchdog rescues show verif")
-    words = "; echo; ".join(f"complete -C '{line}'" for line in lines)
-
-    done = subprocess.run(
-        ["fish", "--no-config", "-c", f"source {path}; {words}"],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-
-    assert {"verify"} == set(done.stdout.split("\n\n")[0].split())
-    assert "" == done.stdout.split("\n\n")[1].strip()
-
-
-def test_zsh_offers_the_verbs_of_a_command_beside_its_paths():
-    """As the word in the first place."""
-    assert '\'1:PATH: _alternative "verbs:verb:(list show verify prune)"' in script("zsh")
-
-
-@pytest.mark.parametrize(
-    ("shell", "path"),
-    [
-        ("zsh", "zsh/site-functions/_watchdog"),
-        ("fish", "fish/vendor_completions.d/watchdog.fish"),
-        ("bash", "bash-completion/completions/watchdog"),
-    ],
-)
-def test_completion_scripts_are_valid(shell, path):
-    """The shell itself reads them."""
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed: apt-get install {shell}")
-
-    done = subprocess.run(
-        [shell, "-n", str(SHARE / path)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-
-    assert (0, "") == (done.returncode, done.stderr)
 
 
 @pytest.mark.parametrize("make", [status, leaking], ids=["calm", "leaking"])

@@ -1,20 +1,21 @@
-"""`watchdog completion`: what makes a shell complete watchdog's words."""
+"""`watchdog completion`: print a shell completion script, and the words that it asks for."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from watchdog_app.base.errors import EXIT_OK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Sequence
 
 NAME = "completion"
-HELP = "print what makes a shell complete watchdog's words"
+HELP = "print a shell completion script"
 DESCRIPTION = """\
-Print the completion script of a shell. It completes commands, options, and the names of the
-tasks that are running."""
+Print the completion script of a shell. It completes commands, options, their values, and
+the names of the tasks that are running."""
 EPILOG = """\
 examples:
   bash: d=~/.local/share/bash-completion/completions
@@ -25,30 +26,142 @@ examples:
 
 exit codes: 0 printed, 2 usage"""
 
-_SHELLS = ("bash", "zsh", "fish")
-_TASKS = "tasks"  # asked by the scripts themselves: pids and names, a line each
+# Each script prints what `watchdog completion words` answers, and files where that is nothing.
+SCRIPTS = {
+    "bash": """\
+_watchdog() {
+  local word help
+  COMPREPLY=()
+  while IFS=$'\\t' read -r word help; do
+    COMPREPLY+=("$word")
+  done < <(watchdog completion words "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+}
+complete -o default -F _watchdog watchdog
+""",
+    "zsh": """\
+#compdef watchdog
+_watchdog() {
+  local -a found
+  found=(${(f)"$(watchdog completion words "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+  found=("${(@)found//:/\\\\:}")
+  found=("${(@)found/$'\\t'/:}")
+  if (($#found)); then
+    _describe watchdog found
+  else
+    _files
+  fi
+}
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
+  _watchdog "$@"
+else
+  compdef _watchdog watchdog
+fi
+""",
+    "fish": """\
+function __watchdog_words
+    set -l before (commandline -opc)
+    set -l current (commandline -ct)
+    set -g __watchdog_found (watchdog completion words $before[2..-1] "$current" 2>/dev/null)
+    test -n "$__watchdog_found"
+end
+complete -c watchdog -f -n __watchdog_words -a '$__watchdog_found'
+""",
+}
+_WORDS = "words"  # asked by the scripts: the words typed so far, the last one incomplete
+_TASK_VALUES = ("TASK", "PID")  # metavars whose value is a running task
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The shell."""
     parser.add_argument(
-        "shell", choices=(*_SHELLS, _TASKS), metavar="SHELL", help=f"one of {', '.join(_SHELLS)}"
+        "shell",
+        choices=(*SCRIPTS, _WORDS),
+        metavar="SHELL",
+        help=f"one of {', '.join(SCRIPTS)}",
     )
+    parser.add_argument("typed", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the script."""
-    if args.shell == _TASKS:
-        for line in _tasks():
-            print(line)
+    """Print the script, or the words that can follow."""
+    if args.shell == _WORDS:
+        for word, text in candidates(args.typed or [""]):
+            print(f"{word}\t{text}" if text else word)
         return EXIT_OK
-    from watchdog_app.cli.completion_scripts import script
+    if args.typed:
+        from watchdog_app.base.errors import UsageError
 
-    sys.stdout.write(script(args.shell))
+        raise UsageError(f"watchdog completion {args.shell} takes no further words.")
+    sys.stdout.write(SCRIPTS[args.shell])
     return EXIT_OK
 
 
-def _tasks() -> list[str]:
+def candidates(typed: Sequence[str]) -> list[tuple[str, str]]:
+    """
+    What the last word can become.
+
+    Args:
+        typed: The words behind `watchdog`; the last one is incomplete and may be empty.
+
+    Returns:
+        Words and what they mean. Empty where a file or a word of the user's own belongs.
+    """
+    from watchdog_app.base.errors import WatchdogError
+    from watchdog_app.cli.dispatch import COMMANDS, parser_of
+
+    # bash makes a word of its own of the = in --task=TASK.
+    *before, current = (typed[0], *(word for word in typed[1:] if word != "="))
+    if not before or before == ["help"]:
+        found = [*COMMANDS.items(), ("help", "show the help of a command")]
+        if current.startswith("-"):
+            found = [("--help", "show the help"), ("--version", "show the version")]
+    else:
+        try:
+            module, parser = parser_of(before[0])
+        except (WatchdogError, ImportError):
+            return []
+        found = _of_command(parser, getattr(module, "VERBS", ()), before[1:], current)
+    return [(word, text) for word, text in found if word.startswith(current)]
+
+
+def _of_command(
+    parser: argparse.ArgumentParser, verbs: Sequence[str], before: Sequence[str], current: str
+) -> list[tuple[str, str]]:
+    shown = [one for one in parser._actions if one.help != argparse.SUPPRESS]
+    by_name = {name: one for one in shown for name in one.option_strings}
+    position = 0
+    waiting: argparse.Action | None = None  # the option whose value comes next
+    for word in before:
+        if waiting is None and word.startswith("-"):
+            option = by_name.get(word)
+            waiting = option if option is not None and option.nargs != 0 else None
+        elif waiting is not None:
+            waiting = None
+        else:
+            position += 1
+    if waiting is not None and not (waiting.nargs == "?" and current.startswith("-")):
+        return _values(waiting)
+    if current.startswith("-"):
+        return [(name, _help(one)) for name, one in by_name.items()]
+    positional = [one for one in shown if not one.option_strings]
+    if not positional:
+        return []
+    words = [(verb, "") for verb in verbs] if position == 0 else []
+    return words + _values(positional[min(position, len(positional) - 1)])
+
+
+def _values(action: argparse.Action) -> list[tuple[str, str]]:
+    if action.choices:
+        return [(str(one), "") for one in action.choices if one != _WORDS]
+    metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    return _tasks() if metavar in _TASK_VALUES else []
+
+
+def _help(action: argparse.Action) -> str:
+    return (action.help or "").replace("%(default)s", str(action.default))
+
+
+def _tasks() -> list[tuple[str, str]]:
     """Names of the running tasks, then their pids; nothing without a daemon."""
     from watchdog_app.base.errors import WatchdogError
     from watchdog_app.client.client import Client
@@ -59,9 +172,18 @@ def _tasks() -> list[str]:
             tasks = Status.read(daemon.call("status")).tasks
     except WatchdogError:
         return []
-    names = dict.fromkeys(one.name or "" for one in tasks)
     # A name that a shell would split or act on is left to be typed as a pid.
+    names = dict.fromkeys(one.name or "" for one in tasks)
     safe = [
-        name for name in names if name.isprintable() and not set(name) & set(" '\"\\$`:;&|<>*?")
+        name
+        for name in names
+        if name and name.isprintable() and not set(name) & set(" '\"\\$`:;&|<>*?")
     ]
-    return safe + [str(one.pid) for one in tasks if one.pid is not None]
+    pids = [(str(one.pid), one.name or "") for one in tasks if one.pid is not None]
+    return [(name, "") for name in safe] + [(pid, _plain(name)) for pid, name in pids]
+
+
+def _plain(name: str) -> str:
+    from watchdog_app.base.text.terminal import plain
+
+    return plain(name)

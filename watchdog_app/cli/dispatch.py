@@ -72,7 +72,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("demo", "watch a real training run out of memory and lose nothing"),
             ("record", "record the memory of a running task as a trace"),
             ("replay", "play a trace through the forecast and the policy"),
-            ("completion", "print what makes a shell complete watchdog's words"),
+            ("completion", "print a shell completion script"),
         ),
     ),
     (

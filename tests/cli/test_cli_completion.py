@@ -1,0 +1,160 @@
+"""Completion: the real shells ask the real command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.statuses import process, status
+
+from watchdog_app.cli import completion
+from watchdog_app.cli.completion import candidates
+from watchdog_app.cli.dispatch import COMMANDS, parser_of
+
+SHARE = Path(__file__).parents[2] / "packaging/linux/share"
+SCRIPTS = {
+    "bash": SHARE / "bash-completion/completions/watchdog",
+    "zsh": SHARE / "zsh/site-functions/_watchdog",
+    "fish": SHARE / "fish/vendor_completions.d/watchdog.fish",
+}
+BASH = """
+source {script}
+COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+_watchdog; printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+# _describe needs a terminal; what it is given is printed instead.
+ZSH = """
+compdef() {{ :; }}
+_describe() {{ print -l -- "${{(@P)2}}"; }}
+_files() {{ print -- "FILES"; }}
+source {script}
+words=({words}); CURRENT=${{#words}}
+_watchdog
+"""
+
+
+@pytest.fixture
+def shell_env(tmp_path):
+    """The environment of a shell in which `watchdog` is this checkout's."""
+    command = tmp_path / "bin/watchdog"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m watchdog_app "$@"\n')
+    command.chmod(0o755)
+    root = str(Path(__file__).parents[2])
+    path = f"{command.parent}:{os.environ['PATH']}"
+    return os.environ | {"PATH": path, "PYTHONPATH": root, "HOME": str(tmp_path)}
+
+
+def ask(shell, text, env):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed: apt-get install {shell}")
+    argv = {"bash": ["bash", "-c"], "zsh": ["zsh", "-f", "-c"], "fish": ["fish", "-N", "-c"]}[shell]
+    done = subprocess.run(
+        [*argv, text], env=env, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "" == done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("st", ["status", "stacks", "start", "stop"]),
+        ("status --js", ["--json"]),
+        ("status --sort u", ["urgency"]),
+        ("status --sort = u", ["urgency"]),  # as bash splits --sort=u
+        ("completion b", ["bash"]),
+        ("completion w", []),
+        ("help pa", ["pause"]),
+        ("history --limit 5", []),
+        ("rescues verif", ["verify"]),
+        ("rescues show verif", []),
+        ("rescues --json verif", ["verify"]),
+        ("nonsense ", []),
+        ("--v", ["--version"]),
+        ("", [*COMMANDS, "help"]),
+    ],
+)
+def test_words_that_can_follow(typed, found):
+    """The command, its options, their values, and the verbs in the first place alone."""
+    assert found == [word for word, _ in candidates(typed.split(" "))]
+
+
+@pytest.mark.parametrize("typed", ["pause ", "history --task "])
+def test_running_tasks_are_offered(monkeypatch, typed):
+    """Names that are safe in a shell, then pids with the name of each."""
+    shown = status(tasks=[process(4711, "train.ipynb", 1), process(5, "a;rm x", 1)])
+
+    class Daemon:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def call(self, method):
+            assert method == "status"
+            return shown
+
+    monkeypatch.setattr(
+        "watchdog_app.client.client.Client.connect", staticmethod(lambda timeout_s: Daemon())
+    )
+
+    assert [("train.ipynb", ""), ("4711", "train.ipynb"), ("5", "a;rm x")] == candidates(
+        typed.split(" ")
+    )
+
+
+def test_every_command_and_option_is_offered():
+    """Nothing can be typed that is not completed."""
+    for name in COMMANDS:
+        _, parser = parser_of(name)
+        options = {
+            option
+            for one in parser._actions
+            if one.help != argparse.SUPPRESS
+            for option in one.option_strings
+        }
+        assert options == {word for word, _ in candidates([name, "-"])}, name
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [("watchdog st", ["status", "stacks", "start", "stop"]), ("watchdog rescues show verif", [])],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_bash_and_zsh_complete(shell_env, shell, typed, found):
+    """Run in the shell itself; zsh takes files where nothing is known."""
+    template = BASH if shell == "bash" else ZSH
+    printed = ask(shell, template.format(script=SCRIPTS[shell], words=typed), shell_env)
+
+    words = [line.partition(":")[0] for line in printed.split("\n") if line]
+    assert (found or (["FILES"] if shell == "zsh" else [])) == words
+
+
+def test_fish_completes(shell_env, tmp_path):
+    """With the meaning of each word, and files where nothing is known."""
+    (tmp_path / "verified.txt").touch()
+    shell_env |= {"PWD": str(tmp_path)}
+    lines = ("watchdog rescues verif", "watchdog rescues show verif", "watchdog status ")
+    words = "; echo; ".join(f"complete -C '{line}'" for line in lines)
+    text = f"cd {tmp_path}; source {SCRIPTS['fish']}; {words}"
+
+    verbs, files, _ = ask("fish", text, shell_env).split("\n\n")
+
+    assert ["verify"] == verbs.split()
+    assert ["verified.txt"] == files.split()
+
+
+def test_a_shell_takes_no_further_words(capsys):
+    """A word too many is a mistake, not ignored."""
+    from watchdog_app.cli.dispatch import main
+
+    assert 2 == main(["completion", "bash", "zsh"])
+    assert "takes no further words" in capsys.readouterr().err
+    assert sorted(completion.SCRIPTS) == ["bash", "fish", "zsh"]
