@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.waiting import until
@@ -17,6 +19,12 @@ from watchdog_app.base.errors import DaemonNotRunning
 from watchdog_app.client import jsonrpc
 from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import LineDecoder, encode
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.loop import Loop
+from watchdog_app.daemon.notify.dispatcher import Dispatcher
+from watchdog_app.daemon.parts import Parts
+from watchdog_app.daemon.systemd import ServiceManager
 
 # Nothing is done of its own accord: other tests run on the same machine.
 QUIET = """
@@ -224,3 +232,37 @@ def _connections(world):
     yield connect
     for connection in opened:
         connection.close()
+
+
+@pytest.fixture
+def channels() -> list[Any]:
+    """Where the daemon of `parts` sends notifications."""
+    return []
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: list[Any]):
+    """The parts of a daemon, in this process."""
+    keywords = {**(Dispatcher.__init__.__kwdefaults__ or {}), "opened": lambda _: channels}
+    monkeypatch.setattr(Dispatcher.__init__, "__kwdefaults__", keywords)
+    for variable in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    fd = os.open(os.devnull, os.O_WRONLY)
+    made = Parts(Settings(), {}, str(tmp_path / "config.toml"), str(tmp_path), Log(False, fd=fd))
+    made.journal.open()
+    made.journal.start()
+    yield made
+    for each in (made.server, made.exit_monitor, made.agents, made.observer, made.pace):
+        each.close()
+    made.dispatcher.close(5)
+    made.journal.close(5)
+    made.waker.close()
+    made.poller.close()
+    os.close(fd)
+
+
+@pytest.fixture
+def loop(parts: Parts) -> Loop:
+    """Their loop."""
+    lock = SimpleNamespace(keep=lambda: True)
+    return Loop(parts, lock, ServiceManager(), Log(False))  # type: ignore[arg-type]

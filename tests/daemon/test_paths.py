@@ -16,8 +16,6 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,13 +32,8 @@ from watchdog_app.core.model.machine import (
     ProcessSample,
     TaskKind,
 )
-from watchdog_app.core.model.settings import Settings
-from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.loop import Loop
 from watchdog_app.daemon.notify import Delivery
-from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.parts import Parts
-from watchdog_app.daemon.systemd import ServiceManager
 
 GIB = 1 << 30
 # module -> what it does with a reading
@@ -169,37 +162,22 @@ def _module(frame: Any) -> str | None:
 
 
 @pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Screen:
-    """The only channel of daemons."""
-    made = Screen()
-    keywords = {**(Dispatcher.__init__.__kwdefaults__ or {}), "opened": lambda _: [made]}
-    monkeypatch.setattr(Dispatcher.__init__, "__kwdefaults__", keywords)
-    return made
+def screen() -> Screen:
+    """The only channel of the daemon."""
+    return Screen()
 
 
 @pytest.fixture
-def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, screen: Screen):
+def channels(screen: Screen) -> list[Any]:
+    """Those of the daemon."""
+    return [screen]
+
+
+@pytest.fixture
+def parts(parts: Parts) -> Parts:
     """A daemon in this process; what it reads of the machine is the test's."""
-    for variable in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
-        monkeypatch.setenv(variable, str(tmp_path))
-    made = Parts(Settings(), {}, "", str(tmp_path), Log(False, fd=os.open(os.devnull, os.O_WRONLY)))
-    made.observer.machine = FillingMachine(made.observer.machine)  # type: ignore[assignment]
-    made.journal.open()
-    made.journal.start()
-    yield made
-    for each in (made.server, made.exit_monitor, made.agents, made.observer, made.pace):
-        each.close()
-    made.dispatcher.close(5)
-    made.journal.close(5)
-    made.waker.close()
-    made.poller.close()
-
-
-@pytest.fixture
-def loop(parts: Parts) -> Loop:
-    """Its loop."""
-    lock = SimpleNamespace(keep=lambda: True)
-    return Loop(parts, lock, ServiceManager(), Log(False))  # type: ignore[arg-type]
+    parts.observer.machine = FillingMachine(parts.observer.machine)  # type: ignore[assignment]
+    return parts
 
 
 def test_a_reading_passes_through_few_modules_to_its_notification(parts, loop, screen):

@@ -112,7 +112,7 @@ class App:
         with suppress(OSError):
             os.chdir("/")  # keep no disk from being unmounted
         started = self._recover()
-        self._loop.look()
+        parts.faults.guard("look", self._loop.look)
         parts.server.open(parts.methods)
         parts.faults.guard("pauses", self._announce_recovered)
         score = own_process.last_to_be_killed()

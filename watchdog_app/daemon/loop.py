@@ -63,14 +63,13 @@ class Loop:
         if parts.observer.wants_tick:
             parts.pace.look_now()
         if now >= parts.pace.next_look_mono_s:
-            self.look()
+            guard("look", self.look)
         if now >= self._next_chores_mono_s:
             self._next_chores_mono_s = now + _CHORES_S
             guard("chores", partial(self._chores, now))
         if self.reloading:
             self.reloading = False
-            with suppress(ConfigError):  # it is a fault by now, and in the log
-                parts.control.reload()
+            guard("reload", self._reload)
         if self._service_manager.beat_s is not None and now >= self._next_beat_mono_s:
             self._next_beat_mono_s = now + self._service_manager.beat_s
             self._service_manager.alive(now, pressed=self._pressed())
@@ -80,17 +79,11 @@ class Loop:
         parts, guard = self._parts, self._parts.faults.guard
         began = parts.pace.begins()
         spent_s = time.thread_time()
-        self._heed_clocks()
-        before = parts.observer.latest
-        look = parts.observer.look(parts.guards.limits())
-        if look is not None:
-            guard("deaths", partial(self._follow, look))
-            guard("decisions", partial(self._decide, look))
-            guard("announcements", parts.executor.considered)
-            guard("journal", partial(self._record, look))
-            guard("pauses", parts.pause_store.review)
-            guard("status", partial(parts.control.publish, began))
-        parts.pace.ends(self._wanted_s(look, before), time.thread_time() - spent_s)
+        wanted_s = parts.pace.settings.interval_s
+        try:
+            wanted_s = self._look(began)
+        finally:
+            parts.pace.ends(wanted_s, time.thread_time() - spent_s)
         self._tell_lateness()
         tasks = parts.observer.tasks()
         guard("deaths", partial(parts.missed_exits.keep, parts.observer.latest))
@@ -108,6 +101,21 @@ class Loop:
         parts.exit_reports.report(parts.exit_monitor.ended(now_mono_s))
 
     # One look
+
+    def _look(self, began_mono_s: float) -> float:
+        """Measure and act on it. Returns the seconds to the next look."""
+        parts, guard = self._parts, self._parts.faults.guard
+        self._heed_clocks()
+        before = parts.observer.latest
+        look = parts.observer.look(parts.guards.limits())
+        if look is not None:
+            guard("deaths", partial(self._follow, look))
+            guard("decisions", partial(self._decide, look))
+            guard("announcements", parts.executor.considered)
+            guard("journal", partial(self._record, look))
+            guard("pauses", parts.pause_store.review)
+            guard("status", partial(parts.control.publish, began_mono_s))
+        return self._wanted_s(look, before)
 
     def _follow(self, look: Look) -> None:
         self._parts.exit_monitor.follow(look)
@@ -173,6 +181,10 @@ class Loop:
         self._parts.journal.add(Entry(time.time(), "daemon", {"what": what, "pid": os.getpid()}))
 
     # Between the looks
+
+    def _reload(self) -> None:
+        with suppress(ConfigError):  # it is a fault by now, and in the log
+            self._parts.control.reload()
 
     def _take_wakeup(self) -> None:
         """Pressure, or a memory group that nears its limit: look soon."""

@@ -28,25 +28,27 @@ class Pace:
         self.interval_s = settings.interval_s
         self.next_look_mono_s = 0.0
         self.loop_lag = LoopLag(overslept_s)
-        self._began_mono_s = float("-inf")  # the latest look
+        self._began_mono_s = self._ended_mono_s = float("-inf")  # the latest look
         self._due_mono_s: float | None = None  # when the next look should begin; None: the first
         self._told_late: Fault | None = None
 
     @property
     def fresh(self) -> bool:
         """Whether the latest look shows the machine as it is."""
-        return time.monotonic() - self._began_mono_s < self.settings.interval_s
+        # From its end: a look that lasts longer than the interval shows the machine as it is, too.
+        return time.monotonic() - self._ended_mono_s < self.settings.interval_s
 
     def begins(self) -> float:
-        """A look begins: now, in monotonic seconds."""
+        """A look begins: now, in monotonic seconds. The next one is due an interval later."""
         began = self._began_mono_s = time.monotonic()
+        self.next_look_mono_s = began + self.interval_s
         if self._due_mono_s is not None:
             self.loop_lag.begins(min(self._due_mono_s, began), began, self.interval_s)
         return began
 
     def ends(self, wanted_s: float, computed_s: float) -> None:
         """
-        The look has ended.
+        The look has ended, or has failed.
 
         Args:
             wanted_s: from its beginning to the next one, as the policy and people want it.
@@ -55,6 +57,7 @@ class Pace:
         """
         fastest_s = max(self.settings.fast_interval_s, computed_s / _BUSY_SHARE)
         self.interval_s = max(fastest_s, wanted_s)
+        self._ended_mono_s = time.monotonic()
         # From the beginning of this look, so that the rate holds whatever a look takes.
         self._due_mono_s = self.next_look_mono_s = self._began_mono_s + self.interval_s
 

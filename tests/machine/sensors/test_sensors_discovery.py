@@ -16,6 +16,7 @@ import pytest
 
 from watchdog_app.base.linux.process import Stat, status_words
 from watchdog_app.core.policy.cadence import LONGEST_S
+from watchdog_app.machine.sensors import discovery as module
 from watchdog_app.machine.sensors.discovery import Discovery, tells_pids
 from watchdog_app.machine.sensors.machine import LinuxMachine
 
@@ -142,6 +143,40 @@ def test_a_thread_of_a_watched_process_is_not_asked():
             over.set()
             thread.join()
             over.clear()
+            discovery.close()
+
+
+def test_a_pid_that_was_given_out_before_its_process_is_there_is_asked_again(monkeypatch):
+    """Once, at the next look: most of such pids have ended."""
+    asked: list[str] = []
+    there, real = False, module.read_or_empty
+
+    def read(path: str, most: int) -> bytes:
+        asked.append(path)
+        return real(path, most) if there else b""
+
+    discovery = Discovery("/proc")
+    discovery.look(0.0)
+    discovery.look(1.0)
+    discovery.begun.clear()
+    monkeypatch.setattr(module, "read_or_empty", read)
+    with subprocess.Popen([sys.executable, "-c", IDLE]) as process:
+        try:
+            discovery.look(2.0)
+            assert process.pid not in discovery.begun
+            there = True
+            discovery.look(3.0)
+            assert process.pid in discovery.begun
+            assert process.pid in discovery._young
+
+            there = False
+            with subprocess.Popen(["true"]) as ended:
+                ended.wait()
+            for now in (4.0, 5.0, 6.0):
+                discovery.look(now)
+            assert 2 == asked.count(f"/proc/{ended.pid}/status")
+        finally:
+            process.kill()
             discovery.close()
 
 

@@ -61,6 +61,7 @@ class Discovery:
         self._background = background or Background()
         self._loadavg = KeptFile("/proc/loadavg") if tells_pids(proc) else None
         self._last_pid: int | None = None
+        self._unseen: list[int] = []  # given out before the latest look, but not there then
         self._known = array("i")  # at the last listing, the lowest first
         self._at = 0  # in it: who is asked next
         self._young: dict[int, float] = {}  # since when
@@ -131,9 +132,14 @@ class Discovery:
         if last is None or before is None or not 0 <= last - before <= _MOST_BEGUN:
             return None
         found: dict[int, None] = {}
-        for pid in range(before + 1, last + 1):
+        unseen, self._unseen = self._unseen, []
+        for pid in (*unseen, *range(before + 1, last + 1)):
             leader = self._leader(pid)
-            if leader is None or leader in self._watched:
+            if leader is None:
+                if pid > before:  # the kernel gives out a pid a moment before its process is there
+                    self._unseen.append(pid)
+                continue
+            if leader in self._watched:
                 continue
             found[leader] = None
             if leader == pid:  # it makes no process young that it begins threads
@@ -141,7 +147,7 @@ class Discovery:
         return list(found)
 
     def _leader(self, pid: int) -> int | None:
-        """The process that a pid, perhaps of a thread, belongs to; None: it has ended."""
+        """The process that a pid, perhaps of a thread, belongs to; None: it is not there."""
         status = read_or_empty(f"{self._proc}/{pid}/status", 1024)
         words = process.status_words(status, b"Tgid")
         return process.whole(words[0]) if words else None

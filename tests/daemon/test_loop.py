@@ -1,0 +1,101 @@
+"""The loop goes on when a part of it fails, and does not spin."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from support.waiting import until
+
+from watchdog_app.base.errors import ConfigError
+from watchdog_app.client.client import Client
+
+
+def _fails(*_: object, **__: object) -> None:
+    raise ValueError("broken")
+
+
+def _sources(parts) -> set[str]:
+    return {fault.source for fault in parts.faults.all()}
+
+
+@pytest.fixture
+def running(parts, loop):
+    """The loop in a thread, and how often it has turned."""
+    turns: list[None] = []
+    wait = parts.poller.wait
+
+    def counted(wait_s: float) -> None:
+        turns.append(None)
+        wait(wait_s)
+
+    parts.poller.wait = counted
+    parts.server.open(parts.methods)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    yield lambda: len(turns)
+    parts.control.stop()
+    parts.waker.wake()
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        pytest.param(lambda parts: ("guards", "limits"), id="before the machine is read"),
+        pytest.param(lambda parts: ("observer", "look"), id="while it is read"),
+        pytest.param(lambda parts: ("observer", "tasks"), id="after it was read"),
+    ],
+)
+def test_a_look_that_fails_is_a_fault_and_is_repeated(
+    parts, loop, monkeypatch, broken: Callable[..., tuple[str, str]]
+):
+    """It does not end the daemon. The fault is over with the first look that succeeds."""
+    part, function = broken(parts)
+    with monkeypatch.context() as patched:
+        patched.setattr(getattr(parts, part), function, _fails)
+        parts.pace.look_now()
+        loop._turn()
+        assert "daemon.look" in _sources(parts)
+        assert parts.pace.next_look_mono_s > 0.0, "not at once"
+
+    parts.pace.look_now()
+    loop._turn()
+    assert "daemon.look" not in _sources(parts)
+
+
+def test_a_client_hears_of_looks_that_fail(parts, running, monkeypatch):
+    """It is answered, and the loop does not spin for its sake."""
+    monkeypatch.setattr(parts.observer, "look", _fails)
+    until(lambda: "daemon.look" in _sources(parts))
+    client = Client.connect(parts.socket_path, "cli", timeout_s=60)
+    before = running()
+    status = client.call("status")
+    turns = running() - before
+    client.close()
+
+    assert "daemon.look" in {fault["source"] for fault in status["problems"]}
+    assert turns < 20
+
+
+@pytest.mark.parametrize(
+    ("error", "source"),
+    [(ConfigError("a mistake"), None), (ValueError("broken"), "daemon.reload")],
+)
+def test_a_configuration_that_cannot_be_read_again_ends_nothing(
+    parts, loop, monkeypatch, error: Exception, source: str | None
+):
+    """A mistake in it is told by itself; what nobody foresaw is a fault."""
+
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(parts.control, "reload", fails)
+    loop.reloading = True
+    parts.pace.look_now()
+    loop._turn()
+
+    assert not loop.reloading
+    assert ({source} if source else set()) == _sources(parts) & {"daemon.reload"}

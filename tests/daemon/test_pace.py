@@ -1,0 +1,81 @@
+"""When the next look is due."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from watchdog_app.core.model.settings import WatchSettings
+from watchdog_app.daemon import pace as module
+from watchdog_app.daemon.pace import Pace
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time, set by the test."""
+    now = SimpleNamespace(mono_s=100.0)
+    monkeypatch.setattr(
+        module, "time", SimpleNamespace(monotonic=lambda: now.mono_s, time=time.time)
+    )
+    return now
+
+
+@pytest.fixture
+def pace():
+    made = Pace(WatchSettings(interval_s=1.0, fast_interval_s=0.1), lambda: 0.0)
+    yield made
+    made.close()
+
+
+def test_a_look_that_fails_is_repeated_an_interval_later(pace, clock):
+    """It never says that it has ended."""
+    pace.look_now()
+
+    assert 100.0 == pace.begins()
+    assert 101.0 == pace.next_look_mono_s
+
+
+def test_the_rate_holds_however_long_a_look_takes(pace, clock):
+    """The next look is due so long after the beginning of this one."""
+    pace.begins()
+    clock.mono_s += 0.4
+    pace.ends(1.0, 0.01)
+
+    assert 101.0 == pace.next_look_mono_s
+
+
+def test_a_look_that_takes_long_to_compute_makes_them_rarer(pace, clock):
+    """A quarter of a core, not more."""
+    pace.begins()
+    pace.ends(0.1, 0.5)
+
+    assert 2.0 == pace.interval_s
+    assert 102.0 == pace.next_look_mono_s
+
+
+def test_a_look_is_fresh_for_an_interval_after_its_end(pace, clock):
+    """Also one that takes longer than that: otherwise nobody would ever be answered."""
+    assert not pace.fresh
+    pace.begins()
+    clock.mono_s += 5.0
+    assert not pace.fresh
+    pace.ends(1.0, 0.01)
+
+    assert pace.fresh
+    clock.mono_s += 0.9
+    assert pace.fresh
+    clock.mono_s += 0.1
+    assert not pace.fresh
+
+
+def test_an_earlier_look_is_not_earlier_than_allowed(pace, clock):
+    """Whoever asks for one in between waits for the fast interval."""
+    pace.begins()
+    pace.ends(1.0, 0.01)
+    pace.look_soon()
+
+    assert pytest.approx(100.1) == pace.next_look_mono_s
+    pace.look_now()
+    assert 0.0 == pace.next_look_mono_s
