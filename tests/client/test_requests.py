@@ -11,11 +11,10 @@ from watchdog_app.client.requests import (
     flag,
     number,
     part,
-    parts,
+    several,
     text,
     whole,
-    wholes,
-    words,
+    word,
 )
 
 
@@ -28,10 +27,10 @@ class Sample(Params):
     b: int | None = whole(default=None)
     c: float | None = number()
     d: bool = flag()
-    e: tuple[str, ...] = words(("status",))
+    e: tuple[str, ...] = several(word(("status",)), 2)
     f: Inner | None = part(Inner)
-    g: tuple[Inner, ...] = parts(Inner, 2)
-    h: tuple[int, ...] = wholes(2)
+    g: tuple[Inner, ...] = several(part(Inner), 2)
+    h: tuple[int, ...] = several(whole(), 2)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +78,13 @@ def test_parameters_are_read_as_what_they_are():
                          "f": {"name": "y"}, "h": [0, 1], "z": "of a later version"})  # fmt: skip
     empty = Sample.read({"a": None})
 
-    assert ("x", 3, 4.0, True, ("status",)) == (found.a, found.b, found.c, found.d, found.e)
+    assert ("x", 3, 4.0, True, ("status", "status")) == (
+        found.a,
+        found.b,
+        found.c,
+        found.d,
+        found.e,
+    )
     assert ("y", (), (0, 1)) == (found.f.name, found.g, found.h)
     assert (None, None, None, False, ()) == (empty.a, empty.b, empty.c, empty.d, empty.e)
     assert {"name": "y"} == found.f.values()

@@ -13,6 +13,8 @@ import time
 import pytest
 
 from watchdog_app.base.errors import (
+    NOT_FOUND,
+    SEVERAL_FIT,
     DaemonFull,
     DaemonNotRunning,
     ProtocolError,
@@ -153,7 +155,7 @@ def test_notifications_that_nobody_reads_are_bounded(play):
     assert list(range(500, 1500)) == found
 
 
-@pytest.mark.parametrize("code", [jsonrpc.NOT_FOUND, jsonrpc.SEVERAL_FIT])
+@pytest.mark.parametrize("code", [NOT_FOUND, SEVERAL_FIT])
 def test_a_task_that_is_not_found_brings_its_candidates(play, code):
     """The error is of its own kind and lists who could have been meant."""
     data = {"candidates": [{"pid": 7, "name": "train.py"}]}

@@ -14,7 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
+from watchdog_app.base.errors import (
+    NOT_FOUND,
+    SEVERAL_FIT,
+    RequestError,
+    TaskNotFound,
+    WatchdogError,
+)
 from watchdog_app.client import jsonrpc, transport
 from watchdog_app.client.jsonrpc import MAX_LINE_BYTES
 
@@ -311,7 +317,7 @@ def test_a_name_that_nobody_has_lists_who_there_is(job):
     with pytest.raises(TaskNotFound) as caught:
         client.call("task.pause", task="no-such-thing")
 
-    assert jsonrpc.NOT_FOUND == caught.value.code
+    assert NOT_FOUND == caught.value.code
     assert pid in [each["pid"] for each in caught.value.candidates]
 
 
@@ -325,7 +331,7 @@ def test_a_name_that_several_have_is_acted_on_for_none(world, job):
     with pytest.raises(TaskNotFound) as caught:
         client.call("task.pause", task="job-of-this-test.py")
 
-    assert jsonrpc.SEVERAL_FIT == caught.value.code
+    assert SEVERAL_FIT == caught.value.code
     assert {first, second} <= {each["pid"] for each in caught.value.candidates}
     assert "T" not in state(first) + state(second)
 

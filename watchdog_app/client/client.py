@@ -15,6 +15,8 @@ from collections import deque
 from watchdog_app import __version__
 from watchdog_app.base import paths
 from watchdog_app.base.errors import (
+    NOT_FOUND,
+    SEVERAL_FIT,
     DaemonFull,
     DaemonNotRunning,
     ProtocolError,
@@ -244,7 +246,7 @@ def _refusal(body: Any) -> RequestError:
         return RequestError("The daemon refused and did not say why.")
     message = str(body.get("message", "The daemon refused and did not say why."))
     code = body.get("code", jsonrpc.REFUSED)
-    if code in (jsonrpc.NOT_FOUND, jsonrpc.SEVERAL_FIT):
+    if code in (NOT_FOUND, SEVERAL_FIT):
         data = body.get("data")
         found = data.get("candidates", []) if isinstance(data, dict) else []
         return TaskNotFound(message, code, tuple(found))

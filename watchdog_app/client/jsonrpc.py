@@ -10,38 +10,11 @@ from __future__ import annotations
 
 import json
 
-from watchdog_app.base.errors import NOT_FOUND, SEVERAL_FIT, ProtocolError
+from watchdog_app.base.errors import ProtocolError
 
 TYPE_CHECKING = False  # the typing module costs more than this whole package
 if TYPE_CHECKING:
     from typing import Any, Final
-
-__all__ = [
-    "BAD_PARAMS",
-    "BadLine",
-    "INVALID_REQUEST",
-    "LineDecoder",
-    "LineTooLong",
-    "MAX_LINE_BYTES",
-    "NOTIFICATION",
-    "NOT_FOUND",
-    "NO_SUCH_METHOD",
-    "PARSE_ERROR",
-    "PROTOCOL_VERSION",
-    "REFUSED",
-    "REQUEST",
-    "RESPONSE",
-    "SEVERAL_FIT",
-    "TooLongToSend",
-    "VERSIONS_DIFFER",
-    "decode",
-    "encode",
-    "error",
-    "kind",
-    "notification",
-    "request",
-    "result",
-]
 
 PROTOCOL_VERSION: Final = 2
 MAX_LINE_BYTES: Final = 1024 * 1024

@@ -84,109 +84,94 @@ class Params:
 METHODS: dict[str, type[Params]] = {}
 
 
-def text(most_chars: int = 4096, *, default: Any = _REQUIRED) -> Any:
-    """A text."""
+def _need(right: bool, wrong: str) -> None:
+    """Raise _Wrong with what is wrong, where it is not right."""
+    if not right:
+        raise _Wrong(wrong)
+
+
+def text(
+    most_chars: int = 4096,
+    *,
+    default: Any = _REQUIRED,
+    ascii_only: bool = False,
+    most_bytes: int | None = None,
+) -> Any:
+    """
+    A text.
+
+    Args:
+        most_chars: that it may have.
+        default: its value where it is absent.
+        ascii_only: other characters become question marks: words of a framework or a driver.
+        most_bytes: in UTF-8; None: as many as its characters take.
+    """
 
     def read(value: Any) -> str:
-        if not isinstance(value, str):
-            raise _Wrong("must be a text")
-        if len(value) > most_chars:
-            raise _Wrong(f"is longer than {most_chars} characters")
-        return value
+        _need(isinstance(value, str), "must be a text")
+        found: str = value
+        _need(len(found) <= most_chars, f"is longer than {most_chars} characters")
+        if most_bytes is not None:
+            size = len(found.encode("utf-8", "replace"))
+            _need(size <= most_bytes, f"is longer than {most_bytes} bytes")
+        return found.encode("ascii", "replace").decode() if ascii_only else found
 
     return Field(read, default)
-
-
-def ascii_text(most_chars: int, *, default: Any = _REQUIRED) -> Any:
-    """What a framework or a driver calls something: anything but ASCII is not shown."""
-    read = text(most_chars).read
-    return Field(lambda value: read(value).encode("ascii", "replace").decode(), default)
-
-
-def path() -> Any:
-    """A path that a file can have."""
-    any_text = text()
-
-    def read(value: Any) -> str:
-        found: str = any_text.read(value)
-        if len(found.encode("utf-8", "replace")) > _PATH_BYTES:
-            raise _Wrong(f"is longer than {_PATH_BYTES} bytes")
-        return found
-
-    return Field(read, _REQUIRED)
 
 
 def word(allowed: tuple[str, ...]) -> Any:
     """One of these words."""
 
     def read(value: Any) -> str:
-        if not isinstance(value, str) or value not in allowed:
-            raise _Wrong(f"must be one of {', '.join(allowed)}")
-        return value
+        _need(isinstance(value, str) and value in allowed, f"must be one of {', '.join(allowed)}")
+        return str(value)
 
     return Field(read, _REQUIRED)
-
-
-def words(allowed: tuple[str, ...]) -> Any:
-    """A list out of these words, each once; empty where it is absent."""
-
-    def read(value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list) or not all(
-            isinstance(each, str) and each in allowed for each in value
-        ):
-            raise _Wrong(f"must be a list out of {', '.join(allowed)}")
-        return tuple(dict.fromkeys(value))
-
-    return Field(read, ())
 
 
 def whole(low: int = 0, high: int = 2**63 - 1, *, default: Any = _REQUIRED) -> Any:
     """A whole number within [low, high]."""
 
     def read(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise _Wrong("must be a whole number")
-        if not low <= value <= high:
-            raise _Wrong(f"must be between {low} and {high}")
-        return value
+        right = isinstance(value, int) and not isinstance(value, bool)
+        _need(right, "must be a whole number")
+        _need(low <= value <= high, f"must be between {low} and {high}")
+        return int(value)
 
     return Field(read, default)
 
 
-def number(low: float = -1.7e308, high: float = 1.7e308, *, default: Any = None) -> Any:
-    """A finite number within [low, high]."""
+def number(
+    low: float = -1.7e308, high: float = 1.7e308, *, default: Any = None, lenient: bool = False
+) -> Any:
+    """
+    A finite number within [low, high].
 
-    def read(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _Wrong("must be a number")
-        if not low <= value <= high:  # an undefined number fails this too
-            raise _Wrong(f"must be between {low:g} and {high:g}")
+    Args:
+        low: the least.
+        high: the most.
+        default: its value where it is absent.
+        lenient: anything else is absent, too: JSON has no word for an infinite loss.
+    """
+
+    def read(value: Any) -> Any:
+        right = isinstance(value, int | float) and not isinstance(value, bool)
+        inside = right and low <= value <= high  # an undefined number is not
+        if lenient and not inside:
+            return default
+        _need(right, "must be a number")
+        _need(inside, f"must be between {low:g} and {high:g}")
         return float(value)
 
     return Field(read, default)
-
-
-def number_if_any() -> Any:
-    """A number; anything else is unknown and no error: JSON has no word for an infinite loss."""
-    any_number = number()
-
-    def read(value: Any) -> float | None:
-        try:
-            found: float = any_number.read(value)
-        except _Wrong:
-            return None
-        return found
-
-    return Field(read, None)
 
 
 def flag(*, default: Any = False) -> Any:
     """True or false."""
 
     def read(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise _Wrong("must be true or false")
-        return value
+        _need(isinstance(value, bool), "must be true or false")
+        return bool(value)
 
     return Field(read, default)
 
@@ -195,36 +180,25 @@ def part(record: type[Params], *, default: Any = None) -> Any:
     """An object."""
 
     def read(value: Any) -> Params:
-        if not isinstance(value, dict):
-            raise _Wrong("must be an object")
+        _need(isinstance(value, dict), "must be an object")
         return record.read(value)
 
     return Field(read, default)
 
 
-def parts(record: type[Params], most: int) -> Any:
-    """A list of objects; empty where it is absent."""
+def several(each: Field, most: int) -> Any:
+    """
+    A list; empty where it is absent.
 
-    def read(value: Any) -> tuple[Params, ...]:
-        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-            raise _Wrong("must be a list of objects")
-        if len(value) > most:
-            raise _Wrong(f"has more than {most} entries")
-        return tuple(record.read(each) for each in value)
+    Args:
+        each: how an entry of it is read.
+        most: entries.
+    """
 
-    return Field(read, ())
-
-
-def wholes(most: int) -> Any:
-    """A list of whole numbers; empty where it is absent."""
-    any_whole = whole(0, _FAR)
-
-    def read(value: Any) -> tuple[int, ...]:
-        if not isinstance(value, list):
-            raise _Wrong("must be a list of whole numbers")
-        if len(value) > most:
-            raise _Wrong(f"has more than {most} entries")
-        return tuple(any_whole.read(each) for each in value)
+    def read(value: Any) -> tuple[Any, ...]:
+        _need(isinstance(value, list), "must be a list")
+        _need(len(value) <= most, f"has more than {most} entries")
+        return tuple(map(each.read, value))
 
     return Field(read, ())
 
@@ -251,7 +225,7 @@ class Subscribe(Params, method="subscribe"):
     The status comes after a sample, at most once a second.
     """
 
-    topics: tuple[str, ...] = words(TOPICS)  # status, notifications
+    topics: tuple[str, ...] = several(word(TOPICS), 10)  # status, notifications
 
 
 class NotificationShown(Params, method="notification.shown"):
@@ -338,7 +312,7 @@ class History(Params, method="history"):
     task: str | None = text(default=None)
     limit: int = whole(1, 1000, default=100)
     # Of incident, decision, outcome, death, end, restart, daemon; empty: all.
-    kinds: tuple[str, ...] = words(KINDS)
+    kinds: tuple[str, ...] = several(word(KINDS), 10)
 
 
 class Series(Params, method="series"):
@@ -402,7 +376,7 @@ class Stop(Params, method="stop"):
 class Rescue(Params):
     """A rescue on disk, as its agent knows it."""
 
-    path: str = path()
+    path: str = text(most_bytes=_PATH_BYTES)
     step: int = whole(0, _FAR)
     bytes: int = whole(0, _FAR)
     seconds: float = number(0, 1e7, default=0.0)
@@ -434,7 +408,7 @@ class MemoryParts(Params):
     activations_bytes: int | None = whole(0, _FAR, default=None)
     resident_bytes: int | None = whole(0, _FAR, default=None)
     base_bytes: int | None = whole(0, _FAR, default=None)
-    buffers: tuple[Buffer, ...] = parts(Buffer, 16)
+    buffers: tuple[Buffer, ...] = several(part(Buffer), 16)
     python_blocks: int | None = whole(0, _FAR, default=None)
     python_blocks_per_step: float | None = number(-1e12, 1e12)
 
@@ -442,10 +416,10 @@ class MemoryParts(Params):
 class Allocator(Params):
     """What a framework's allocator says of one device."""
 
-    device: str = ascii_text(100)
+    device: str = text(100, ascii_only=True)
     used_bytes: int = whole(0, _FAR)
     limit_bytes: int = whole(1, _FAR)
-    gpu_uuid: str | None = ascii_text(100, default=None)
+    gpu_uuid: str | None = text(100, default=None, ascii_only=True)
     peak_bytes: int | None = whole(0, _FAR, default=None)
     retries: int | None = whole(0, _FAR, default=None)
     ooms: int | None = whole(0, _FAR, default=None)
@@ -462,7 +436,7 @@ class RegisterAgent(Params, method="agent.register"):
     pid: int = whole(1, _MOST_PID)  # of this process, which the kernel has to confirm
     start_time: int = whole()  # see below
     framework: str = text(100)  # keras, torch, tensorflow ...
-    directory: str = path()  # where its rescues are
+    directory: str = text(most_bytes=_PATH_BYTES)  # where its rescues are
     notebook: str | None = text(default=None)
     resumes_itself: bool = flag(default=True)  # false: its next run says which lines go on
     rescue: Rescue | None = part(Rescue)  # the last one before this connection
@@ -478,13 +452,13 @@ class Report(Params, method="agent.report"):
     step: int | None = whole(0, _FAR, default=None)
     epoch: int | None = whole(0, _FAR, default=None)
     batch: int | None = whole(0, _FAR, default=None)
-    loss: float | None = number_if_any()
+    loss: float | None = number(lenient=True)
     phase: str | None = text(40, default=None)  # train, validate, save, epoch_end, or its own word
     expected_bytes: int | None = whole(0, _FAR, default=None)  # it is about to grow by, then stops
     expected_for: str | None = text(100, default=None)  # what for
     expected_number: int | None = whole(0, _FAR, default=None)  # a new one is a new announcement
     expected_at_most: bool = flag()  # it may be less: it explains growth and foretells none
-    allocators: tuple[Allocator, ...] = parts(Allocator, 64)  # as in the status
+    allocators: tuple[Allocator, ...] = several(part(Allocator), 64)  # as in the status
     memory: MemoryParts | None = part(MemoryParts)  # as in the status
     place: Frame | None = part(Frame)  # where in the program it is
 
@@ -503,14 +477,14 @@ class Thread(Params):
     native_id: int | None = whole(0, _MOST_PID, default=None)
     name: str = text(100, default="?")
     trains: bool = flag()
-    frames: tuple[Frame, ...] = parts(Frame, 40)
+    frames: tuple[Frame, ...] = several(part(Frame), 40)
 
 
 class Stacked(Params, method="agent.stacked"):
     """The answer to `agent.stacks`. Never the value of a variable."""
 
     request: str = text(200)
-    threads: tuple[Thread, ...] = parts(Thread, 64)  # native_id, name, trains, frames
+    threads: tuple[Thread, ...] = several(part(Thread), 64)  # native_id, name, trains, frames
 
 
 class Line(Params):
@@ -527,7 +501,7 @@ class Tensors(Params):
     """Tensors of one type and shape that become more."""
 
     type: str = text(100)
-    shape: tuple[int, ...] = wholes(16)
+    shape: tuple[int, ...] = several(whole(0, _FAR), 16)
     more: int = whole(1, _FAR)
 
 
@@ -542,8 +516,8 @@ class Leaked(Params, method="agent.leaked"):
     complete: bool = flag()
     tensors_counted: bool = flag(default=True)
     cut_short: bool = flag()
-    lines: tuple[Line, ...] = parts(Line, 20)  # as in `task.leaks`
-    tensors: tuple[Tensors, ...] = parts(Tensors, 20)  # as in `task.leaks`
+    lines: tuple[Line, ...] = several(part(Line), 20)  # as in `task.leaks`
+    tensors: tuple[Tensors, ...] = several(part(Tensors), 20)  # as in `task.leaks`
 
 
 class Progress(Params, method="agent.progress"):

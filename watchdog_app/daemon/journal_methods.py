@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from watchdog_app.base.errors import TaskNotFound
+from watchdog_app.base.errors import NOT_FOUND, TaskNotFound
 from watchdog_app.client import jsonrpc, requests
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.tasks import KernelRegistry, find
@@ -58,7 +58,7 @@ class JournalMethods:
         try:
             task = None if wanted is None else find(wanted, tasks)
         except TaskNotFound as error:
-            if error.code != jsonrpc.NOT_FOUND:
+            if error.code != NOT_FOUND:
                 raise
             missing = error  # it may have died
         self._journal.ask(

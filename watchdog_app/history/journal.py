@@ -29,8 +29,6 @@ from watchdog_app.history.series import (
     to_column,
 )
 
-KINDS = ("incident", "decision", "outcome", "death", "end", "restart", "daemon")
-
 _MOST_IDS = 1000
 _OVERFLOW = 1.25
 _SYNC_S = 60.0  # without a decision
