@@ -1,7 +1,7 @@
 """
-`watchdog status --watch`: a live view on a terminal, plain blocks or JSON lines elsewhere.
+`watchdog status --watch`: redrawn in place on a terminal, blocks or JSON lines elsewhere.
 
-Goes on when the daemon is restarted: says that it is gone, and asks again.
+When the daemon is restarted, the view says so and asks again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from watchdog_app.cli.json_output import dumps, timed, without_daemon
 from watchdog_app.cli.status_text import render
 from watchdog_app.cli.terminal import columns_of, rows_of
 from watchdog_app.client.client import Client
-from watchdog_app.core.explain.selection import SORTS
 from watchdog_app.core.model.status import Status
 
 TYPE_CHECKING = False
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     import argparse
     from types import SimpleNamespace
     from typing import Any
-
-    from watchdog_app.cli.screen import Screen
 
 _ANSWER_S = 3.0  # a daemon that takes longer is shown as gone; the view stays alive
 _FEWEST_TASKS = 3  # rows that are kept on the lowest terminal
@@ -65,6 +62,8 @@ def watch(args: argparse.Namespace | SimpleNamespace) -> int:
     """Show readings until interrupted or counted out; 3 when there was no daemon to begin with."""
     feed = Feed()
     interval_s = args.interval or 1.0
+    left = args.count
+    frames = _Frames() if not args.json and _is_terminal() else None
     try:
         if not feed.read() and feed.error is not None:
             if args.json:
@@ -72,27 +71,12 @@ def watch(args: argparse.Namespace | SimpleNamespace) -> int:
                 if isinstance(feed.error, DaemonNotRunning):
                     return feed.error.exit_code
             raise feed.error
-        if args.json or not _is_terminal():
-            return _stream(feed, args, interval_s)
-        return _View(feed, args, interval_s).run()
-    finally:
-        feed.close()
-
-
-def _is_terminal() -> bool:
-    if sys.platform == "win32":  # neither signals nor keys can be waited for as elsewhere
-        return False
-    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-
-
-def _stream(feed: Feed, args: argparse.Namespace | SimpleNamespace, interval_s: float) -> int:
-    """One block or one line a reading, for pipes, files and dumb terminals."""
-    left = args.count
-    next_mono_s = time.monotonic()
-    try:
+        next_mono_s = time.monotonic()
         while True:
             if args.json:
                 print(_json_line(feed), flush=True)
+            elif frames is not None:
+                frames.draw(feed, args)
             else:
                 print("\n".join(_block(feed, args)), end="\n\n", flush=True)
             if left is not None:
@@ -104,6 +88,12 @@ def _stream(feed: Feed, args: argparse.Namespace | SimpleNamespace, interval_s: 
             feed.read()
     except KeyboardInterrupt:
         return EXIT_OK
+    finally:
+        feed.close()
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _json_line(feed: Feed) -> str:
@@ -139,79 +129,50 @@ def _gone(feed: Feed, columns: int | None, appearance: Style) -> list[str]:
     return [appearance.paint(one, "yellow") for one in lines]
 
 
-class _View:
-    """The live view's state: what is shown and how."""
+class _Frames:
+    """Readings drawn in place of one another; the last one stays on the terminal."""
 
-    def __init__(
-        self, feed: Feed, args: argparse.Namespace | SimpleNamespace, interval_s: float
-    ) -> None:
-        self._feed = feed
-        self._args = args
-        self._interval_s = interval_s
-        self._style = style_of(args.color)
+    def __init__(self) -> None:
+        self._lines = 0  # of the frame that is shown
+        self._columns = 0
 
-    def run(self) -> int:
-        from watchdog_app.cli.screen import Screen
+    def draw(self, feed: Feed, args: argparse.Namespace | SimpleNamespace) -> None:
+        """Replace the frame before, without clearing in between."""
+        columns = columns_of() or 80
+        lines = _fitted(feed, args, columns, rows_of() - 1)
+        start = f"\x1b[{self._lines}F" if self._lines else ""
+        if self._lines and columns != self._columns:
+            start = "\x1b[H\x1b[2J"  # a narrower terminal has wrapped what is shown
+        # A line is erased before it is written: the cursor of a full line stands on its last
+        # character. 2026 (one frame at a time) is ignored by terminals that do not know it.
+        body = "".join(f"\x1b[K{line}\n" for line in lines)
+        sys.stdout.write(f"\x1b[?2026h{start}{body}\x1b[J\x1b[?2026l")
+        sys.stdout.flush()
+        self._lines, self._columns = len(lines), columns
 
-        left = self._args.count
-        with Screen() as screen:
-            next_mono_s = time.monotonic()
-            while True:
-                screen.draw(self._frame())
-                if left is not None:
-                    left -= 1
-                    if left == 0:
-                        break
-                next_mono_s = max(next_mono_s + self._interval_s, time.monotonic())
-                if not self._wait(screen, next_mono_s):
-                    break
-                self._feed.read()
-        # The last reading stays in the scrollback; the keys that no longer work do not.
-        print("\n".join(self._frame()[:-1]).rstrip("\n"))
-        return EXIT_OK
 
-    def _wait(self, screen: Screen, until_mono_s: float) -> bool:
-        """Answer keys and changes of size until the next reading; False to end."""
-        while (left_s := until_mono_s - time.monotonic()) > 0:
-            happened = screen.wait(left_s)
-            if happened == "quit":
-                return False
-            if happened == "a":
-                self._args.all = not self._args.all
-            elif happened == "s":
-                self._args.sort = SORTS[(SORTS.index(self._args.sort) + 1) % len(SORTS)]
-            if happened:
-                screen.draw(self._frame())
-        return True
-
-    def _frame(self) -> list[str]:
-        """Lines that fill no more than the terminal; the last one says which keys there are."""
-        feed, args = self._feed, self._args
-        columns, rows = columns_of() or 80, rows_of()
-        trouble = [*_gone(feed, columns, self._style), ""] if feed.error is not None else []
-        room = rows - len(trouble) - 2
-        status = Status.read(feed.last)
-        most: int | None = None
-        while True:
-            lines = render(
-                status,
-                time.time(),
-                columns,
-                self._style,
-                everything=args.all,
-                sort=args.sort,
-                most_tasks=most,
-            )
-            too_many = len(lines) - room
-            if too_many <= 0 or (most is not None and most <= _FEWEST_TASKS):
-                break
-            most = len(status.tasks) if most is None else most
-            most = max(_FEWEST_TASKS, most - max(1, too_many // 2))
-        dot = self._style.dot
-        keys = f"every {self._interval_s:g} s, by {args.sort}{dot}q quit{dot}s sort{dot}"
-        keys += f"a {'fewer' if args.all else 'all'}"
-        footer = self._style.paint(keys[:columns], "dim")
-        lines = lines[: max(1, room)]
-        while lines and not lines[-1]:
-            lines.pop()
-        return [*trouble, *lines, "", footer]
+def _fitted(
+    feed: Feed, args: argparse.Namespace | SimpleNamespace, columns: int, rows: int
+) -> list[str]:
+    """The lines of a reading with as many tasks as the terminal has rows for."""
+    style = style_of(args.color)
+    trouble = [*_gone(feed, columns, style), ""] if feed.error is not None else []
+    rows -= len(trouble)
+    status = Status.read(feed.last)
+    most: int | None = None
+    while True:
+        lines = render(
+            status,
+            time.time(),
+            columns,
+            style,
+            everything=args.all,
+            sort=args.sort,
+            most_tasks=most,
+        )
+        too_many = len(lines) - rows
+        if too_many <= 0 or (most is not None and most <= _FEWEST_TASKS):
+            break
+        most = len(status.tasks) if most is None else most
+        most = max(_FEWEST_TASKS, most - max(1, too_many // 2))
+    return trouble + lines[: max(1, rows)]

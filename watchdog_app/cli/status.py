@@ -23,7 +23,7 @@ is not known. Marks: ~ growing, ! warning, !! critical, ? unknown."""
 EPILOG = """\
 examples:
   watchdog status                      once
-  watchdog status --watch              until q or Ctrl-C; a lists all, s sorts
+  watchdog status --watch              until Ctrl-C; watchdog top has keys
   watchdog status --json | jq '.tasks[] | {name, ram_bytes, eta_s}'
   watchdog status --watch --json       one JSON object a line
   watchdog status --check              one line for Nagios, Icinga or a prompt
