@@ -49,17 +49,16 @@ def test_an_airbag_is_explained_by_pid_or_path(wanted, meant):
 @pytest.mark.parametrize("wanted", ["4711", "47", "004711"])
 def test_a_pause_of_a_script_called_like_a_pid_stays(wanted):
     """`watchdog resume 4711` without a daemon resumes that process alone."""
-    standing = {
-        "a": Pause(ProcessKey(60, 600), "4711", None, ""),
-        "b": Pause(ProcessKey(61, 610), "train_4711.py", None, ""),
-    }
+    a = Pause(ProcessKey(60, 600), "4711", "")
+    b = Pause(ProcessKey(61, 610), "train_4711.py", "")
+    standing = [a, b]
 
     with pytest.raises(TaskNotFound):
         offline._chosen(standing, wanted)
 
-    assert ["a"] == list(offline._chosen(standing, "60"))
-    assert ["a"] == list(offline._chosen(standing, "/x/4711"))
-    assert ["b"] == list(offline._chosen(standing, "train_4711"))
+    assert [a] == offline._chosen(standing, "60")
+    assert [a] == offline._chosen(standing, "/x/4711")
+    assert [b] == offline._chosen(standing, "train_4711")
 
 
 def test_the_journal_takes_a_number_for_a_pid(tmp_path):

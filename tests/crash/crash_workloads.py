@@ -22,7 +22,8 @@ from watchdog_app.agent.saving.names import RescueName, complete_ones
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.base.errors import RescueDamaged, RescueError, WatchdogError
 from watchdog_app.config import editing, read_file
-from watchdog_app.daemon import pause_store
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.daemon import pauses
 from watchdog_app.desktop.install import Ledger
 from watchdog_app.desktop.placements import Placement
 from watchdog_app.history.journal import Entry, Journal
@@ -232,23 +233,23 @@ class PausesKept(Workload):
 
     def run(self, root: str) -> None:
         """Three are stopped, one after the other; the second runs again."""
-        held: dict[str, dict[str, int]] = {}
+        held: dict[str, pauses.Pause] = {}
         for number in (1, 2, 3):
-            held[f"p{number}"] = {"n": number}
+            held[f"p{number}"] = pauses.Pause(ProcessKey(number, 1), f"p{number}", "")
             with suppress(OSError):
-                pause_store.write(root, pause_store.encoded(self.BOOT, held))
+                pauses.write(root, pauses.encoded(self.BOOT, held.values()))
                 mark(f"stopped {number}")
         mark("resuming 2")
         del held["p2"]
         with suppress(OSError):
-            pause_store.write(root, pause_store.encoded(self.BOOT, held))
+            pauses.write(root, pauses.encoded(self.BOOT, held.values()))
             mark("resumed 2")
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
         """Whoever is stopped is in it; of a machine that was started anew nothing is asked."""
         if how not in ("killed", "kill", "fail"):
             return []
-        there = set(pause_store.read((root, root), self.BOOT) or ())
+        there = {each.name for each in pauses.read((root, root), self.BOOT) or ()}
         wanted = {f"p{number}" for number in range(1, (last(marks, "stopped") or 0) + 1)}
         free = {"p2"} if "resuming 2" in marks else set()
         problems = []
@@ -256,8 +257,8 @@ class PausesKept(Workload):
             problems.append(f"stopped and not known: {sorted(wanted - free - there)}")
         if "resumed 2" in marks and "p2" in there:
             problems.append("what runs again is still known as paused")
-        pause_store.write(root, pause_store.encoded(self.BOOT, {}))
-        if os.listdir(root) != [pause_store.FILE]:
+        pauses.write(root, pauses.encoded(self.BOOT, ()))
+        if os.listdir(root) != [pauses.FILE]:
             problems.append(f"left over: {os.listdir(root)}")
         return problems
 

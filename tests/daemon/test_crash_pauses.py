@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 from crash.crash_disk import compiled
@@ -20,9 +21,9 @@ from crash.crash_disk import compiled
 from watchdog_app.agent.reporting.identity import start_time
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon import offline, pause_store
+from watchdog_app.daemon import offline, pauses
 from watchdog_app.daemon.instance import boot_id
-from watchdog_app.daemon.pauses import Pause, outcome
+from watchdog_app.daemon.pauses import Pause
 from watchdog_app.history.journal import Journal
 from watchdog_app.machine.process_control.paused import Paused
 
@@ -67,13 +68,13 @@ class Standing:
     def write(self, key: ProcessKey, *, cut_short: bool = False) -> None:
         """Both copies say that this process was paused, or was about to be."""
         boot = boot_id()
-        pause = Pause(key, "held.py", Paused((key,), "sigstop", 5.0), "memory is nearly used up")
-        data = outcome(pause, boot)
+        pause = Pause(key, "held.py", "memory is nearly used up")
         if cut_short:
-            del data["paused"]
-            data["intended"] = [[key.pid, key.start_time]]
+            pause = replace(pause, intended=(key,))
+        else:
+            pause = replace(pause, paused=Paused((key,), "sigstop", 5.0))
         for folder in (self.state, self.run):
-            pause_store.write(str(folder), pause_store.encoded(boot, {pause.ident(boot): data}))
+            pauses.write(str(folder), pauses.encoded(boot, [pause]))
 
     def spoil_journal(self) -> None:
         """Random bytes."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
+from support.pauses import standing_pauses
 
+from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Task, TaskKind
-from watchdog_app.daemon.pauses import Pause, Pauses, as_held, intent, outcome, remembered
+from watchdog_app.daemon import pauses as file
+from watchdog_app.daemon.observer import as_held
+from watchdog_app.daemon.pauses import Pause, standing
 from watchdog_app.machine.process_control.paused import Paused
 
 ROOT, WORKER = ProcessKey(10, 100), ProcessKey(11, 101)
-PAUSE = Pause(ROOT, "train.py", Paused((ROOT, WORKER), "sigstop", 5.0), "asked for")
-STORED = outcome(PAUSE, "boot")
-INTENT = {
-    "boot": "boot", "task": [10, 100], "name": "train.py", "reason": "why",
-    "intended": [[10, 100], [11, 101]],
-}  # fmt: skip
+PAUSE = Pause(ROOT, "train.py", "asked for", Paused((ROOT, WORKER), "sigstop", 5.0))
+INTENT = Pause(ROOT, "train.py", "why", intended=(ROOT, WORKER))
 
 
 def states(**found):
@@ -24,77 +25,106 @@ def states(**found):
     return lambda key: found.get(f"p{key.pid}")
 
 
-def test_a_pause_that_stands_is_remembered_as_it_was():
+class Standing:
+    """Pauses whose processes are in the states that the test sets."""
+
+    def __init__(self, folder, *made: Pause) -> None:
+        self._states = {}
+        self.pauses = standing_pauses(folder, lambda key: self._states.get(f"p{key.pid}"))
+        for pause in made:
+            self.pauses.add(pause)
+
+    def ended(self, **found):
+        """Pauses that are over in these states."""
+        self._states = found
+        return self.pauses.review()
+
+
+def test_a_pause_that_stands_is_remembered_as_it_was(tmp_path):
     """Every process, the method, the reason."""
-    assert PAUSE == remembered(STORED, "boot", states(p10="T", p11="T"))
+    file.write(str(tmp_path), file.encoded("boot", [PAUSE]))
+    where = str(tmp_path), str(tmp_path / "none")
+
+    assert (PAUSE,) == file.read(where, "boot")
+    assert file.read(where, "other") is None, "a pause does not outlive the boot"
+    assert PAUSE == standing(PAUSE, states(p10="T", p11="T"))
 
 
 @pytest.mark.parametrize(
-    ("stored", "boot", "now"),
+    ("stored", "now"),
     [
-        (STORED, "other", states(p10="T", p11="T")),
-        (STORED, "boot", states()),
-        (STORED, "boot", states(p10="S", p11="R")),
-        (INTENT, "boot", states(p10="S", p11="S")),
-        (INTENT, "boot", states(p10="D")),
-        ({}, "boot", states(p10="T")),
-        ({"boot": "boot"}, "boot", states(p10="T")),
-        ({**STORED, "task": "x"}, "boot", states(p10="T")),
-        ({**STORED, "paused": {"keys": 5}}, "boot", states(p10="T")),
-        ({**INTENT, "intended": [[1]]}, "boot", states(p10="T")),
+        (PAUSE, states()),
+        (PAUSE, states(p10="S", p11="R")),
+        (INTENT, states(p10="S", p11="S")),
+        (INTENT, states(p10="D")),
     ],
 )
-def test_a_pause_that_does_not_stand_is_forgotten(stored, boot, now):
-    """Another boot, gone, running again, or nonsense on the disk."""
-    assert remembered(stored, boot, now) is None
+def test_a_pause_that_does_not_stand_is_forgotten(stored, now):
+    """Gone, or running again."""
+    assert standing(stored, now) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"pauses": [{}]},
+        {"pauses": [{"task": "x", "name": "a", "reason": ""}]},
+        {"pauses": [{"task": {"pid": 1}, "name": "a", "reason": ""}]},
+        {"pauses": {"a": 5}},
+        {"mono_ns": None},
+    ],
+)
+def test_a_copy_of_nonsense_is_not_believed(tmp_path, damage):
+    """Whatever lies on the disk: it is said that nothing is known."""
+    value = json.loads(file.encoded("boot", [PAUSE]))
+    (tmp_path / file.FILE).write_text(json.dumps({**value, **damage}))
+
+    with pytest.raises(WatchdogError, match="cannot be read"):
+        file.read((str(tmp_path), str(tmp_path / "none")), "boot")
 
 
 def test_a_pause_cut_short_is_known_by_what_it_stopped():
     """Killed between the first signal and the last: what is stopped is ours to resume."""
-    found = remembered(INTENT, "boot", states(p10="T", p11="S"))
+    found = standing(INTENT, states(p10="T", p11="S"))
     assert (ROOT,) == found.paused.keys
 
 
-def test_a_process_that_waits_for_the_disk_is_still_paused():
+def test_a_process_that_waits_for_the_disk_is_still_paused(tmp_path):
     """It stops when the disk has answered: the pause is not forgotten before."""
-    pauses = Pauses()
-    pauses.add(PAUSE)
+    held = Standing(tmp_path, PAUSE)
 
-    assert [] == list(pauses.ended(states(p10="D", p11="S")))
-    assert [] == list(pauses.ended(states(p10="T", p11="T")))
-    assert [PAUSE] == list(pauses.ended(states(p10="D", p11="S")))
-    assert pauses.get(ROOT) is None
+    assert [] == held.ended(p10="D", p11="S")
+    assert [] == held.ended(p10="T", p11="T")
+    assert [PAUSE] == held.ended(p10="D", p11="S")
+    assert held.pauses.get(ROOT) is None
 
 
-def test_what_had_stopped_and_was_frozen_then_is_still_paused():
+def test_what_had_stopped_and_was_frozen_then_is_still_paused(tmp_path):
     """An airbag's group in cgroup v1: all of it waits in the kernel, as it seems."""
-    pauses = Pauses()
-    pauses.add(PAUSE)
+    held = Standing(tmp_path, PAUSE)
 
-    assert [] == list(pauses.ended(states(p10="T", p11="T")))
-    assert [] == list(pauses.ended(states(p10="D", p11="D")))
-    assert [PAUSE] == list(pauses.ended(states(p10="S", p11="D")))
+    assert [] == held.ended(p10="T", p11="T")
+    assert [] == held.ended(p10="D", p11="D")
+    assert [PAUSE] == held.ended(p10="S", p11="D")
 
 
-def test_a_worker_alone_that_is_stopped_keeps_the_pause():
+def test_a_worker_alone_that_is_stopped_keeps_the_pause(tmp_path):
     """Somebody resumed the root by hand: the rest is still ours to resume."""
-    pauses = Pauses()
-    pauses.add(PAUSE)
+    held = Standing(tmp_path, PAUSE)
 
-    assert [] == list(pauses.ended(states(p10="S", p11="T")))
-    assert PAUSE == pauses.get(ROOT)
+    assert [] == held.ended(p10="S", p11="T")
+    assert PAUSE == held.pauses.get(ROOT)
 
 
-def test_a_second_pause_adds_what_it_stopped():
+def test_a_second_pause_adds_what_it_stopped(tmp_path):
     """Workers that came later are resumed with the others."""
-    pauses = Pauses()
-    pauses.add(PAUSE)
+    held = Standing(tmp_path, PAUSE)
     late = ProcessKey(12, 102)
 
-    pauses.add(Pause(ROOT, "train.py", Paused((late,), "sigstop", 9.0), "again"))
+    held.pauses.add(Pause(ROOT, "train.py", "again", Paused((late,), "sigstop", 9.0)))
 
-    assert (ROOT, WORKER, late) == pauses.get(ROOT).paused.keys
-    assert "asked for" == pauses.get(ROOT).reason
+    assert (ROOT, WORKER, late) == held.pauses.get(ROOT).paused.keys
+    assert "asked for" == held.pauses.get(ROOT).reason
 
 
 TASK = Task(ROOT, "train.py", TaskKind.SCRIPT, 0, (), 0, None, 0.0, None)
@@ -102,20 +132,28 @@ CHILD = ProcessKey(12, 102)
 FAMILY = [(ROOT, False), (WORKER, True), (CHILD, False)]
 
 
-def test_a_pause_cut_short_wakes_whom_it_stopped_and_no_other():
-    """A child that is no Python is among them; who was stopped before the pause is not."""
-    stored = intent(TASK, FAMILY, "boot", "why")
+def intended(folder, *before: Pause) -> Pause:
+    """What is written down before the first signal of a pause."""
+    held = Standing(folder, *before)
+    assert held.pauses.intend(TASK, FAMILY, "why", 1.0)
+    (found,) = file.read((str(folder / "run"), str(folder / "none")), "boot")
+    return found
 
-    found = remembered(stored, "boot", states(p10="T", p11="T", p12="T"))
+
+def test_a_pause_cut_short_wakes_whom_it_stopped_and_no_other(tmp_path):
+    """A child that is no Python is among them; who was stopped before the pause is not."""
+    stored = intended(tmp_path)
+
+    found = standing(stored, states(p10="T", p11="T", p12="T"))
 
     assert (ROOT, CHILD) == found.paused.keys
 
 
-def test_a_second_pause_cut_short_forgets_nothing_of_the_first():
+def test_a_second_pause_cut_short_forgets_nothing_of_the_first(tmp_path):
     """The intent keeps what was stopped, and adds to it what is found stopped."""
-    stored = intent(TASK, FAMILY, "boot", "again", PAUSE)
+    stored = intended(tmp_path, PAUSE)
 
-    found = remembered(stored, "boot", states(p10="S", p11="T", p12="T"))
+    found = standing(stored, states(p10="S", p11="T", p12="T"))
 
     assert (ROOT, WORKER, CHILD) == found.paused.keys
 
@@ -143,10 +181,9 @@ def test_who_was_paused_and_looks_asleep_is_on_its_way_to_stop(state, held, stop
     assert other is found[1]
 
 
-def test_a_debugger_ends_no_pause():
+def test_a_debugger_ends_no_pause(tmp_path):
     """State t: it stays ours to resume, now and after a restart."""
-    pauses = Pauses()
-    pauses.add(PAUSE)
+    held = Standing(tmp_path, PAUSE)
 
-    assert [] == list(pauses.ended(states(p10="t", p11="t")))
-    assert PAUSE == remembered(STORED, "boot", states(p10="t", p11="t"))
+    assert [] == held.ended(p10="t", p11="t")
+    assert PAUSE == standing(PAUSE, states(p10="t", p11="t"))

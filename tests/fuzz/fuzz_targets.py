@@ -22,6 +22,7 @@ from contextlib import closing, suppress
 from watchdog_app import config
 from watchdog_app.agent.saving import finished, layout, manifest
 from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.base import codec
 from watchdog_app.base.errors import (
     ConfigError,
     ProtocolError,
@@ -35,10 +36,9 @@ from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.client import jsonrpc, requests
 from watchdog_app.client.jsonrpc import BadLine, LineDecoder, LineTooLong, decode, encode
 from watchdog_app.core.replay import play, trace
-from watchdog_app.daemon.pauses import remembered
+from watchdog_app.daemon import pauses
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.gpu import events
-from watchdog_app.machine.process_control.paused import Paused
 from watchdog_app.machine.sensors import (
     command_line,
     crash_reports,
@@ -262,11 +262,9 @@ def journal_pauses(data: bytes) -> None:
         stored = json.loads(data)
     except (ValueError, RecursionError):
         return
-    if isinstance(stored, dict):
-        remembered(stored, "boot", lambda _: None)
-        remembered({"boot": "boot", **stored}, "boot", lambda _: "T")
+    for letter in (None, "T"):
         with suppress(ValueError):
-            Paused.from_json(stored)
+            pauses.standing(codec.decode(pauses.Pause, stored), lambda _, letter=letter: letter)
 
 
 @target

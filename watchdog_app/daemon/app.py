@@ -17,11 +17,11 @@ from watchdog_app import __version__, config
 from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.daemon import pauses as pausing
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop import Loop
 from watchdog_app.daemon.parts import Parts
+from watchdog_app.daemon.pauses import recovered_notification
 from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.history.journal import Entry, Journal
 
@@ -137,7 +137,7 @@ class App:
         """Take over what an earlier daemon left; what the history is to say of this start."""
         parts = self._parts
         journal = parts.journal.open()
-        parts.pause_store.recover()
+        parts.pauses.recover()
         parts.engine_state.recover(journal)
         parts.control.recover_quiet(journal)
         parts.kernel_state.recover(journal, self._log)
@@ -150,14 +150,13 @@ class App:
         """Notify people of the pauses of an earlier daemon that nobody else reports."""
         parts = self._parts
         held = parts.observer.ask(lambda engine: engine.held) or ()
-        for pause in pausing.unreported(parts.pause_store.recovered, held):
+        for pause in parts.pauses.take_unreported(held):
             pid, now_unix_s = pause.task.pid, time.time()
-            said = pausing.recovered_notification(pause, now_unix_s)
+            said = recovered_notification(pause, now_unix_s)
             self._log.warning(said.title, pid=pid, reason=pause.reason)
             data = {"id": said.id, "decision_kind": "notify", "pid": pid, "reason": said.title}
             entry = Entry(now_unix_s, "decision", data, pid, pause.name)
             parts.executor.announce(said, entry, None)
-        parts.pause_store.recovered.clear()
 
     def loop(self) -> None:
         """Look, decide, act, answer, until told to end."""
@@ -171,7 +170,7 @@ class App:
         for step in (
             partial(self._loop.take_exits, float("inf")),  # no answer is waited for
             lambda: parts.worker.close(_END_S),
-            lambda: parts.pause_store.close(_END_S),
+            lambda: parts.pauses.close(_END_S),
             parts.keepers.collect,  # what is not done by now is not waited for
             parts.server.close,
             lambda: parts.dispatcher.close(_END_S),

@@ -24,12 +24,10 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import named
-from watchdog_app.daemon import pauses as pausing
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.notify.filter import NotificationFilter
-from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
 from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry
@@ -59,20 +57,16 @@ class Stops:
     def __init__(
         self,
         *,
-        boot: str,
         worker: Worker,
         checkpoints: Checkpoints,
         pauses: Pauses,
-        pause_store: PauseStore,
         tasks: Callable[[], Sequence[Task]],
         kept: Callable[[], None],
         log: Log,
     ) -> None:
-        self._boot = boot
         self._worker = worker
         self._checkpoints = checkpoints
         self._pauses = pauses
-        self._pause_store = pause_store
         self._tasks = tasks
         self._kept = kept
         self._log = log
@@ -92,14 +86,11 @@ class Stops:
 
     def pause(self, task: Task, reason: str, ended: Ended) -> None:
         """Stop a task that is neither being paused nor resumed right now."""
-        ident = pausing.ident(task.key, self._boot)
         keys = [member.key for member in task.members]
         others = {other.key for other in self._tasks()} - {task.key}
         family = process_control.family(keys, others=others)
-        before = self._pauses.get(task.key)
-        stored = pausing.intent(task, family, self._boot, reason, before)
         self._moving.add(task.key)
-        if not self._pause_store.record_intent(ident, stored, _RECORD_S):
+        if not self._pauses.intend(task, family, reason, _RECORD_S):
             self._log.warning(
                 f"{clean(task.name)} is about to be paused, and that can be written down nowhere. "
                 f"Should the daemon end, let it go on with: kill -CONT {task.key.pid}"
@@ -109,31 +100,19 @@ class Stops:
             self._moving.discard(task.key)
             paused: Paused | None = value
             if paused is None or not paused.keys:
-                held = self._pauses.get(task.key)
-                if held is None:
-                    self._pause_store.forget(ident)
-                else:
-                    self._pause_store.record(held)
+                self._pauses.cancel(task.key)
                 if paused is None:
-                    ended(OutcomeStatus.FAILED, str(error), {})
-                elif held is not None:
-                    ended(
-                        OutcomeStatus.FAILED,
-                        f"{clean(task.name)} is paused by watchdog already.",
-                        {},
-                    )
+                    detail = str(error)
+                elif self._pauses.has(task.key):
+                    detail = f"{clean(task.name)} is paused by watchdog already."
                 else:
-                    ended(
-                        OutcomeStatus.FAILED,
+                    detail = (
                         f"{clean(task.name)} was stopped already, by somebody else: leave it to "
-                        f"them, or let it go on with: kill -CONT {task.key.pid}",
-                        {},
+                        f"them, or let it go on with: kill -CONT {task.key.pid}"
                     )
+                ended(OutcomeStatus.FAILED, detail, {})
                 return
-            self._pauses.add(Pause(task.key, task.name, paused, reason))
-            held = self._pauses.get(task.key)
-            if held is not None:
-                self._pause_store.record(held)
+            self._pauses.add(Pause(task.key, task.name, reason, paused))
             count = len(paused.keys)
             ended(
                 OutcomeStatus.DONE,
@@ -158,7 +137,6 @@ class Stops:
                 ended(OutcomeStatus.FAILED, str(error), {})
             else:
                 self._pauses.remove(pause.task)
-                self._pause_store.forget(pausing.ident(pause.task, self._boot))
                 count = len(value.keys)
                 ended(OutcomeStatus.DONE, f"{count} of its processes run again.", {})
                 self._kept()

@@ -113,7 +113,7 @@ class Loop:
             guard("decisions", partial(self._decide, look))
             guard("announcements", parts.executor.considered)
             guard("journal", partial(self._record, look))
-            guard("pauses", parts.pause_store.review)
+            guard("pauses", parts.pauses.review)
             guard("status", partial(parts.control.publish, began_mono_s))
         return self._wanted_s(look, before)
 
@@ -212,7 +212,7 @@ class Loop:
             parts.journal.reopened = False
             parts.engine_state.keep()
         parts.journal.collect()
-        parts.pause_store.collect()
+        parts.pauses.collect()
         parts.worker.collect()
         parts.keepers.collect()
         parts.checkpoints.expire(now_mono_s)
@@ -230,7 +230,7 @@ class Loop:
             return
         parts.control.look_quiet()
         parts.server.restore_socket()
-        parts.pause_store.keep()
+        parts.pauses.keep()
         if now_mono_s >= self._next_state_mono_s:
             self._next_state_mono_s = now_mono_s + _STATE_S
             parts.engine_state.keep(if_new=True)

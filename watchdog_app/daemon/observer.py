@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from operator import is_
 from typing import Any
 
@@ -23,7 +24,6 @@ from watchdog_app.core.policy.engine import Engine
 from watchdog_app.core.policy.rules import allowed
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.log import Faults, Log
-from watchdog_app.daemon.pauses import as_held
 from watchdog_app.daemon.status import Look
 from watchdog_app.machine import process_control
 from watchdog_app.machine.sensors.machine import Machine
@@ -269,3 +269,24 @@ class Observer:
         if self._failures >= _FAILURES:
             self._engine = self._new_engine()
             self._failures = 0
+
+
+def as_held(
+    tasks: tuple[Task, ...], held: Container[ProcessKey], stopping: Callable[[ProcessKey], bool]
+) -> tuple[Task, ...]:
+    """
+    The tasks of a look; of those that are `held`, whoever is on its way to stop waits (D).
+
+    What an airbag has frozen (cgroup v2) looks asleep, and would seem to run again.
+    """
+    return tuple(
+        _waiting(task)
+        if task.key in held and task.members[0].state in "RS" and stopping(task.key)
+        else task
+        for task in tasks
+    )
+
+
+def _waiting(task: Task) -> Task:
+    root, *others = task.members
+    return replace(task, members=(replace(root, state="D"), *others))

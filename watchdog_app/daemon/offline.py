@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.daemon import pause_store
+from watchdog_app.daemon import pauses
+from watchdog_app.daemon.instance import boot_id
+from watchdog_app.daemon.pauses import Pause
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.reader import reading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.model.machine import ProcessKey
-    from watchdog_app.daemon.pauses import Pause
     from watchdog_app.machine.sensors.machine import Machine
 
 
@@ -45,22 +46,22 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
     found = _standing(thaw=True)
     if found is None:
         return None
-    standing, ended = found
     refused: list[str] = []
     resumed = []
     entries: list[Entry] = []
-    for ident, pause in _chosen(standing, task).items():
+    left = {pause.task: pause for pause in found}
+    for pause in _chosen(found, task):
         try:
             runs = process_control.resume(pause.paused)
         except TargetDenied as error:
             refused.append(str(error))
             continue
-        ended.append(ident)
+        del left[pause.task]
         entries += _told(pause, len(runs.keys))
         resumed.append(
             {"task": pause.task.pid, "name": pause.name, "pids": [key.pid for key in runs.keys]}
         )
-    _forget(ended, entries)
+    _keep(left.values(), entries)
     if failures is not None:
         failures += refused
     elif refused:
@@ -86,13 +87,13 @@ def paused() -> list[dict[str, Any]]:
             "reason": pause.reason,
             "at_unix_s": pause.paused.at_unix_s or None,
         }
-        for pause in (found[0].values() if found is not None else ())
+        for pause in found or ()
     ]
 
 
-def _standing(*, thaw: bool) -> tuple[dict[str, Pause], list[str]] | None:
+def _standing(*, thaw: bool) -> list[Pause] | None:
     """
-    The pauses that stand, and the keys of those that do not; None: nothing is written down.
+    The pauses that stand; None: nothing is written down.
 
     Args:
         thaw: undo a freeze that was cut short, which is to be done before anybody is resumed.
@@ -100,25 +101,21 @@ def _standing(*, thaw: bool) -> tuple[dict[str, Pause], list[str]] | None:
     Raises:
         WatchdogError: what is written down cannot be read.
     """
-    from watchdog_app.daemon.instance import boot_id
-    from watchdog_app.daemon.pauses import remembered, thaw_unfinished
-
-    boot = boot_id()
     try:
-        stored = pause_store.read(pause_store.folders(), boot)
+        stored = pauses.read(pauses.folders(), boot_id())
     except WatchdogError as error:
         raise WatchdogError(f"{error}{stopped()}") from error
     if stored is None:
         return None
-    standing: dict[str, Pause] = {}
+    found = []
     with _States() as states:
-        for ident, data in stored.items():
+        for each in stored:
             if thaw:
-                thaw_unfinished(data, boot)
-            pause = remembered(data, boot, states.of)
+                pauses.thaw_unfinished(each)
+            pause = pauses.standing(each, states.of)
             if pause is not None:
-                standing[ident] = pause
-    return standing, sorted(stored.keys() - standing.keys())
+                found.append(pause)
+    return found
 
 
 class _States:
@@ -161,18 +158,12 @@ def _told(pause: Pause, count: int) -> list[Entry]:
     ]
 
 
-def _forget(idents: Iterable[str], entries: Iterable[Entry]) -> None:
+def _keep(left: Iterable[Pause], entries: Iterable[Entry]) -> None:
     """As far as the disk allows: what runs again is known as such also by its state."""
-    from watchdog_app.daemon.instance import boot_id
-
-    boot, folders = boot_id(), pause_store.folders()
-    left = dict(pause_store.read(folders, boot) or {})
-    for ident in idents:
-        left.pop(ident, None)
-    content = pause_store.encoded(boot, left)
-    for folder in folders:
+    content = pauses.encoded(boot_id(), left)
+    for folder in pauses.folders():
         with suppress(OSError):
-            pause_store.write(folder, content)
+            pauses.write(folder, content)
     state = paths.state_dir()
     if not os.path.exists(os.path.join(state, "journal.db")):
         return
@@ -185,7 +176,7 @@ def _forget(idents: Iterable[str], entries: Iterable[Entry]) -> None:
             journal.add(entries)
 
 
-def _chosen(standing: Mapping[str, Any], task: str | None) -> Mapping[str, Any]:
+def _chosen(standing: Sequence[Pause], task: str | None) -> Sequence[Pause]:
     if task is None:
         return standing
     pid = pid_in(task)
@@ -195,13 +186,13 @@ def _chosen(standing: Mapping[str, Any], task: str | None) -> Mapping[str, Any]:
         lambda pause: pid is None and pause.name.casefold() == folded,
         lambda pause: pid is None and bool(folded) and folded in pause.name.casefold(),
     ):
-        found = {ident: pause for ident, pause in standing.items() if fits(pause)}
+        found = [pause for pause in standing if fits(pause)]
         if len(found) == 1:
             return found
         if found:
             break
     _refuse_strangers(task.strip())
-    listed = tuple({"pid": one.task.pid, "name": one.name} for one in standing.values())
+    listed = tuple({"pid": one.task.pid, "name": one.name} for one in standing)
     what = "No task" if not found else f"{len(found)} tasks"
     raise TaskNotFound(
         f"{what} that watchdog has paused answers to {task!r}. No daemon runs, so that only "

@@ -30,7 +30,6 @@ from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.notify.filter import NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pace import Pace
-from watchdog_app.daemon.pause_store import PauseStore
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import Poller, Waker
 from watchdog_app.daemon.recorder import Recorder
@@ -91,7 +90,6 @@ class Parts:
 
     def _make_observer(self, folder: str) -> None:
         """What is known of the machine: samples, agents, guards, the state of the engine."""
-        self.pauses = Pauses()
         machine = open_machine(patience_s=PATIENCE_S)
         self.agents = Agents(
             self.poller,
@@ -115,10 +113,9 @@ class Parts:
 
     def _make_executor(self, folder: str) -> None:
         """What is done: pauses, checkpoints, notifications."""
-        self.pause_store = PauseStore(
+        self.pauses = Pauses(
             (folder, os.path.abspath(paths.state_dir())),
             self._boot,
-            pauses=self.pauses,
             faults=self.faults,
             state_of=self.observer.state_of,
             wake=self.waker.wake,
@@ -128,11 +125,9 @@ class Parts:
         self.notification_filter = NotificationFilter(self._settings)
         self.checkpoints = Checkpoints(self.agents, _to_agents(self.server))
         self.stops = Stops(
-            boot=self._boot,
             worker=self.worker,
             checkpoints=self.checkpoints,
             pauses=self.pauses,
-            pause_store=self.pause_store,
             tasks=self.observer.tasks,
             kept=self.engine_state.keep,
             log=self._log,

@@ -1,154 +1,93 @@
 """
-What we have paused: known over any end of the daemon, shown, and always to be undone.
+What watchdog has paused: known over any end of the daemon, shown, and always to be undone.
 
-Before the first signal the intent is on the disk, so that even a kill -9 in
-the middle leaves no task stopped that nobody remembers stopping.
+All pauses are in one file that is written to two folders; the newer copy counts. The copy in the
+runtime folder is written before the first signal and needs no disk: even a kill -9 in the middle
+leaves no stopped task that nobody knows of. The copy in the state folder follows in a thread: it
+outlives a runtime folder that a logout removes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
+from watchdog_app.base import codec, paths
+from watchdog_app.base.durable import make_folders, write_whole
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.plain import clean
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.decisions import Notification, NotificationAction, Topic
 from watchdog_app.core.model.machine import ProcessKey, Task
+from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.machine.process_control.paused import Paused
 
-StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
+FILE = "paused.json"
+_SOURCE = "pauses"
+_MAX_BYTES = 4 << 20
+_VERSION = 2
 _BY_A_PERSON = "asked for by "
+
+_NOBODY = Paused((), "sigstop", 0.0)
+
+StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """One task that we paused."""
+    """One task that is paused, or about to be."""
 
     task: ProcessKey
     name: str
-    paused: Paused
     reason: str
-
-    def ident(self, boot: str) -> str:
-        """Key in the journal."""
-        return ident(self.task, boot)
-
-
-def ident(task: ProcessKey, boot: str) -> str:
-    """Key of a task that stays its own over reboots, which begin the start times anew."""
-    return f"{boot}:{task.pid}:{task.start_time}"
+    paused: Paused = _NOBODY  # what was stopped
+    intended: tuple[ProcessKey, ...] = ()  # who is about to be stopped as well
+    stopped_before: tuple[ProcessKey, ...] = ()  # of the same family, by somebody else
 
 
-def intent(
-    task: Task,
-    family: Iterable[tuple[ProcessKey, bool]],
-    boot: str,
-    reason: str,
-    before: Pause | None = None,
-) -> dict[str, Any]:
+def standing(pause: Pause, state_of: StateOf) -> Pause | None:
     """
-    What is written down before the first signal.
+    Return what stands of a pause that an earlier daemon wrote down.
 
     Args:
-        task: what is to be paused.
-        family: from `processes.family`; who is stopped already is not ours to resume.
-        boot: of this boot.
-        reason: why.
-        before: a pause of it that stands in part; it is kept.
-    """
-    found = list(family)
-    return {
-        **({} if before is None else {"paused": before.paused.to_json()}),
-        "boot": boot,
-        "task": [task.key.pid, task.key.start_time],
-        "name": task.name,
-        "reason": reason,
-        "intended": [[key.pid, key.start_time] for key, stopped in found if not stopped],
-        "stopped_before": [[key.pid, key.start_time] for key, stopped in found if stopped],
-    }
-
-
-def outcome(pause: Pause, boot: str) -> dict[str, Any]:
-    """What is written down when it is paused."""
-    return {
-        "boot": boot,
-        "task": [pause.task.pid, pause.task.start_time],
-        "name": pause.name,
-        "reason": pause.reason,
-        "paused": pause.paused.to_json(),
-    }
-
-
-def remembered(stored: Mapping[str, Any], boot: str, state_of: StateOf) -> Pause | None:
-    """
-    The pause that an earlier daemon wrote down, if it still stands.
-
-    Args:
-        stored: from `intent` or `outcome`.
-        boot: of this boot.
+        pause: from the file.
         state_of: state of a process now; None when it is gone or another.
 
     Returns:
-        None when the machine was started anew, every process is gone, or all run again.
+        None when every process is gone, or all run again.
     """
-    try:
-        if stored["boot"] != boot:
-            return None
-        task = ProcessKey(*map(int, stored["task"]))
-        name, reason = str(stored["name"]), str(stored["reason"])
-        paused = Paused((), "sigstop", 0.0)
-        if "paused" in stored:
-            paused = Paused.from_json(stored["paused"])
-        intended = [ProcessKey(int(pid), int(start)) for pid, start in stored.get("intended", ())]
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return None
     # One that waits for the disk is stopped as soon as that has answered.
-    stands = any((state_of(key) or "Z") in "TtD" for key in paused.keys)
-    caught = [key for key in intended if (state_of(key) or "Z") in "Tt"]
+    stands = any((state_of(key) or "Z") in "TtD" for key in pause.paused.keys)
+    caught = [key for key in pause.intended if (state_of(key) or "Z") in "Tt"]
     if not stands and not caught:
         return None
-    keys = tuple(dict.fromkeys((*paused.keys, *caught)))
-    return Pause(task, name, replace(paused, keys=keys), reason)
+    keys = tuple(dict.fromkeys((*pause.paused.keys, *caught)))
+    paused = replace(pause.paused, keys=keys)
+    return replace(pause, paused=paused, intended=(), stopped_before=())
 
 
-def thaw_unfinished(stored: Mapping[str, Any], boot: str) -> None:
+def thaw_unfinished(pause: Pause) -> None:
     """
     Undo a freeze that was cut short by the end of the daemon.
 
     The freezer is a barrier that lasts for an instant; a daemon killed within it leaves a
     group that not even SIGKILL can end (cgroup v1).
     """
-    if stored.get("boot") != boot or "intended" not in stored:
+    if not pause.intended:
         return
     from watchdog_app.machine.process_control.freezer import freezer_of
 
-    with suppress(
-        KeyError, TypeError, ValueError, IndexError, OverflowError, OSError, WatchdogError
-    ):
-        family = [*stored["intended"], *stored.get("stopped_before", ())]
-        pids = {int(pid) for pid, _ in family}
-        freezer = freezer_of(int(family[0][0]), pids, "/proc")
+    pids = {key.pid for key in (*pause.intended, *pause.stopped_before)}
+    with suppress(OSError, WatchdogError):
+        freezer = freezer_of(pause.intended[0].pid, pids, "/proc")
         if freezer is not None:
             freezer.thaw()
-
-
-def unreported(recovered: Iterable[Pause], held: Container[ProcessKey]) -> Iterator[Pause]:
-    """
-    Yield the pauses that neither the engine nor a person knows of.
-
-    The engine resumes what it has paused when there is room. It does not know a pause that the end
-    of the daemon cut short, nor any pause if its state was lost.
-
-    Args:
-        recovered: pauses of an earlier daemon that still stand.
-        held: tasks that the engine has paused.
-    """
-    for pause in recovered:
-        by_a_person = pause.reason.startswith(_BY_A_PERSON) and pause.paused.at_unix_s > 0
-        if pause.task not in held and not by_a_person:
-            yield pause
 
 
 def recovered_notification(pause: Pause, unix_s: float) -> Notification:
@@ -170,54 +109,171 @@ def recovered_notification(pause: Pause, unix_s: float) -> Notification:
     )
 
 
-def as_held(
-    tasks: tuple[Task, ...], held: Container[ProcessKey], stopping: Callable[[ProcessKey], bool]
-) -> tuple[Task, ...]:
+# The file
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """What one copy of the file holds."""
+
+    version: int
+    boot: str
+    mono_ns: int  # when it was written
+    pauses: tuple[Pause, ...]
+
+
+def folders() -> tuple[str, str]:
+    """Return the folders of both copies: of the socket, and of the state."""
+    return paths.runtime_dir(), os.path.abspath(paths.state_dir())
+
+
+def read(where: tuple[str, str], boot: str) -> tuple[Pause, ...] | None:
     """
-    The tasks of a look; of those that are `held`, whoever is on its way to stop waits (D).
+    Return what is paused, from the newer of both copies.
 
-    What an airbag has frozen (cgroup v2) looks asleep, and would seem to run again.
+    Args:
+        where: see `folders`.
+        boot: id of this boot; a pause does not outlive it.
+
+    Returns:
+        None if there is no copy of this boot.
+
+    Raises:
+        WatchdogError: there are copies, and none can be read or trusted.
     """
-    return tuple(
-        _waiting(task)
-        if task.key in held and task.members[0].state in "RS" and stopping(task.key)
-        else task
-        for task in tasks
-    )
+    copies: list[_Copy] = []
+    damaged = ""
+    for folder in where:
+        try:
+            copy = codec.decode(_Copy, json.loads(_content(os.path.join(folder, FILE))))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError, RecursionError) as error:
+            damaged = f"{os.path.join(folder, FILE)} cannot be read: {error}."
+            continue
+        if copy.version == _VERSION and copy.boot == boot:
+            copies.append(copy)
+    if damaged and not copies:
+        raise WatchdogError(f"What is paused is not known: {damaged}")
+    return max(copies, key=lambda copy: copy.mono_ns).pauses if copies else None
 
 
-def _waiting(task: Task) -> Task:
-    root, *others = task.members
-    return replace(task, members=(replace(root, state="D"), *others))
+def write(folder: str, content: bytes) -> None:
+    """
+    Replace the copy in a folder.
+
+    Args:
+        content: from `encoded`.
+
+    Raises:
+        OSError: it cannot be written; the old copy stays.
+    """
+    make_folders(folder, 0o700)
+    write_whole(os.path.join(folder, FILE), content, 0o600, durable=False)
+
+
+def encoded(boot: str, pauses: Iterable[Pause]) -> bytes:
+    """Return the content of a copy that is newer than all before."""
+    value = codec.encode(_Copy(_VERSION, boot, time.monotonic_ns(), tuple(pauses)))
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def _content(path: str) -> bytes:
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with open(os.open(path, flags), "rb") as file:
+        found = os.fstat(file.fileno())
+        # It says which processes to signal: nobody else may have written it.
+        if not stat.S_ISREG(found.st_mode) or paths.foreign(found):
+            raise ValueError("it is not a file of this user alone")
+        return file.read(_MAX_BYTES)
 
 
 class Pauses:
-    """Those that stand now."""
+    """
+    The pauses that stand, and their file.
 
-    def __init__(self) -> None:
+    Args:
+        where: see `folders`.
+        boot: id of this boot.
+        faults: takes that a copy cannot be written.
+        state_of: one letter as in /proc; None when that process is gone.
+        wake: ends the wait of the loop: `collect` has something to do.
+        log: of the daemon.
+    """
+
+    def __init__(
+        self,
+        where: tuple[str, str],
+        boot: str,
+        *,
+        faults: Faults,
+        state_of: StateOf,
+        wake: Callable[[], None],
+        log: Log,
+    ) -> None:
+        self._runtime, self._state = self._folders = where
+        self._boot = boot
+        self._faults = faults
+        self._state_of = state_of
+        self._log = log
         self._pauses: dict[ProcessKey, Pause] = {}
+        self._intents: dict[ProcessKey, Pause] = {}  # tasks that are being stopped
         self._pending: set[ProcessKey] = set()  # not seen stopped yet
+        self._recovered: list[Pause] = []  # of an earlier daemon, and not reported
+        self._failures: dict[str, str] = {}  # by folder: why its copy is older
+        self._content = b""
+        self._copier = Worker(wake)  # a state folder that hangs delays no pause
+
+    def intend(
+        self, task: Task, family: Iterable[tuple[ProcessKey, bool]], reason: str, timeout_s: float
+    ) -> bool:
+        """
+        Write that a task is about to be stopped. Then: `add` or `cancel`.
+
+        Args:
+            task: what is to be paused.
+            family: its processes, and whether each is stopped already, by somebody else.
+            reason: why.
+            timeout_s: to wait for the state folder if the runtime folder cannot be written.
+
+        Returns:
+            False if it could be written nowhere in time.
+        """
+        found = list(family)
+        before = self._pauses.get(task.key) or Pause(task.key, task.name, reason)
+        self._intents[task.key] = replace(
+            before,
+            intended=tuple(key for key, stopped in found if not stopped),
+            stopped_before=tuple(key for key, stopped in found if stopped),
+        )
+        copied = self._write()
+        if self._runtime not in self._failures:
+            return True
+        return copied.wait(timeout_s) and self._state not in self._failures
+
+    def cancel(self, task: ProcessKey) -> None:
+        """Nobody was stopped."""
+        if self._intents.pop(task, None) is not None or self._failures:
+            self._write()
 
     def add(self, pause: Pause) -> None:
         """It is paused. A second pause of the same task adds what it stopped."""
         before = self._pauses.get(pause.task)
         if before is not None:
-            keys = (*before.paused.keys, *pause.paused.keys)
-            merged = Paused(
-                tuple(dict.fromkeys(keys)),
-                pause.paused.method,
-                before.paused.at_unix_s,
-                pause.paused.already_stopped,
-                pause.paused.skipped,
-            )
-            pause = Pause(pause.task, pause.name, merged, before.reason)
+            keys = tuple(dict.fromkeys((*before.paused.keys, *pause.paused.keys)))
+            at_unix_s = before.paused.at_unix_s
+            paused = replace(pause.paused, keys=keys, at_unix_s=at_unix_s)
+            pause = replace(pause, paused=paused, reason=before.reason)
+        self._intents.pop(pause.task, None)
         self._pauses[pause.task] = pause
         self._pending.add(pause.task)
+        self._write()
 
-    def remove(self, task: ProcessKey) -> Pause | None:
+    def remove(self, task: ProcessKey) -> None:
         """It runs again, or is gone."""
         self._pending.discard(task)
-        return self._pauses.pop(task, None)
+        if self._pauses.pop(task, None) is not None or self._failures:
+            self._write()
 
     def get(self, task: ProcessKey) -> Pause | None:
         """The pause of a task, None when we did not pause it."""
@@ -231,11 +287,47 @@ class Pauses:
         """Every pause that stands."""
         return list(self._pauses.values())
 
-    def ended(self, state_of: StateOf) -> Iterable[Pause]:
-        """Pauses that somebody else ended, or whose processes are gone; they are removed."""
+    def recover(self) -> None:
+        """Take over the pauses that an earlier daemon left."""
+        try:
+            stored = read(self._folders, self._boot)
+        except WatchdogError as error:
+            self._log.error(str(error))
+            return
+        for found in stored or ():
+            thaw_unfinished(found)
+            pause = standing(found, self._state_of)
+            if pause is not None:
+                self._pauses[pause.task] = pause
+                self._pending.add(pause.task)
+                self._recovered.append(pause)
+                self._log.info("still paused since before", task=pause.name, pid=pause.task.pid)
+        if stored:
+            self._write()
+
+    def take_unreported(self, held: Container[ProcessKey]) -> list[Pause]:
+        """
+        Return the recovered pauses that neither the engine nor a person knows of, each once.
+
+        The engine resumes what it has paused when there is room. It does not know a pause that the
+        end of the daemon cut short, nor any pause if its state was lost.
+
+        Args:
+            held: tasks that the engine has paused.
+        """
+        recovered, self._recovered = self._recovered, []
+        return [
+            pause
+            for pause in recovered
+            if pause.task not in held
+            and not (pause.reason.startswith(_BY_A_PERSON) and pause.paused.at_unix_s > 0)
+        ]
+
+    def review(self) -> list[Pause]:
+        """Remove and return the pauses that somebody else ended, or whose processes are gone."""
         found = []
         for pause in list(self._pauses.values()):
-            states = {state_of(key) for key in pause.paused.keys}
+            states = {self._state_of(key) for key in pause.paused.keys}
             if states & {"T", "t"}:  # t: a debugger looks at it, which ends no pause
                 self._pending.discard(pause.task)
                 continue
@@ -243,6 +335,60 @@ class Pauses:
             # One that had stopped shows like that, too, while its airbag is frozen (cgroup v1).
             if "D" in states and (pause.task in self._pending or not states & {"R", "S"}):
                 continue
+            self._log.info("a paused task runs again or is gone", pid=pause.task.pid)
             self.remove(pause.task)
             found.append(pause)
         return found
+
+    def keep(self) -> None:
+        """Write the copies again if that failed, or if somebody cleaned the runtime folder."""
+        if self._failures or (self._pauses and self._is_gone()):
+            self._write()
+
+    def collect(self) -> None:
+        """Take in what became of the copies in the state folder."""
+        self._copier.collect()
+
+    def close(self, timeout_s: float) -> None:
+        """Finish the copies, if that takes no longer than `timeout_s`."""
+        self._copier.close(timeout_s)
+
+    def _write(self) -> threading.Event:
+        """Write the runtime copy now; return what is set when the state copy was tried."""
+        self._content = encoded(self._boot, {**self._pauses, **self._intents}.values())
+        self._put(self._runtime, self._content)
+        copied = threading.Event()
+
+        def copy() -> None:
+            self._put(self._state, self._content)  # the newest: an older one may have waited
+            copied.set()
+
+        self._copier.submit(copy, lambda _, __: self._report())
+        self._report()
+        return copied
+
+    def _put(self, folder: str, content: bytes) -> None:
+        try:
+            write(folder, content)
+        except OSError as error:
+            self._failures[folder] = error.strerror or str(error)
+        else:
+            self._failures.pop(folder, None)
+
+    def _report(self) -> None:
+        failures = [f"{folder}: {why}" for folder, why in tuple(self._failures.items())]
+        if not failures:
+            self._faults.clear(_SOURCE)
+            return
+        self._faults.put(
+            _SOURCE,
+            f"What is paused cannot be written to {', and not to '.join(failures)}.",
+            "Make room there. If the daemon ends before that, let stopped processes go on with: "
+            "kill -CONT PID",
+        )
+
+    def _is_gone(self) -> bool:
+        with suppress(OSError):
+            os.lstat(os.path.join(self._runtime, FILE))
+            return False
+        return True

@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from support.pauses import standing_pauses
 from support.waiting import until
 
 from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon.pauses import Pause, Pauses
+from watchdog_app.daemon.pauses import Pause
 from watchdog_app.machine import process_control
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="states of Linux")
@@ -94,15 +95,12 @@ def test_a_resume_before_the_stop_has_taken_effect_takes_it_back(waiting: Proces
     assert state(waiting.pid) in "RS"
 
 
-def test_a_pause_of_what_waits_stands_until_it_has_stopped_or_run(waiting: ProcessKey):
+def test_a_pause_of_what_waits_stands_until_it_has_stopped_or_run(waiting: ProcessKey, tmp_path):
     """It is remembered for as long as the wait lasts; and once stopped, it is stopped."""
     paused = process_control.pause([waiting])
-    pauses = Pauses()
-    pauses.add(Pause(waiting, "train.py", paused, "asked for"))
-
-    def ended() -> list[Pause]:
-        return list(pauses.ended(lambda key: state(key.pid) or None))
-
+    pauses = standing_pauses(tmp_path, lambda key: state(key.pid) or None)
+    pauses.add(Pause(waiting, "train.py", "asked for", paused))
+    ended = pauses.review
     child = child_of(waiting.pid)
     assert [] == ended(), "it waits"
     os.kill(child, signal.SIGKILL)

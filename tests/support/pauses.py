@@ -1,0 +1,22 @@
+"""The pauses of a daemon, without the daemon."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from watchdog_app.daemon.log import Faults, Log
+from watchdog_app.daemon.pauses import Pauses, StateOf
+
+
+def standing_pauses(folder: Path, state_of: StateOf) -> Pauses:
+    """
+    Return pauses that are kept in two folders.
+
+    Args:
+        folder: of both.
+        state_of: one letter as in /proc; None when that process is gone.
+    """
+    log = Log(False, fd=os.open(os.devnull, os.O_WRONLY))
+    where = str(folder / "run"), str(folder / "state")
+    return Pauses(where, "boot", faults=Faults(log), state_of=state_of, wake=lambda: None, log=log)
