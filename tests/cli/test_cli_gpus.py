@@ -316,14 +316,11 @@ def test_the_objects_of_these_tests_fit_the_schema():
                 {"key": "k", "label": "CPU", "celsius": 50.0, "slowdown_c": None,
                  "shutdown_c": 100.0, "is_cpu": True}
             ],
-            "fans": [{"label": "fan", "rpm": 0}],
             "batteries": [
                 {"name": "BAT0", "percent": 41.0, "discharging": True, "energy_j": None,
                  "full_j": None, "power_w": None}
             ],
             "on_mains": False,
-            "cpu_power_w": 20.0,
-            "cpu_power_limit_w": None,
             "cpu_throttle_events": 3,
         },
     )  # fmt: skip

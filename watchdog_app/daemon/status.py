@@ -374,7 +374,6 @@ def _hardware(snapshot: machine.Snapshot) -> records.Hardware:
         found,
         gpus_age_s=None if read_mono_s is None else max(0.0, snapshot.mono_s - read_mono_s),
         temperatures=tuple(records.Temperature.of(each) for each in found.temperatures),
-        fans=tuple(records.Fan.of(each) for each in found.fans),
         batteries=tuple(records.Battery.of(each) for each in found.batteries),
     )
 

@@ -38,16 +38,6 @@ class DeviceTree:
         """A power supply: a battery or a plug."""
         return self.write(f"class/power_supply/{name}", **values)
 
-    def package(self, number: int, energy_uj: object, **values: object) -> Path:
-        """A CPU package that counts its energy."""
-        values.setdefault("max_energy_range_uj", 262_143_328_850)
-        return self.write(
-            f"class/powercap/intel-rapl:{number}",
-            name=f"package-{number}",
-            energy_uj=energy_uj,
-            **values,
-        )
-
     def throttled(
         self, cpu: int, package: int, core: int, *, of_package: int, of_core: int
     ) -> None:

@@ -8,18 +8,17 @@ import time
 from collections import namedtuple
 from dataclasses import dataclass
 
+import psutil
 import pytest
 from device_trees import LAPTOP_CPU, DeviceTree
 from support.waiting import until
 
-from watchdog_app.core.model.hardware import Fan, Gpu, Hardware
+from watchdog_app.core.model.hardware import Gpu, Hardware
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.sensors.devices import HardwareWatch
-from watchdog_app.machine.sensors.portable import PsutilReader, battery, fans, temperatures
+from watchdog_app.machine.sensors.portable import hardware
 
 # As psutil names them.
-Shwtemp = namedtuple("shwtemp", "label current high critical")
-Sfan = namedtuple("sfan", "label current")
 Sbattery = namedtuple("sbattery", "percent secsleft power_plugged")
 
 
@@ -68,7 +67,7 @@ class Device:
         self.answered += 1
         if self.error is not None:
             raise self.error
-        return Hardware(fans=(Fan("cpu", 1000 + len(self.asked)),))
+        return Hardware(cpu_throttle_events=1000 + len(self.asked))
 
 
 @dataclass
@@ -96,25 +95,18 @@ class Cards:
 
 
 def test_all_that_a_laptop_shows_is_in_one_look(tree, watch_of):
-    """Heat, fans, battery, plug, power and counts."""
+    """Heat, battery, plug and counts."""
     tree.hwmon(0, "coretemp", **LAPTOP_CPU)
-    tree.hwmon(1, "thinkpad", fan1_input=2500)
     tree.supply("BAT0", type="Battery", status="Discharging", capacity=60)
     tree.supply("AC", type="Mains", online=0)
-    tree.package(0, 5, constraint_0_name="long_term", constraint_0_power_limit_uw=15_000_000)
     tree.throttled(0, 0, 0, of_package=3, of_core=4)
     watch = watch_of(str(tree.root))
 
     found = watch.read(100.0)
 
     assert [61.0] == [t.celsius for t in found.temperatures]
-    assert (Fan("thinkpad fan 1", 2500),) == found.fans
     assert [60.0] == [b.percent for b in found.batteries]
-    assert (False, 15.0, 7) == (
-        found.on_mains,
-        found.cpu_power_limit_w,
-        found.cpu_throttle_events,
-    )
+    assert (False, 7) == (found.on_mains, found.cpu_throttle_events)
     assert {} == watch.faults
 
 
@@ -167,7 +159,7 @@ def test_a_device_that_hangs_delays_nobody_and_is_said(watch_of):
     assert "not watched" in watch.faults["hardware"].message
     assert [0.0] == device.asked
     device.answers.set()
-    until(lambda: watch.read(20.0).fans)
+    until(lambda: watch.read(20.0).cpu_throttle_events)
     assert {} == watch.faults
 
 
@@ -175,15 +167,15 @@ def test_a_device_that_stops_answering_leaves_no_stale_figures(watch_of):
     """Heat of a quarter of a minute ago is no heat."""
     device = Device()
     watch = watch_of(reader=device)
-    assert watch.read(0.0).fans
+    assert watch.read(0.0).cpu_throttle_events
     device.answers.clear()
 
-    kept = watch.read(10.0).fans
-    gone = watch.read(26.0).fans
+    kept = watch.read(10.0).cpu_throttle_events
+    gone = watch.read(26.0).cpu_throttle_events
     device.answers.set()
 
     assert kept
-    assert () == gone
+    assert gone is None
 
 
 def test_a_reader_that_fails_is_a_fault_until_it_works(watch_of):
@@ -194,7 +186,7 @@ def test_a_reader_that_fails_is_a_fault_until_it_works(watch_of):
     watch.read(0.0)
     failed = dict(watch.faults)
     device.error = None
-    until(lambda: watch.read(10.0 + len(device.asked)).fans)
+    until(lambda: watch.read(10.0 + len(device.asked)).cpu_throttle_events)
 
     assert "what is this" in failed["hardware"].message
     assert {} == watch.faults
@@ -250,58 +242,33 @@ def test_cards_stand_beside_heat(tree, watch_of):
     assert ({}, {"gpu": lost}, {}) == (first, second, watch.faults)
 
 
-def test_psutil_is_asked_where_there_is_no_sys(watch_of):
+def test_psutil_is_asked_where_there_is_no_sys():
     """On any machine: what it does not know has no answer."""
-    watch = watch_of(reader=PsutilReader())
-
-    found = watch.read(0.0)
-
-    assert isinstance(found, Hardware)
-    assert {} == watch.faults
-
-
-def test_psutils_hottest_processor_sensor_is_the_processor():
-    """Its critical is where it slows down; other chips are not believed."""
-    found = temperatures(
-        {
-            "coretemp": [
-                Shwtemp("Core 0", 60.0, 100.0, 100.0),
-                Shwtemp("Core 1", 65.0, 100.0, 100.0),
-                Shwtemp("Core 2", None, None, None),
-            ],
-            "nct6775": [Shwtemp("AUXTIN", 117.0, 80.0, 90.0)],
-            "cpu": [Shwtemp("", -128.0, None, None)],
-        }
-    )
-
-    assert [("CPU", 65.0, 100.0, True)] == [
-        (t.label, t.celsius, t.slowdown_c, t.is_cpu) for t in found
-    ]
-
-
-def test_psutils_fans_without_a_label_are_named_by_their_chip():
-    """And one that does not know its speed is left out."""
-    found = fans({"asus": [Sfan("", 900), Sfan("cpu", 0), Sfan("x", None), Sfan("y", 65535)]})
-
-    assert (Fan("asus fan 1", 900), Fan("cpu", 0)) == found
+    assert isinstance(hardware(), Hardware)
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (None, ((), None)),
-        (Sbattery(None, -1, None), ((), None)),
-        (Sbattery(255, -1, True), ((), None)),
+        (None, Hardware()),
+        (Sbattery(None, -1, None), Hardware()),
+        (Sbattery(255, -1, True), Hardware()),
     ],
 )
-def test_no_battery_is_none(answer, expected):
+def test_no_battery_is_none(monkeypatch, answer, expected):
     """A desktop, or a driver that says 255."""
-    assert expected == battery(answer)
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: answer, raising=False)
+
+    assert expected == hardware()
 
 
 @pytest.mark.parametrize(("plugged", "expected"), [(True, False), (False, True), (None, False)])
-def test_psutils_battery_is_drained_when_it_is_unplugged(plugged, expected):
+def test_psutils_battery_is_drained_when_it_is_unplugged(monkeypatch, plugged, expected):
     """Unknown is not unplugged."""
-    ((found,), on_mains) = battery(Sbattery(41, 3600, plugged))
+    answer = Sbattery(41, 3600, plugged)
+    monkeypatch.setattr(psutil, "sensors_battery", lambda: answer, raising=False)
 
-    assert (41.0, expected, plugged) == (found.percent, found.discharging, on_mains)
+    found = hardware()
+
+    (battery,) = found.batteries
+    assert (41.0, expected, plugged) == (battery.percent, battery.discharging, found.on_mains)

@@ -1,4 +1,4 @@
-"""Heat and fans, of trees as kernels show them."""
+"""Heat, of trees as kernels show them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import psutil
 import pytest
 from device_trees import LAPTOP_CPU, DeviceTree
 
-from watchdog_app.core.model.hardware import Fan
 from watchdog_app.machine.sensors.temperatures import HeatReader
 
 
@@ -36,7 +35,7 @@ def told(reader, now=0.0):
 
 def test_a_machine_without_sensors_has_none(reader):
     """A virtual machine: no folder at all, and no error."""
-    assert ((), (), None) == reader.read(0.0)
+    assert ((), None) == reader.read(0.0)
 
 
 def test_an_intel_processor_is_its_package_and_slows_down_at_crit(tree, reader):
@@ -205,7 +204,7 @@ def test_zones_whose_critical_point_is_only_logged_end_nothing(tree, reader, kin
     tree.hwmon(0, "coretemp", **LAPTOP_CPU)
     tree.zone(0, kind, 99_000, ("critical", 100_050), ("hot", 99_050), ("passive", 94_050))
 
-    temperatures, _, _ = reader.read(0.0)
+    temperatures, _ = reader.read(0.0)
 
     assert ["coretemp/Package id 0"] == [each.key for each in temperatures]
 
@@ -320,22 +319,14 @@ def test_a_disk_that_would_spin_up_is_not_asked(tree, reader):
     assert [] == told(reader)
 
 
-def test_fans_have_names_and_may_stand_still(tree, reader):
-    """0 is a fan that stands still; what does not know says 65535."""
-    tree.hwmon(0, "thinkpad", fan1_input=0, fan2_input=65535)
-    tree.hwmon(1, "asus", fan1_input=2400, fan1_label="cpu_fan", fan2_input="N/A", fan3_input=-1)
-
-    assert (Fan("thinkpad fan 1", 0), Fan("cpu_fan", 2400)) == reader.read(0.0)[1]
-
-
 def test_labels_of_firmware_are_safe_to_show(tree, reader):
     """Whatever the vendor wrote there."""
-    tree.hwmon(0, "asus", fan1_input=900, fan1_label="\x1b[31mFan\x07")
+    tree.hwmon(0, "coretemp", temp1_input=50000, temp1_label="\x1b[31mPackage\x07")
 
-    (fan,) = reader.read(0.0)[1]
+    (found,) = heat(reader)
 
-    assert "\x1b" not in fan.label
-    assert "\x07" not in fan.label
+    assert "\x1b" not in found.key
+    assert "\x07" not in found.key
 
 
 def test_slowed_processors_are_counted_once_each(tree, reader):
@@ -344,7 +335,7 @@ def test_slowed_processors_are_counted_once_each(tree, reader):
         tree.throttled(cpu, 0, core, of_package=100, of_core=7 + core)
     tree.throttled(4, 1, 0, of_package=50, of_core=1)
 
-    assert 100 + 50 + 7 + 8 + 1 == reader.read(0.0)[2]
+    assert 100 + 50 + 7 + 8 + 1 == reader.read(0.0)[1]
 
 
 def test_a_thousand_sensors_are_bounded(tree, reader):

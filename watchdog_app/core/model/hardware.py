@@ -159,14 +159,6 @@ class Temperature:
 
 
 @dataclass(frozen=True, slots=True)
-class Fan:
-    """One fan; at 0 rpm it does not turn."""
-
-    label: str
-    rpm: int
-
-
-@dataclass(frozen=True, slots=True)
 class Battery:
     """One battery of the machine itself, not of a mouse."""
 
@@ -186,9 +178,6 @@ class Hardware:
     gpus_mono_s: float | None = None  # when the cards were read: they are read less often
     driver_version: str | None = None
     temperatures: tuple[Temperature, ...] = ()
-    fans: tuple[Fan, ...] = ()
     batteries: tuple[Battery, ...] = ()
     on_mains: bool | None = None  # None: no power supply says so
-    cpu_power_w: float | None = None  # of the packages together (Linux powercap), some seconds
-    cpu_power_limit_w: float | None = None  # their sustained limit
     cpu_throttle_events: int | None = None  # clocked down for heat, since boot (thermal_throttle)

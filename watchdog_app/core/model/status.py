@@ -337,13 +337,6 @@ class Temperature(Record):
     is_cpu: bool  # of the processor
 
 
-class Fan(Record):
-    """A fan of the machine."""
-
-    label: str | None  # as the system calls it
-    rpm: float | None  # turns a minute
-
-
 class Battery(Record):
     """A battery of the machine."""
 
@@ -361,11 +354,8 @@ class Hardware(Record):
     driver_version: str | None  # of the GPUs
     gpus_age_s: float | None  # how old the figures of the GPUs are
     temperatures: tuple[Temperature, ...]  # one entry a sensor
-    fans: tuple[Fan, ...]  # one entry a fan
     batteries: tuple[Battery, ...]  # one entry a battery
     on_mains: bool | None  # null: not known
-    cpu_power_w: float | None  # drawn now
-    cpu_power_limit_w: float | None  # long-term limit
     cpu_throttle_events: int | None  # since the machine started
 
 

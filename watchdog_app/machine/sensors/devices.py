@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.hardware import Hardware
@@ -20,7 +20,7 @@ from watchdog_app.core.model.resource import ResourceKind
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.machine.gpu import Gpus
-    from watchdog_app.machine.sensors.power import BatteryReader, CpuPowerReader
+    from watchdog_app.machine.sensors.power import BatteryReader
     from watchdog_app.machine.sensors.temperatures import HeatReader
 
 T = TypeVar("T")
@@ -152,16 +152,6 @@ def space(path: str) -> Gauge:
     )
 
 
-class HeatAndPowerReader(Protocol):
-    """How heat and power are read here."""
-
-    def present(self) -> bool:
-        """Whether there may be anything to read; cheap, and asks no device."""
-
-    def read(self, now_mono_s: float) -> Hardware:
-        """What can be read now, without GPUs. May have to wait for a device."""
-
-
 class SysReader:
     """The trees of Linux. Temperatures at each call; what changes more slowly more rarely."""
 
@@ -169,23 +159,22 @@ class SysReader:
         "class/hwmon",
         "class/thermal",
         "class/power_supply",
-        "class/powercap",
         "devices/system/cpu/cpu0/thermal_throttle",
     )
 
     def __init__(self, sys_root: str = "/sys") -> None:
         self._root = sys_root
-        self._readers: tuple[HeatReader, BatteryReader, CpuPowerReader] | None = None
+        self._readers: tuple[HeatReader, BatteryReader] | None = None
 
     def present(self) -> bool:
         """Whether one of the trees has anything in it; what reads them is loaded then."""
         if self._readers is None and any(map(self._has_sensors, self._TREES)):
             # 0.3 MB that a machine without such sensors does without: most virtual ones.
-            from watchdog_app.machine.sensors.power import BatteryReader, CpuPowerReader
+            from watchdog_app.machine.sensors.power import BatteryReader
             from watchdog_app.machine.sensors.temperatures import HeatReader
 
             root = self._root
-            self._readers = HeatReader(root), BatteryReader(root), CpuPowerReader(root)
+            self._readers = HeatReader(root), BatteryReader(root)
         return self._readers is not None
 
     def _has_sensors(self, tree: str) -> bool:
@@ -199,17 +188,13 @@ class SysReader:
         """What can be read now; what cannot is left out."""
         if self._readers is None:
             return Hardware()
-        heat, battery, cpu_power = self._readers
-        temperatures, fans, throttle_events = heat.read(now_mono_s)
+        heat, battery = self._readers
+        temperatures, throttle_events = heat.read(now_mono_s)
         batteries, on_mains = battery.read(now_mono_s)
-        watts, limit_w = cpu_power.read(now_mono_s)
         return Hardware(
             temperatures=temperatures,
-            fans=fans,
             batteries=batteries,
             on_mains=on_mains,
-            cpu_power_w=watts,
-            cpu_power_limit_w=limit_w,
             cpu_throttle_events=throttle_events,
         )
 
@@ -232,7 +217,7 @@ class HardwareWatch:
         self,
         sys_root: str = "/sys",
         gpu: Gpus | None = None,
-        reader: HeatAndPowerReader | None = None,
+        reader: SysReader | None = None,
         first_wait_s: float = _FIRST_WAIT_S,
     ) -> None:
         self._reader = SysReader(sys_root) if reader is None else reader

@@ -1,5 +1,5 @@
 """
-Heat of everything but NVIDIA's GPUs, fans, and how often the CPU was slowed down.
+Heat of everything but NVIDIA's GPUs, and how often the CPU was slowed down.
 
 What a chip calls "max" or "crit" means something else for each: on Intel and AMD
 processors "crit" is where they begin to slow themselves down, and laptops work there
@@ -19,14 +19,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
-from watchdog_app.core.model.hardware import Fan, Temperature
+from watchdog_app.core.model.hardware import Temperature
 
 _FIND_EVERY_S = 60.0
-_SLOW_EVERY_S = 10.0  # fans and counters: the controllers that know them are slow to answer
-_FASTEST_RPM = 30_000
+_COUNTERS_EVERY_S = 10.0
 _MOST_SENSORS = 32
 _MOST_COUNTERS = 64
-_INPUT = re.compile(r"(temp|fan)(\d+)_input")
+_INPUT = re.compile(r"temp(\d+)_input")
 _TRIP = re.compile(r"trip_point_(\d+)_type")
 # A sensor that is not connected shows -128, -62, 0, 127 or 255; a disk without a threshold 65261.
 _COLDEST_C, _HOTTEST_C = 1.0, 126.0
@@ -82,44 +81,39 @@ class _Sensor:
 
 class HeatReader:
     """
-    Temperatures and fans below one /sys. For one thread, which may have to wait for devices.
+    Temperatures and counters below one /sys. For one thread, which may have to wait for devices.
 
-    Temperatures are read at each call; fans and counters every 10 s; which sensors there are is
+    Temperatures are read at each call; counters every 10 s; which sensors there are is
     looked up every minute, and at once when one has vanished.
     """
 
     def __init__(self, sys_root: str = "/sys") -> None:
         self._root = sys_root
         self._sensors: dict[str, _Sensor] = {}  # by file
-        self._fan_files: list[tuple[str, str]] = []  # with labels
         self._counter_files: list[str] = []
-        self._fans: tuple[Fan, ...] = ()
         self._throttle_events: int | None = None
-        self._find_mono_s = self._slow_mono_s = float("-inf")
+        self._find_mono_s = self._count_mono_s = float("-inf")
 
-    def read(
-        self, now_mono_s: float
-    ) -> tuple[tuple[Temperature, ...], tuple[Fan, ...], int | None]:
-        """What can be read now; what cannot is left out."""
+    def read(self, now_mono_s: float) -> tuple[tuple[Temperature, ...], int | None]:
+        """
+        Temperatures, and how often the CPU was slowed down; what cannot be read is left out.
+
+        Args:
+            now_mono_s: monotonic time of the sample.
+        """
         if now_mono_s >= self._find_mono_s:
             self._find_mono_s = now_mono_s + _FIND_EVERY_S
             self._find()
         for path, sensor in self._sensors.items():
             if now_mono_s >= sensor.due_mono_s:
                 self._read_sensor(path, sensor, now_mono_s)
-        if now_mono_s >= self._slow_mono_s:
-            self._slow_mono_s = now_mono_s + _SLOW_EVERY_S
-            speeds = [(label, sysfs_int(path)) for path, label in self._fan_files]
-            self._fans = tuple(
-                Fan(label, rpm)
-                for label, rpm in speeds
-                if rpm is not None and 0 <= rpm <= _FASTEST_RPM
-            )
+        if now_mono_s >= self._count_mono_s:
+            self._count_mono_s = now_mono_s + _COUNTERS_EVERY_S
             read = map(sysfs_int, self._counter_files)  # None: a CPU that was taken offline
             counts = [count for count in read if count is not None and count >= 0]
             self._throttle_events = sum(counts) if counts else None
         temperatures = [each.last for each in self._sensors.values() if each.last is not None]
-        return tuple(temperatures), self._fans, self._throttle_events
+        return tuple(temperatures), self._throttle_events
 
     def _read_sensor(self, path: str, sensor: _Sensor, now_mono_s: float) -> None:
         sensor.last = None
@@ -133,14 +127,13 @@ class HeatReader:
             self._find_mono_s = now_mono_s
 
     def _find(self) -> None:
-        temperatures, self._fan_files = _find(self._root)
         known = self._sensors
         self._sensors = {
             # Another device may have the number now.
             path: known[path]
             if path in known and known[path].record == record
             else _sensor(path, record)
-            for path, record in temperatures.items()
+            for path, record in _find(self._root).items()
         }
         self._counter_files = _counters(self._root)
 
@@ -154,11 +147,10 @@ def _sensor(path: str, record: Temperature) -> _Sensor:
     return _Sensor(record, 0.0 if chip is None else chip.every_s, status if may_sleep else None)
 
 
-def _find(root: str) -> tuple[dict[str, Temperature], list[tuple[str, str]]]:
-    """Every temperature worth watching by its file, and every fan as (file, label)."""
+def _find(root: str) -> dict[str, Temperature]:
+    """Every temperature worth watching by its file."""
     found: dict[str, Temperature] = {}
     spare: dict[str, Temperature] = {}
-    fans: list[tuple[str, str]] = []
     base = f"{root}/class/hwmon"
     zones = {_zone_name(kind) for _, kind in _zones(root)}
     seen: dict[str, int] = {}
@@ -170,14 +162,9 @@ def _find(root: str) -> tuple[dict[str, Temperature], list[tuple[str, str]]]:
         name = sysfs_text(f"{path}/name")
         if name is None:
             continue
-        inputs = [match for entry in sysfs_names(path) if (match := _INPUT.fullmatch(entry))]
-        for match in inputs:
-            if match[1] == "fan":
-                label = sysfs_text(f"{path}/fan{match[2]}_label") or f"{name} fan {match[2]}"
-                fans.append((f"{path}/{match[0]}", label))
         if _zone_name(name) in zones or "/thermal_zone" in os.path.realpath(path):
             continue  # the same sensor as a zone, which says more of what happens at its limits
-        channels = [match[2] for match in inputs if match[1] == "temp"]
+        channels = [match[1] for each in sysfs_names(path) if (match := _INPUT.fullmatch(each))]
         chip = _CHIPS.get(name)
         if chip is None:
             spare.update(_of_unknown(path, name, channels))
@@ -189,7 +176,7 @@ def _find(root: str) -> tuple[dict[str, Temperature], list[tuple[str, str]]]:
     if not any(each.is_cpu for each in found.values()):
         found.update(spare)
     _number_labels(found)
-    return dict(list(found.items())[:_MOST_SENSORS]), fans[:_MOST_SENSORS]
+    return dict(list(found.items())[:_MOST_SENSORS])
 
 
 def _of_chip(path: str, key: str, chip: _Chip, channels: list[str]) -> dict[str, Temperature]:
