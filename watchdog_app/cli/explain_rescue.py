@@ -1,9 +1,8 @@
-"""What has become of the rescue that a dead task left: still there, whole, verified or gone."""
+"""What has become of the rescue that a dead task left: still there, whole or gone."""
 
 from __future__ import annotations
 
 import os
-import time
 
 from watchdog_app.base.text.terminal import plain
 
@@ -20,7 +19,6 @@ def state_of_rescue(death: dict[str, Any]) -> str | None:
         return None
     from watchdog_app.agent.saving.inventory import examine
     from watchdog_app.agent.saving.names import RescueName
-    from watchdog_app.cli.verified import Verified
 
     name = RescueName.parse(os.path.basename(path))
     found = None if name is None else examine(path, name, finished=False)
@@ -31,16 +29,7 @@ def state_of_rescue(death: dict[str, Any]) -> str | None:
         )
     if found.condition != "complete":
         return f"The rescue is {found.condition}: {plain(found.problem or 'why is not known')}."
-    verified = Verified()
-    if (damage := verified.damage(path)) is not None:
-        return (
-            f"The rescue is damaged: {plain(damage)}. A resume passes it over for the one before."
-        )
-    at = verified.when(path)
-    if at is None:
-        return (
-            "The rescue is there and its parts fit together; every byte is compared when it is "
-            f"loaded, or now with: watchdog rescues verify {plain(path)}"
-        )
-    day = time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-    return f"The rescue is there; every byte was verified at {day}."
+    return (
+        "The rescue is complete. Its checksums are compared when it is loaded, or now: "
+        f"watchdog rescues verify {plain(path)}"
+    )

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from watchdog_app.agent.saving.inventory import Found, Search
-    from watchdog_app.cli.verified import Verified
 
 NAME = "rescues"
 HELP = "list saved rescues; show, verify and prune them"
@@ -33,9 +32,9 @@ how large, whether whole, and whether its training has ended well. Without FOLDE
 that the daemon and its journal know of, and those in ./rescues.
 
 show RESCUE says what is in one. verify [RESCUE or FOLDER ...] reads every byte and compares it
-with its checksums. prune FOLDER removes all but the newest of each training; never the newest
-complete one, one that is being written, one of a training that runs, or a folder that holds
-anything else."""
+with its checksums. prune FOLDER removes all but the newest of each training, after it has read
+those that stay; never the newest whole one, one that is being written, one of a training that
+runs, or a folder that holds anything else."""
 EPILOG = """\
 examples:
   watchdog rescues
@@ -99,15 +98,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _list(words: Sequence[str], args: argparse.Namespace) -> int:
     from watchdog_app.cli import rescues_text
-    from watchdog_app.cli.verified import Verified
 
     found, search, roots = _find(words)
     found.sort(key=lambda one: (one.created_unix_s or 0.0, one.name.sequence), reverse=True)
-    verified = Verified()
-    found = [_as_verified(one, verified) for one in found]
     if args.json:
         _print_json(
-            rescues=[rescues_text.as_json(one, verified.when(one.path)) for one in found],
+            rescues=[rescues_text.as_json(one) for one in found],
             being_written=search.writing,
             left_half_written=search.partial,
             unreadable=search.unreadable,
@@ -115,9 +111,7 @@ def _list(words: Sequence[str], args: argparse.Namespace) -> int:
             searched=roots,
         )
         return EXIT_OK
-    lines = rescues_text.table(
-        found, verified.when, time.time(), columns_of(), style_of(args.color)
-    )
+    lines = rescues_text.table(found, time.time(), columns_of(), style_of(args.color))
     if not found:
         lines = [_nothing(roots)]
     print("\n".join([*lines, *rescues_text.remarks(search)]))
@@ -127,61 +121,44 @@ def _list(words: Sequence[str], args: argparse.Namespace) -> int:
 def _show(words: Sequence[str], args: argparse.Namespace) -> int:
     from watchdog_app.agent.saving.loaded import LoadedRescue
     from watchdog_app.cli import rescues_text
-    from watchdog_app.cli.verified import Verified
 
     if len(words) != 1:
         raise UsageError("Name one rescue: watchdog rescues show PATH")
-    one = _as_verified(_the_one(words[0]), Verified())
+    one = _the_one(words[0])
     if one.condition != "complete":
         raise WatchdogError(_not_whole(one))
-    verified = Verified().when(one.path)
     try:
         with LoadedRescue(one.path) as loaded:
             meta, tensors = loaded.meta, loaded.tensors
     except RescueError as error:
         raise WatchdogError(f"{one.path}: {error}.") from error
     if args.json:
-        _print_json(rescue=rescues_text.details_json(one, verified, meta, tensors))
+        _print_json(rescue=rescues_text.details_json(one, meta, tensors))
         return EXIT_OK
-    lines = rescues_text.details(
-        one, verified, meta, tensors, now_unix_s=time.time(), columns=columns_of()
-    )
+    lines = rescues_text.details(one, meta, tensors, now_unix_s=time.time(), columns=columns_of())
     print("\n".join(lines))
     return EXIT_OK
 
 
 def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
     from watchdog_app.agent.saving import inventory
-    from watchdog_app.cli.verified import Verified
 
     found, search, roots = _find(words)
     if not found:
         raise WatchdogError(_nothing(roots))
-    verified = Verified()
     results = []
     code = EXIT_OK
     for one in found:
-        problem: str | None = None
-        word = "NOT READ"
-        progress = _Progress(one)
-        try:
-            inventory.verify(one.path, progress)
-        except (RescueError, OSError) as error:
-            if not os.path.lexists(one.path):
-                continue  # pruned by its training while we read
-            problem, code = str(error), EXIT_FAILURE
-            word = "DAMAGED" if isinstance(error, RescueDamaged) else word
-        finally:
-            progress.end()
-        if word == "DAMAGED" or problem is None:
-            verified.note(one.path, problem)
-        else:
-            verified.forget(one.path)
+        error = _read_in_full(one)
+        if error is not None and not os.path.lexists(one.path):
+            continue  # pruned by its training while we read
+        problem = None if error is None else str(error)
+        word = "DAMAGED" if isinstance(error, RescueDamaged) else "NOT READ"
+        code = EXIT_OK if code == EXIT_OK and error is None else EXIT_FAILURE
         results.append({"path": one.path, "whole": problem is None, "problem": problem})
         if not args.json:
             said = "whole" if problem is None else f"{word}: {problem}"
             print(f"{plain(one.path)}: {plain(said)}", flush=True)
-    verified.save()
     if args.json:
         _print_json(rescues=results, unreadable=search.unreadable)
     elif code == EXIT_OK:
@@ -199,7 +176,6 @@ def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
     from watchdog_app.agent.saving import inventory
     from watchdog_app.agent.saving.inventory import Search
     from watchdog_app.base.text.quantities import format_bytes
-    from watchdog_app.cli.verified import Verified
 
     if len(words) != 1:
         raise UsageError("Name one folder: watchdog rescues prune FOLDER")
@@ -209,10 +185,9 @@ def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
     search = Search()
     go: list[Found] = []
     stay: list[tuple[Found, str]] = []
-    verified = Verified()
     for folder in inventory.folders_of_rescues(words[0], search):
-        found = [_as_verified(one, verified) for one in inventory.rescues_in(folder, search)]
-        gone, kept = inventory.to_prune(found, keep, args.older_than, time.time())
+        found = inventory.rescues_in(folder, search)
+        gone, kept = _to_prune(found, keep, args.older_than)
         go += gone
         stay += kept
     paths = [one.path for one in go] + search.partial
@@ -255,6 +230,43 @@ def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
     for problem in problems:
         _say(problem)
     return EXIT_FAILURE if problems else EXIT_OK
+
+
+def _to_prune(
+    found: Sequence[Found], keep: int, older_than_s: float | None
+) -> tuple[list[Found], list[tuple[Found, str]]]:
+    """As `inventory.to_prune`; what would stay is read in full first, and counts if it is whole."""
+    from dataclasses import replace
+
+    from watchdog_app.agent.saving import inventory
+
+    known = {one.path: one for one in found}
+    read: set[str] = set()
+    while True:
+        go, stay = inventory.to_prune(list(known.values()), keep, older_than_s, time.time())
+        unread = set(known) - read - {one.path for one in go} if go else set()
+        unread = {path for path in unread if known[path].condition == "complete"}
+        if not unread:
+            return go, stay
+        for path in unread:
+            error = _read_in_full(known[path])
+            if error is not None:
+                known[path] = replace(known[path], condition="damaged", problem=str(error))
+        read |= unread
+
+
+def _read_in_full(one: Found) -> Exception | None:
+    """Compare every byte of a rescue with its checksum; what is wrong, or None."""
+    from watchdog_app.agent.saving import inventory
+
+    progress = _Progress(one)
+    try:
+        inventory.verify(one.path, progress)
+    except (RescueError, OSError) as error:
+        return error
+    finally:
+        progress.end()
+    return None
 
 
 def _find(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
@@ -317,16 +329,6 @@ def _the_one(word: str) -> Found:
     if one is None:
         raise WatchdogError(f"There is no {word}.")
     return one
-
-
-def _as_verified(one: Found, verified: Verified) -> Found:
-    """A rescue with what its bytes were found to be: a listing reads its description alone."""
-    from dataclasses import replace
-
-    damage = verified.damage(one.path)
-    if damage is None or one.condition != "complete":
-        return one
-    return replace(one, condition="damaged", problem=damage)
 
 
 def _not_whole(one: Found) -> str:

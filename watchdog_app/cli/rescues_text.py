@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_bytes
@@ -11,7 +10,7 @@ from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from watchdog_app.agent.saving.inventory import Found, Search
@@ -27,14 +26,13 @@ _FIRST_KEYS = ("python", "numpy", "tensorflow", "keras", "tf_keras", "PyTorch", 
 
 def table(
     found: Sequence[Found],
-    verified: Callable[[str], float | None],
     now_unix_s: float,
     columns: int | None,
     style: Style,
 ) -> list[str]:
     """A line a rescue, in the order given."""
     rows: list[tuple[str, ...]] = [_HEADS]
-    rows += [_row(one, verified(one.path), now_unix_s) for one in found]
+    rows += [_row(one, now_unix_s) for one in found]
     grid = Table(rows, _RIGHT, _GIVES_WAY, gap=2)
     # A path that is cut is of no use: on a narrow terminal it goes below its line.
     if columns is None or grid.room(columns) >= grid.wanted():
@@ -74,7 +72,6 @@ def remarks(search: Search) -> list[str]:
 
 def details(
     one: Found,
-    verified_unix_s: float | None,
     meta: Mapping[str, Any],
     tensors: Mapping[str, TensorInfo],
     *,
@@ -90,7 +87,7 @@ def details(
         *([("started", plain(one.started_as))] if one.started_as else []),
         ("saved", f"{saved} ({age}), because: {plain(meta.get('reason') or 'not told')}"),
         ("position", _position(one)),
-        ("state", _state(one, verified_unix_s, now_unix_s)),
+        ("state", _full_state(one)),
         ("training", one.training),
         ("size", f"{format_bytes(one.bytes)} on disk, {counted(len(tensors), 'tensor')}"),
         ("versions", _versions(meta)),
@@ -113,7 +110,7 @@ def details(
     return lines
 
 
-def as_json(one: Found, verified_unix_s: float | None) -> dict[str, Any]:
+def as_json(one: Found) -> dict[str, Any]:
     """One rescue as plain values; null for unknown."""
     return {
         "path": one.path,
@@ -127,19 +124,17 @@ def as_json(one: Found, verified_unix_s: float | None) -> dict[str, Any]:
         "bytes": one.bytes,
         "condition": one.condition,
         "problem": one.problem,
-        "verified_unix_s": verified_unix_s,
         "training": one.training,
     }
 
 
 def details_json(
     one: Found,
-    verified_unix_s: float | None,
     meta: Mapping[str, Any],
     tensors: Mapping[str, TensorInfo],
 ) -> dict[str, Any]:
     """All that is in a rescue, without the tensors' contents."""
-    return as_json(one, verified_unix_s) | {
+    return as_json(one) | {
         "kind": meta.get("kind"),
         "reason": meta.get("reason"),
         "position": meta.get("position"),
@@ -154,7 +149,7 @@ def details_json(
     }
 
 
-def _row(one: Found, verified_unix_s: float | None, now_unix_s: float) -> tuple[str, ...]:
+def _row(one: Found, now_unix_s: float) -> tuple[str, ...]:
     saved = one.created_unix_s
     return (
         plain(os.path.basename(one.program) if one.program else quantities.UNKNOWN),
@@ -163,21 +158,16 @@ def _row(one: Found, verified_unix_s: float | None, now_unix_s: float) -> tuple[
         quantities.UNKNOWN if one.loss is None else f"{one.loss:.4g}",
         quantities.UNKNOWN if saved is None else quantities.age(now_unix_s - saved),
         quantities.size(one.bytes),
-        _state(one, verified_unix_s, None),
+        one.condition,
         one.training,
         plain(_near(one.path)),
     )
 
 
-def _state(one: Found, verified_unix_s: float | None, now_unix_s: float | None) -> str:
+def _full_state(one: Found) -> str:
     if one.condition != "complete":
-        return one.condition if now_unix_s is None else f"{one.condition}: {plain(one.problem)}"
-    if verified_unix_s is None:
-        return "complete" if now_unix_s is None else "complete; its bytes were not verified yet"
-    if now_unix_s is None:
-        return "verified"
-    at = time.strftime("%Y-%m-%d %H:%M", time.localtime(verified_unix_s))
-    return f"complete, every byte verified {at}"
+        return f"{one.condition}: {plain(one.problem)}"
+    return "complete; every byte is compared with its checksum when it is loaded"
 
 
 def _position(one: Found) -> str:
