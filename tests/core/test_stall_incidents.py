@@ -60,7 +60,7 @@ class Stalled:
         thread = ThreadState(
             10, "MainThread", "S", "futex_do_wait", frames=frames or (QUEUE, STEP), trains=True
         )
-        program = ProcessThreads(10, 1, "python", "S", (thread,), 1, has_agent=True)
+        program = ProcessThreads(10, 1, "python", "S", (thread,), 1, agent=True)
         self.engine.threads_seen(self.machine._task(self.program), ThreadDump((program,), True))
 
 
@@ -124,7 +124,7 @@ def test_what_is_not_known_is_said_to_be_not_known():
     training.look(12)
     training.show(Frame("/home/me/train.py", 9, "own_wait"))
     thread = ThreadState(10, "MainThread", "S", "hrtimer_nanosleep", frames=(STEP,), trains=True)
-    program = ProcessThreads(10, 1, "python", "S", (thread,), 1, has_agent=True)
+    program = ProcessThreads(10, 1, "python", "S", (thread,), 1, agent=True)
     training.engine.threads_seen(
         training.machine._task(training.program), ThreadDump((program,), True)
     )

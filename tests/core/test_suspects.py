@@ -34,7 +34,7 @@ def main(*frames: Frame, **more) -> ThreadState:
 def program(*threads: ThreadState, **more) -> ProcessThreads:
     """The process that holds the agent."""
     threads = threads or (main(),)
-    fields = {"thread_count": len(threads), "has_agent": True, **more}
+    fields = {"thread_count": len(threads), "agent": True, **more}
     return ProcessThreads(100, 1, "python", "S", threads, **fields)
 
 
@@ -75,9 +75,6 @@ CASES = {
     "pages from swap": (
         picture(program(main(state="D", wchan="folio_wait_bit", kernel=("do_swap_page",)))),
         {}, ReasonKind.SWAP,
-    ),
-    "many faults while the machine swaps": (
-        picture(major_faults_per_s=900.0), {"swap": THRASHING}, ReasonKind.SWAP,
     ),
     "a server of files": (
         picture(program(main(state="D", wchan="rpc_wait_bit_killable"))), {}, ReasonKind.FILES,

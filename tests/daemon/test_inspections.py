@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from watchdog_app.base import codec
 from watchdog_app.base.errors import RequestError
 from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import encode
@@ -14,14 +15,20 @@ from watchdog_app.core.model.agent import (
     AgentState,
     BufferMemory,
     Frame,
+    MemoryGrowth,
+    MemoryParts,
     ProcessThreads,
     ThreadState,
 )
 from watchdog_app.core.model.decisions import Forecast
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon import agent_messages
-from watchdog_app.daemon.allocation_traces import Traces, warned_s
-from watchdog_app.daemon.thread_dumps import Stacks, to_json
+from watchdog_app.daemon.agents import record
+from watchdog_app.daemon.inspections import (
+    AllocationTraces,
+    Inspections,
+    ThreadDumps,
+    trace_s,
+)
 
 KEY = ProcessKey(10, 500)
 FRAME = {"file": "/x/train.py", "line": 42, "function": "step"}
@@ -32,7 +39,6 @@ class World:
 
     def __init__(self, with_agent: bool = True, threads: int = 2) -> None:
         self.sent = []
-        self.faults = 100
         self.threads = threads
         self.agent = SimpleNamespace(key=KEY)
         self.view = AgentState(
@@ -50,8 +56,10 @@ class World:
         self.task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
         self.now = 100.0
         self.held = None  # looks that are not done yet, where the kernel makes them wait
-        self.stacks = Stacks(
-            self.agents, lambda agent, method, params: self.sent.append((method, params)), self.look
+        self.dumps = ThreadDumps(
+            self.agents,
+            lambda agent, method, params: self.sent.append((method, params)),
+            SimpleNamespace(submit=self.look),
         )
         self.seen = []
 
@@ -60,28 +68,28 @@ class World:
             ThreadState(10 + number, "python", "S", "futex_do_wait")
             for number in range(self.threads)
         )
-        return (ProcessThreads(10, 1, "python", "S", threads, self.threads, self.faults),)
+        return (ProcessThreads(10, 1, "python", "S", threads, self.threads),)
 
-    def look(self, keys, looked):
+    def look(self, _, done):
         looks = self.looks()
         if self.held is None:
-            looked(looks, self.now)
+            done((looks, self.now), None)
         else:
-            self.held.append(lambda: looked(looks, self.now))
+            self.held.append(lambda: done((looks, self.now), None))
 
     def expire(self, now: float) -> None:
         self.now = now
-        self.stacks.expire(now)
+        self.dumps.expire(now)
 
-    def ask(self, now: float = 100.0, **more) -> str | None:
+    def ask(self, now: float = 100.0) -> str | None:
         self.now = now
-        self.stacks.ask(self.task, now, self.seen.append, **more)
+        self.dumps.ask(self.task, now, self.seen.append)
         return self.sent[-1][1]["request"] if self.sent else None
 
     def answer(self, request: str, *threads: dict, now: float = 100.1, agent=None) -> None:
         params = requests.Stacked.read({"request": request, "threads": list(threads)})
         self.now = now
-        self.stacks.stacked(agent or self.agent, params, now)
+        self.dumps.stacked(agent or self.agent, params)
 
 
 MAIN = {"name": "MainThread", "native_id": 10, "trains": True, "frames": [FRAME]}
@@ -112,14 +120,14 @@ def test_an_agent_that_does_not_answer_is_waited_for_three_seconds():
     world.ask(100.0)
     world.expire(102.9)
     assert [] == world.seen
-    assert 103.0 == world.stacks.next_deadline_mono_s()
+    assert 103.0 == world.dumps.next_deadline_mono_s()
 
     world.expire(103.0)
 
     (picture,) = world.seen
     assert picture.answered is False
     assert (Frame("/x/train.py", 7, "f"), 102.0) == (picture.last_seen, picture.last_seen_s)
-    assert world.stacks.next_deadline_mono_s() is None
+    assert world.dumps.next_deadline_mono_s() is None
 
 
 def test_a_task_without_an_agent_is_told_at_once_by_the_kernel_alone():
@@ -130,19 +138,6 @@ def test_a_task_without_an_agent_is_told_at_once_by_the_kernel_alone():
 
     assert world.seen[0].answered is None
     assert [] == world.sent
-
-
-def test_faults_are_counted_over_half_a_second_where_they_are_wanted():
-    """A rate needs a time; an answer that comes at once waits for it."""
-    world = World()
-    request = world.ask(100.0, with_faults=True)
-    world.answer(request, MAIN, now=100.1)
-    assert [] == world.seen
-    world.faults = 350
-
-    world.expire(100.5)
-
-    assert 500.0 == world.seen[0].major_faults_per_s
 
 
 def test_an_answer_of_somebody_else_or_to_nothing_is_dropped():
@@ -159,19 +154,6 @@ def test_an_answer_of_somebody_else_or_to_nothing_is_dropped():
     assert 1 == len(world.seen)
 
 
-def test_a_count_that_failed_gives_no_rate():
-    """Faults since the process began would be far too many."""
-    world = World()
-    world.held = []
-    request = world.ask(100.0, with_faults=True)
-    world.held = None
-    world.answer(request, MAIN, now=100.1)
-
-    world.expire(100.5)
-
-    assert world.seen[0].major_faults_per_s is None
-
-
 def test_a_look_that_has_to_wait_holds_up_nobody():
     """The picture comes when it is there; meanwhile nothing is due and nothing is told twice."""
     world = World()
@@ -183,7 +165,7 @@ def test_a_look_that_has_to_wait_holds_up_nobody():
     world.expire(110.0)
 
     assert [] == world.seen
-    assert world.stacks.next_deadline_mono_s() is None
+    assert world.dumps.next_deadline_mono_s() is None
     (look,) = world.held
     look()
     assert 1 == len(world.seen)
@@ -213,7 +195,6 @@ def test_who_asks_meanwhile_gets_the_same_picture():
 
 def test_threads_are_read_beside_the_loop(monkeypatch):
     """The kernel may make that reader wait for as long as an exec takes."""
-    from watchdog_app.daemon.inspections import Inspections
     from watchdog_app.machine.sensors import thread_dump
 
     begun, go, woken = (threading.Event() for _ in range(3))
@@ -248,7 +229,7 @@ def test_no_more_traces_are_asked_for_than_are_kept():
     """Whoever connects anew for each of them included; those that end make room."""
     agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
     agents = SimpleNamespace(within=lambda members: [agent], get=lambda key: agent)
-    traces = Traces(agents, lambda *_: None, lambda *_: None)
+    traces = AllocationTraces(agents, lambda *_: None, lambda *_: None)
     task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
     ended = []
     for _ in range(64):
@@ -300,7 +281,7 @@ def test_the_largest_picture_fits_into_a_message():
 
     world.answer(request, *threads)
 
-    line = encode({"jsonrpc": "2.0", "id": 1, "result": to_json(world.seen[0], ())})
+    line = encode({"jsonrpc": "2.0", "id": 1, "result": codec.encode(world.seen[0])})
     assert len(line) < 2**20
 
 
@@ -310,14 +291,12 @@ MEMORY = {"batch_size": 256, "weights_bytes": 10, "buffers": [{"what": "shuffle"
 
 def test_the_memory_of_a_training_is_read():
     """What is absent is unknown; what is new is left alone."""
-    found = agent_messages.memory(requests.MemoryParts.read(MEMORY))
+    found = record(MemoryParts, requests.MemoryParts.read(MEMORY))
 
-    assert found is not None
     assert (256, 10, None, -1.5) == (
         found.batch_size, found.weights_bytes, found.optimizer_bytes, found.python_blocks_per_step
     )  # fmt: skip
     assert (BufferMemory("shuffle", 7),) == found.buffers
-    assert agent_messages.memory(None) is None
 
 
 def test_paths_of_agents_are_those_of_files_and_devices_are_ascii():
@@ -359,7 +338,7 @@ GROWTH = {"seconds": 4.0, "steps": 60, "complete": True,
 
 def test_what_grows_is_read():
     """Lines and tensors."""
-    found = agent_messages.growth(requests.Leaked.read({"request": "1", **GROWTH}))
+    found = record(MemoryGrowth, requests.Leaked.read({"request": "1", **GROWTH}))
 
     assert ("a.py", 1, False) == (found.lines[0].file, found.lines[0].line, found.lines[0].own)
     assert ((3, 4), 9) == (found.tensors[0].shape, found.tensors[0].more)
@@ -389,7 +368,9 @@ def test_what_grows_is_known_from_the_first_answer_on():
     agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
     agents = SimpleNamespace(within=lambda members: [agent], get=lambda key: agent)
     sent, found, ended = [], [], []
-    traces = Traces(agents, lambda *each: sent.append(each), lambda *each: found.append(each))
+    traces = AllocationTraces(
+        agents, lambda *each: sent.append(each), lambda *each: found.append(each)
+    )
     task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
     traces.ask(task, 5.0, 100.0, ended.append)
     said = {"request": sent[0][2]["request"], "lines": []}
@@ -409,4 +390,4 @@ def test_what_grows_is_looked_for_in_the_time_that_is_left(eta_s, expected):
     """The answer is to come before the end."""
     forecast = None if eta_s is None else Forecast(eta_s, eta_s, eta_s)
 
-    assert expected == warned_s(SimpleNamespace(forecast=forecast))
+    assert expected == trace_s(SimpleNamespace(forecast=forecast))

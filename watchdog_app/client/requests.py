@@ -77,8 +77,14 @@ class Params:
         return record
 
     def values(self) -> dict[str, Any]:
-        """The values by name."""
-        return dict(self.__dict__)
+        """The values by name; those of the records in them as well."""
+        return {name: _plain(value) for name, value in self.__dict__.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Params):
+        return value.values()
+    return tuple(map(_plain, value)) if isinstance(value, tuple) else value
 
 
 METHODS: dict[str, type[Params]] = {}

@@ -13,18 +13,26 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from watchdog_app.base import codec
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid, open_pidfd
 from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import PROTOCOL_VERSION, REFUSED
-from watchdog_app.core.model.agent import AgentState, AllocatorMemory, RescueRecord
+from watchdog_app.core.model.agent import (
+    AgentState,
+    AllocatorMemory,
+    Frame,
+    MemoryParts,
+    RescueRecord,
+)
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon import agent_messages
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.rpc import Connection
+
+T = TypeVar("T")
 
 _POLL_S = 0.2  # without a handle of the process: how often it is looked for
 _ENDING_S = 5.0  # ... and how long after its connection ended
@@ -143,9 +151,9 @@ class Agents:
             agent.view,
             **{
                 **params.values(),
-                "allocators": tuple(AllocatorMemory(**each.values()) for each in params.allocators),
-                "memory": agent_messages.memory(params.memory),
-                "place": agent_messages.frame(params.place) if params.place else None,
+                "allocators": tuple(record(AllocatorMemory, each) for each in params.allocators),
+                "memory": params.memory and record(MemoryParts, params.memory),
+                "place": params.place and record(Frame, params.place),
             },
             reported_mono_s=now_mono_s,
         )
@@ -285,6 +293,12 @@ class Agents:
             self._poller.remove(agent.handle)
             os.close(agent.handle)
             agent.handle = None
+
+
+def record(kind: type[T], params: requests.Params) -> T:
+    """What an agent says, as a record of the model with the same names."""
+    found: T = codec.decode(kind, params.values())
+    return found
 
 
 def checkpoint_params(request: str, reason: str, deadline_s: float) -> dict[str, Any]:

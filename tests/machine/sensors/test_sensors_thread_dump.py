@@ -65,7 +65,7 @@ def test_each_thread_is_read_with_where_it_waits(proc):
     assert (11, ") Z (", "R", None, None) == (
         second.tid, second.name, second.state, second.wchan, second.syscall
     )  # fmt: skip
-    assert (2, 33) == (program.thread_count, program.major_faults)
+    assert 2 == program.thread_count
     assert ("rpc_wait_bit_killable", None, ()) == (
         worker.threads[0].wchan, worker.threads[0].syscall, worker.threads[0].kernel
     )  # fmt: skip

@@ -49,14 +49,13 @@ class Stat:
         tty: 0: no controlling terminal.
         tty_pgrp: the group that its terminal listens to.
         pid: of the process, or of the thread.
-        major_faults: pages that were read from a disk or from swap.
         cpu_ticks: user and system.
         start_ticks: since boot; with the pid it identifies a process.
         start_stack: moved by exec alone, kept by fork; 0 where we may not see it.
     """
 
     __slots__ = (
-        *("_flags", "_tail", "comm", "cpu_ticks", "major_faults", "pgrp", "pid", "ppid"),
+        *("_flags", "_tail", "comm", "cpu_ticks", "pgrp", "pid", "ppid"),
         *("session", "start_stack", "start_ticks", "state", "threads", "tty", "tty_pgrp"),
         "vsize_bytes",
     )
@@ -82,7 +81,6 @@ class Stat:
         self.tty = int(rest[4])
         self.tty_pgrp = int(rest[5])
         self._flags = int(rest[6])
-        self.major_faults = int(rest[9])
         self.cpu_ticks = int(rest[11]) + int(rest[12])
         self.threads = int(rest[17])
         self.start_ticks = int(rest[19])

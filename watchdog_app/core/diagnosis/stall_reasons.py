@@ -17,7 +17,6 @@ from watchdog_app.base.text.quantities import format_rate
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 
-_THRASH_FAULTS_PER_S = 100.0
 _BUSY_CORES = 0.1
 _MOST_SHOWN = 3
 _DEEP = 12  # frames from the innermost one: what waits is near the end of a stack
@@ -240,13 +239,10 @@ def _swap(stall: _Stall) -> StallReason | None:
     if waiting:
         who = "one thread waits" if len(waiting) == 1 else f"{len(waiting)} threads wait"
         reasons.append(f"{who} for pages from swap ({waiting[0][2]})")
-    swap, faults = stall.context.swap, stall.dump.major_faults_per_s
-    if swap is not None and thrashing(swap):
-        if faults is not None and faults > _THRASH_FAULTS_PER_S:
-            reasons.append(f"{faults:,.0f} of its pages a second have to be read back")
-        if reasons:
-            out, back = format_rate(swap.out_per_s), format_rate(swap.in_per_s)
-            reasons.append(f"{out} go out to swap and {back} come back")
+    swap = stall.context.swap
+    if reasons and swap is not None and thrashing(swap):
+        out, back = format_rate(swap.out_per_s), format_rate(swap.in_per_s)
+        reasons.append(f"{out} go out to swap and {back} come back")
     return _SWAP.seen(reasons) if reasons else None
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from watchdog_app.base.codec import NOT_KEPT
 from watchdog_app.core.model.machine import ProcessKey
 
 
@@ -104,8 +105,8 @@ class MemoryGrowth:
     lines: tuple[GrowingLine, ...]  # the largest growth first
     tensors: tuple[MoreTensors, ...]
     complete: bool  # all objects were looked at
-    unlooked: bool = False  # none was: a look would have copied what forked workers share
-    early: bool = False  # it ended before its time: the traces took too much memory
+    tensors_counted: bool = True  # false: that would have copied what forked workers share
+    cut_short: bool = False  # it ended before its time: the traces took too much memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ class ThreadState:
     state: str | None = None  # one letter as in /proc/PID/stat
     wchan: str | None = None  # where in the kernel it sleeps; None: not asleep there, or not told
     syscall: str | None = None  # "futex"; None: in none, unknown, or not told
-    arguments: tuple[int, ...] = ()  # of the system call
+    arguments: tuple[int, ...] = field(default=(), metadata=NOT_KEPT)  # of the system call
     kernel: tuple[str, ...] = ()  # functions of the kernel's stack, innermost first
     frames: tuple[Frame, ...] = ()  # Python's stack, innermost first
     trains: bool = False  # it makes the steps of the training
@@ -186,8 +187,7 @@ class ProcessThreads:
     state: str  # one letter
     threads: tuple[ThreadState, ...] = ()  # the first one first
     thread_count: int = 0  # of all, also where fewer were looked at
-    major_faults: int | None = None  # pages read from a disk or from swap, ever
-    has_agent: bool = False
+    agent: bool = False  # it has one
 
     @property
     def main(self) -> ThreadState | None:
@@ -208,12 +208,11 @@ class ThreadDump:
     answered: bool | None = None
     last_seen: Frame | None = None  # where the training was when its agent last reported
     last_seen_s: float | None = None  # ... so long before
-    major_faults_per_s: float | None = None
 
     @property
     def root(self) -> ProcessThreads | None:
         """The program itself: where the agent is, else the task's first process."""
         for process in self.processes:
-            if process.has_agent:
+            if process.agent:
                 return process
         return self.processes[0] if self.processes else None

@@ -101,7 +101,6 @@ def _process(
         stat.state,
         tuple(threads),
         stat.threads,
-        stat.major_faults,
     )
 
 
