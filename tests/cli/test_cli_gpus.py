@@ -167,8 +167,8 @@ def test_a_forecast_stands_on_the_line_of_its_card_and_not_twice():
         "gpu_memory", "GPU 0 memory", 72 * GIB, 80 * GIB, subject="GPU-0",
         stage="warn", eta_s=240, eta_low_s=180, eta_high_s=400,
     )  # fmt: skip
-    heat = ceiling("temperature", "heat of GPU 1 (slows down at 83 °C)", 60, 83, unit="celsius",
-                   subject="GPU-1/slowdown")  # fmt: skip
+    heat = ceiling("temperature", "heat of GPU 1 (switches off at 83 °C)", 60, 83, unit="celsius",
+                   subject="GPU-1/shutdown")  # fmt: skip
     found = lines(200, gpus=[gpu(0), gpu(1)], resources=[memory, heat])
 
     assert "full in 4 min (3-7 min)" in line_of(found, "GPU 0  ")
@@ -179,8 +179,8 @@ def test_a_forecast_stands_on_the_line_of_its_card_and_not_twice():
 def test_heat_and_battery_have_units_of_their_own():
     """Degrees a minute, and what is left of a battery."""
     heat = ceiling(
-        "temperature", "heat of GPU 1 (slows down at 83 °C)", 80, 83, unit="celsius",
-        subject="GPU-1/slowdown", fatal=False, stage="warn", slope_per_s=2 / 60, eta_s=90,
+        "temperature", "heat of GPU 1 (switches off at 83 °C)", 80, 83, unit="celsius",
+        subject="GPU-1/shutdown", stage="warn", slope_per_s=2 / 60, eta_s=90,
         eta_low_s=70, eta_high_s=120,
     )  # fmt: skip
     battery = ceiling("battery", "battery", 0.59, 0.95, unit="ratio", slope_per_s=1e-4,
@@ -189,7 +189,7 @@ def test_heat_and_battery_have_units_of_their_own():
 
     assert "80 of 83 °C" in found
     assert "+2.0 °C/min" in found
-    assert "slows down from heat in 90 s" in found
+    assert "switches off from heat in 90 s" in found
     assert "41 % left" in found
     assert "-0.6 %/min" in found
     assert "empty in 60 min" in found
@@ -199,8 +199,8 @@ def test_heat_and_battery_have_units_of_their_own():
 @pytest.mark.parametrize("everything", [False, True])
 def test_every_line_fits_the_terminal(columns, everything):
     """Whatever the cards are called and however much there is to say."""
-    warm = ceiling("temperature", "heat of GPU 1 (slows down at 83 °C)", 80, 83, unit="celsius",
-                   subject="GPU-1/slowdown", fatal=False, stage="warn", eta_s=90.0,
+    warm = ceiling("temperature", "heat of GPU 1 (switches off at 83 °C)", 80, 83, unit="celsius",
+                   subject="GPU-1/shutdown", stage="warn", eta_s=90.0,
                    eta_low_s=70, eta_high_s=120)  # fmt: skip
     strangers = [{"pid": 9, "task": None, "name": None, "memory_bytes": 12 * GIB, "foreign": True}]
     cards = [

@@ -140,18 +140,6 @@ def test_a_hot_card_concerns_those_who_are_on_it():
     assert 8 not in {each.task.pid for _, each in made if each.task is not None}
 
 
-def test_a_card_that_slows_down_is_told_of_and_nothing_is_done():
-    """93 degrees for good: slower, and nothing is lost."""
-
-    def hardware(t):
-        celsius = 93.6 - 40.0 * math.exp(-t / 40.0)
-        return Hardware(gpus=(card(0, celsius, 7),), gpus_mono_s=t)
-
-    made = played(hardware, 400.0)
-
-    assert {("notify", "GPU-0/slowdown")} == {(d.kind.value, d.resource.subject) for _, d in made}
-
-
 def test_a_battery_that_runs_empty_saves_the_training():
     """At one percent a minute from sixty: empty, by its reserve, after 55 minutes."""
 

@@ -147,7 +147,7 @@ def test_where_the_driver_does_not_say_who_is_on_it_it_can_hit_everybody(process
 
 def test_parts_of_a_card_are_ceilings_instead_of_the_card():
     """MIG: each part has memory of its own; the heat is the card's."""
-    card = gpu(0, used=30.0, total=80.0, temperature_c=60.0, slowdown_c=90.0)
+    card = gpu(0, used=30.0, total=80.0, temperature_c=60.0, shutdown_c=95.0)
     parts = (
         gpu(0, uuid="MIG-a", parent_id="GPU-0", used=9.0, total=10.0, pids=[1]),
         gpu(0, uuid="MIG-b", parent_id="GPU-0", used=20.0, total=40.0, pids=[2]),
@@ -253,31 +253,29 @@ def test_nonsense_of_an_agent_is_left_out():
     assert [("1:GPU:0", GIB)] == [(each.key.subject, each.used) for each in found]
 
 
-def test_a_card_has_a_ceiling_for_slowing_down_and_one_for_switching_off():
-    """Only the second one kills."""
+def test_a_card_has_a_ceiling_for_switching_off_and_none_for_slowing_down():
+    """Only the one kills."""
     card = gpu(3, pids=[2], temperature_c=71.0, slowdown_c=93.0, shutdown_c=98.0)
 
-    slow, off = of_kind(look(Hardware(gpus=(card,))), ResourceKind.TEMPERATURE)
+    (off,) = of_kind(look(Hardware(gpus=(card,))), ResourceKind.TEMPERATURE)
 
-    assert ("GPU-3/slowdown", 71.0, 93.0, "celsius", False, [2]) == (
-        slow.key.subject,
-        slow.used,
-        slow.limit,
-        slow.unit,
-        slow.fatal,
-        pids_of(slow),
+    assert ("GPU-3/shutdown", 71.0, 98.0, "celsius", True, [2]) == (
+        off.key.subject,
+        off.used,
+        off.limit,
+        off.unit,
+        off.fatal,
+        pids_of(off),
     )
-    assert "heat of GPU 3 (slows down at 93 °C)" == slow.label
-    assert ("GPU-3/shutdown", 98.0, True) == (off.key.subject, off.limit, off.fatal)
     assert "heat of GPU 3 (switches off at 98 °C)" == off.label
 
 
 @pytest.mark.parametrize(
     "more",
     [
-        {"temperature_c": None, "slowdown_c": 93.0},
+        {"temperature_c": None, "shutdown_c": 93.0},
         {"temperature_c": 60.0},
-        {"temperature_c": 60.0, "slowdown_c": 0.0},
+        {"temperature_c": 60.0, "shutdown_c": 0.0},
     ],
 )
 def test_heat_without_a_figure_or_a_threshold_is_no_ceiling(more):
@@ -288,7 +286,7 @@ def test_heat_without_a_figure_or_a_threshold_is_no_ceiling(more):
 
 
 def test_heat_of_an_idle_card_concerns_nobody():
-    """Eight idle cards are no sixteen series."""
+    """Eight idle cards are no eight series."""
     card = gpu(used=0.1, temperature_c=30.0, slowdown_c=93.0, shutdown_c=98.0)
 
     assert [] == look(Hardware(gpus=(card,)))
@@ -299,7 +297,7 @@ def test_heat_of_the_machine_concerns_everybody():
     found = look(
         Hardware(
             temperatures=(
-                Temperature("coretemp/Package id 0", "CPU", 70.0, slowdown_c=100.0, is_cpu=True),
+                Temperature("coretemp/Package id 0", "CPU", 70.0, 100.0, 105.0, is_cpu=True),
                 Temperature("nvme/Composite", "NVMe disk", 50.0, 82.0, 85.0),
                 Temperature("thermal_zone0", "mainboard", 30.0, None, 119.0),
                 Temperature("jc42/temp1", "memory module", 40.0),
@@ -308,8 +306,7 @@ def test_heat_of_the_machine_concerns_everybody():
     )
 
     assert [
-        ("CPU heat (slows down at 100 °C)", False),
-        ("heat of the NVMe disk (slows down at 82 °C)", False),
+        ("CPU heat (switches off at 105 °C)", True),
         ("heat of the NVMe disk (switches off at 85 °C)", True),
         ("heat of the mainboard (switches off at 119 °C)", True),
     ] == [(each.label, each.fatal) for each in found]
@@ -379,4 +376,4 @@ def test_no_two_ceilings_have_the_same_key():
     keys = [each.key for each in look(hardware, agents=[(1, [allocator(1.0, 2.0)])])]
 
     assert len(keys) == len(set(keys))
-    assert 9 == len(keys)
+    assert 6 == len(keys)

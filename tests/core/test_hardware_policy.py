@@ -201,7 +201,7 @@ def test_an_allocator_that_fills_up_warns_its_own_task():
 
 
 def heating(per_s: float, seconds: int, *, cools: bool = True) -> CardWorld:
-    """A card that gets hotter as long as its training runs; slow-down at 83, shutdown at 95 °C."""
+    """A card that gets hotter as long as its training runs; shutdown at 95 °C."""
     world = CardWorld(cards=2)
     world.set(0, slowdown_c=83.0, shutdown_c=95.0)
     world.on(0, world.program(100, "hot.ipynb", agent=True))
@@ -217,19 +217,6 @@ def heating(per_s: float, seconds: int, *, cools: bool = True) -> CardWorld:
     return world.run(seconds, heat)
 
 
-def test_heat_that_only_slows_down_is_told_and_nothing_is_saved():
-    """With degrees a minute; nothing is lost beyond it."""
-    world = heating(1 / 30, 300)
-
-    first = texts(world, "warning")[0]
-    assert first.startswith("GPU 0 will slow down from heat in about ")
-    assert "hot.ipynb\n" in first
-    assert "°C, +2.1 °C/min, limit 83 °C" in first
-    assert "nothing is lost" in first
-    assert "power limit" in first
-    assert [] == of(world, CHECKPOINT, PAUSE)
-
-
 def test_a_shutdown_ahead_saves_and_then_pauses_so_that_the_card_cools():
     """The training on the other card is asked for nothing; the pause ends when it is cool."""
     world = heating(0.15, 320)
@@ -243,18 +230,6 @@ def test_a_shutdown_ahead_saves_and_then_pauses_so_that_the_card_cools():
     assert "GPU 0 was about to switch off from heat" in paused
     assert "Let it cool down" in paused
     assert "has cooled down" in texts(world, "resumed")[0]
-
-
-def test_heat_that_nobody_watched_makes_is_nobodys_warning():
-    """An idle notebook under a processor that a game heats is not told of a slow-down."""
-    world = CardWorld()
-    world.set(0, slowdown_c=83.0)
-    world.on(0, world.program(100, "idle.ipynb", cores=0.0))
-    world.run(30)
-
-    world.run(400, lambda s: world.set(0, temperature_c=float(round(70 + s / 30))))
-
-    assert [] == texts(world, "warning")
 
 
 # Battery

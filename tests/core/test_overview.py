@@ -80,7 +80,7 @@ CASES = {
         lambda world: world.resource(RAM, "RAM", 15, 16, Stage.SAVE, eta_s=240.0)
         .resource(CARD_MEMORY, "GPU 0 memory", 15, 16, Stage.SAVE, eta_s=60.0)
         .resource(
-            HEAT, "heat of GPU 0", 80, 83, Stage.WARN, eta_s=5.0, fatal=False
+            HEAT, "heat of GPU 0", 80, 83, Stage.WARN, eta_s=5.0
         ),
         "critical",
         "GPU 0 memory full in about 1 min",
@@ -99,11 +99,10 @@ CASES = {
     ),
     "heat": (
         lambda world: world.resource(
-            HEAT, "heat of GPU 0 (slows down at 83 °C)", 80, 83, Stage.WARN, eta_s=20.0,
-            fatal=False,
+            HEAT, "heat of GPU 0 (switches off at 98 °C)", 95, 98, Stage.WARN, eta_s=20.0,
         ),
         "warning",
-        "GPU 0 will slow down from heat in about 20 s",
+        "GPU 0 will switch off from heat in about 20 s",
     ),
     "a silent save worries nobody": (
         lambda world: world.resource(

@@ -91,26 +91,6 @@ def test_the_first_rule_that_matches_says_the_turn():
     assert Priority.NORMAL is turn([], task, ResourceKind.RAM)
 
 
-# A save that takes a while, and protection that is off
-
-
-def told(save_s: float) -> list[str]:
-    """What people hear of a slow leak whose saves take so long."""
-    program = Program(10, "train.ipynb", leak(3.0), save_s=save_s, group="g")
-    machine = Machine(program, groups={"g": 1200}).run(290)
-    return machine.kinds(DecisionKind.NOTIFY)
-
-
-def test_a_save_that_takes_a_while_is_told_before_it_is_over():
-    """Once: the saves after it are of the same danger."""
-    assert ["notify:warning", "notify:saving", "notify:rescued"] == told(8.0)
-
-
-def test_a_save_that_is_over_in_a_moment_is_told_when_it_is_over():
-    """Nobody could read more."""
-    assert "notify:saving" not in told(0.1)
-
-
 def test_while_protection_is_off_nothing_is_decided_and_it_is_when_it_is_on_again():
     """The incident is open all the same, and the warning comes at once."""
     program = Program(10, "train.ipynb", leak(6.0), save_s=0.1, group="g")

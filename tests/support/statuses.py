@@ -106,11 +106,10 @@ def display_of(kind: str, more: dict[str, Any]) -> dict[str, Any]:
     if kind not in list(ResourceKind):  # one of a later version
         return {"display": "half_full", "on_icon": False, "exhausted": "full"}
     spec = SPECS[ResourceKind(kind)]
-    fatal = spec.exhausted_fatal if more.get("fatal", True) else ""
     return {
         "display": spec.display.value,
         "on_icon": spec.on_icon,
-        "exhausted": fatal or spec.exhausted,
+        "exhausted": spec.exhausted,
     }
 
 

@@ -181,7 +181,7 @@ def raise_levels(
         incidents: of the same status.
     """
     for gpu in gpus:
-        subjects = (gpu.id, f"{gpu.id}/slowdown", f"{gpu.id}/shutdown")
+        subjects = (gpu.id, f"{gpu.id}/shutdown")
         levels = [gpu.level]
         levels += [
             each.level
@@ -219,7 +219,7 @@ def _resource(
         ratio=reading.used / reading.limit if reading.limit > 0 else None,
         display=spec.display.value,
         on_icon=spec.on_icon,
-        exhausted=(spec.exhausted_fatal if reading.fatal else "") or spec.exhausted,
+        exhausted=spec.exhausted,
         stage="ok",
         growth="unknown",
         tasks=tuple(key.pid for key in reading.tasks),

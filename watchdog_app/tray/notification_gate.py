@@ -21,9 +21,8 @@ _YOUNG_S = 5.0
 _MOST_REMEMBERED = 64
 # Topics of docs/protocol.md. These make whatever stood of their task old.
 _OVERTAKES = frozenset(("exited", "paused", "stopped", "resumed", "resolved"))
-_OF_INCIDENT = frozenset(("warning", "saving"))  # true while their incident is open
 # True while their task lives; the rest stays to be read.
-_PASSING = _OF_INCIDENT | {"paused", "stopped", "pause_failed", "stalled", "rescue_failed"}
+_PASSING = frozenset(("warning", "paused", "stopped", "pause_failed", "stalled", "rescue_failed"))
 _STAGES = ("ok", "watch", "warn", "save", "pause")
 
 
@@ -124,7 +123,7 @@ class NotificationGate:
                 continue
             task, begun = notification.task, notification.start_time
             gone = task is not None and (task not in tasks or begun not in (None, tasks[task]))
-            over = topic in _OF_INCIDENT and notification.incident not in open_
+            over = topic == "warning" and notification.incident not in open_
             if gone or over:
                 found.append(shown.number)
         return found

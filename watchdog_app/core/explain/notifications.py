@@ -211,16 +211,6 @@ def _whose(facts: Facts) -> str:
     )
 
 
-def _saving(facts: Facts) -> tuple[str, list[str]]:
-    size, seconds = facts.number("state_bytes"), facts.number("expected_s")
-    what = "Its state" if size is None else f"Its state of {format_bytes(size)}"
-    cost = "" if seconds is None else f"; the last time that took {format_duration(seconds)}"
-    return f"Saving: {facts.name}", [
-        f"{_capital(facts.label)}: {facts.level}.",
-        f"{what} is being written{cost}. The training goes on when that is done.",
-    ]
-
-
 def _stalled(facts: Facts) -> tuple[str, list[str]]:
     silent, usual = facts.number("silent_s"), facts.number("step_s")
     at, likely = facts.number("step"), facts.text("likely", 300)
@@ -361,13 +351,13 @@ def _restarted(facts: Facts) -> tuple[str, list[str]]:
 
 
 def _ends_all(facts: Facts) -> tuple[str, list[str]]:
-    """Heat that slows down or switches off, and a battery that runs empty."""
-    when, fatal = phrases.when(facts.number("eta_s")), bool(facts.number("fatal"))
+    """Heat that switches something off, and a battery that runs empty."""
+    when = phrases.when(facts.number("eta_s"))
     label, thing = _capital(facts.text("label") or "it"), ""
     if facts.is_hot:
         thing = _capital(phrases.heated(facts.text("label") or "it"))
         whose = "" if facts.task is None else f": {facts.name}"
-        title = f"{thing} will {'switch off' if fatal else 'slow down'} from heat {when}{whose}"
+        title = f"{thing} will switch off from heat {when}{whose}"
         moving = phrases.movement(facts.number("slope_per_s"), facts.text("unit") or "")
         used, limit = facts.number("used") or 0.0, facts.number("limit") or 0.0
         rising = f", {moving}" if moving else ""
@@ -378,9 +368,6 @@ def _ends_all(facts: Facts) -> tuple[str, list[str]]:
     else:
         title = f"{label} empty {when}: {facts.name}"
         lines = [f"{label}: {facts.level}{_span(facts)}."]
-    if not fatal:
-        lines.append("Beyond it everything gets slower; nothing is lost.")
-        return title, lines + _advice(facts)
     if thing.startswith("GPU "):
         lines.append("Then what is held on the card is lost, and what runs on it dies.")
         if facts.task is not None:
@@ -446,7 +433,6 @@ class _TopicSpec(NamedTuple):
 
 _TOPICS = {
     Topic.WARNING: _TopicSpec(_warning, ("save", "pause", "snooze", "show")),
-    Topic.SAVING: _TopicSpec(_saving, ("pause", "show")),
     Topic.RESCUED: _TopicSpec(_rescued, ("show",)),
     Topic.RESCUE_FAILED: _TopicSpec(_rescue_failed, ("save", "snooze", "show")),
     Topic.PAUSED: _TopicSpec(_paused, ("resume", "show")),

@@ -112,7 +112,7 @@ def nearing(kind: ResourceKind, label: str) -> str:
 
 def ending(reading: Reading, label: str) -> str:
     """
-    What a resource comes to, before `when`: `RAM full`, `GPU 0 will slow down from heat`.
+    What a resource comes to, before `when`: `RAM full`, `GPU 0 will switch off from heat`.
 
     Args:
         reading: of the resource.
@@ -120,12 +120,12 @@ def ending(reading: Reading, label: str) -> str:
     """
     scope = SPECS[reading.key.kind].scope
     if scope is Scope.HEAT:
-        return f"{heated(label)} will {'switch off' if reading.fatal else 'slow down'} from heat"
+        return f"{heated(label)} will switch off from heat"
     return f"{label} {'empty' if scope is Scope.BATTERY else 'full'}"
 
 
 def heated(label: str) -> str:
-    """What gets hot, of a resource's label: `GPU 0` of `heat of GPU 0 (slows down at 83 °C)`."""
+    """What gets hot, of a resource's label: `GPU 0` of `heat of GPU 0 (switches off at 98 °C)`."""
     thing = label.partition(" (")[0]
     return thing.removeprefix("heat of ").removesuffix(" heat")
 

@@ -66,7 +66,7 @@ def gpu_resources(gpu: Gpu, status: Status) -> list[Resource]:
     """Memory and temperatures of a GPU."""
     if not gpu.id:
         return []
-    subjects = (gpu.id, f"{gpu.id}/slowdown", f"{gpu.id}/shutdown")
+    subjects = (gpu.id, f"{gpu.id}/shutdown")
     return [
         one
         for one in status.resources

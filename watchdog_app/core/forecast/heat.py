@@ -25,10 +25,8 @@ _WINDOWS = (12, 24, 48, 96, 192)  # bins
 _SHORTEST = 8  # bins of a rise: of less than 16 s noise makes what it likes
 _ONSET = 0.15  # of the rise: lower than that it had not begun
 _FOR_NOTICES = 12  # shorter rises do for a silent save alone
-_FOR_SLOWING = 24  # ... and where nothing is lost at the limit a notification can wait
 _GAIN_C = 3.0  # less is the fan, or the next batch
 _CERTAIN = 3.0  # standard errors
-_BENDS_UP = 1.2  # slope of the second half as a share of the first
 _UNSPENT = 0.75  # the last step of a rise as a share of its mean step
 _MARGIN = 0.15  # of the gain: the bend must lead so far beyond the limit
 _STRICT_GAIN, _EAGER_GAIN, _SHOWN_GAIN = 1.0, 0.6, 0.4  # seen, as a share of what is to come
@@ -40,8 +38,6 @@ _KNOWN_ROOM_C = 5.0  # that near to the limit nothing is taken for granted
 _CONFIRMED = 2  # bins in a row
 _LAST_BINS, _LAST_ROOM_C = 4, 15.0
 _AT_LIMIT_C = 1.5  # a sensor of whole degrees never shows more
-_RELIEVED_C = 5.0
-_SLOWED_BINS = 10
 _MOVES_C_PER_S = 0.02
 _CRITICAL_S = 3.0
 _LOW, _HIGH = 0.6, 2.0
@@ -54,31 +50,23 @@ class _Rise(NamedTuple):
     slope_per_s: float
     span_s: float
     gain: float
-    bends_up: bool
 
 
 class HeatForecaster:
     """
-    Forecast of one temperature towards one limit.
+    Forecast of one temperature towards the limit at which something switches itself off.
 
     Asks for no faster looks: the sensor has nothing new to say sooner.
-
-    Args:
-        fatal: whether the machine or the card switches itself off at the limit. If not, it slows
-            down there, which is told of when it lasts 20 s.
     """
 
-    def __init__(self, fatal: bool) -> None:
-        self._fatal = fatal
+    def __init__(self) -> None:
         self._bins = Bins(_BIN_S, _WINDOWS[-1])
         self._outlook = Outlook()
         # The hottest that was survived in each span, the newest last, and bins in that one.
         self._known: deque[float] = deque([-math.inf], maxlen=_KNOWN_SPANS)
         self._spent = 0
-        self._held = 0
         self._demand = 1.0
         self._confirmed = self._half_confirmed = 0
-        self._at_limit = False
         self._t: float | None = None
         self._used = self._limit = 0.0
 
@@ -116,12 +104,10 @@ class HeatForecaster:
             strict = math.inf
         if self._half_confirmed < _CONFIRMED:
             eager = math.inf
-        # Where nothing is lost at the limit a save has time.
-        eager = min(eager, self._last_chance(room)) if self._fatal else strict
-        if self._is_at_limit():
+        eager = min(eager, self._last_chance(room))
+        # Twice in a row: one reading is noise.
+        if min(self._bins.values[-2:]) >= self._limit - _AT_LIMIT_C:
             strict = eager = 0.0
-        elif not self._fatal:
-            strict = eager = self._hold(strict)
         self._remember()
         self._outlook = self._said(strict, eager, shown, saturating)
 
@@ -153,7 +139,7 @@ class HeatForecaster:
                 shown is None or rise.eta_s < shown.eta_s
             ):
                 shown = rise
-            notify = count >= (_FOR_NOTICES if self._fatal else _FOR_SLOWING)
+            notify = count >= _FOR_NOTICES
             if notify and self._convinces(rise, begin, room, _STRICT_GAIN, _STRICT_SPAN):
                 strict = min(strict, rise.eta_s)
             elif self._convinces(rise, begin, room, _EAGER_GAIN, _EAGER_SPAN):
@@ -184,19 +170,19 @@ class HeatForecaster:
         span = (end - begin) * bins.width_s
         ratio = late / early
         if ratio >= 1.0:
-            return _Rise(room / late, late, span, gain, ratio > _BENDS_UP)
+            return _Rise(room / late, late, span, gain)
         # The ratio of the slopes of two halves tells the time constant: exp(-span / 2 / tau).
         tau = -0.5 * span / math.log(ratio)
         now = late * math.sqrt(ratio)
         ahead = now * tau  # how far it still rises
         if ahead > room + _MARGIN * gain:
-            return _Rise(tau * math.log(ahead / (ahead - room)), now, span, gain, False)
+            return _Rise(tau * math.log(ahead / (ahead - room)), now, span, gain)
         # Noise bends as well. Two halves within their errors are a straight line, and that is the
         # case to be afraid of: but a curve that ends below the limit is never as near to it as
         # half the time that it takes to see the bend.
         straight = early - late < 2.0 * math.hypot(early_error, late_error)
         if straight and room / late <= 0.5 * span:
-            return _Rise(room / late, late, span, gain, False)
+            return _Rise(room / late, late, span, gain)
         return None
 
     def _convinces(
@@ -224,21 +210,6 @@ class HeatForecaster:
             self._spent = 0
             self._known.append(-math.inf)
 
-    def _hold(self, strict: float) -> float:
-        """
-        Time to a limit that slows down, kept a while where the rise ends just below it.
-
-        Else what was foretold is called off in the moment in which it comes true.
-        """
-        if strict < math.inf:
-            self._held = _SLOWED_BINS
-            return strict
-        self._held -= 1
-        if self._held > 0 and self._bins.values[-1] >= self._limit - _RELIEVED_C:
-            return self._outlook.strict_eta_s or 0.0
-        self._held = 0
-        return math.inf
-
     def _last_chance(self, room: float) -> float:
         """Time left at a rise too fast for a second look, near the limit; else infinite."""
         values = self._bins.values
@@ -255,20 +226,6 @@ class HeatForecaster:
         eta = room / mean * _BIN_S
         return eta if eta <= _LAST_BINS * _BIN_S else math.inf
 
-    def _is_at_limit(self) -> bool:
-        """At a fatal limit at once; at another when it has lasted, and until it has cooled."""
-        recent = self._bins.values[-_SLOWED_BINS:]
-        mean = sum(recent) / len(recent)
-        if self._fatal:
-            # Twice in a row: one reading is noise.
-            self._at_limit = min(recent[-2:]) >= self._limit - _AT_LIMIT_C
-        elif self._at_limit:
-            self._at_limit = mean >= self._limit - _RELIEVED_C
-        else:
-            # What hovers at its limit is told of once: processors may work there all day.
-            self._at_limit = len(recent) == _SLOWED_BINS and mean >= self._limit - 0.5
-        return self._at_limit
-
     def _said(self, strict: float, eager: float, shown: _Rise | None, saturating: bool) -> Outlook:
         slope, error = 0.0, 0.0
         if len(self._bins.values) >= _SHORTEST:
@@ -278,7 +235,7 @@ class HeatForecaster:
         if shown is not None:
             eta = shown.eta_s
             forecast = Forecast(eta, _LOW * eta, _HIGH * eta)
-            regime = Regime.ACCELERATING if shown.bends_up else Regime.LINEAR
+            regime = Regime.LINEAR
             slope = shown.slope_per_s
         elif len(self._bins.values) < _SHORTEST:
             regime = Regime.UNKNOWN
@@ -295,5 +252,5 @@ class HeatForecaster:
             span_s=0.0 if shown is None else shown.span_s,
             strict_eta_s=None if strict == math.inf else strict,
             eager_eta_s=None if eager == math.inf else eager,
-            critical=self._fatal and strict < _CRITICAL_S and shown is not None,
+            critical=strict < _CRITICAL_S and shown is not None,
         )

@@ -20,7 +20,7 @@ def forecaster_for(reading: Reading) -> Forecaster:
     if name == "heat":
         from watchdog_app.core.forecast.heat import HeatForecaster
 
-        return HeatForecaster(reading.fatal)
+        return HeatForecaster()
     if name == "trend":
         return TrendForecaster()
     from watchdog_app.core.forecast import slow

@@ -248,7 +248,6 @@ class Topic(StrEnum):
     """What a notification is about."""
 
     WARNING = "warning"  # something is about to run out
-    SAVING = "saving"  # a rescue is being written, and that takes a while
     RESCUED = "rescued"  # a rescue is on the disk
     RESCUE_FAILED = "rescue_failed"
     PAUSED = "paused"

@@ -133,7 +133,7 @@ def hardware_readings(
         *_device_memory(hardware, owners, everyone, allocating),
         *_allocators(hardware, allocating),
         *_heat_of_cards(hardware, owners, everyone),
-        *_heat(hardware.temperatures, everyone),
+        *_heat_of_sensors(hardware.temperatures, everyone),
         *_battery(hardware, everyone),
     )
 
@@ -233,64 +233,60 @@ def _heat_of_cards(
 ) -> Iterator[Reading]:
     for gpu in hardware.gpus:
         # The parts of a card have its temperature.
-        if gpu.temperature_c is None or gpu.parent_id is not None:
+        if gpu.parent_id is not None:
             continue
         parts = (part.processes for part in hardware.gpus if part.parent_id == gpu.id)
         people, _ = _people(gpu, owners, everyone, tuple(chain.from_iterable(parts)))
-        yield from _thresholds(
+        yield from _heat(
             gpu.id,
             f"heat of {gpu_place(gpu)}",
-            (gpu.temperature_c, gpu.slowdown_c, gpu.shutdown_c),
-            people,
-            "the card switches itself off; whatever runs on it dies",
+            gpu.temperature_c,
+            gpu.shutdown_c,
+            people=people,
+            end="the card switches itself off; whatever runs on it dies",
             device=gpu.id,
         )
 
 
-def _heat(
+def _heat_of_sensors(
     temperatures: Sequence[Temperature], everyone: tuple[ProcessKey, ...]
 ) -> Iterator[Reading]:
     for each in temperatures:
-        label = f"{each.label} heat" if each.is_cpu else f"heat of the {each.label}"
-        yield from _thresholds(
+        yield from _heat(
             each.key,
-            label,
-            (each.celsius, each.slowdown_c, each.shutdown_c),
-            everyone,
+            f"{each.label} heat" if each.is_cpu else f"heat of the {each.label}",
+            each.celsius,
+            each.shutdown_c,
+            people=everyone,
             # The kernel powers off at a zone's trip point; elsewhere it is the device that does.
-            "the machine switches itself off"
+            end="the machine switches itself off"
             if each.is_cpu or each.key.startswith("thermal_zone")
             else "it may switch itself off; what needs it dies",
         )
 
 
-def _thresholds(
+def _heat(
     subject: str,
     label: str,
-    celsius: tuple[float, float | None, float | None],
+    celsius: float | None,
+    shutdown_c: float | None,
+    *,
     people: tuple[ProcessKey, ...],
     end: str,
-    *,
     device: str | None = None,
 ) -> Iterator[Reading]:
-    """One resource a threshold: one slows down, one ends everything."""
-    now, slowdown, shutdown = celsius
-    if not people:
-        return
-    for limit, what, fatal in ((slowdown, "slows down", False), (shutdown, "switches off", True)):
-        if limit is not None and limit > 0.0:
-            yield Reading(
-                key=ResourceKey(
-                    ResourceKind.TEMPERATURE, f"{subject}/{'shutdown' if fatal else 'slowdown'}"
-                ),
-                label=f"{label} ({what} at {limit:.0f} °C)",
-                used=now,
-                limit=limit,
-                fatal=fatal,
-                tasks=people,
-                note=end if fatal else "beyond it everything gets slower, and nothing is lost",
-                device=device,
-            )
+    """Heat at which something switches itself off; what only slows down loses nothing."""
+    if people and celsius is not None and shutdown_c is not None and shutdown_c > 0.0:
+        yield Reading(
+            key=ResourceKey(ResourceKind.TEMPERATURE, f"{subject}/shutdown"),
+            label=f"{label} (switches off at {shutdown_c:.0f} °C)",
+            used=celsius,
+            limit=shutdown_c,
+            fatal=True,
+            tasks=people,
+            note=end,
+            device=device,
+        )
 
 
 def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:

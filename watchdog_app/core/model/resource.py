@@ -137,7 +137,6 @@ class ResourceSpec:
     display: Display = Display.HALF_FULL
     on_icon: bool = False  # the gauge of the tray icon shows it while nothing is in danger
     exhausted: str = "full"  # what it is at its limit: "full in 4 min"
-    exhausted_fatal: str = ""  # ... where reaching the limit kills; empty: the same
 
 
 _RAM = ResourceSpec("RAM full", of_ram=True, display=Display.ALWAYS, on_icon=True)
@@ -184,8 +183,7 @@ SPECS: dict[ResourceKind, ResourceSpec] = {
         by_sensor=True,
         resume_headroom=10.0,
         display=Display.IN_DANGER,
-        exhausted="slows down from heat",
-        exhausted_fatal="switches off from heat",
+        exhausted="switches off from heat",
     ),
     ResourceKind.BATTERY: ResourceSpec(
         "Battery empty",

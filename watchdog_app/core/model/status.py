@@ -577,7 +577,7 @@ class Notification(Record):
 
     id: str | None  # names it in `notification.shown`
     incident: str  # notifications of one incident and task replace each other; empty: it is alone
-    # warning, saving, rescued, rescue_failed, paused, stopped, pause_failed, resumed, resolved,
+    # warning, rescued, rescue_failed, paused, stopped, pause_failed, resumed, resolved,
     # stalled, exited, restarted, gpu_lost, fault or slowed.
     topic: str
     level: Level  # how urgent its subject is for people

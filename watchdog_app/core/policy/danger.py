@@ -25,7 +25,7 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import SPECS, Reading, ResourceSpec, Scope
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceSpec
 from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
 from watchdog_app.core.model.tasks import stands
 from watchdog_app.core.policy.incidents import OpenIncident, left_s
@@ -353,9 +353,8 @@ def stage_of(
         stage, why = max(stage, expected.stage), f"{expected.why}; {why}"
         notify, rescue = True, rescue or expected.stage >= Stage.SAVE
     if not reading.fatal:
-        # A pause is for what kills; here the worst is that the machine gets slow. Heat that slows
-        # down loses nothing, so that nothing is saved either.
-        stage = min(stage, Stage.WARN if spec.scope is Scope.HEAT else Stage.SAVE)
+        # A pause is for what kills; here the worst is that the machine gets slow.
+        stage = min(stage, Stage.SAVE)
     elif certain and _is_at_the_end(reading, pace_per_s, max(stages.pause_s, spec.pause_s)):
         stage = Stage.PAUSE
     said = None if expected is None else expected.why

@@ -460,7 +460,6 @@ class Engine:
         warning = self._reporting.warning(danger, will_pause)
         if warning is not None:
             yield warning
-        yield from self._reporting.saves(danger)
         yield from saves
         if pause is not None:
             yield pause

@@ -27,7 +27,6 @@ from watchdog_app.core.policy.incidents import LastReport, OpenIncident
 from watchdog_app.core.policy.pausing import by_hand, may_pause
 
 _NEARER = 0.5  # told again, after the cool-down, when the end is this much nearer than was said
-_LONG_SAVE_S = 2.0  # what is over sooner is told when it is over
 _MOST_WAITING = 64
 _MOST_REMEMBERED = 256
 Cause = tuple[ProcessKey | None, Scope, str | None]  # who, of what, and on which card
@@ -64,8 +63,8 @@ class Reporting:
         task = blamed(danger)
         if not danger.strict or not danger.permits(task).notify:
             return None
-        if task is None and _nobodys(danger):
-            return None
+        if task is None and danger.spec.scope is Scope.BATTERY:
+            return None  # no training empties it
         if task is not None and danger.is_stopped(task):
             return None  # it grows no more, and people know why
         stage = danger.assessment.stage
@@ -152,33 +151,6 @@ class Reporting:
         self.reports[cause] = report
         return True
 
-    @staticmethod
-    def saves(danger: Danger) -> Iterator[Decision]:
-        """Word that the first rescue of a danger that people know of takes its time."""
-        incident, now = danger.incident, danger.tick.mono_s
-        if incident.last_report is None or now - incident.last_report.mono_s < _LONG_SAVE_S:
-            return
-        for key, agents in danger.agents.items():
-            task = danger.tasks[key]
-            for agent in agents if danger.permits(task).notify else ():
-                schedule = danger.tick.schedules[agent.key]
-                if (
-                    agent.saving
-                    and schedule.pending is not None
-                    and schedule.unreported
-                    and now - schedule.asked_mono_s >= _LONG_SAVE_S
-                    and (schedule.saved_mono_s or 0.0) < incident.opened_mono_s
-                ):
-                    schedule.unreported = False
-                    more: Evidence = {
-                        "topic": Topic.SAVING.value,
-                        "state_bytes": agent.state_bytes,
-                        "expected_s": agent.save_s,
-                        "may_pause": int(may_pause(danger, task)),
-                        "by_hand": int(by_hand(danger, task)),
-                    }
-                    yield danger.decide(DecisionKind.NOTIFY, task, "its rescue takes a while", more)
-
     def over(self, danger: Danger) -> Decision | None:
         """Word that it did not come to it, where a warning went out before."""
         incident, task = danger.incident, blamed(danger)
@@ -241,12 +213,6 @@ def _cause(danger: Danger, task: Task | None) -> Cause:
     return None if task is None else task.key, danger.spec.scope, danger.reading.device
 
 
-def _nobodys(danger: Danger) -> bool:
-    """A battery that no training empties, or heat that harms none, is the system's business."""
-    scope = danger.spec.scope
-    return scope is Scope.BATTERY or (scope is Scope.HEAT and not danger.reading.fatal)
-
-
 def blamed(danger: Danger) -> Task | None:
     """The task that a notification about this resource is filed under."""
     attribution = danger.incident.attribution
@@ -259,8 +225,7 @@ def blamed(danger: Danger) -> Task | None:
 
 def _on_a_card(danger: Danger) -> bool:
     """Heat at which a card switches itself off, and with it what runs on it."""
-    reading = danger.reading
-    return danger.spec.scope is Scope.HEAT and reading.fatal and reading.device is not None
+    return danger.spec.scope is Scope.HEAT and danger.reading.device is not None
 
 
 def worded(

@@ -20,7 +20,7 @@ from watchdog_app.core.model.decisions import (
     Topic,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import ResourceKind, Save, Scope
+from watchdog_app.core.model.resource import ResourceKind, Save
 from watchdog_app.core.policy.danger import AT_THE_LIMIT, Danger
 from watchdog_app.core.policy.incidents import OpenIncident
 from watchdog_app.core.policy.schedule import CheckpointSchedule, deadline_s
@@ -75,8 +75,6 @@ class Saving:
         spec = danger.spec
         if not danger.wants_saves or spec.save is Save.NOBODY:
             return
-        if spec.scope is Scope.HEAT and not danger.reading.fatal:
-            return  # what only slows down loses nothing
         reading = danger.reading
         at_the_limit = reading.used >= AT_THE_LIMIT * reading.limit
         stalled = reading.stalled or (reading.throttles and at_the_limit)

@@ -59,8 +59,6 @@ class CheckpointSchedule:
     pending: str | None = field(default=None, metadata=NOT_KEPT)
     asked_mono_s: float = field(default=float("-inf"), metadata=NOT_KEPT)
     expires_mono_s: float = field(default=0.0, metadata=NOT_KEPT)
-    # Nobody was told yet that the pending one takes long.
-    unreported: bool = field(default=False, metadata=NOT_KEPT)
     # The pending one is the last before a pause.
     final: bool = field(default=False, metadata=NOT_KEPT)
     saved_mono_s: float | None = None  # newest complete rescue that is known
@@ -99,7 +97,7 @@ class CheckpointSchedule:
             final: whether the task is paused right after it.
         """
         self.pending = decision
-        self.final, self.unreported = final, True
+        self.final = final
         self.asked_mono_s = now
         self.expires_mono_s = now + deadline_s(agent)
         self.spent_s += save_s(agent)
