@@ -6,10 +6,12 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +19,8 @@ from watchdog_app.base.errors import DaemonNotRunning, RequestError
 from watchdog_app.client import jsonrpc, transport
 from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import encode
+
+PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
 
 
 @contextlib.contextmanager
@@ -207,3 +211,26 @@ def test_a_keeper_that_stands_still_holds_up_nobody_but_who_asked_it(desk, daemo
 
     assert waits
     assert "is 300 MiB now" in answer["result"]["text"]
+
+
+@pytest.mark.tensorflow
+def test_a_loop_that_nobody_can_copy_saves_itself_at_the_limit(desk, daemon):
+    """Found by itself: with the reserve it comes to its next boundary, where the agent saves."""
+    pytest.importorskip("tensorflow")
+    shutil.copytree(PROGRAMS, desk.folder / "programs")
+    out = desk.folder / "out.csv"
+    loop = desk.start(
+        sys.executable, "programs/loop.py", "--no-agent", "--out", str(out),
+        "--epochs", "300", "--leak-from", "5", "--leak-mb-s", "120",
+        options=("--limit", "600M", "--at-limit", "hold"), cwd=desk.folder,
+    )  # fmt: skip
+
+    def held():
+        return (bag := desk.record(loop)) and bag["stage"] == "held" and bag
+
+    bag = desk.until(held, "never held", patience_s=90)
+
+    last = int(out.read_text().split()[-1].split(",")[0])
+    assert (1, 1) == (bag["agents"], bag["saved"]), loop.said()
+    assert last - bag["rescues"][-1]["step"] <= 5
+    loop.kill()

@@ -20,7 +20,7 @@ from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.advice import Shortage, sentences
 from watchdog_app.core.explain.exits import about_death
 from watchdog_app.core.model.decisions import Attribution, Regime
-from watchdog_app.core.model.exits import CauseKind, Certainty, ExitFacts, LastError
+from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, LastError
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import (
     CgroupMemory,
@@ -37,6 +37,7 @@ from watchdog_app.core.model.tasks import group as tasks_of
 from watchdog_app.daemon import guard_exits
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.log import Log
+from watchdog_app.history import entries
 
 MIB = 1 << 20
 KEY = ProcessKey(4711, 99)
@@ -120,6 +121,26 @@ def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(pl
     assert "  cd /w && watchdog exec --limit 1.25G -- python3 fit.py" in told
     assert "watchdog limit" not in told
     assert "Halve the batch" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "follows_machine", "limit"),
+    [
+        (CauseKind.SIGNAL, False, "800M"),
+        (CauseKind.SIGNAL, True, ""),
+        (CauseKind.PROGRAM_MEMORY, False, "1.25G"),
+    ],
+)
+def test_a_higher_limit_is_proposed_only_after_a_lack_of_memory(
+    places, kind, follows_machine, limit
+):
+    """What was ended by a signal starts again as it was started."""
+    past.keep(a_bag(follows_machine=follows_machine))
+    facts = ExitFacts(guard=guard_exits.of(KEY, None))
+
+    found = entries.surroundings(facts, Cause(kind, "", Certainty.EXACT), (), {})
+
+    assert limit == found["next_limit"]
 
 
 def test_the_bag_of_what_was_started_in_one_is_found_by_its_group(places):

@@ -11,7 +11,7 @@ import pytest
 
 from watchdog_app.airbag import launch, record, refusal, report
 from watchdog_app.airbag.limits import Limits
-from watchdog_app.airbag.policy import AtLimit, Copies, Do, Policy, Stage
+from watchdog_app.airbag.policy import ASKED, AtLimit, Copies, Do, Policy, Stage
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.airbag.renewal import Insurance, Renewal
 from watchdog_app.airbag.shares import Free, Holder, limit_of, reserve_for
@@ -167,6 +167,40 @@ def test_what_was_refused_memory_and_ends_is_not_said_to_go_on():
     assert Do.ALLOW in steps
     assert Do.REPORT not in steps
     assert Stage.CALM is policy.stage
+
+
+def test_what_runs_is_saved_before_it_is_ended_on_request():
+    """At its next boundary. Who asks twice does not wait for that."""
+    patient, hurried = Policy(), Policy()
+
+    for policy in (patient, hurried):
+        assert [Do.FREEZE, Do.COPY] == policy.told_to_end(1.0)
+        assert [Do.GIVE_MOST, Do.ASK, Do.THAW] == policy.copied(2.0, IN_STEP)
+    assert [Do.FREEZE, Do.COPY] == patient.boundary(3.0)
+    assert [Do.REPORT, Do.END] == patient.copied(4.0, SAVED)
+    assert [Do.REPORT, Do.END] == hurried.told_to_end(3.0)
+    assert ASKED == patient.because == hurried.because
+
+
+def test_a_higher_limit_calls_off_an_end_that_waits_for_a_save():
+    """It goes on, and the next limit is met as any."""
+    policy = Policy()
+    policy.told_to_end(1.0)
+    policy.copied(2.0, IN_STEP)
+
+    assert Do.THAW in policy.raised(3.0)
+    assert Do.REFUSE in at_limit(policy, SAVED)
+
+
+def test_who_is_ended_far_below_the_limit_is_not_told_to_raise_it():
+    """Nor that it was at its limit."""
+    low = a_bag(stage="ending", because=ASKED, used_bytes=2 * GIB)
+    high = a_bag(stage="ending", because=ASKED, used_bytes=4 * GIB)
+
+    assert "is ended: somebody asked for that." in report.told(low)
+    assert "higher" not in report.told(low) + report.past(low)
+    assert "at its memory limit of 4.00 GiB: somebody asked for that." in report.told(high)
+    assert "higher" in report.told(high)
 
 
 def test_what_is_ending_is_not_begun_again():

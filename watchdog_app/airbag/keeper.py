@@ -265,7 +265,8 @@ class Keeper:
     def _take(self) -> None:
         """What the rescuers have brought."""
         copies = self._rescuers.copies
-        self.record.agents, self.record.saved = copies.agents, copies.saved
+        self.record.agents = max(copies.agents, self._rescuers.agents)
+        self.record.saved = copies.saved
         self.record.trouble = copies.why
         if self._rescuers.rescues:
             self.record.rescues = self._rescuers.rescues[-10:]

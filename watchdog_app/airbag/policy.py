@@ -63,6 +63,7 @@ class Do(Enum):
 
 STANDS_STILL: Final = frozenset((Stage.COPYING, Stage.HELD))
 MOST_OF_RESERVE: Final = 0.75
+ASKED: Final = "somebody asked for that"
 _ROOM_AGAIN: Final = 0.95  # of the limit: below it the task simply goes on
 _SAVE_DEADLINE_S: Final = 60.0  # a step, and the save after it
 _LEAVE_DEADLINE_S: Final = 30.0
@@ -123,6 +124,7 @@ class Policy:
         self._insuring = False  # it is not at its limit yet, or is refused more already
         self._insured_from = Stage.CALM
         self._refused = False  # ... and what was refused was needed all the same
+        self._end_wanted = False  # it is saved first
         self._held_since = 0.0
         self._aside_since = self._stayed = float("-inf")
 
@@ -272,8 +274,13 @@ class Policy:
         return self._go_on(now)
 
     def told_to_end(self, now: float) -> list[Do]:
-        """Somebody wants the task ended."""
-        return [] if self.stage is Stage.ENDING else self._end(now, "somebody asked for that")
+        """Somebody wants the task ended: what runs is saved first; asked twice, it ends at once."""
+        if self.stage is Stage.ENDING:
+            return []
+        if self.stage in (Stage.CALM, Stage.OPENED, Stage.REFUSING) and not self._end_wanted:
+            self._end_wanted = True
+            return self._copy(now, False, ASKED)
+        return self._end(now, ASKED)
 
     def told_to_go_on(self, now: float) -> list[Do]:
         """Somebody wants the task to have whatever the machine has."""
@@ -291,6 +298,8 @@ class Policy:
         return [Do.FREEZE, Do.COPY]
 
     def _settle(self, now: float) -> list[Do]:
+        if self._end_wanted:
+            return self._end(now, ASKED)
         if self._refused:
             self._refused = False
             wait = self.notebook or self.at_limit is AtLimit.HOLD
@@ -323,6 +332,7 @@ class Policy:
         return [Do.REPORT, Do.END]
 
     def _go_on(self, now: float) -> list[Do]:
+        self._end_wanted = False
         self._enter(Stage.CALM, now)
         self.because = ""
         return [Do.TAKE_BACK, Do.ALLOW, Do.THAW, Do.REPORT]

@@ -9,6 +9,7 @@ import select
 import sys
 from contextlib import suppress
 
+from watchdog_app.airbag.policy import ASKED
 from watchdog_app.base.text.quantities import format_bytes, size_above
 
 TYPE_CHECKING = False
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _WRITE_WAIT_MS = 200
 _MOST_BYTES = 4000  # at once into a pipe: less than its smallest buffer
+_NEAR_SHARE = 0.9  # of the limit
 _PIDFD_GETFD = 438  # the same number on every architecture
 
 
@@ -63,9 +65,9 @@ def told(record: BagRecord) -> str:
         )
     if record.stage == "ending":
         because = f": {_plain(record.because)}" if record.because else ""
+        text = f"{who} is ended{_where(record)}{because}. {saved}"
         return (
-            f"{who} is ended at its memory limit of {limit}{because}. {saved}\n"
-            f"Start it again with a higher one: {_again(record)}"
+            f"{text}\nStart it again with a higher one: {_again(record)}" if full(record) else text
         )
     return f"{who} goes on; its limit is {limit}."
 
@@ -100,7 +102,17 @@ def cause_of_end(record: BagRecord) -> str | None:
     if record.stage != "ending":
         return None
     because = f": {_plain(record.because)}" if record.because else ""
-    return f"ended by its airbag at its memory limit of {format_bytes(record.limit_bytes)}{because}"
+    return f"ended by its airbag{_where(record)}{because}"
+
+
+def full(record: BagRecord) -> bool:
+    """Whether one that ends needs a higher limit; a person may have ended it far below that."""
+    near = record.used_bytes >= _NEAR_SHARE * record.limit_bytes
+    return near or record.because != ASKED
+
+
+def _where(record: BagRecord) -> str:
+    return f" at its memory limit of {format_bytes(record.limit_bytes)}" if full(record) else ""
 
 
 def held_at_end(record: BagRecord) -> str | None:
@@ -130,7 +142,11 @@ def past(record: BagRecord) -> str:
     else:
         return ""
     again = ""
-    if record.stage != "opened" and (record.stage != "calm" or "refusing" in kinds):
+    if (
+        record.stage != "opened"
+        and full(record)
+        and (record.stage != "calm" or "refusing" in kinds)
+    ):
         again = f" Start it again with a higher one: {_again(record)}"
     return f"{text} {_rescue(record)}{again}"
 

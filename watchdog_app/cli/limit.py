@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--go-on", action="store_true", help="no limit but the machine's, which kills"
     )
-    parser.add_argument("--end", action="store_true", help="end it; its rescue stays")
+    parser.add_argument("--end", action="store_true", help="save it if it still runs, and end it")
     parser.add_argument("--json", action="store_true", help="the list as JSON")
 
 

@@ -27,9 +27,11 @@ def of(key: ProcessKey, group: str | None) -> GuardEnd | None:
     bag = past.of(key.pid, key.start_time, group)
     if bag is None:
         return None
+    limit = "" if bag.follows_machine else f"{bag.limit_bytes >> 20}M"
     return GuardEnd(
         limit_bytes=bag.limit_bytes,
-        next_limit=report.next_limit(bag),
+        next_limit=report.next_limit(bag) if report.full(bag) else limit,
+        limit=limit,
         refused=bag.stage == "refusing" or _was_refused(bag),
         ended=report.cause_of_end(bag),
         held=report.held_at_end(bag),

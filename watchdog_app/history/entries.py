@@ -233,8 +233,10 @@ def surroundings(
         found["takers"] = _who_took_it(facts, tasks, growth)
     if cause.kind is CauseKind.GROUP_LIMIT and facts.group_limit_bytes:
         found["group"] = {"label": facts.group_label, "limit_bytes": facts.group_limit_bytes}
-    if facts.guard is not None:
-        found["next_limit"] = facts.guard.next_limit
+    guard = facts.guard
+    if guard is not None:
+        short = cause.spec.out_of_memory or guard.ended or guard.refused or guard.held
+        found["next_limit"] = guard.next_limit if short else guard.limit
     return found
 
 

@@ -32,6 +32,7 @@ from watchdog_app.agent.found.found_names import Found
 from watchdog_app.agent.loops import variables
 from watchdog_app.agent.loops.loop_state import LoopState
 from watchdog_app.agent.notebook import notebook_path
+from watchdog_app.agent.published.guards import Untold
 from watchdog_app.agent.reporting.link import Link, open_ones
 from watchdog_app.agent.saving import chapters
 from watchdog_app.agent.saving.store import RescueStore
@@ -93,7 +94,7 @@ class FoundLoop:
         self._beginning = begun = chapters.begin(self._directory, False, found=True)
         store = RescueStore(begun.directory, run=begun.run)
         link = Link(FRAMEWORK, store.directory, notebook_path(), by_lines=True)
-        self._session = Session(store, link, self._capture)
+        self._session = Session(store, link, self._capture, guards=Untold)
         self._session.breakdown.holds([each.thing for each in found])
         self._session.prepare()
         if waits is not None:

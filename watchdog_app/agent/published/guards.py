@@ -119,3 +119,9 @@ class Guards:
 
     def end(self) -> None:
         """Take hooks off."""
+
+
+class Untold(Guards):
+    """Of a training that cannot be copied from outside; it can still be asked to save."""
+
+    tells = False

@@ -78,6 +78,8 @@ class Publisher:
         self.over = False
         me = own()
         page.begin(me.pid, me.start_time)
+        if not guards.tells:
+            page.unable("it cannot be copied from outside")
         self._guards.begin(self.step_begins)
 
     @property

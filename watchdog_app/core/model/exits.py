@@ -158,6 +158,7 @@ class GuardEnd:
 
     limit_bytes: int
     next_limit: str  # that is worth a try, "1.25G"
+    limit: str = ""  # as somebody would type it; empty: nobody set one
     refused: bool = False  # further memory, just before
     ended: str | None = None  # by it: goes after "train.py was ..."
     held: str | None = None  # how it stood there, if it did: goes after "train.py ended ..."
