@@ -45,7 +45,7 @@ class Sight:
 
     def __init__(self) -> None:
         # Nothing is known of where servers describe themselves but what the kernels tell.
-        self.machine = LinuxMachine(runtime_dirs=[])
+        self.machine = LinuxMachine()
         self._infos: Mapping[ProcessKey, ProcessInfo] = {}
 
     def tasks(self) -> tuple[Task, ...]:

@@ -36,7 +36,6 @@ class Tree:
             proc=str(self.proc),
             cgroup_root=str(self.groups),
             shm=str(self.shm),
-            runtime_dirs=[],
             own_uid=os.getuid() if own_uid is None else own_uid,
         )
         self.machines.append(machine)

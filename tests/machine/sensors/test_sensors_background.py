@@ -141,7 +141,7 @@ class Held(Describer):
 
     def __init__(self, tree: Tree, pid: int, gate: threading.Event) -> None:
         locator = Layout(())
-        super().__init__(str(tree.proc), locator, JupyterServers([], lambda _: False))
+        super().__init__(str(tree.proc), locator, JupyterServers(lambda _: False))
         self._pid, self._gate = pid, gate
         self.reads = 0
 

@@ -26,7 +26,7 @@ IDLE = "import signal; signal.pause()"
 
 @pytest.fixture
 def machine():
-    found = LinuxMachine(runtime_dirs=[])
+    found = LinuxMachine()
     found.sample(time.monotonic(), time.time())
     yield found
     found.close()
@@ -210,7 +210,7 @@ def test_a_program_that_becomes_ours_after_it_began_as_roots_is_not_given_up():
         "import os, pwd, resource, sys, time\n"  # while they may be read
         "from watchdog_app.machine.sensors.machine import LinuxMachine\n"
         "os.setgid(65534); os.setgroups([]); os.setuid(65534)\n"
-        "machine = LinuxMachine(runtime_dirs=[])\n"
+        "machine = LinuxMachine()\n"
         "machine.sample(time.monotonic(), time.time())\n"
         "print('ready', flush=True)\n"
         "pid = int(sys.stdin.readline())\n"

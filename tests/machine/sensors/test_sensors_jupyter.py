@@ -23,7 +23,6 @@ from watchdog_app.machine.sensors.jupyter import (
     ask,
     parse_server_info,
     parse_sessions,
-    usual_runtime_dirs,
 )
 from watchdog_app.machine.sensors.notebooks import KernelFacts, Session
 
@@ -308,7 +307,7 @@ def _facts(folder: Path, pid: int = 410) -> KernelFacts:
 def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
     """Three seconds later, and not before: a server is not asked at every tick."""
     server, _ = serve(http(SESSIONS))
-    servers = JupyterServers([], lambda _: True)
+    servers = JupyterServers(lambda _: True)
     kernels = [_facts(tmp_path)]
     servers.look(kernels, 0.0)
     until(lambda: servers.look(kernels, 0.1))
@@ -330,7 +329,7 @@ def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
 def test_hung_server_stalls_no_tick(serve, tmp_path: Path):
     """A look returns at once, and does not pile up questions."""
     server, _ = serve(b"", pause_s=60.0)
-    servers = JupyterServers([], lambda _: True)
+    servers = JupyterServers(lambda _: True)
     kernels = [_facts(tmp_path)]
     begun = time.monotonic()
 
@@ -345,7 +344,7 @@ def test_hung_server_stalls_no_tick(serve, tmp_path: Path):
 def test_token_of_a_dead_server_is_not_used(serve, tmp_path: Path):
     """Its port is free for anyone."""
     server, _ = serve(http(SESSIONS))
-    servers = JupyterServers([], lambda _: False)
+    servers = JupyterServers(lambda _: False)
     kernels = [_facts(tmp_path)]
 
     for tick in range(20):
@@ -359,21 +358,8 @@ def test_token_of_a_dead_server_is_not_used(serve, tmp_path: Path):
 def test_kernels_without_a_server_start_no_thread(tmp_path: Path):
     """Nothing to ask, nothing running."""
     before = len(os.listdir("/proc/self/task"))
-    servers = JupyterServers([str(tmp_path)], lambda _: True)
+    servers = JupyterServers(lambda _: True)
 
     assert not servers.look([_facts(tmp_path)], 0.0)
 
     assert before == len(os.listdir("/proc/self/task"))
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({"JUPYTER_RUNTIME_DIR": "/r"}, ["/r"]),
-        ({"JUPYTER_DATA_DIR": "/d"}, ["/d/runtime"]),
-        ({"XDG_DATA_HOME": "/x"}, ["/x/jupyter/runtime"]),
-    ],
-)
-def test_runtime_folders(environ: dict[str, str], expected: list[str]):
-    """As Jupyter itself looks for them."""
-    assert expected == usual_runtime_dirs(environ)[: len(expected)]

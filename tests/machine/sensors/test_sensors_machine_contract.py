@@ -32,11 +32,7 @@ child.wait()
 def machine(request) -> Iterator[Machine]:
     """This machine, read either way."""
     found: Machine
-    found = (
-        LinuxMachine(runtime_dirs=[])
-        if request.param == "proc"
-        else PortableMachine(runtime_dirs=[])
-    )
+    found = LinuxMachine() if request.param == "proc" else PortableMachine()
     yield found
     found.close()
 
@@ -245,7 +241,7 @@ def test_disk_is_watched_as_asked(machine, tmp_path):
 
 def test_machine_is_chosen_by_platform():
     """Linux by /proc, anything else by psutil."""
-    linux, other = open_machine(runtime_dirs=[], platform="linux"), open_machine(platform="darwin")
+    linux, other = open_machine(platform="linux"), open_machine(platform="darwin")
 
     assert isinstance(linux, LinuxMachine)
     assert isinstance(other, PortableMachine)

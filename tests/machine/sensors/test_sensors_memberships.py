@@ -24,7 +24,6 @@ def machine_of(tree: Tree) -> LinuxMachine:
         proc=str(tree.proc),
         cgroup_root=str(tree.groups),
         shm=str(tree.shm),
-        runtime_dirs=[],
         own_uid=os.getuid(),
         patience_s=PATIENCE_S,
     )
@@ -140,7 +139,7 @@ def opened(event, args):
         if name in blocking:
             (waited if threading.get_ident() == ours else asked).add(name)
 
-machine = LinuxMachine(proc=proc, runtime_dirs=[], own_uid=os.getuid(), patience_s=PATIENCE_S)
+machine = LinuxMachine(proc=proc, own_uid=os.getuid(), patience_s=PATIENCE_S)
 sys.addaudithook(opened)
 for second in range(60):
     machine.sample(float(second), 1.8e9 + second)

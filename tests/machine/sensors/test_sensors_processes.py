@@ -494,7 +494,7 @@ def test_process_tree_of_reused_pids_ends(tree: Tree):
 
 def test_real_machine_has_this_test_as_its_parent_process():
     """Our own pid is not watched, our user is known, memory is plausible."""
-    machine = LinuxMachine(runtime_dirs=[])
+    machine = LinuxMachine()
 
     snapshot = machine.sample(0.0, NOW_UNIX_S)
 

@@ -182,7 +182,7 @@ def test_real_forks_are_counted_once():
     process = subprocess.Popen(
         [sys.executable, "-c", FORKER], stdout=subprocess.PIPE, start_new_session=True
     )
-    machine = LinuxMachine(runtime_dirs=[])
+    machine = LinuxMachine()
     try:
         for _ in range(3):
             process.stdout.readline()

@@ -19,7 +19,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -74,16 +74,13 @@ class JupyterServers:
     Who serves which kernel, as the servers themselves said last.
 
     Args:
-        runtime_dirs: where servers describe themselves, besides the folder of a kernel's
-            connection file; None: the usual ones of this user.
         is_alive: whether a pid is in use, asked before a server's token is used.
     """
 
-    def __init__(self, runtime_dirs: Sequence[str] | None, is_alive: Callable[[int], bool]) -> None:
+    def __init__(self, is_alive: Callable[[int], bool]) -> None:
         self._is_alive = is_alive
-        self._dirs = tuple(usual_runtime_dirs() if runtime_dirs is None else runtime_dirs)
         self._servers: dict[int, _Server] = {}  # by pid
-        self._missing: dict[tuple[int, str | None], float] = {}  # when to look for a file again
+        self._missing: dict[tuple[int, str], float] = {}  # when to look for a file again
         self._worker = Worker()
         self._now_mono_s = 0.0
         self._changed = False  # by what came in at this look
@@ -144,18 +141,20 @@ class JupyterServers:
 
     def _find(self, pid: int, connection_file: str | None) -> bool:
         """Whether this process has described itself as a server."""
-        if self._now_mono_s < self._missing.get((pid, connection_file), 0.0):
+        if connection_file is None:
             return False
-        own = (os.path.dirname(connection_file),) if connection_file else ()
-        for folder in (*own, *self._dirs):
-            for name in (f"jpserver-{pid}.json", f"nbserver-{pid}.json"):
-                path = os.path.join(folder, name)
-                if os.path.exists(path):
-                    self._servers[pid] = _Server(path)
-                    return True
+        # A server writes both into the runtime folder of its user.
+        where = (pid, os.path.dirname(connection_file))
+        if self._now_mono_s < self._missing.get(where, 0.0):
+            return False
+        for name in (f"jpserver-{pid}.json", f"nbserver-{pid}.json"):
+            path = os.path.join(where[1], name)
+            if os.path.exists(path):
+                self._servers[pid] = _Server(path)
+                return True
         if len(self._missing) > 1000:
             self._missing.clear()  # pids of long ago
-        self._missing[(pid, connection_file)] = self._now_mono_s + _AGAIN_S
+        self._missing[where] = self._now_mono_s + _AGAIN_S
         return False
 
 
@@ -316,7 +315,7 @@ def _connect(unix: str, host: str, port: int, timeout_s: float) -> socket.socket
         unix: path of its Unix socket, or ''.
         host: name or address that it gives itself.
         port: of TCP.
-        timeout_s: for each address.
+        timeout_s: to connect.
     """
     if unix:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -327,30 +326,9 @@ def _connect(unix: str, host: str, port: int, timeout_s: float) -> socket.socket
             connection.close()
             raise
         return connection
-    addresses = [host]
-    if host not in ("::1", "localhost") and not host.startswith("127."):
-        # One that listens on all addresses names its host; one that listens on a single address
-        # is asked there, if the address is this machine's: the token goes nowhere else.
-        addresses = [host] if _is_local(host) else ["127.0.0.1", *_own_addresses(host)]
-    for address in addresses[:-1]:
-        with suppress(ConnectionRefusedError):
-            return socket.create_connection((address, port), timeout=timeout_s)
-    return socket.create_connection((addresses[-1], port), timeout=timeout_s)
-
-
-def _own_addresses(host: str) -> list[str]:
-    """Addresses of this machine under its own name (`--ip=$(hostname)`); no other is looked up."""
-    if not host or host.lower() != socket.gethostname().lower():
-        return []
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError:
-        return []
-    return [
-        address
-        for address in dict.fromkeys(str(each[4][0]) for each in found)
-        if address != "127.0.0.1" and _is_local(address)
-    ]
+    # One that listens on all addresses names its host. The token goes to this machine alone.
+    own = host in ("::1", "localhost") or host.startswith("127.") or _is_local(host)
+    return socket.create_connection((host if own else "127.0.0.1", port), timeout=timeout_s)
 
 
 def _is_local(address: str) -> bool:
@@ -414,26 +392,4 @@ def _owners(port: int, net: str) -> set[int] | None:
                         found.add(int(fields[7]))
         except (OSError, LookupError, ValueError):
             continue
-    return found
-
-
-def usual_runtime_dirs(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """
-    Jupyter's runtime folders of this user, whether they exist or not.
-
-    Source: jupyter_core, paths.py.
-    """
-    if environ.get("JUPYTER_RUNTIME_DIR"):
-        return [environ["JUPYTER_RUNTIME_DIR"]]
-    home = os.path.expanduser("~")
-    data = environ.get("JUPYTER_DATA_DIR")
-    if data:
-        return [os.path.join(data, "runtime")]
-    share = environ.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share")
-    found = [os.path.join(share, "jupyter", "runtime")]
-    if environ.get("XDG_RUNTIME_DIR"):  # releases before 2020, and VS Code
-        found.append(os.path.join(environ["XDG_RUNTIME_DIR"], "jupyter", "runtime"))
-    found.append(os.path.join(home, "Library", "Jupyter", "runtime"))
-    if environ.get("APPDATA"):
-        found.append(os.path.join(environ["APPDATA"], "jupyter", "runtime"))
     return found

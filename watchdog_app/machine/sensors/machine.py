@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Protocol
 
 from watchdog_app.base.errors import Gone, SensorError
@@ -69,7 +69,6 @@ class LinuxMachine:
         proc: str = "/proc",
         cgroup_root: str = "/sys/fs/cgroup",
         shm: str = "/dev/shm",  # noqa: S108 - the very mount that is watched
-        runtime_dirs: Sequence[str] | None = None,
         own_uid: int | None = None,
         *,
         hardware: HardwareWatch | None = None,
@@ -80,8 +79,6 @@ class LinuxMachine:
             proc: where the proc file system is mounted.
             cgroup_root: what stands for /sys/fs/cgroup.
             shm: the shared memory file system.
-            runtime_dirs: Jupyter's runtime folders besides those that kernels name;
-                None: the usual ones of this user.
             own_uid: whose processes are watched; 0: everybody's. None: this process's user.
             hardware: cards, heat and power; closed with this. None: heat and power of /sys.
             patience_s: how long a look waits for one process whose memory map is locked; None:
@@ -93,7 +90,7 @@ class LinuxMachine:
             mountinfo = b""
         self._swap_in_use = False
         self._host = HostReader(proc, shm)
-        self._servers = JupyterServers(runtime_dirs, lambda pid: os.path.exists(f"{proc}/{pid}"))
+        self._servers = JupyterServers(lambda pid: os.path.exists(f"{proc}/{pid}"))
         layout = Layout.discover(mountinfo, cgroup_root)
         self._processes = ProcessTable(
             proc,
@@ -198,7 +195,6 @@ class LinuxMachine:
 
 def open_machine(
     own_uid: int | None = None,
-    runtime_dirs: Sequence[str] | None = None,
     platform: str = sys.platform,
     *,
     patience_s: float | None = None,
@@ -208,15 +204,12 @@ def open_machine(
 
     Args:
         own_uid: whose processes are watched; None: this process's user.
-        runtime_dirs: Jupyter's, besides those that kernels name.
         platform: as `sys.platform`.
         patience_s: as of `LinuxMachine`.
     """
     if platform == "linux":
         hardware = HardwareWatch(gpu=Gpus())
-        return LinuxMachine(
-            own_uid=own_uid, runtime_dirs=runtime_dirs, hardware=hardware, patience_s=patience_s
-        )
+        return LinuxMachine(own_uid=own_uid, hardware=hardware, patience_s=patience_s)
     from watchdog_app.machine.sensors.portable import PortableMachine
 
-    return PortableMachine(own_uid=own_uid, runtime_dirs=runtime_dirs)
+    return PortableMachine(own_uid)

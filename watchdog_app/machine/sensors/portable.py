@@ -62,19 +62,16 @@ class PortableMachine:
     `ProcessKey.start_time` is in microseconds of the epoch.
     """
 
-    def __init__(
-        self, own_uid: int | None = None, runtime_dirs: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, own_uid: int | None = None) -> None:
         """
         Args:
             own_uid: whose processes are watched; 0: everybody's. None: this process's user.
-            runtime_dirs: Jupyter's runtime folders; None: the usual ones of this user.
         """
         our_uid = os.getuid() if hasattr(os, "getuid") else -1
         self._own_uid = our_uid if own_uid is None else own_uid
         self._own_user = _optional(psutil.Process().username)
         self._known: dict[int, _Known] = {}  # by pid
-        self._servers = JupyterServers(runtime_dirs=runtime_dirs, is_alive=psutil.pid_exists)
+        self._servers = JupyterServers(psutil.pid_exists)
         self._disks = Disks()
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
