@@ -5,8 +5,8 @@ What it costs a training to publish itself, so that it can be saved from outside
 
 Stretches of steps with a page and without one take turns in one process, and the CPU time of each
 (all threads) is compared with that of its neighbour: what the machine does beside it falls on both.
-`--asked`: a table after every batch, as where a limit is near; without it as often as is free, and
-what is another since then with each step, where that is known. `--small`: Keras, a few variables
+`--asked`: a table after every batch, as where a limit is near; without it as often as is free.
+`--small`: Keras, a few variables
 and steps of some milliseconds.
 """
 
@@ -29,7 +29,6 @@ class Turns:
         self.left = stretches
         self.spent: tuple[list[float], list[float]] = ([], [])  # without, with
         self.each: list[float] = []  # seconds of this thread, of each boundary with a table
-        self.later: list[float] = []  # of each that says what is another since then
         self._count = 0
         self._began = 0.0
         self._publisher = None
@@ -51,16 +50,6 @@ class Turns:
                 self.each.append(time.thread_time() - began)
 
             self._publisher._publish = timed
-            add = self._publisher._add
-
-            def timed_too(step):
-                began = time.thread_time()
-                done = add(step)
-                if done:
-                    self.later.append(time.thread_time() - began)
-                return done
-
-            self._publisher._add = timed_too
         self._count += 1
         if self._count % _STEPS:
             return True
@@ -77,11 +66,9 @@ class Turns:
         ratios = [b / a for a, b in zip(without, with_, strict=False)]
         spread = statistics.quantiles(ratios, n=4)
         table = statistics.median(self.each) * 1e3 if self.each else 0.0
-        later = statistics.median(self.later) * 1e6 if self.later else 0.0
         return (
             f"{tensors} tensors, step {statistics.median(without) * 1e3:.2f} ms of CPU; "
             f"a table {table:.3f} ms, {len(self.each)} of them; "
-            f"a step told from one {later:.1f} us, {len(self.later)} of them; "
             f"with publishing {(statistics.median(ratios) - 1) * 100:+.2f} % "
             f"(quartiles {(spread[0] - 1) * 100:+.2f} to {(spread[2] - 1) * 100:+.2f} %)"
         )

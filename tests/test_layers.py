@@ -216,7 +216,6 @@ def test_no_modules_import_each_other_in_a_circle():
 # shrinks: whoever breaks a circle takes it away.
 CIRCLES = [
     {"agent.exhaustion.exhaustion_callbacks", "agent.exhaustion.exhaustion_fit", "agent.fit.keras_fit", "agent.fit.step_end"},
-    {"agent.fit.batch_values", "agent.fit.fit_state", "agent.published.keras_guards", "agent.published.keras_later", "agent.published.tensorflow_refresh"},
     {"agent.fit.keras_backend", "agent.fit.keras_on_jax", "agent.fit.keras_on_tensorflow", "agent.fit.keras_on_torch"},
     {"agent.found.automatic", "agent.found.automatic_rescue"},
     {"agent.found.automatic_tensorflow", "agent.found.automatic_tensorflow_loop"},

@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from watchdog_app.agent.reporting.identity import start_time
 from watchdog_app.airbag import copying
-from watchdog_app.airbag.page import Page, PageDamaged
+from watchdog_app.airbag.page import Page
 from watchdog_app.airbag.page_folder import path_for
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -59,25 +58,6 @@ class Training:
             page.ask_every_batch(True)
             page.permit(os.getpid())
         return self
-
-    def unasked(self):
-        """Wait until each of its steps can be copied though nobody has asked for that."""
-        end = time.monotonic() + DEADLINE_S
-        while True:
-            assert self.process.poll() is None, "it ended before it told its steps"
-            assert time.monotonic() < end, "it does not tell its steps"
-            time.sleep(0.01)
-            if os.path.exists(self.page):
-                with Page(self.page) as page, suppress(PageDamaged):  # it is being written
-                    page.permit(os.getpid())
-                    table = page.table()
-                    if table is not None and page.increment(table) is not None:
-                        return self
-
-    def to(self, place):
-        """Have it stand still there as soon as it comes by."""
-        Path(f"{self.rescues}.{place}.now").touch()
-        return self.line(f"there {place}")
 
     def line(self, begin="", deadline_s=DEADLINE_S):
         """The next line of its output that begins so."""

@@ -154,35 +154,6 @@ def test_a_copy_is_what_the_training_would_have_written_and_it_goes_on_from_ther
 
 
 @pytest.mark.tensorflow
-def test_far_from_a_limit_each_step_of_a_keras_fit_can_be_copied_as_well(tmp_path, pages):
-    """
-    Nobody has asked for a table after every batch. In a callback, with the interpreter held and
-    in the data; byte for byte what the training would have written, and its description.
-    """
-    rescues = tmp_path / "rescues"
-    places = [f"{place}=now" for place in ("heard", "boundary", "gil", "data")]
-    with Training("published_keras.py", rescues, pages, 10**9, "long", *places) as training:
-        training.unasked()
-
-        for place in ("heard", "boundary", "gil"):
-            step = int(training.to(place).split()[-1])
-            training.stop()
-            copied = training.copy(reason=REASON, directory=str(rescues))
-            assert step == copied.step, place
-            if place == "boundary":
-                own, ours = names.complete_ones(str(rescues))[-2:]
-                assert os.path.basename(copied.path) == str(ours)
-                assert described(rescues / str(own)) == described(copied.path)
-                files = [rescues / str(each) / "state.safetensors" for each in (own, ours)]
-                assert files[0].read_bytes() == files[1].read_bytes()
-            training.go_on(place)
-
-        training.to("data")
-        seen = training.stop_between()
-        assert seen.step == training.copy().step
-
-
-@pytest.mark.tensorflow
 def test_a_callback_that_never_returns_from_the_end_of_a_batch_is_called_for_it_again(
     tmp_path, pages, uninterrupted
 ):

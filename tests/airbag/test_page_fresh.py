@@ -38,18 +38,6 @@ def test_a_page_is_fresh_at_the_boundary_that_was_published_and_never_within_a_s
     assert [False, True, False, False] == seen
 
 
-def test_a_page_is_fresh_where_an_increment_brings_its_table_to_the_boundary(page):
-    """Not one that goes on from another table."""
-    publish(page, 1)
-    base = page.table().sequence
-    page.add(base, 2, b"more")
-    brought = page.fresh
-    page.add(base - 2, 3, b"more")
-
-    assert (True, False) == (brought, page.fresh)
-    assert page.increment(page.table()) is None
-
-
 def test_the_size_of_what_would_be_saved_is_known_without_reading_the_table(page):
     """0 before there is one."""
     before = page.state_bytes

@@ -18,7 +18,6 @@ from functools import partial
 from typing import Literal
 
 from watchdog_app.agent.reporting import identity
-from watchdog_app.airbag import increments
 from watchdog_app.airbag import table as tables
 from watchdog_app.airbag.foreign_memory import ForeignMemory
 from watchdog_app.airbag.page import Page, PageDamaged
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from watchdog_app.agent.saving.store import SavedRescue
 
 REASON = "copied from outside"
-_BEGUN = "its step has begun to change what it trains"
 
 State = Literal["ready", "in_step", "stale", "none", "damaged"]
 
@@ -105,8 +103,9 @@ def copy(  # noqa: PLR0917 - as the words of the command line
             published = found.table()
             if seen.state != "ready" or published is None:
                 raise CopyError(f"process {pid} cannot be copied: {seen.why}")
-            table, moved = _read(pid, found, published, memory)
+            table = _read(pid, published)
             _check_directory(pid, table.directory, directory)
+            moved = partial(_moved, table, memory)
             still = partial(_check_still, pid, start_time, found, seen.sequence, moved)
 
             def progress(done: int, total: int) -> None:
@@ -136,58 +135,34 @@ def _look(pid: int, start_time: int, page: Page, memory: ForeignMemory | None = 
     if published is None:
         return Look("none", sequence, step, 0, "it has published nothing yet")
     known = published.state_bytes
-    if published.sequence != sequence and not _goes_on(page, published):
+    if published.sequence != sequence:
         told = (
             f"what it laid ready to be saved is of step {published.step}, and it stands at {step}"
         )
         return Look("stale", sequence, step, known, told)
     try:
+        table = _read(pid, published)
         if memory is None:
             with ForeignMemory(pid) as opened:
-                table, moved = _read(pid, page, published, opened)
-                why = moved()
+                why = _moved(table, opened)
         else:
-            table, moved = _read(pid, page, published, memory)
-            why = moved()
-    except (OSError, TableDamaged, PageDamaged) as error:
+            why = _moved(table, memory)
+    except (OSError, TableDamaged) as error:
         return Look("damaged", sequence, step, 0, _told(error))
     if why is not None:
         return Look("in_step", sequence, step, known, why, table.directory)
     return Look("ready", sequence, table.step, known, None, table.directory)
 
 
-def _goes_on(page: Page, published: Published) -> bool:
-    """Whether the table is brought to this boundary by an increment."""
-    try:
-        return page.increment(published) is not None
-    except PageDamaged:
-        return True  # told when it is read
-
-
-def _read(
-    pid: int, page: Page, published: Published, memory: ForeignMemory
-) -> tuple[Table, Callable[[], str | None]]:
+def _read(pid: int, published: Published) -> Table:
     """
-    The table as of this boundary, and what tells that the training has moved since.
+    The table, with no more bytes than the process can have.
 
     Raises:
-        OSError, TableDamaged, PageDamaged: what is published is wrong, or may not be read.
+        TableDamaged: what is published is wrong.
     """
     statm = read_statm(pid)  # no state can be larger than the address space
-    table = tables.read(published.body, most_bytes=0 if statm is None else statm.size_bytes)
-    added = page.increment(published)
-    if added is None or published.sequence == page.sequence:
-        return table, partial(_moved, table, memory)
-    followed = increments.Followed(table, table.plan, added)
-    if followed.moved(memory):  # its tensors may lie anywhere
-        return table, lambda: _BEGUN
-    found = followed.table(memory)
-
-    def moved() -> str | None:
-        same = not followed.moved(memory) and followed.table(memory).tensors == found.tensors
-        return None if same else _BEGUN
-
-    return found, moved
+    return tables.read(published.body, most_bytes=0 if statm is None else statm.size_bytes)
 
 
 def _moved(table: Table, memory: ForeignMemory) -> str | None:

@@ -16,7 +16,7 @@ import os
 import stat
 import zlib
 
-from watchdog_app.airbag.page_contents import Increment, Published
+from watchdog_app.airbag.page_contents import Published
 from watchdog_app.airbag.page_layout import (
     AREAS,
     ASK,
@@ -24,10 +24,6 @@ from watchdog_app.airbag.page_layout import (
     BASE,
     CRC,
     EAGER,
-    INCREMENT,
-    INCREMENT_AT,
-    INCREMENT_BYTES,
-    INCREMENT_HEAD,
     LENGTH,
     MAGIC,
     MAGIC_AT,
@@ -85,7 +81,7 @@ class Page:
             os.close(fd)
         self.path = path
         self._bytes = memoryview(self._memory)
-        self._slots = self._bytes[:INCREMENT_AT].cast("Q")
+        self._slots = self._bytes[:BASE].cast("Q")
         self._area = (found.st_size - BASE) // 2 // 64 * 64
         slots = self._slots
         if slots[MAGIC_AT] != MAGIC or slots[VERSION_AT] != VERSION:
@@ -116,7 +112,7 @@ class Page:
         self._slots[ASK] = int(on)
 
     def ask_eagerly(self, on: bool) -> None:
-        """A jump can come at any time: steps are worth telling for more than is free."""
+        """A jump can come at any time: tables are worth more than is free."""
         self._slots[EAGER] = int(on)
 
     def permit(self, pid: int) -> None:
@@ -184,9 +180,7 @@ class Page:
         sequence, which = self.sequence, self._slots[WHICH]
         if sequence % 2 or which > 1:
             return False
-        stamp = self._slots[AREAS[which] + STAMP]
-        added, base = self._slots[INCREMENT : INCREMENT + 2].tolist()
-        return stamp == sequence or (added == sequence and base == stamp != 0)
+        return bool(self._slots[AREAS[which] + STAMP] == sequence)
 
     @property
     def state_bytes(self) -> int:
@@ -194,24 +188,6 @@ class Page:
         which = self._slots[WHICH]
         at = AREAS[which & 1]
         return int(self._slots[at + STATE]) if self._slots[at + STAMP] else 0
-
-    def increment(self, table: Published) -> Increment | None:
-        """
-        What brings `table` to the present boundary; None where nothing does.
-
-        Raises:
-            PageDamaged: length or checksum are wrong.
-        """
-        found = self._bytes[8 * INCREMENT : 8 * INCREMENT + INCREMENT_HEAD.size]
-        stamp, base, length, crc, step = INCREMENT_HEAD.unpack(found)
-        if stamp != self.sequence or base != table.sequence:
-            return None
-        if not 0 < length <= INCREMENT_BYTES or stamp % 2 or stamp < base:
-            raise PageDamaged(f"an increment of {length} bytes, stamped {stamp}")
-        body = bytes(self._bytes[INCREMENT_AT : INCREMENT_AT + length])
-        if zlib.crc32(body) != crc:
-            raise PageDamaged("the increment does not match its checksum")
-        return Increment(step, body)
 
     # For the agent. --------------------------------------------------------------------
 
@@ -222,7 +198,7 @@ class Page:
 
     @property
     def eager(self) -> bool:
-        """Whether steps are worth telling for more than is free."""
+        """Whether tables are worth more than is free."""
         return bool(self._slots[EAGER])
 
     @property
@@ -289,25 +265,6 @@ class Page:
         slots[STEP] = max(0, step)
         slots[SEQUENCE] = stamp
         return True
-
-    def add(self, base: int, step: int, body: bytes) -> None:
-        """
-        A boundary with an increment.
-
-        Args:
-            base: the sequence at which the table was published that it goes on from.
-            step: steps that are complete.
-            body: at most `INCREMENT_BYTES`.
-        """
-        slots, length = self._slots, len(body)
-        stamp = (slots[SEQUENCE] | 1) + 1
-        slots[SEQUENCE] = stamp - 1
-        self._bytes[INCREMENT_AT : INCREMENT_AT + length] = body
-        INCREMENT_HEAD.pack_into(
-            self._bytes, 8 * INCREMENT, stamp, base, length, zlib.crc32(body), step
-        )
-        slots[STEP] = step
-        slots[SEQUENCE] = stamp
 
     def unable(self, why: str | None) -> None:
         """Say why there is no table; None takes it back."""

@@ -1,4 +1,4 @@
-"""What is read of a page: a table, and what brings it to a later boundary. Bytes, not believed."""
+"""What is read of a page: a table. Bytes, not believed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,4 @@ class Published:
         self.sequence = sequence
         self.step = step
         self.state_bytes = state_bytes
-        self.body = body
-
-
-class Increment:
-    """What of a table is another at a later boundary; see `increments`."""
-
-    __slots__ = ("body", "step")
-
-    def __init__(self, step: int, body: bytes) -> None:
-        self.step = step
         self.body = body

@@ -14,36 +14,27 @@ What lies where in the page that a training publishes itself in; see `page`.
     10 pid that was permitted to read    the agent
     11 bytes that a table would take     the agent, where it is too long
     12 bytes of the reason               the agent, where there is no table
-    13 tell steps for more than is free  the watcher, where nothing refuses a jump
+    13 publish for more than is free     the watcher, where nothing refuses a jump
     16 area 0: stamp, length, CRC-32, step, bytes of the state
     24 area 1: the same
-    160 the increment: stamp, stamp of the table that it goes on from, length, CRC-32, step
 
-The reason, as text, begins at byte 256, and the increment at byte 4096: what of the table is
-another by now, where all the rest of it holds. It is written while the sequence is odd, and counts
-where its stamp is the sequence. The areas share what is behind byte 196608.
+The reason, as text, begins at byte 256. The areas share what is behind byte 4096.
 """
 
 from __future__ import annotations
-
-import struct
 
 PAGE_BYTES = 4 * 1024 * 1024
 MOST_BYTES = 256 * 1024 * 1024
 ENVIRONMENT = "WATCHDOG_AIRBAG"  # a folder: there a task that `watchdog exec` started finds its own
 
 MAGIC = int.from_bytes(b"WDAIRBAG", "little")
-VERSION = 3
-BASE = 48 * 4096
+VERSION = 4
+BASE = 4096
 REASON_AT, REASON_BYTES = 256, 1024
-INCREMENT_AT = 4096
 STRIDE = 64 * 4096  # of a new page
-INCREMENT_BYTES = BASE - INCREMENT_AT  # at most
 SPARE = "spare"
 
 (MAGIC_AT, VERSION_AT, BYTES_AT, PID, START, SEQUENCE, WHICH, STEP) = range(8)
 (ASK, READER, PERMITTED, NEEDED, REASON, EAGER) = range(8, 14)
 AREAS = (16, 24)
 STAMP, LENGTH, CRC, AT_STEP, STATE = range(5)
-INCREMENT = 160
-INCREMENT_HEAD = struct.Struct("<5Q")

@@ -78,7 +78,6 @@ class Table:
     samples: bytes  # of each tensor with an address, one after the other
     step: int
     meta: dict[str, Any]
-    plan: Any = None  # how later boundaries are told, see `increments`; unchecked
 
 
 def sample_places(nbytes: int) -> list[int]:
@@ -94,7 +93,6 @@ def static_text(
     keep: int,
     tensors: Iterable[tuple[str, str, Sequence[int], int, int | None]],
     meta: Mapping[str, Any],
-    plan: Mapping[str, Any] | None = None,
 ) -> bytes:
     """
     The part that hardly ever changes.
@@ -106,14 +104,11 @@ def static_text(
         tensors: name, format's element type, shape, bytes, and the offset of its value among the
             bytes of small tensors or None for one that is told by address.
         meta: all keys of a rescue's meta, in their order.
-        plan: how later boundaries are told, see `increments`; None: by tables alone.
 
     Raises:
         TypeError: `meta` holds what JSON has no form for.
     """
-    said: dict[str, Any] = {"owner": owner, "directory": directory, "keep": keep}
-    if plan is not None:
-        said["plan"] = plan
+    said = {"owner": owner, "directory": directory, "keep": keep}
     return json.dumps({**said, "tensors": list(tensors), "meta": meta}).encode("ascii")
 
 
@@ -184,7 +179,6 @@ def read(body: bytes, *, most_bytes: int) -> Table:
             samples,
             whole(news["step"], 0, 2**62),
             meta,
-            known.get("plan"),
         )
     except TableDamaged:
         raise

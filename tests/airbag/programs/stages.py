@@ -14,7 +14,7 @@ REASON = "a test"
 
 
 class Stages:
-    """Stops at places that were asked for, `name=step ...`, each once; `name=now`: when told."""
+    """Stops at places that were asked for, `name=step ...`, each once."""
 
     def __init__(self, words):
         self._at = dict(word.split("=") for word in words)
@@ -28,10 +28,7 @@ class Stages:
 
     def comes(self, name, step):
         """The same, and it may be asked again."""
-        asked = self._at.get(name)
-        if asked == "now" and os.path.exists(f"{sys.argv[1]}.{name}.now"):
-            self._at[name] = asked = str(step)
-        return asked == str(step)
+        return self._at.get(name) == str(step)
 
     def stand(self, name, step):
         """Stand still there until the test says go, or at all if it never does."""

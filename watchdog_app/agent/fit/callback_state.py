@@ -79,44 +79,6 @@ def take(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[s
     return states, arrays, lost
 
 
-def counts(callbacks: Sequence[Any]) -> list[tuple[str, Any, str]] | None:
-    """
-    What of `take` is another with each batch: label, callback and name of each count.
-
-    None where that is not known: one may save, and remember that, in the middle of an epoch.
-    States that callbacks give of themselves are left out, see `own_states`.
-    """
-    found: list[tuple[str, Any, str]] = []
-    for label, callback in _labelled(callbacks):
-        if getattr(callback, "save_freq", "epoch") != "epoch":
-            return None
-        if is_a(callback, "TensorBoard"):
-            found += [
-                (label, callback, name) for name in _fields(callback) if hasattr(callback, name)
-            ]
-    return found
-
-
-def own_states(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
-    """Label and callback of each that gives a state of itself."""
-    return [(label, each) for label, each in _labelled(callbacks) if _keeps_own_state(each)]
-
-
-def own_state(callback: Any) -> Any:
-    """
-    As `take` has it, where it holds no arrays.
-
-    Raises:
-        ValueError: it holds some.
-        Exception: as the callback has it.
-    """
-    arrays: Arrays = {}
-    found = state_values.encode(callback.state_dict(), "", arrays, tensors_as_arrays=True)
-    if arrays:
-        raise ValueError("arrays")
-    return found
-
-
 def put(
     callbacks: Sequence[Any],
     states: Iterable[Mapping[str, Any]],

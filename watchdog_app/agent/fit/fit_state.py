@@ -19,7 +19,6 @@ from watchdog_app.agent.session import Capture
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.fit.batch_values import Draws
     from watchdog_app.agent.published.guards import Guards
 
 Read = Callable[[str], Any]  # name of a tensor in the rescue to its raw bytes
@@ -48,7 +47,6 @@ class FitState:
         self._extra: list[Any] | None = None
         self._left_over = False
         self._training_metrics: dict[int, Kept] | None = None
-        self._draws: Draws | None = None
         self._random_at_validation: randomness.State | None = None
         self._optimizer = _configured(model)
         self.program = program.record(model)  # now: callbacks may change rates as they go
@@ -128,43 +126,10 @@ class FitState:
         states, arrays, _lost = callback_state.take(self.callbacks)
         if arrays:
             return None
-        if self._draws is None:
-            from watchdog_app.agent.fit.batch_values import Draws
+        return self._changing(states)
 
-            self._draws = Draws()
-        return self._changing(states, self._draws.take(self.backend.take_random))
-
-    @property
-    def whole_epoch(self) -> bool:
-        """Batches are being trained: neither the epoch's end nor a validation has come."""
-        return self._training_metrics is None and not self.course.epoch_done
-
-    def drawn_ahead(self) -> bool | None:
-        """
-        Whether the data has drawn random numbers ahead of the training in this epoch.
-
-        None where it cannot: it draws between the steps.
-        """
-        if self._random_at_epoch is None:
-            return None
-        return self._drawn_in_background(self.backend.take_random())
-
-    def _changing(
-        self, callbacks: list[dict[str, Any]], drawn: randomness.State | None = None
-    ) -> dict[str, Any]:
-        random_now = self._random_at_validation or drawn or self.backend.take_random()
-        return {
-            **self._in_order(callbacks),
-            "random": random_now,
-            "restore_python_random": not self._drawn_in_background(random_now),
-        }
-
-    def of_epoch(self) -> dict[str, Any] | None:
-        """As `changing`, without random numbers."""
-        states, arrays, _lost = callback_state.take(self.callbacks)
-        return None if arrays else self._in_order(states)
-
-    def _in_order(self, callbacks: list[dict[str, Any]]) -> dict[str, Any]:
+    def _changing(self, callbacks: list[dict[str, Any]]) -> dict[str, Any]:
+        random_now = self._random_at_validation or self.backend.take_random()
         return {
             "position": self.course.position(),
             "order_seed": None if self.order is None else self.order.seed,
@@ -172,13 +137,15 @@ class FitState:
             "own_random": self._own_random,
             "own_orders": self._own_orders,
             "logs": dict(_numbers(self.logs)),
+            "random": random_now,
+            "restore_python_random": not self._drawn_in_background(random_now),
         }
 
     def guards(self) -> Guards:
         """How it is known from outside that a step has begun to change the weights."""
         from watchdog_app.agent.published import keras_guards
 
-        return keras_guards.of(self, self.backend.name, fit=self)
+        return keras_guards.of(self, self.backend.name)
 
     @property
     def compiled(self) -> bool:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from watchdog_app.agent.fit.keras_fit import FitRescue
 
 _HOOK = "on_train_batch_end"
-_ENDS = ("on_epoch_end", "on_test_begin", "on_train_end")
 
 
 class Behind:
@@ -77,27 +76,13 @@ class InTurn(StepEnd):
                     self._publish(batch, logs)
             hand_on(batch, logs)
 
-        self._ours: dict[str, Any] = {_HOOK: on_train_batch_end}
-        for name in _ENDS:
-            self._ours[name] = self._ending(getattr(callbacks, name))
-        vars(callbacks).update(self._ours)
+        self._ours = on_train_batch_end
+        vars(callbacks)[_HOOK] = on_train_batch_end
 
     def leave(self) -> None:
         """See `StepEnd`."""
-        for name, ours in self._ours.items():
-            if vars(self._callbacks).get(name) is ours:
-                del vars(self._callbacks)[name]
-
-    def _ending(self, hand_on: Any) -> Any:
-        rescue = self._rescue
-
-        def ending(*args: Any, **others: Any) -> Any:
-            session = rescue._session
-            if session is not None and session.published is not None:
-                session.published.batches_end()
-            return hand_on(*args, **others)
-
-        return ending
+        if vars(self._callbacks).get(_HOOK) is self._ours:
+            del vars(self._callbacks)[_HOOK]
 
     def _publish(self, batch: int, logs: Any) -> None:
         rescue, state, session = self._rescue, self._rescue._state, self._rescue._session

@@ -9,9 +9,7 @@ and averages, before the next batch is drawn.
 
 from __future__ import annotations
 
-import math
 import os
-import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -59,8 +57,6 @@ EXPLICIT = (
 # Shorter ones are trials, which a folder and a thread would cost more than they are worth.
 _MOVED = "{} as they were before the batch that ran out of memory (Rescue(...) puts these back)"
 _BEGINS_AFTER_S = 0.5
-# From Python 3.12 on whatever runs while a frame is traced is prepared for that anew. Assumed.
-_TRACE_S = 0.0005 if sys.version_info >= (3, 12) else 0.00001
 _MISSES = 5  # in a row, after which that is told
 _COUNTED = "plain values that the loop keeps, such as counters and histories"
 
@@ -84,11 +80,7 @@ class FoundTraining:
         self._iterations = 0
         self._moved = True  # a pass, since the iteration before
         self._armed = False
-        self._looked: int | None = None  # loaders when names were looked for
         self._taken: Taken | None = None  # at the last capture
-        self._arming_s = 0.0  # of its time, to learn of the end of an iteration
-        self._least_s = math.inf  # the same where its names are known
-        self._looking = False  # they were not
         self._missed = 0  # ends of iterations, in a row
         self._given_up = False
         self._lost: list[str] = []
@@ -133,13 +125,7 @@ class FoundTraining:
         elif session.beside is None:
             return
         if session.wants_end and not self._armed:
-            lightly, began = session.told_from, time.thread_time()
-            self._arm(frame, session)
-            cost_s = time.thread_time() - began + _TRACE_S
-            if lightly and not self._looking:
-                # The least that it took: what else the machine does makes it dearer.
-                cost_s = self._least_s = min(self._least_s, cost_s)
-            self._arming_s = cost_s
+            self._arm(frame)
 
     def exhausted(self, error: BaseException) -> None:
         """The program was left by an error of memory: save what is there, unless it is torn."""
@@ -274,7 +260,7 @@ class FoundTraining:
     def _tell_why(self, why: str) -> None:
         self._guard.tell_once(f"a PyTorch training is not saved by itself: {why}. {EXPLICIT}")
 
-    def _arm(self, frame: FrameType, session: HeldSession) -> None:
+    def _arm(self, frame: FrameType) -> None:
         """Have the end of this iteration told."""
         if any(each in claimed for each in self.steps.optimizers()):
             self._close(well=True)  # the program has made a Rescue for it since
@@ -284,11 +270,7 @@ class FoundTraining:
         if loop is None or place is None:
             self.steps.relearn()
             return
-        now = len(self._passes.loaders)
-        self._looking = now != self._looked or not session.told_from
-        if self._looking:
-            self._look(frame, place)
-            self._looked = now
+        self._look(frame, place)
         self._armed = self._traced = loop_end.at_end(loop, place, self._arrived)
         if not self._armed:
             self._guard.tell_once(
@@ -324,8 +306,6 @@ class FoundTraining:
         with self._guard:
             epoch, batch = self._epoch, self._passes.batch
             session.tell_end(self._iterations, epoch=epoch, batch=batch)
-            if session.beside is not None:
-                session.beside.charge(self._arming_s)
             saved = session.save_if_wanted(self._iterations, epoch=epoch, batch=batch)
             if saved is not None:
                 self._tell(saved.path)

@@ -31,17 +31,7 @@ class HeldSession(Session):
     @property
     def wants_end(self) -> bool:
         """Whether the end of this iteration is to be told: for a save, or for a page."""
-        return self.link.wanted is not None or (self.beside is not None and self.beside.telling)
-
-    @property
-    def told_from(self) -> bool:
-        """Whether what is wanted is no more than one step told from an earlier table."""
-        return (
-            self.link.wanted is None
-            and self.beside is not None
-            and self.beside.told_from
-            and not self.beside.asked
-        )
+        return self.link.wanted is not None or (self.beside is not None and self.beside.due)
 
     def tell_end(self, step: int, **position: Any) -> None:
         """An iteration has ended: publish. Where the optimizer steps nothing is published."""

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from types import GeneratorType
 from typing import Any
 
-from watchdog_app.agent.loops import own_random, raw_random
+from watchdog_app.agent.loops import own_random, randomness
 from watchdog_app.agent.loops.epoch_passes import (
     COUNTED,
     LAZY,
@@ -209,31 +208,27 @@ class _Looks:
     """
     An iterator, and whether data and training draw from the same global generators in turn.
 
-    A resume draws the finished batches again without the training in between. One look is a
-    microsecond.
+    A resume draws the finished batches again without the training in between.
     """
 
     def __init__(self, iterator: Iterator[Any]) -> None:
         self.mixed = False
         self._iterator = iterator
-        self._random: raw_random.RawRandom | None = None
-        # Generators are where Python code of the program draws; they are also cheap to look at.
-        if isinstance(iterator, GeneratorType):
-            with suppress(Exception):
-                self._random = raw_random.RawRandom()
-        self._after: tuple[int, ...] | None = None
+        # Generators are where Python code of the program draws.
+        self._looks = isinstance(iterator, GeneratorType)
+        self._after: randomness.Look | None = None
         self._others = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        if self._random is None or self.mixed:
+        if not self._looks or self.mixed:
             return next(self._iterator)
-        before = self._random.sketch()
+        before = randomness.look()
         self._others = self._others or self._after not in (None, before)
         item = next(self._iterator)
-        self._after = self._random.sketch()
+        self._after = randomness.look()
         self.mixed = self._others and self._after != before
         return item
 

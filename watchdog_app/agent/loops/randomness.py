@@ -13,6 +13,26 @@ import sys
 from typing import Any
 
 State = dict[str, Any]
+Look = tuple[tuple[Any, ...], tuple[Any, ...] | None]
+
+
+def look() -> Look:
+    """Python's and NumPy's global generators, to be compared; 50 microseconds."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return random.getstate(), None
+    kind, keys, *rest = numpy.random.get_state()
+    return random.getstate(), (kind, keys.tobytes(), *rest)
+
+
+def of_look(seen: Look) -> State:
+    """What `look` saw, as `take` has it."""
+    python, numpy = seen
+    state: State = {"python": _take_random(python)}
+    if numpy is not None:
+        kind, keys, *rest = numpy
+        state["numpy"] = [kind, memoryview(keys).cast("I").tolist(), *rest]
+    return state
 
 
 def take() -> State:
@@ -22,11 +42,7 @@ def take() -> State:
     Keys: `python`, and `numpy`, `tensorflow_seed`, `tensorflow_rng`,
     `tensorflow_generator` where those libraries are loaded and have one.
     """
-    state: State = {"python": _take_random(random.getstate())}
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        kind, keys, position, has_gauss, gauss = numpy.random.get_state()
-        state["numpy"] = [kind, keys.tolist(), position, has_gauss, gauss]
+    state = of_look(look())
     context = _eager_context()
     if context is not None:
         state["tensorflow_seed"] = context._seed

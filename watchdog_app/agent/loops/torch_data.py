@@ -22,7 +22,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from watchdog_app.agent.loops import later_draws, own_random, raw_random, torch_random, torch_values
+from watchdog_app.agent.loops import later_draws, own_random, torch_random, torch_values
 from watchdog_app.agent.loops.epoch_passes import LAZY, EpochPasses, batches_of, check_length
 from watchdog_app.agent.loops.later_draws import LaterDraws
 from watchdog_app.agent.loops.torch_values import Tensors
@@ -229,9 +229,8 @@ class Passes(EpochPasses[Pass, _Recorded]):
         looks = _LOOKS if _reads_here(dataset) else 0
         watched = None
         if looks and not isinstance(dataset, DataLoader):
-            with self._guard, suppress(raw_random.Unknown):
-                watched = LaterDraws(now.later)
-                now.later = watched.kept
+            watched = LaterDraws(now.later)
+            now.later = watched.kept
         # Of an iterator of the program's, whose passes are one.
         first = now.total if isinstance(dataset, Iterator) else 0
         while True:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from watchdog_app.agent.published.contents import Contents
 from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.agent.saving.rows import Holding
 from watchdog_app.airbag.table import Marker, News
 
 Bytes = bytes | bytearray | memoryview
@@ -28,6 +29,23 @@ class Whole(Protocol):
         """The rest, as JSON."""
 
 
+class KerasTraining(Protocol):
+    """A training with Keras's things, a fit or a loop."""
+
+    @property
+    def compiled(self) -> bool:
+        """Whether XLA, or a strategy, has an order of its own for what a step does."""
+
+    def variables(self) -> Sequence[Holding]:
+        """All of its state that are tensors of the framework."""
+
+    def optimizers(self) -> Sequence[Any]:
+        """That train it."""
+
+    def changing(self) -> Mapping[str, Any] | None:
+        """What of the JSON values may be another at each boundary; None where others are too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refreshed:
     """A state that has the same tensors as one that was published whole."""
@@ -40,23 +58,6 @@ class Refreshed:
 
 
 Refresh = Callable[[int], Refreshed | None]  # of the step that is complete
-
-
-class Later(Protocol):
-    """How later boundaries are told in a few hundred bytes, from a state on that was published."""
-
-    @property
-    def plan(self) -> Mapping[str, Any]:
-        """See `increments.plan`."""
-
-    def published(self) -> bool:
-        """A state was published just now; whether later ones can be told from there."""
-
-    def now(self) -> bool:
-        """Whether a step is told at this boundary: else a later one may be."""
-
-    def take(self, also: Mapping[str, Any]) -> bytes | None:
-        """As `increments` has it; None where the whole is to be told."""
 
 
 class Guards:
@@ -99,21 +100,6 @@ class Guards:
         Args:
             meta: of the state that is being published whole.
             contents: its tensors.
-        """
-        return None
-
-    def later(
-        self,
-        meta: Mapping[str, Any],  # noqa: ARG002
-        contents: Contents,  # noqa: ARG002
-        also: Sequence[str],  # noqa: ARG002
-    ) -> Later | None:
-        """
-        What tells later boundaries in a few hundred bytes; None where there is no such way.
-
-        Args:
-            meta, contents: as of `refresh`.
-            also: what is beside the framework's in the meta, and changes with each step.
         """
         return None
 

@@ -8,37 +8,19 @@ there is no moment that could be told.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from watchdog_app.agent.fit.keras_backend import TENSORFLOW
 from watchdog_app.agent.published.contents import Contents
-from watchdog_app.agent.published.guards import Guards, Later, Refresh, Refreshed
-from watchdog_app.agent.saving.rows import OPTIMIZER, Holding
+from watchdog_app.agent.published.guards import Guards, KerasTraining, Refresh, Refreshed
+from watchdog_app.agent.saving.rows import OPTIMIZER
 from watchdog_app.airbag.table import Marker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.fit.fit_state import FitState
     from watchdog_app.agent.published.tensorflow_refresh import TensorFlowRefresh
-
-
-class Told(Protocol):
-    """A training with Keras's things, a fit or a loop."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether XLA, or a strategy, has an order of its own for what a step does."""
-
-    def variables(self) -> Sequence[Holding]:
-        """All of its state that are tensors of the framework."""
-
-    def optimizers(self) -> Sequence[Any]:
-        """That train it."""
-
-    def changing(self) -> Mapping[str, Any] | None:
-        """What of the JSON values may be another at each boundary; None where others are too."""
 
 
 class FitGuards(Guards):
@@ -46,9 +28,8 @@ class FitGuards(Guards):
 
     tells = False
 
-    def __init__(self, told: Told, fit: FitState | None) -> None:
+    def __init__(self, told: KerasTraining) -> None:
         self._told = told
-        self._fit = fit
         self._names: set[str] = set()
 
     def look(self, step: int) -> None:  # noqa: ARG002
@@ -73,8 +54,8 @@ class OnTorch(FitGuards):
 
     tells = True
 
-    def __init__(self, told: Told, fit: FitState | None) -> None:
-        super().__init__(told, fit)
+    def __init__(self, told: KerasTraining) -> None:
+        super().__init__(told)
         self._wrapped: list[tuple[Any, Any]] = []
 
     def begin(self, step_begins: Callable[[], None]) -> None:
@@ -102,13 +83,11 @@ class OnTensorFlow(FitGuards):
 
     tells = True
 
-    def __init__(self, told: Told, fit: FitState | None) -> None:
-        super().__init__(told, fit)
+    def __init__(self, told: KerasTraining) -> None:
+        super().__init__(told)
         self._marker: Marker | None = None
-        self._arrived = 0  # data, as counted at the last look
         self._step = -1
         self._counts = False
-        self._waits = False  # nothing is written before the data has come
         self._refresh: TensorFlowRefresh | None = None
 
     def prepare(self) -> None:
@@ -118,8 +97,6 @@ class OnTensorFlow(FitGuards):
         if not self._told.compiled:
             for optimizer in self._told.optimizers():
                 tensorflow_mark.count_in(optimizer)
-            if self._fit is not None:
-                tensorflow_mark.order(self._fit.model)
 
     def look(self, step: int) -> None:
         """See `Guards`."""
@@ -131,10 +108,8 @@ class OnTensorFlow(FitGuards):
         from watchdog_app.agent.published import tensorflow_mark
 
         before, self._marker = self._marker, tensorflow_mark.APPLIED.read()
-        arrived, self._arrived = self._arrived, tensorflow_mark.ARRIVED.read().value
         if step != self._step:
             now = self._marker
-            self._waits = self._arrived - arrived == step - self._step
             self._counts = (
                 before is not None
                 and before.address == now.address
@@ -159,19 +134,6 @@ class OnTensorFlow(FitGuards):
         for optimizer in self._told.optimizers():
             tensorflow_mark.count_no_more(optimizer)
 
-    def later(
-        self, meta: Mapping[str, Any], contents: Contents, also: Sequence[str]
-    ) -> Later | None:
-        """See `Guards`."""
-        if self._fit is None:
-            return None
-        from watchdog_app.agent.published.keras_later import KerasLater, Unknown
-
-        try:
-            return KerasLater(self._fit, meta, contents, also, lambda: self._waits)
-        except (Unknown, OSError):
-            return None
-
     def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
         """See `Guards`."""
         from watchdog_app.agent.published.tensorflow_refresh import TensorFlowRefresh
@@ -189,17 +151,13 @@ class OnTensorFlow(FitGuards):
         return take
 
 
-def of(told: Told, backend: str, fit: FitState | None = None) -> Guards:
+def of(told: KerasTraining, backend: str) -> Guards:
     """
     Those of the backend that a training runs on.
 
     Args:
         told: the training.
         backend: as Keras says it.
-        fit: the same, where it is a fit and no loop.
     """
-    kinds: dict[str, type[FitGuards]] = {
-        TENSORFLOW: OnTensorFlow,
-        "torch": OnTorch,
-    }
-    return kinds.get(backend, FitGuards)(told, fit)
+    kinds: dict[str, type[FitGuards]] = {TENSORFLOW: OnTensorFlow, "torch": OnTorch}
+    return kinds.get(backend, FitGuards)(told)

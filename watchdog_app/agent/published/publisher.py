@@ -1,10 +1,10 @@
 """
 A training that publishes what a rescue of it would hold, at its boundaries, as often as is free.
 
-It may cost half a percent of the time (`budget`), and where the framework knows how, each step is
-told from the last table by what is another since (`increments`). When a limit is near, the watcher
-asks for a table after every batch. The sequence number goes on with each step, so that a table
-that is not of this boundary is known to be stale.
+It may cost half a percent of the time, and two where the watcher refuses no jump (`watchdog exec
+--no-refuse`): there every step may be the one that counts. When a limit is near, the watcher asks
+for a table after every batch. The sequence number goes on with each step, so that a table that is
+not of this boundary is known to be stale.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.published.budget import Budget
 from watchdog_app.agent.published.contents import Sorter, Unable
-from watchdog_app.agent.published.guards import Bytes, Guards, Later, Refresh, Refreshed, Whole
+from watchdog_app.agent.published.guards import Bytes, Guards, Refresh, Refreshed, Whole
 from watchdog_app.agent.reporting.identity import own
 from watchdog_app.airbag import page_folder
 from watchdog_app.airbag import table as tables
 from watchdog_app.airbag.page import Page
-from watchdog_app.airbag.page_layout import ENVIRONMENT, INCREMENT_BYTES
+from watchdog_app.airbag.page_layout import ENVIRONMENT
 from watchdog_app.airbag.table import Marker, News
 from watchdog_app.base.errors import WatchdogError
 
+_SHARE = 0.004  # of the time may go into tables
+_SHARE_EAGER = 0.02
+_CREDIT_S = 1.0  # what was not used may be used this much later
 _SHARE_WHOLE = 0.001  # beside that into taking the whole state again, which is rarely needed
 _WHOLE_EVERY_S = 2.0
 _SET_PTRACER = 0x59616D61  # prctl(2)
@@ -67,13 +69,11 @@ class Publisher:
         self._sorter = Sorter()
         self._known: _Known | None = None
         self._next_whole_s = 0.0
-        self._budget = Budget()
+        self._next_s = 0.0  # when a table may be made, by `time.perf_counter`
         self._pid = os.getpid()
         self._learned = False
         self._publishing = threading.Lock()  # a table of two threads would be of neither
         self._stands = (-1, -1, False)  # number, step, and `early` of the last boundary
-        self._base: tuple[int, Later] | None = None  # a table that later boundaries go on from
-        self._alone = False  # nothing can be told from the last table
         self.early = False  # the step has returned, and others are yet to hear of its end
         self.over = False
         me = own()
@@ -90,31 +90,8 @@ class Publisher:
     @property
     def due(self) -> bool:
         """Whether the next boundary is published, not only counted."""
-        asked = self._base is not None or self._page.asked or self._budget.table_due
+        asked = self._page.asked or time.perf_counter() >= self._next_s
         return asked and self._guards.tells
-
-    @property
-    def telling(self) -> bool:
-        """
-        Whether it is worth some trouble to have the next boundary told.
-
-        Far from a limit a table is, if later steps can be told from it: else a jump that nobody
-        sees coming hardly ever finds one of its own step.
-        """
-        if self._page.asked:
-            return True
-        if self._base is not None and self._budget.add_due:
-            return True
-        return self._guards.tells and not self._alone and self._budget.table_due
-
-    @property
-    def told_from(self) -> bool:
-        """Whether steps are told from an earlier table now."""
-        return self._base is not None
-
-    def charge(self, cost_s: float) -> None:
-        """Seconds of the training's thread that it took to learn of a boundary."""
-        self._budget.charge(cost_s)
 
     def boundary(self, step: int) -> None:
         """Between two steps: publish where that is due; nothing where another thread does."""
@@ -135,17 +112,12 @@ class Publisher:
             return
         if os.getpid() != self._pid:  # a forked child: the page is its parent's
             return
-        if not page.asked and not self._budget.table_due:
-            if self._add(step):
-                return
-            if not self._budget.table_due:
-                page.boundary(step)
-                return
+        if not self.due:
+            page.boundary(step)
+            return
         began = time.thread_time()
-        self._budget.eager = page.eager
         page.step_begins()
         self._learned = False
-        self._base = None
         with self._guard:
             self._permit()
             self._publish(step)
@@ -154,33 +126,8 @@ class Publisher:
             self._stands = page.sequence, step, self.early
         # What is learned once is paid once.
         cost_s = 0.0 if self._learned else time.thread_time() - began
-        self._budget.table_made(cost_s, lasts=bool(self._base))
-
-    def _add(self, step: int) -> bool:
-        """A boundary by what is another since the last table; whether that tells it."""
-        if self._base is None:
-            return False
-        sequence, later = self._base
-        began = self._budget.add() if later.now() else None
-        if began is None:
-            return False
-        try:
-            body = later.take(self._also())
-            if body is not None and len(body) <= INCREMENT_BYTES:
-                self._page.add(sequence, step, body)
-                self._stands = self._page.sequence, step, self.early
-                self._budget.added(began)
-                return True
-        except Exception as error:
-            self._guard.caught(error)
-        self._base = None
-        self._budget.lost()
-        return False
-
-    def batches_end(self) -> None:
-        """Others change what is trained now: what was told without its bytes counts no longer."""
-        if self._base is not None and os.getpid() == self._pid:
-            self._page.step_begins()
+        share = _SHARE_EAGER if page.eager else _SHARE
+        self._next_s = max(self._next_s, time.perf_counter() - _CREDIT_S) + cost_s / share
 
     def step_begins(self) -> None:
         """What comes next changes the state, in an order that nobody can tell."""
@@ -202,17 +149,12 @@ class Publisher:
         try:
             parts, state_bytes = self._parts(step)
         except Unable as error:
-            self._alone = True
             self._page.boundary(step)
             self._page.unable(str(error))
             return
         length = tables.length_of(parts)
         if self._page.publish(step, state_bytes, length, lambda view: tables.write(view, parts)):
             self._page.unable(None)
-            later = None if self._known is None else self._known.later
-            self._alone = later is None
-            if later is not None and self._guards.trusted and later.published():
-                self._base = self._page.sequence, later
         else:
             self._page.unable(f"its table of {length} bytes is too long for its page")
 
@@ -229,12 +171,10 @@ class Publisher:
         whole = self._take(step)
         self._guards.look(step)
         contents = self._sorter.sort(whole.entries, self._guards.guarded)
-        later = self._guards.later(whole.meta, contents, tuple(self._also()))
         static = tables.static_text(
             owner=str(own()),
             tensors=contents.rows,
             meta=whole.meta,
-            plan=None if later is None else later.plan,
             **self._about,
         )
         markers = tuple(self._guards.markers())
@@ -243,7 +183,7 @@ class Publisher:
         self._known = (
             None
             if refresh is None
-            else _Known(static, contents.addresses, contents.state_bytes, markers, refresh, later)
+            else _Known(static, contents.addresses, contents.state_bytes, markers, refresh)
         )
         cost = time.thread_time() - began
         self._next_whole_s = now + max(_WHOLE_EVERY_S, cost / _SHARE_WHOLE)
@@ -287,7 +227,6 @@ class _Known:
     state_bytes: int
     markers: Sequence[Marker]
     refresh: Refresh
-    later: Later | None
 
     def parts(self, step: int, now: Refreshed, also: Iterable[News]) -> Parts:
         markers = self.markers if now.markers is None else now.markers

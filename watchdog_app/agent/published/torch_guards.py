@@ -7,7 +7,7 @@ Gradients that are being added up are changed by the backward pass, which tells 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,10 +16,8 @@ from watchdog_app.agent.loops.torch_optimizers import parameters
 from watchdog_app.agent.loops.torch_part import Part
 from watchdog_app.agent.loops.torch_values import Tensors
 from watchdog_app.agent.published.contents import Contents
-from watchdog_app.agent.published.guards import Guards, Later, Refresh
-from watchdog_app.agent.published.torch_later import TorchLater
-from watchdog_app.agent.published.torch_places import Unknown
-from watchdog_app.agent.published.torch_refresh import TorchRefresh
+from watchdog_app.agent.published.guards import Guards, Refresh
+from watchdog_app.agent.published.torch_refresh import TorchRefresh, Unknown
 
 
 class OptimizerGuards(Guards):
@@ -133,7 +131,6 @@ class TorchGuards(OptimizerGuards):
         super().__init__(optimizers, waiting)
         self.position, self.lost, self.same = position, lost, same
         self._parts = parts
-        self._made: tuple[Contents, TorchRefresh] | None = None
 
     @property
     def parts(self) -> Mapping[str, Part]:
@@ -146,22 +143,6 @@ class TorchGuards(OptimizerGuards):
     def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
         """See `Guards`."""
         try:
-            return self._refresh(meta, contents).take
-        except Unknown:
-            return None
-
-    def later(
-        self, meta: Mapping[str, Any], contents: Contents, also: Sequence[str]
-    ) -> Later | None:
-        """See `Guards`."""
-        try:
-            refresh = self._refresh(meta, contents)
-            return TorchLater(refresh, meta, contents, also, self.guarded)
+            return TorchRefresh(self, meta, contents).take
         except (Unknown, OSError):
             return None
-
-    def _refresh(self, meta: Mapping[str, Any], contents: Contents) -> TorchRefresh:
-        made = self._made
-        if made is None or made[0] is not contents:
-            made = self._made = contents, TorchRefresh(self, meta, contents)
-        return made[1]

@@ -1,37 +1,34 @@
 """
 The state of a PyTorch loop as it is a step later, at a fraction of the cost of taking it whole.
 
-After a table was made whole the small tensors are copied again from where they lie
-(`torch_places`), all by one call, and of the rest only what can have changed is asked. Where a
-tensor lies elsewhere by now, or a part has a way of its own to tell its state, the state is taken
-whole.
+PyTorch changes tensors in place: names, shapes and addresses stay. So after a table was made whole
+the small tensors are copied again from where they lie, all by one call, and of the rest only what
+can have changed is asked. Where the loop holds other tensors by now, or a part has a way of its own
+to tell its state, the state is taken whole. Nothing of the program is kept alive.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterator, Mapping
-from operator import is_
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
+
+import torch
 
 from watchdog_app.agent.loops import torch_random, torch_values
 from watchdog_app.agent.loops.torch_modules import ModulePart
-from watchdog_app.agent.loops.torch_optimizers import OptimizerPart
-from watchdog_app.agent.loops.torch_part import ArrayPart, Part, TensorPart
+from watchdog_app.agent.loops.torch_optimizers import OptimizerPart, parameters
+from watchdog_app.agent.loops.torch_part import Part, TensorPart
 from watchdog_app.agent.loops.torch_values import Tensors
 from watchdog_app.agent.published.contents import Contents, sampled
 from watchdog_app.agent.published.guards import Refreshed
-from watchdog_app.agent.published.news import news
-from watchdog_app.agent.published.torch_places import (
-    ModulePlaces,
-    OptimizerPlaces,
-    TensorPlace,
-    Unknown,
-)
 from watchdog_app.airbag.foreign_memory import Gathering
+from watchdog_app.airbag.table import News
 
-Path = tuple[str | int, ...]
 _NAMES_OF_TENSORS = ("params", "param_names")  # of an optimizer's group: they stay
+
+
+class Unknown(Exception):
+    """A state that can only be taken whole."""
 
 
 class Loop(Protocol):
@@ -69,82 +66,61 @@ class TorchRefresh:
 
         Raises:
             Unknown: some of this can only be taken whole.
+            OSError: as `Gathering`.
         """
         self._meta = meta
         self._loop = loop
-        self._places: list[ModulePlaces | OptimizerPlaces | TensorPlace] = []
-        self._others: list[tuple[str, type[Part], Callable[[], Any]]] = []
-        self._groups: dict[Path, _Group] = {}
-        for name, part in loop.parts.items():
-            self._note(name, part)
-        if contents.small is None or self._adds_up():
+        parts = loop.parts
+        self._layout = [list(_layout(part)) for part in parts.values()]
+        known = {each[1] for layout in self._layout for each in layout if type(each) is tuple}
+        told = [(address, size) for _name, address, size in contents.large] + (contents.small or [])
+        if (
+            contents.small is None
+            or self._adds_up()
+            or any(size and address not in known for address, size in told)
+            or any(_says_more(part, meta["parts"][name]) for name, part in parts.items())
+        ):
             raise Unknown
-        pieces = list(contents.small)
-        self._values = sum(size for _, size in pieces)
-        self._gathering = Gathering([*pieces, *sampled(contents.large)])
+        self._values = sum(size for _, size in contents.small)
+        self._gathering = Gathering([*contents.small, *sampled(contents.large)])
 
     def take(self, step: int) -> Refreshed | None:  # noqa: ARG002
         """What is there now; None where it must be taken whole."""
-        now = self.values()
-        if now is None:
-            return None
-        now.append((("random",), torch_random.take()))
-        found = [each for path, value in now for each in news(self._before(path), value, path)]
-        taken = self._gathering.take()
-        return Refreshed(found, taken[: self._values], taken[self._values :])
-
-    def values(self) -> list[tuple[Path, Any]] | None:
-        """
-        What of the meta may be another by now, random numbers apart: places, and what is there.
-
-        None where the whole is to be taken.
-        """
         if self._adds_up() or not self._loop.same():
             return None
-        if not all(each.same() for each in self._places):
+        try:
+            parts = self._loop.parts
+            if [list(_layout(part)) for part in parts.values()] != self._layout:
+                return None
+        except Unknown:
             return None
         tensors = Tensors()
-        found = list(self._values_of_parts(tensors))
-        found += [
+        news = [
+            *self._values_of(parts, tensors),
             (("position",), self._loop.position(tensors)),
             (("not_restored",), self._loop.lost()),
+            (("random",), torch_random.take()),
         ]
-        return None if tensors.entries else found
+        if tensors.entries:
+            return None
+        taken = self._gathering.take()
+        return Refreshed(news, taken[: self._values], taken[self._values :])
 
-    def _values_of_parts(self, tensors: Tensors) -> Iterator[tuple[Path, Any]]:
-        for name, kind, get in self._others:
-            yield ("parts", name), kind(name, get()).take(tensors)
-        for each in self._places:
-            if isinstance(each, OptimizerPlaces):
-                for index, group in enumerate(each.get().param_groups):
-                    path = ("parts", each.name, "param_groups", index)
-                    known = self._groups.get(path)
-                    if known is None:
-                        known = self._groups[path] = _Group(self._before(path))
-                    yield path, known.now(group, tensors)
-
-    def _before(self, path: Path) -> Any:
-        place: Any = self._meta
-        for key in path:
-            place = place[key]
-        return place
-
-    def _note(self, name: str, part: Part) -> None:
-        thing = part.thing
-        if isinstance(part, ModulePart):
-            self._places.append(ModulePlaces(thing))
-        elif isinstance(part, OptimizerPart):
-            self._places.append(OptimizerPlaces(name, thing))
-        elif isinstance(part, TensorPart):
-            self._places.append(TensorPlace(thing))
-        elif isinstance(part, ArrayPart):
-            raise Unknown
-        else:
-            tensors = Tensors()
-            part.take(tensors)
-            if tensors.entries:
-                raise Unknown
-            self._others.append((name, type(part), _reference(thing)))
+    def _values_of(self, parts: Mapping[str, Part], tensors: Tensors) -> Iterator[News]:
+        for name, part in parts.items():
+            if isinstance(part, OptimizerPart):
+                groups = self._meta["parts"][name]["param_groups"]
+                for index, (group, told) in enumerate(
+                    zip(part.thing.param_groups, groups, strict=True)
+                ):
+                    now = {
+                        key: torch_values.encode(group.get(key), key, tensors)
+                        for key in told
+                        if key not in _NAMES_OF_TENSORS
+                    }
+                    yield ("parts", name, "param_groups", index), {**told, **now}
+            elif not isinstance(part, (ModulePart, TensorPart)):
+                yield ("parts", name), part.take(tensors)
 
     def _adds_up(self) -> bool:
         """Gradients that wait for their optimizer are part of the state."""
@@ -154,46 +130,37 @@ class TorchRefresh:
         )
 
 
-class _Group:
-    """The settings of one group of an optimizer's parameters: mostly what they were."""
+def _layout(part: Part) -> Iterator[Any]:
+    """
+    Which tensors a part holds and where they lie, and what else stays as long as they do.
 
-    def __init__(self, before: dict[str, Any]) -> None:
-        """
-        Args:
-            before: as published.
-        """
-        self._keys = [key for key in before if key not in _NAMES_OF_TENSORS]
-        self._values: list[Any] = []
-        self._told = before
-
-    def now(self, group: Mapping[str, Any], tensors: Tensors) -> dict[str, Any]:
-        """
-        As JSON; the same dict as before where all of it is the same.
-
-        Args:
-            group: of the optimizer.
-            tensors: receives those that are among the settings.
-        """
-        values = [group.get(key) for key in self._keys]
-        if len(values) == len(self._values) and all(map(is_, values, self._values)):
-            return self._told
-        told = dict(self._told)
-        for key, value in zip(self._keys, values, strict=True):
-            told[key] = torch_values.encode(value, key, tensors)
-        # A list that is written to is the same one, and another value.
-        self._values = values if all(map(_stays, values)) else []
-        self._told = told
-        return told
+    Raises:
+        Unknown: an optimizer keeps more than tensors in its slots.
+    """
+    thing = part.thing
+    tensors: list[Any] = []
+    if isinstance(part, ModulePart):
+        yield [each.training for each in thing.modules()]
+        tensors = [*thing.parameters(), *thing.buffers()]
+    elif isinstance(part, OptimizerPart):
+        yield [len(group["params"]) for group in thing.param_groups]
+        slots = [slot for each in thing.state.values() for slot in each.values()]
+        tensors = [*parameters(thing), *(each for each in slots if each is not None)]
+    elif isinstance(part, TensorPart):
+        tensors = [thing]
+    if not all(isinstance(each, torch.Tensor) for each in tensors):
+        raise Unknown
+    for each in tensors:
+        yield id(each), each.data_ptr(), each.requires_grad
 
 
-def _stays(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_stays, value))
-    return value is None or isinstance(value, (bool, int, float, str))
-
-
-def _reference(thing: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(thing)
-    except TypeError:  # dicts, lists and generators, which hold no tensors here
-        return lambda: thing
+def _says_more(part: Part, told: Any) -> bool:
+    """Whether a module or an optimizer tells more of itself than tensors and settings."""
+    if isinstance(part, ModulePart):
+        if type(part.thing).state_dict is not torch.nn.Module.state_dict:
+            return True
+        return sum(1 for _ in torch_values.tensor_names(told["state"])) != len(told["state"])
+    if isinstance(part, OptimizerPart):
+        own = type(part.thing).state_dict is not torch.optim.Optimizer.state_dict
+        return own or told.keys() != {"state", "param_groups"}
+    return False

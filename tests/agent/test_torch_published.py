@@ -1,4 +1,4 @@
-"""PyTorch loops far from any limit: each step is told, and can be copied as what it was."""
+"""PyTorch loops near a limit: each step is published, and can be copied as what it was."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ from watchdog_app.agent.reporting.identity import own  # noqa: E402
 from watchdog_app.agent.saving.loaded import LoadedRescue  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.airbag import copying, page_folder, page_layout  # noqa: E402
-from watchdog_app.airbag import page as pages  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 REASON = "a test"
 STEP_S = 0.03
 MOST_STEPS = 300
-WANTED = 3  # steps told from a table, of each kind
+WANTED = 3  # steps that were copied
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def network() -> nn.Module:
 
 
 class Watched:
-    """Copies a loop at steps that were told from an earlier table, and compares."""
+    """Copies a loop at its steps, and compares."""
 
     def __init__(self, page: str) -> None:
         self.page = page
@@ -64,13 +63,12 @@ class Watched:
         self.forward = 0  # copies made in a forward pass
 
     def told(self) -> bool:
-        """Whether this boundary is told from an earlier table."""
+        """Whether this boundary is published; every one is to be, as where a limit is near."""
         if not os.path.exists(self.page):
             return False
-        with pages.Page(self.page) as found:
-            table = found.table()
-            at_once = table is not None and table.sequence == found.sequence
-            return table is not None and not at_once and found.increment(table) is not None
+        page_folder.ask(self.page, True)
+        me = own()
+        return copying.look(me.pid, me.start_time, self.page).state == "ready"
 
     def at(self, session: Any, step: int, drawn: int = 0) -> None:
         """Between two steps; so many batches were drawn since the boundary."""
@@ -117,8 +115,8 @@ def step(model: nn.Module, optimizer: Any, features: Any, targets: Any) -> None:
     time.sleep(STEP_S)
 
 
-def test_each_step_of_a_found_loop_is_told(here: Path, page: str) -> None:
-    """Nobody has asked for that; a schedule moves with each step, over ends of epochs."""
+def test_each_step_of_a_found_loop_is_published(here: Path, page: str) -> None:
+    """A schedule moves with each step, over ends of epochs."""
     watched, model = Watched(page), network()
     model[4].register_forward_pre_hook(lambda *_: watched.in_forward())
     optimizer = torch.optim.AdamW(model.parameters())
@@ -136,7 +134,7 @@ def test_each_step_of_a_found_loop_is_told(here: Path, page: str) -> None:
     assert watched.enough, (watched.compared, watched.forward)
 
 
-def test_each_step_of_a_loop_with_a_rescue_is_told(tmp_path: Path, page: str) -> None:
+def test_each_step_of_a_loop_with_a_rescue_is_published(tmp_path: Path, page: str) -> None:
     """The same where the program names its things, plain values among them."""
     watched, model = Watched(page), network()
     model[4].register_forward_pre_hook(lambda *_: watched.in_forward())
