@@ -60,7 +60,6 @@ def test_each_thread_is_read_with_where_it_waits(proc):
         first.wchan,
         first.syscall,
     )
-    assert (0x7F00, 0x80, 2, 0, 0, 0) == first.arguments
     assert ("futex_do_wait", "__futex_wait") == first.kernel
     assert (11, ") Z (", "R", None, None) == (
         second.tid, second.name, second.state, second.wchan, second.syscall
@@ -87,18 +86,18 @@ def test_system_calls_of_an_unknown_machine_are_unknown(proc):
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"running\n", (None, ())),
-        (b"-1 0x7ffe 0x7f11\n", (None, ())),
-        (b"", (None, ())),
-        (b"0 0x3 0x1 0x1 0x0 0x0 0x0 0x7f 0x7e\n", (0, (3, 1, 1, 0, 0, 0))),
+        (b"running\n", None),
+        (b"-1 0x7ffe 0x7f11\n", None),
+        (b"", None),
+        (b"0 0x3 0x1 0x1 0x0 0x0 0x0 0x7f 0x7e\n", 0),
     ],
 )
 def test_a_system_call_is_parsed(data, expected):
-    """Number and six arguments."""
+    """By its number; its arguments are left out."""
     assert expected == thread_dump.parse_syscall(data)
 
 
-@pytest.mark.parametrize("data", [b"x 0x1\n", b"7 nothing\n"])
+@pytest.mark.parametrize("data", [b"x 0x1\n", b"0x7 0x1\n"])
 def test_what_is_no_system_call_is_refused(data):
     """A kernel of another kind."""
     with pytest.raises(ValueError, match="invalid literal"):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_rate
+from watchdog_app.base.text.terminal import counted
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 
@@ -30,24 +31,16 @@ _SWAP_CALLS = (
 _DISK_CALLS = (
     "io_schedule", "folio_wait", "wait_on_page", "jbd2", "ext4", "xfs_", "btrfs", "submit_bio",
 )  # fmt: skip
-_NAMED_PIPE = ("wait_for_partner", "fifo_open")
-_PIPE = ("pipe_read", "anon_pipe_read", *_NAMED_PIPE)
+_PIPE = ("pipe_read",)
 _SOCKET = ("sk_wait_data", "unix_stream_read", "inet_csk_accept", "skb_wait", "skb_recv")
-_BLOCKED_WRITES = {
-    ("pipe_write",): "a pipe that nobody reads from",
-    ("n_tty_write", "tty_write"): "a terminal that takes no more output",
-    ("sock_alloc_send", "sk_stream_wait_memory", "unix_wait_for_peer"): (
-        "a connection whose other end does not read"
-    ),
-}
+_BLOCKED_WRITES = (
+    "pipe_write", "tty_write", "sock_alloc_send", "sk_stream_wait_memory", "unix_wait_for_peer",
+)  # fmt: skip
 _WRITES = frozenset(("write", "writev", "pwrite64", "sendto", "sendmsg", "sendfile", "splice"))
 _READS = frozenset(("read", "readv", "pread64", "recvfrom", "recvmsg"))
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
-_FUTEX_COMMAND = 0x7F
-_FUTEX_WAITS = frozenset((0, 9))  # FUTEX_WAIT, FUTEX_WAIT_BITSET
-_FUTEX_PRIVATE = 0x80
 
-# Functions, and files of Python's library and of frameworks, in which a program waits ...
+# Functions, and files of Python's library and of frameworks, in which a program waits.
 _FOR_WORKERS = (
     frozenset(
         ("get", "_try_get_data", "_get_data", "_get_batch", "wait", "poll", "_poll", "recv",
@@ -57,17 +50,7 @@ _FOR_WORKERS = (
     ),
     ("multiprocessing/", "concurrent/futures/", "torch/utils/data/", "joblib/", "billiard/"),
 )  # fmt: skip
-_FOR_AN_END = (
-    ("wait", "poll", "join"),
-    ("multiprocessing/process.py", "multiprocessing/popen_fork.py",
-     "multiprocessing/popen_forkserver.py"),
-)  # fmt: skip
 _IN_QUEUE = (("get",), ("/queue.py", "multiprocessing/queues.py"))
-# ... and functions that read from a connection.
-_RECEIVES = frozenset(
-    ("read", "readinto", "readline", "recv", "recv_into", "recv_bytes", "_recv", "_recv_bytes",
-     "accept", "poll", "select", "urlopen", "getresponse", "_safe_read")
-)  # fmt: skip
 
 
 class ReasonKind(StrEnum):
@@ -142,14 +125,11 @@ _DEAD_WORKER = _Row(ReasonKind.DEAD_WORKER, "it waits for a worker process that 
     "Such a worker was often killed for lack of memory (see: watchdog explain). Use "
     "fewer workers or smaller batches; give a DataLoader timeout=60, so that it raises an "
     "error instead of waiting for ever.")
-_FORK = _Row(ReasonKind.FORK,
-    "a worker was forked while another thread held a lock, and waits for it for ever",
-    "Start workers without fork: multiprocessing.set_start_method('forkserver') or "
-    "'spawn', DataLoader(..., multiprocessing_context='forkserver'); or start them before "
-    "TensorFlow, PyTorch and threads are.")
-_WORKER_LOCK = _Row(ReasonKind.FORK, "its workers wait for a lock that nobody will open",
-    "A worker that was killed while it held a shared lock or queue leaves it locked: start "
-    "the training anew, with fewer workers if memory was short.")
+_FORK = _Row(ReasonKind.FORK, "its workers wait for a lock that nobody will open",
+    "Start the training anew, with workers that are not forked: "
+    "DataLoader(..., multiprocessing_context='forkserver'), "
+    "multiprocessing.set_start_method('forkserver'). Use fewer of them if memory was short: a "
+    "worker that is killed leaves its lock locked.")
 _LIBRARY = _Row(ReasonKind.LIBRARY,
     "a call into a C library does not return and keeps Python from running",
     "See the call itself: sudo py-spy dump --native --pid {pid}")
@@ -157,12 +137,10 @@ _BUSY = _Row(ReasonKind.BUSY,
     "it still computes: one step has become very long, or it turns in circles",
     "Look twice whether it moves: watchdog stacks. A compilation or a validation that is not "
     "announced looks the same.")
-_OUTPUT = _Row(ReasonKind.OUTPUT, "it writes to {where}",
+_OUTPUT = _Row(ReasonKind.OUTPUT, "it writes to a pipe, terminal or connection that nobody reads",
     "Look at what is to read its output: a program behind a pipe (`| less`, "
     "subprocess.PIPE) that has stopped reading, or a terminal stopped by Ctrl-S (Ctrl-Q "
     "lets it go on).")
-_WORKER_OUTPUT = _Row(ReasonKind.OUTPUT, "it waits for the end of a worker that writes to {where}",
-    "Read the results out of the queue before join(): a worker ends when they are read.")
 _DATA = _Row(ReasonKind.DATA, "it waits for {what}",
     "Look at what is to fill it: a producer that ended, a server that does not answer, a pipe "
     "without a writer. With a timeout in that call it would end with an error instead.")
@@ -279,31 +257,18 @@ def _worker_locks(stall: _Stall) -> StallReason | None:
     stuck = [each for each in workers if _stuck(each)]
     if not stuck or any(not _stuck(each) and not _idle(each) for each in workers):
         return None  # one of them computes or reads: they are alive
-    alone = [each for each in stuck if each.thread_count == 1]
-    sure = [each for each in alone if each.main is not None and _forever_alone(each.main)]
     waits = stall.waits_for_workers
     # Where one listens for work and the others wait for their turn, they have nothing to do.
-    if not sure and (not waits or any(_idle(each) for each in workers)):
+    if not waits or any(_idle(each) for each in workers):
         return None
-    pids = [each.pid for each in stuck]
-    who = (
-        f"worker {pids[0]} waits"
-        if len(pids) == 1
-        else (f"{len(pids)} workers ({', '.join(map(str, pids[:4]))}) wait")
-    )
-    seen = f"{who} for a lock (futex), and no worker runs"
-    if sure:
-        seen = (
-            f"worker {sure[0].pid} waits for a lock of its own process, and has one thread: "
-            "nobody is left to open it"
-        )
-    reasons = [seen]
-    if alone and stall.root.thread_count > 1:
+    pids = ", ".join(str(each.pid) for each in stuck[:4])
+    reasons = [f"{counted(len(stuck), 'worker')} ({pids}) in a lock (futex), and no worker runs"]
+    if stall.root.thread_count > 1:
         reasons.append(
             f"the program had {stall.root.thread_count} threads; a fork takes one of them along, "
             "and every lock as it was"
         )
-    return (_FORK if alone else _WORKER_LOCK).seen([*reasons, *waits])
+    return _FORK.seen([*reasons, *waits])
 
 
 def _library(stall: _Stall) -> StallReason | None:
@@ -329,24 +294,20 @@ def _busy(stall: _Stall) -> StallReason | None:
 
 
 def _output(stall: _Stall) -> StallReason | None:
-    """A write that does not end, in the training itself or in a worker whose end it waits for."""
+    """
+    A write that does not end, from the kernel's data.
+
+    Source: /proc/PID/wchan of Linux 6.18 beside a full pipe (`anon_pipe_write`), socket pair
+    (`sock_alloc_send_pskb`), TCP connection and pseudo-terminal (both `wait_woken`).
+    """
     main = stall.main
-    if main is None or stall.busy:
+    if main is None or main.state != "S" or stall.busy:
         return None
-    joins = _frame_of(main, *_FOR_AN_END)
-    writers = [("it", main)]
-    for process in _workers(stall) if joins is not None else ():
-        writers += [(f"worker {process.pid}", thread) for thread in process.threads]
-    for who, writer in writers:
-        where = _writes_to(writer)
-        if where is not None:
-            waits = f"{who} waits in the kernel in {writer.waits}"
-            reasons = [*([] if writer.waits is None else [waits]), *_is_at(writer)]
-            if writer is main or joins is None:
-                return _OUTPUT.seen(reasons, where=where)
-            reasons.append(f"the program waits for the worker's end at {place(joins)}")
-            return _WORKER_OUTPUT.seen(reasons, where=where)
-    return None
+    unknown = main.syscall in _WRITES and main.wchan in (None, "wait_woken")
+    if not unknown and _in_kernel(main, _BLOCKED_WRITES) is None:
+        return None
+    waits = f"it waits in the kernel in {main.waits}"
+    return _OUTPUT.seen([*([] if main.waits is None else [waits]), *_is_at(main)])
 
 
 def _data(stall: _Stall) -> StallReason | None:
@@ -458,43 +419,10 @@ def _frame_of(
 def _reads_from(thread: ThreadState) -> str | None:
     """What it reads from, as the kernel tells."""
     if _in_kernel(thread, _PIPE):
-        return None if _opens_to_write(thread) else "a pipe that nobody writes to"
+        return "a pipe that nobody writes to"
     if _in_kernel(thread, _SOCKET):
         return "a connection that stays silent"
-    if thread.syscall in _READS:
-        return "a file or device that stays silent"
-    frame = thread.frames[0] if thread.frames else None
-    polls = thread.syscall in _POLLS or _in_kernel(thread, ("poll",))
-    if polls and frame is not None and frame.function in _RECEIVES:
-        return "a connection that stays silent"
-    return None
-
-
-def _writes_to(thread: ThreadState) -> str | None:
-    """
-    The pipe or socket that it writes to and no process reads, from the kernel's data.
-
-    Source: /proc/PID/wchan of Linux 6.18 beside a full pipe (`anon_pipe_write`), socket pair
-    (`sock_alloc_send_pskb`), TCP connection and pseudo-terminal (both `wait_woken`).
-    """
-    if thread.state != "S":
-        return None
-    if _opens_to_write(thread):
-        return "a pipe that nobody reads from"
-    for functions, words in _BLOCKED_WRITES.items():
-        if _in_kernel(thread, functions):
-            return words
-    if thread.syscall in _WRITES and thread.wchan in (None, "wait_woken"):
-        return "a pipe, terminal or connection that nobody reads from"
-    return None
-
-
-def _opens_to_write(thread: ThreadState) -> bool:
-    """Whether it opens a named pipe for writing, which waits for a reader: open(2), O_WRONLY."""
-    flags = {"open": 1, "openat": 2}.get(thread.syscall or "")
-    if flags is None or len(thread.arguments) <= flags or not _in_kernel(thread, _NAMED_PIPE):
-        return False
-    return thread.arguments[flags] & 3 == 1
+    return "a file or device that stays silent" if thread.syscall in _READS else None
 
 
 def _runs_program(thread: ThreadState) -> bool:
@@ -521,22 +449,6 @@ def _idle(process: ProcessThreads) -> bool:
     """It listens for work."""
     main = process.threads[0]
     return bool(main.syscall in (*_READS, *_POLLS) or _in_kernel(main, (*_PIPE, *_SOCKET, "poll")))
-
-
-def _forever_alone(thread: ThreadState) -> bool:
-    """
-    It waits without end for a lock that no other process can see: exact, where the kernel tells.
-
-    futex(uaddr, op, val, timeout, ...): FUTEX_PRIVATE_FLAG in `op`, no timeout.
-    """
-    if thread.syscall != "futex" or len(thread.arguments) < 4:
-        return False
-    operation, timeout = thread.arguments[1], thread.arguments[3]
-    return (
-        operation & _FUTEX_COMMAND in _FUTEX_WAITS
-        and bool(operation & _FUTEX_PRIVATE)
-        and timeout == 0
-    )
 
 
 def _is_at(thread: ThreadState | None) -> list[str]:

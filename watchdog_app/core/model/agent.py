@@ -166,7 +166,6 @@ class ThreadState:
     state: str | None = None  # one letter as in /proc/PID/stat
     wchan: str | None = None  # where in the kernel it sleeps; None: not asleep there, or not told
     syscall: str | None = None  # "futex"; None: in none, unknown, or not told
-    arguments: tuple[int, ...] = field(default=(), metadata=NOT_KEPT)  # of the system call
     kernel: tuple[str, ...] = ()  # functions of the kernel's stack, innermost first
     frames: tuple[Frame, ...] = ()  # Python's stack, innermost first
     trains: bool = False  # it makes the steps of the training

@@ -115,16 +115,15 @@ def _threads(proc: str, pid: int) -> list[int]:
 def _thread(folder: str, tid: int, calls: Mapping[int, str]) -> ThreadState:
     stat = Stat(read_bytes(f"{folder}/stat"))
     wchan = syscall = None
-    arguments: tuple[int, ...] = ()
     kernel: tuple[str, ...] = ()
     with suppress(SensorError):
         wchan = parse_wchan(read_bytes(f"{folder}/wchan", 256))
     with suppress(SensorError, ValueError):
-        number, arguments = parse_syscall(read_bytes(f"{folder}/syscall", 512))
+        number = parse_syscall(read_bytes(f"{folder}/syscall", 512))
         syscall = None if number is None else calls.get(number)
     with suppress(SensorError):
         kernel = parse_stack(read_bytes(f"{folder}/stack", 4096))
-    return ThreadState(tid, _text(stat.comm), stat.state, wchan, syscall, arguments, kernel)
+    return ThreadState(tid, _text(stat.comm), stat.state, wchan, syscall, kernel)
 
 
 def parse_wchan(data: bytes) -> str | None:
@@ -134,17 +133,17 @@ def parse_wchan(data: bytes) -> str | None:
     return None if name in ("", "0") else name[:80]
 
 
-def parse_syscall(data: bytes) -> tuple[int | None, tuple[int, ...]]:
+def parse_syscall(data: bytes) -> int | None:
     """
-    Number and arguments of a system call, of /proc/PID/syscall; None: it is in none.
+    Number of a system call, of /proc/PID/syscall; None: it is in none.
 
     Raises:
         ValueError: not a line of that file.
     """
     words = data.split()
     if not words or words[0] in (b"running", b"-1"):
-        return None, ()
-    return int(words[0]), tuple(int(word, 16) for word in words[1:7])
+        return None
+    return int(words[0])
 
 
 def parse_stack(data: bytes) -> tuple[str, ...]:
