@@ -154,15 +154,10 @@ def test_at_the_limit_of_an_airbag_the_words_to_type_come_first(agent):
     assert agent is ("stands still until you decide" not in said)
 
 
-@pytest.mark.parametrize(
-    ("agent", "expected"),
-    [(True, "keep float(loss) instead of the tensor"), (False, "it may be a shuffle buffer")],
-)
-def test_growth_that_slows_down_is_no_buffer_where_the_agent_knows_of_none(
-    agent: bool, expected: str
-):
+def test_growth_that_slows_down_is_a_buffer_or_a_loop_whose_steps_get_slower():
     """A loop that leaks slows down with its steps, on a busy machine for instance."""
-    growing = shortage(member(3.0), agent=agent)
+    growing = shortage(member(3.0))
     growing.regime = Regime.SATURATING
 
-    assert expected in told(growing)
+    assert "keep float(loss) instead of the tensor" in told(growing)
+    assert "a shuffle buffer" in told(growing)

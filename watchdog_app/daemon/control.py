@@ -306,7 +306,6 @@ def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
         text = status.about_machine(
             look.snapshot.host,
             look.tasks,
-            hardware=look.snapshot.hardware,
             readings=readings,
             assessments=result.assessments,
             incidents=result.incidents,

@@ -37,7 +37,6 @@ class FaultKind(StrEnum):
     # Something brakes; `throttling` finds these.
     HEAT = "heat"
     POWER_BRAKE = "power_brake"
-    HARDWARE_SLOWDOWN = "hardware_slowdown"
     CPU_HEAT = "cpu_heat"
     UNPLUGGED = "unplugged"
 
@@ -161,10 +160,6 @@ _ROWS = (
            "an external power brake holds it back: the power supply asks for it",
            "Check the power supply and the card's power cables: a supply at its limit is what "
            "switches a machine off in the middle of a training."),
-    _brake(FaultKind.HARDWARE_SLOWDOWN, _WARNING, "is slowed down by its power supply",
-           "its hardware slows it down often: its supply of power breaks down",
-           "Check its power cables and the power supply; a lower power limit helps "
-           f"({_LOWER})."),
     _brake(FaultKind.CPU_HEAT, _INFO, "is clocked down for heat",
            "it has been clocked down for heat most of the last 5 min",
            "Clear the air ways and the fans. What runs on it takes longer than it could."),

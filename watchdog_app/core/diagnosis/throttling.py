@@ -13,7 +13,6 @@ from watchdog_app.core.model.hardware import Battery, ClockEvent, Gpu
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import UNPLUGGED
 
-USUAL = {ClockEvent.IDLE, ClockEvent.APPLICATION_CLOCKS, ClockEvent.SOFTWARE_POWER_CAP}
 _THERMAL = {ClockEvent.SOFTWARE_THERMAL, ClockEvent.HARDWARE_THERMAL}
 
 _BIN_S = 15.0
@@ -21,7 +20,7 @@ _BINS = 60
 _HEAT_S = 120.0
 _HEAT_SHARE, _HEAT_CLEAR = 0.5, 0.2
 _BRAKE_S, _BRAKES = 60.0, 3
-_SLOWDOWN_S, _SLOWDOWNS = 600.0, 6  # 0.6 a minute over ten minutes
+_BRAKE_CLEAR_S = 600.0
 _CPU_S, _CPU_SHARE, _CPU_CLEAR = 300.0, 0.5, 0.2
 _WORKS_PERCENT = 50.0  # of a core
 _UNPLUGGED_S = 20.0  # a plug that is moved
@@ -46,7 +45,6 @@ class _Card:
     def __init__(self) -> None:
         # The end of each bin, and how many of its readings were braked by what.
         self._bins: deque[tuple[float, Counter[str]]] = deque(maxlen=_BINS)
-        self._slow = False
         self.found: frozenset[FaultKind] = frozenset()
 
     def take(self, now: float, events: frozenset[str]) -> None:
@@ -54,19 +52,10 @@ class _Card:
         if not self._bins or now >= self._bins[-1][0]:
             self._bins.append((now + _BIN_S, Counter()))
         counts = self._bins[-1][1]
-        # Only beginnings of a slowdown count, and only of one without a cause of its own.
-        slow = ClockEvent.HARDWARE_SLOWDOWN in events
-        explained = events & {*_THERMAL, ClockEvent.POWER_BRAKE}
         counts[_READINGS] += 1
         counts[FaultKind.HEAT] += bool(events & _THERMAL)
         counts[FaultKind.POWER_BRAKE] += ClockEvent.POWER_BRAKE in events
-        counts[FaultKind.HARDWARE_SLOWDOWN] += slow and not (explained or self._slow)
-        self._slow = slow
         self.found = frozenset(self._judge(now))
-
-    def slowdowns(self, now: float) -> int:
-        """Over the ten minutes that are judged."""
-        return self._count(FaultKind.HARDWARE_SLOWDOWN, now, _SLOWDOWN_S)
 
     def _judge(self, now: float) -> Iterator[FaultKind]:
         readings = self._count(_READINGS, now, _HEAT_S)
@@ -76,11 +65,9 @@ class _Card:
         if seen_in_full and share >= least:
             yield FaultKind.HEAT
         known = FaultKind.POWER_BRAKE in self.found
-        window_s, brakes = (_SLOWDOWN_S, 1) if known else (_BRAKE_S, _BRAKES)
+        window_s, brakes = (_BRAKE_CLEAR_S, 1) if known else (_BRAKE_S, _BRAKES)
         if self._count(FaultKind.POWER_BRAKE, now, window_s) >= brakes:
             yield FaultKind.POWER_BRAKE
-        if self.slowdowns(now) >= _SLOWDOWNS:
-            yield FaultKind.HARDWARE_SLOWDOWN
 
     def _count(self, what: str, now: float, window_s: float) -> int:
         return sum(counts[what] for counts in self._within(now, window_s))
@@ -150,7 +137,7 @@ class ThrottlingDetector:
             on_it = [Contributor(task.key, task.name) for task in devices.on_card(gpu, tasks)]
             for trouble in FaultKind:
                 if trouble in known.found:
-                    yield finding(FAULTS[trouble], gpu, on_it, _text(trouble, gpu, known, now))
+                    yield finding(FAULTS[trouble], gpu, on_it, _text(trouble, gpu))
 
     def _of_cpu(self, snapshot: Snapshot, at_work: Sequence[Contributor]) -> Iterator[Finding]:
         now, events = snapshot.mono_s, snapshot.hardware.cpu_throttle_events
@@ -184,13 +171,10 @@ class ThrottlingDetector:
             yield finding(row, UNPLUGGED, self._trained[1], f"{row.text}: {_charge(draining)}")
 
 
-def _text(trouble: FaultKind, gpu: Gpu, card: _Card, now: float) -> str:
+def _text(trouble: FaultKind, gpu: Gpu) -> str:
     """What the row says, with the figures of this card; empty where it has none."""
     if trouble is FaultKind.HEAT and gpu.temperature_c is not None:
         return f"{FAULTS[trouble].text} at {gpu.temperature_c:.0f} °C"
-    if trouble is FaultKind.HARDWARE_SLOWDOWN:
-        a_minute = 60.0 / _SLOWDOWN_S * card.slowdowns(now)
-        return FAULTS[trouble].text.replace("often", f"{a_minute:.1f} times a minute")
     return ""
 
 
@@ -203,5 +187,5 @@ def _charge(batteries: Sequence[Battery]) -> str:
     drawn = sum(part for part in watts if part is not None)
     if None in energy or None in watts or drawn <= 0:
         return text
-    # In tens of seconds: the words are compared from look to look.
+    # In whole minutes: the words are compared from look to look.
     return f"{text}, about {format_duration(60 * max(1, round(left / drawn / 60)))} at this rate"

@@ -35,6 +35,24 @@ _FIRST_STEP_BYTES = 256 * 1024**2
 _SHARE = 0.2  # of the task's growth: less than that a line does not explain
 _OWN = 0.3  # of the largest line: a line of the program is what its owner can change
 _FULL = 0.95  # of what was announced, as in core.phases
+# Of these the same is said whatever fills them.
+_ALWAYS = {
+    ResourceKind.SHM: (
+        "Shared memory is filled by DataLoader or multiprocessing workers: use fewer workers or "
+        "smaller batches, or pass arrays by memory-mapped files.",
+        "In a container, give it more: docker run --shm-size=8g.",
+    ),
+    ResourceKind.RLIMIT_AS: (
+        "The shell's own limit stops it: see `ulimit -v`, and raise it before the start.",
+    ),
+    ResourceKind.DISK: (
+        "Free space on that disk, or let rescues go to another folder: no more can be saved.",
+    ),
+    ResourceKind.BATTERY: (
+        "Plug the machine in. What holds an agent is saved before the battery is empty, and goes "
+        "on from there when it is started again.",
+    ),
+}
 _COUNT = re.compile(r"\b(\d[\d,]*) (examples|batches)\b")
 _SHUFFLE = "shuffle"
 _GROWING = frozenset((Regime.LINEAR, Regime.ACCELERATING, Regime.STAIRCASE))
@@ -78,28 +96,15 @@ def sentences(shortage: Shortage) -> tuple[str, ...]:
 
 
 def _lines(shortage: Shortage) -> Iterator[str]:
-    kind, scope = shortage.reading.key.kind, shortage.spec.scope
+    scope = shortage.spec.scope
     if shortage.spec.of_ram:
         yield from _memory(shortage)
-    elif kind is ResourceKind.SHM:
-        yield (
-            "Shared memory is filled by DataLoader or multiprocessing workers: use fewer workers "
-            "or smaller batches, or pass arrays by memory-mapped files."
-        )
-        yield "In a container, give it more: docker run --shm-size=8g."
-    elif kind is ResourceKind.RLIMIT_AS:
-        yield "The shell's own limit stops it: see `ulimit -v`, and raise it before the start."
-    elif scope is Scope.DISK:
-        yield "Free space on that disk, or let rescues go to another folder: no more can be saved."
     elif scope is Scope.CARD:
         yield from _device_memory(shortage)
     elif scope is Scope.HEAT:
         yield from _heat(shortage)
-    elif scope is Scope.BATTERY:
-        yield (
-            "Plug the machine in. What holds an agent is saved before the battery is empty, and "
-            "goes on from there when it is started again."
-        )
+    else:
+        yield from _ALWAYS.get(shortage.reading.key.kind, ())
 
 
 def _device_memory(shortage: Shortage) -> Iterator[str]:
@@ -239,19 +244,13 @@ def _workers(shortage: Shortage) -> Iterator[str]:
 
 
 def _agent(shortage: Shortage) -> Iterator[str]:
-    if shortage.attribution.contributors and not _has_agent(shortage):
+    contributors = shortage.attribution.contributors
+    if contributors and not any(each.task in shortage.agents for each in contributors):
         yield (
             "No training is seen in it by an agent, so nothing of it can be saved. If it trains: "
             "start it with `watchdog exec -- python ...`; in a notebook %load_ext "
             "watchdog_app.agent, or once for all `watchdog agent enable`."
         )
-
-
-def _has_agent(shortage: Shortage) -> bool:
-    """Whether one of those whose growth it is has an agent."""
-    return any(
-        contributor.task in shortage.agents for contributor in shortage.attribution.contributors
-    )
 
 
 _PEAKS = "Single peaks are too large: use smaller batches or chunks, or fewer workers."
@@ -263,28 +262,21 @@ _STEADY = (
 _BY_REGIME = {
     Regime.STAIRCASE: "It grows in steps, often once an epoch: look for what is kept at the end of "
     "one (histories, predictions, a dataset that is cached again).",
-    Regime.SATURATING: "The growth slows down: it may be a shuffle buffer or a cache that fills. "
-    "Make the buffer smaller (tf.data shuffle, cache) if it does not stop by itself.",
+    Regime.SATURATING: "The growth slows down: a shuffle buffer or a cache that fills (make it "
+    "smaller if it does not stop by itself), or a loop that keeps something of every step while "
+    "its steps get slower (keep float(loss) instead of the tensor).",
     Regime.BURST: _PEAKS,
     Regime.SAWTOOTH: _PEAKS,
     Regime.ACCELERATING: "The growth gets faster: something doubles, such as a list or frame that "
     "is copied.",
     Regime.LINEAR: _STEADY,
 }
-# An agent tells of the buffers that it knows, and slower steps leak more slowly.
-_SATURATING_WITH_AGENT = (
-    "The growth slows down: a cache that fills, or a loop that keeps something of every step while "
-    "its steps get slower: keep float(loss) instead of the tensor. No shuffle buffer is known to "
-    "fill."
-)
 
 
 def _by_regime(shortage: Shortage) -> Iterator[str]:
     """What grows like that."""
     text = _BY_REGIME.get(shortage.regime)
-    if shortage.regime is Regime.SATURATING and _has_agent(shortage):
-        text = _SATURATING_WITH_AGENT
-    elif shortage.regime is Regime.UNKNOWN and any(
+    if shortage.regime is Regime.UNKNOWN and any(
         each.slope_bytes_per_s > 0 for each in shortage.attribution.contributors
     ):
         text = _STEADY  # seen for too short a time to say how

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.base.text.quantities import format_bytes, format_duration, format_rate
-from watchdog_app.core.diagnosis import gpu_faults, throttling
+from watchdog_app.core.diagnosis import gpu_faults
 from watchdog_app.core.diagnosis.stall_reasons import StallReason
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model import devices
 from watchdog_app.core.model.agent import AgentState, MemoryParts
 from watchdog_app.core.model.decisions import Assessment, Contributor, Incident, Stage, TaskOutlook
-from watchdog_app.core.model.hardware import Gpu, GpuState, Hardware, gpu_label
+from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.machine import HostMemory, Task
 from watchdog_app.core.model.resource import (
     SPECS,
@@ -110,7 +110,6 @@ def about_machine(
     host: HostMemory,
     tasks: Sequence[Task],
     *,
-    hardware: Hardware | None = None,
     readings: Sequence[Reading],
     assessments: Mapping[ResourceKey, Assessment],
     incidents: Sequence[Incident],
@@ -127,7 +126,6 @@ def about_machine(
             else ", there is no swap"
         )
         + f". {watched} watched.",
-        *(_cards_of_machine(hardware, tasks) if hardware is not None else ()),
         "",
         "Limits:",
         *_resources(readings, assessments),
@@ -289,58 +287,6 @@ def _cards_of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> 
             + ("" if not held.retries else f"; {held.retries} allocations had to be retried")
             + "."
         )
-
-
-def _cards_of_machine(hardware: Hardware, tasks: Sequence[Task]) -> Iterator[str]:
-    """
-    A sentence a card, and one on the battery where it is in use.
-
-    Args:
-        hardware: of the latest sample.
-        tasks: to name who is on a card.
-    """
-    for gpu in hardware.gpus:
-        yield _card(gpu, tasks)
-    for battery in hardware.batteries:
-        if battery.discharging:
-            yield f"It runs on its battery ({clean(battery.name)}): {battery.percent:.0f} % left."
-
-
-def _card(gpu: Gpu, tasks: Sequence[Task]) -> str:
-    fault = gpu_faults.STATES.get(gpu.state)
-    if gpu.state is GpuState.ASLEEP:
-        parts = ["asleep, and left alone"]
-    elif fault is not None:
-        parts = [f"{fault.title.removeprefix('is ')}: {fault.text}"]
-    else:
-        total = gpu.memory_total_bytes
-        if total is not None:
-            total -= gpu.memory_reserved_bytes or 0
-        parts = [
-            f"{format_bytes(gpu.memory_used_bytes)} of {format_bytes(total)}"
-            + (" (it shares the machine's RAM)" if gpu.unified_memory else "")
-        ]
-        if gpu.utilization_percent is not None:
-            parts.append(f"{gpu.utilization_percent:.0f} % busy")
-        if gpu.temperature_c is not None:
-            parts.append(f"{gpu.temperature_c:.0f} °C")
-        if gpu.power_w is not None:
-            parts.append(f"{gpu.power_w:.0f} W")
-        braked = throttling.in_order((gpu.throttling or frozenset()) - throttling.USUAL)
-        if braked:
-            parts.append("held back by " + ", ".join(braked).replace("_", " "))
-    names = [clean(task.name) for task in devices.on_card(gpu, tasks)]
-    strangers = sum(1 for process in gpu.processes if process.foreign)
-    if strangers:
-        names.append(f"{strangers} process{'es' if strangers > 1 else ''} of others")
-    if names:
-        parts.append("on it: " + ", ".join(names))
-    codes = list(dict.fromkeys(event.code for event in gpu.xids))
-    if codes:
-        parts.append(
-            "in the last hour " + "; ".join(gpu_faults.describe(code) for code in codes[:3])
-        )
-    return f"{gpu_label(gpu)}: {'; '.join(parts)}."
 
 
 def stall_lines(reasons: Sequence[StallReason], task: Task) -> Iterator[str]:
