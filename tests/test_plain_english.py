@@ -10,6 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "watchdog_app"
 FOLDERS = ("base", "cli", "core", "top", "tray")  # grows as packages are rewritten
+SHOWN = ("cli", "top", "tray")  # folders whose texts for people were rewritten
 MOST_WORDS = 25
 # Old words of this project, and turns of phrase that hide who does what.
 BANNED = re.compile(
@@ -59,6 +60,50 @@ def test_the_first_paragraph_has_no_banned_words():
     ]
 
     assert [] == banned
+
+
+def shown_texts() -> dict[str, str]:
+    """By place: the strings of several words that are no docstrings."""
+    found = {}
+    for folder in SHOWN:
+        for path in sorted((PACKAGE / folder).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            statements = {
+                id(node.value)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            }
+            for node in ast.walk(tree):
+                if not isinstance(node, ast.Constant) or id(node) in statements:
+                    continue
+                if isinstance(node.value, str) and len(node.value.split()) >= 2:
+                    place = path.relative_to(PACKAGE.parent).as_posix()
+                    found[f"{place}:{node.lineno}:{node.col_offset}"] = node.value
+    return found
+
+
+def test_texts_for_people_have_no_banned_words():
+    """Help, messages and labels."""
+    banned = [
+        f"{place}: {match[0]}"
+        for place, text in shown_texts().items()
+        if (match := BANNED.search(text))
+    ]
+
+    assert [] == banned
+
+
+def test_descriptions_of_commands_have_short_sentences():
+    """At most 25 words."""
+    long_ones = [
+        f"{place}: {sentence}"
+        for place, text in shown_texts().items()
+        if not text.startswith(("examples:", "usage:", "function ", "\n<"))
+        for sentence in SENTENCE_END.split(text)
+        if len(sentence.split()) > MOST_WORDS
+    ]
+
+    assert [] == long_ones
 
 
 @pytest.mark.parametrize(

@@ -288,7 +288,7 @@ def test_resume_one_and_all(watchdog, daemon):
 
     one, every = watchdog("resume", "train"), watchdog("resume", "--all", "--json")
 
-    assert "train.ipynb (pid 4711) goes on." in one.stdout
+    assert "train.ipynb (pid 4711) resumed." in one.stdout
     assert [4711] == json.loads(every.stdout)["resumed"][0]["pids"]
     assert [{"task": "train"}, {"task": None}] == daemon.called("task.resume")
 

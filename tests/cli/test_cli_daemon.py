@@ -116,7 +116,7 @@ def test_resume_through_the_daemon(quiet, watchdog, script):
 
     resumed = watchdog("resume", "--all")
 
-    assert f"(pid {script}) goes on." in resumed.stdout
+    assert f"(pid {script}) resumed." in resumed.stdout
     until(lambda: state(script) != "T")
 
 

@@ -114,7 +114,7 @@ def test_json_is_one_object_a_line_and_remarks_stay_out_of_it(daemon, follow):
 
     out, err = process.communicate(timeout=20)
     assert ["19a-1", "19a-2"] == [json.loads(line)["id"] for line in out.splitlines()]
-    assert "Waiting for notices" in err
+    assert "Waiting for notifications" in err
 
 
 def test_it_goes_on_over_a_restart_of_the_daemon(daemon, follow):
@@ -229,7 +229,7 @@ def test_what_is_snoozed_is_an_incident_or_a_task(daemon, watchdog, words, asked
 
     assert (0, "") == (done.returncode, done.stderr)
     assert [asked] == daemon.called("snooze")
-    assert ("held back until" in done.stdout) is bool(asked["for_s"])
+    assert ("are suppressed until" in done.stdout) is bool(asked["for_s"])
     assert "\x1b" not in done.stdout
 
 

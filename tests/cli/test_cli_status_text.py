@@ -70,7 +70,7 @@ and 3 limits far away; --all shows them
 !! 4711 train_r…nal.ipynb run    5.00G 120M N/A     N/A  187 +20M/s 43s (31-70s)
       keras, step 1210, loss 0.3125; rescue at step 1200, 12 s ago
    5000 分析ノート.ipynb  paused 2.00G    0 N/A     N/A    0      0 -
-      paused by watchdog; let it go on with: watchdog resume 5000
+      paused by watchdog; resume it: watchdog resume 5000
    5100 eda.py            sleep   600M  N/A N/A     N/A  N/A    N/A -
 and 2 small idle Python processes, 45.0 MiB together; --all shows them
 
@@ -377,7 +377,7 @@ def test_notices_that_reached_nobody_are_told():
     deaf = status()
     deaf["daemon"]["notifications"] |= {"undelivered": 2, "last_failure": "no desktop was found"}
 
-    assert "! 2 notices could not be shown: no desktop was found. What they said:" in text_of(deaf)
+    assert "! 2 notifications could not be shown: no desktop was found. What they said:" in text_of(deaf)
     assert "could not be shown" not in text_of(status())
 
 
@@ -386,7 +386,7 @@ def test_notices_that_reached_nobody_are_told():
     [
         (
             "stopped",
-            "with: watchdog limit 7 200M; end it with: watchdog limit 7 --end",
+            "resume it: watchdog limit 7 200M; end it with: watchdog limit 7 --end",
         ),
         ("refusing", "more with: watchdog limit 7 200M"),
         ("finishing", "at its limit: finishing"),

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from watchdog_app.enable.startup import Target
 
 NAME = "agent"
-HELP = "save trainings in kernels whose code names no Rescue"
+HELP = "save trainings in notebooks whose code names no Rescue"
 DESCRIPTION = """\
-Switch the agent on or off in every future kernel of a Python environment: trainings that name
-no Rescue are then saved when memory runs out: Keras fits, loops of your own in TensorFlow and
-PyTorch. A notebook whose kernel died goes on with watchdog.resume(). One IPython startup file
-is placed in the environment; disable takes it away, and nothing else was changed. Without
---python and --kernel the environment is the one that watchdog itself runs in.
+Turn the agent on or off for the future kernels of a Python environment. It saves trainings whose
+code names no Rescue when memory runs out: Keras fits, TensorFlow and PyTorch loops. After a
+kernel has died, watchdog.resume() continues the notebook. enable places one IPython startup
+file in the environment; disable removes it. Without --python and --kernel the environment is
+the one that watchdog runs in.
 
-status shows where it is on, which kernels will have it, and what it saves now.
+status shows where the agent is on, which kernels will have it, and what it saves now.
 
 For one notebook: %load_ext watchdog_app.agent. For one script: watchdog exec."""
 EPILOG = """\

@@ -36,7 +36,8 @@ def line(bag: BagRecord) -> str:
 
     state = "" if bag.stage == "calm" else f", {_STATES.get(bag.stage, bag.stage)}"
     if bag.stage == "held":
-        state = f", held; to let it go on: watchdog limit {bag.pid} {report.next_limit(bag)}"
+        resume = f"watchdog limit {bag.pid} {report.next_limit(bag)}"
+        state = f", stopped at its limit; to resume it: {resume}"
     return (
         f"{plain(bag.name)} (pid {bag.pid}): {format_bytes(bag.used_bytes)} of "
         f"{format_bytes(bag.limit_bytes)}, reserve {format_bytes(bag.reserve_bytes)}, "

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 NAME = "checkpoint"
 HELP = "ask a training to save a rescue now"
 DESCRIPTION = """\
-Ask the agent in a training to save a complete rescue at its next step. The training goes
-on afterwards. TASK is a pid, the name of a notebook or script, its path, a kernel id, or
-any part of a name that fits one task alone."""
+Ask the agent in a training to save a complete rescue at its next step. The training continues
+afterwards. TASK is a pid, a notebook, a script, a path, a kernel id, or a part of a name that
+fits one task alone."""
 EPILOG = """\
 examples:
   watchdog checkpoint train.ipynb --wait

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 NAME = "config"
-HELP = "show and change the settings, and where each comes from"
+HELP = "show and change settings, and where each comes from"
 DESCRIPTION = """\
-Show every setting, its value and where it comes from: the file, the environment or the
-default. Says so when a running daemon still uses other values. What is set is checked before
-it is written, comments and order of the file are kept, and a running daemon takes it over."""
+Show every setting, its value and its source: the file, the environment or the default. If the
+running daemon still uses other values, that is shown. `config set` checks a value before it
+writes it, keeps comments and order of the file, and makes a running daemon use it."""
 EPILOG = """\
 examples:
   watchdog config

@@ -64,7 +64,7 @@ def _add_rule_verbs(parser: argparse.ArgumentParser) -> list[argparse.ArgumentPa
         "--resource", metavar="PATTERN", help="such as ram or gpu_*; default: every one"
     )
     for name, help_ in (
-        ("notify", "show notices of it, or not"),
+        ("notify", "show notifications of it, or not"),
         ("checkpoint", "ask it to save, or not"),
         ("pause", "pause it as the last resort, or never"),
     ):
@@ -157,7 +157,7 @@ def _warn_of_missing_program(text: str, where: str) -> None:
     command = loads(text, where, {})[0].notify.command
     if command and shutil.which(command[0]) is None:
         print(
-            f"watchdog: there is no program {plain(command[0])} that could be run: no notice "
+            f"watchdog: there is no program {plain(command[0])} that could be run: no notification "
             "reaches you by it until there is. The daemon searches it in the PATH that it was "
             "started with; a full path is surest.",
             file=sys.stderr,

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 NAME = "demo"
 HELP = "watch a real training run out of memory and lose nothing"
 DESCRIPTION = """\
-A real Keras training leaks towards a real memory limit. watchdog names it and says how long
-it has, saves it at a step boundary, the kernel kills it, and the same command started again
-goes on from the saved step. The losses are compared, bit for bit, with a run that nobody
-interrupted. Takes one to two minutes and needs TensorFlow."""
+A real Keras training leaks until a real memory limit. watchdog warns, says how much time is
+left, and saves the training at a step boundary. The kernel kills it, and the same command,
+started again, resumes from the saved step. The losses are compared, bit for bit, with an
+uninterrupted run. Takes one to two minutes and needs TensorFlow."""
 EPILOG = """\
 examples:
   watchdog demo                  tell the story
@@ -91,6 +91,6 @@ def summary(report: dict[str, object]) -> list[str]:
         f"  warned      {seconds('warned_before_death_s')} before the kill",
         f"  saved       {saved} in {report['save_seconds']:.2f} s",
         f"  lost        {report['steps_lost']} steps of {report['steps']}",
-        f"  identical   {identical} with the run that nobody interrupted",
+        f"  identical   {identical} with the uninterrupted run",
         f"  took        {seconds('seconds')}",
     ]

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from watchdog_app.doctor.finding import Report
 
 NAME = "doctor"
-HELP = "find out why GPU trainings would crash here, and what to do"
+HELP = "find what would make GPU trainings crash, and how to fix it"
 DESCRIPTION = """\
-Look for what makes trainings crash: the driver, the frameworks of your Python environments,
-memory and its limits, disks, heat and power, notices, and watchdog itself. Each finding says
-what is wrong, how it ends a training, and the command that mends it. Nothing is changed."""
+Check what makes trainings crash: the driver, the frameworks of your Python environments,
+memory and its limits, disks, heat and power, notifications, and watchdog itself. Each finding
+says what is wrong, how it ends a training, and the command that fixes it. Nothing is changed."""
 EPILOG = """\
 examples:
   watchdog doctor

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME = "estimate"
-HELP = "foretell the memory of a training: will this batch fit"
+HELP = "estimate the memory of a training: will this batch fit?"
 DESCRIPTION = """\
-Trace one training step of a Keras or PyTorch model without running it, and say what its
-weights, gradients, optimizer, activations and data will take, the peak, and the largest batch
-that fits. MODEL is FILE.py:FUNCTION, MODULE:FUNCTION, either with the name of a model in place of
-a function, or a .keras file. The file is imported: what stands under
-`if __name__ == "__main__"` does not run. Weights of Keras models take no memory for it."""
+Trace one training step of a Keras or PyTorch model without running it. Print the memory of its
+weights, gradients, optimizer, activations and data, the peak, and the largest batch that fits.
+MODEL is FILE.py:FUNCTION, MODULE:FUNCTION, either with the name of a model instead of a
+function, or a .keras file. The file is imported; code under `if __name__ == "__main__"` does
+not run. Weights of Keras models are not allocated."""
 EPILOG = """\
 examples:
   watchdog estimate train.py:build_model --batch 64

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 NAME = "exec"
-HELP = "run a program in an airbag: held at its limit, not killed"
+HELP = "run a program with a limit at which it is saved, not killed"
 DESCRIPTION = """\
-Run a program so that trainings in it, and in every Python that it starts, are saved when
-memory runs out, without touching its code: Keras fits, loops in TensorFlow and PyTorch. The
-program takes the place of this command: exit code, signals, terminal and pid are its own.
+Run a program so that its trainings are saved when memory runs out, without a change to its
+code: Keras fits, loops in TensorFlow and PyTorch, in every Python that it starts. The program
+replaces this command: exit code, signals, terminal and pid are its own.
 
-It runs in a memory group of its own, the airbag. At the limit of that group the kernel does not
-kill it: it stands still, its training is copied into a rescue from outside, and then it goes on,
-or is refused more memory, or waits for you, or ends. One array that cannot fit is a MemoryError.
+It runs in a memory group of its own (the airbag). At the limit of that group the program is
+stopped, not killed, and its training is saved from outside. Then it continues, gets no more
+memory, stays stopped, or ends (--at-limit). One array that cannot fit is a MemoryError.
 
-Without --limit it may have what the machine can give, less a margin for everything else.
-Where no group can be made, each process is limited in what it may reserve, and that is said."""
+Without --limit it may use the machine's memory, less a margin. Where no group can be made,
+each process gets a limit on what it may reserve, and a message says so."""
 EPILOG = """\
 examples:
   watchdog exec -- python train.py --epochs 50
@@ -67,16 +67,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--at-limit",
         choices=("auto", "go-on", "refuse", "hold", "end"),
         default="auto",
-        help="after saving: take the limit away; refuse more memory; stand still; end. auto: a "
-        "saved script is refused more, all else stands still",
+        help="after saving: remove the limit; refuse more memory; stay stopped; end. auto: a "
+        "saved script is refused more, all else stays stopped",
     )
     parser.add_argument(
-        "--hold-for", type=duration, metavar="TIME", help="end what has stood still for so long"
+        "--hold-for",
+        type=duration,
+        metavar="TIME",
+        help="end a program that was stopped for this long",
     )
     parser.add_argument("--no-refuse", action="store_true", help="let it reserve more than can fit")
-    parser.add_argument("--no-bag", action="store_true", help="no airbag: the agent alone")
+    parser.add_argument("--no-bag", action="store_true", help="no memory group: the agent alone")
     parser.add_argument(
-        "--no-resume", action="store_true", help="begin anew, although a rescue is unfinished"
+        "--no-resume",
+        action="store_true",
+        help="start from the beginning although there is an unfinished rescue",
     )
     parser.add_argument(
         "--kernel", action="store_true", help="make a Jupyter kernel that starts this way"

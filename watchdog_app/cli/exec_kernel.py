@@ -75,7 +75,7 @@ def _undo(name: str) -> int:
         kept = ", ".join(plain(path) for path in report.kept)
         print(f"Changed by somebody since, and left as it is: {kept}")
     else:
-        print(f"The kernel {os.path.basename(where)} is gone; those that run go on.")
+        print(f"The kernel {os.path.basename(where)} was removed; running kernels continue.")
     return EXIT_OK
 
 

@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 NAME = "explain"
-HELP = "say why a kernel died; what is seen and decided"
+HELP = "say why a task died, and what watchdog sees now"
 DESCRIPTION = """\
-Say in words why a notebook, kernel or script died: of what, how that is known and how sure it
-is, who took the memory, the last minutes as a plot, what was saved, and how to go on. Without
-TASK the last death of the past hours, then what watchdog sees, foresees and has decided now.
-With a task that lives the same for it alone. Works for what died days ago, and without a
-daemon, from the journal."""
+Explain why a notebook, kernel or script died: the cause, its evidence and certainty, what used
+the memory, a plot of the last minutes, what was saved, and how to continue. Without TASK it
+shows the last death of the past hours and what watchdog sees now. A running TASK can be
+named too. Works without a daemon, from the journal."""
 EPILOG = """\
 examples:
   watchdog explain                     the last death, and the machine now

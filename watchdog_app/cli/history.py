@@ -12,9 +12,9 @@ from watchdog_app.cli.terminal import columns_of
 NAME = "history"
 HELP = "list past incidents, decisions and deaths"
 DESCRIPTION = """\
-List what happened, newest first: incidents, decisions with what came of them, tasks that
-died and of what, starts and stops of the daemon. A series of saves of one training is one
-entry with their number. Times are local. Without a daemon the journal is read as it was left."""
+List what happened, newest first: incidents, decisions with their outcomes, deaths with their
+causes, starts and stops of the daemon. A series of saves of one training is one entry. Times
+are local. Works without a daemon, from the journal."""
 EPILOG = """\
 examples:
   watchdog history --since 2h

@@ -14,13 +14,12 @@ if TYPE_CHECKING:
     from watchdog_app.desktop.install import Ledger
 
 NAME = "install-desktop"
-HELP = "put watchdog into this user's menus and login"
+HELP = "add watchdog to this user's menus and login"
 DESCRIPTION = """\
-Place menu entry, icons, systemd user units, man page and shell completions into your own
-folders, for an installation by pip, pipx or uv; a .deb brings its own. With --login the daemon
-and the tray icon start with every session: by systemd where it manages yours, else by an
-autostart entry. Every file is written down, and `watchdog uninstall-desktop` takes them away
-again, all of them and nothing else."""
+Place menu entry, icons, systemd user units, man page and shell completions in your own folders,
+for an installation by pip, pipx or uv; a .deb brings its own. With --login the daemon and the
+tray icon start with every session: by systemd where it manages yours, else by an autostart
+entry. Every file is recorded; `watchdog uninstall-desktop` removes those and nothing else."""
 EPILOG = """\
 examples:
   watchdog install-desktop
@@ -111,7 +110,7 @@ def program() -> str:
         if candidate and os.access(candidate, os.X_OK):
             return lasting(os.path.abspath(candidate))
     raise UsageError(
-        "The program `watchdog` was found neither beside this Python nor in PATH, and what starts "
+        "The program `watchdog` was found neither in this Python's folder nor in PATH, and what starts "
         "at login must name it. Install watchdog with pip, pipx or uv, then try again."
     )
 

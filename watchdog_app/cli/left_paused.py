@@ -23,5 +23,5 @@ def left_paused() -> list[str]:
     names = ", ".join(f"{plain(each['name'])} (pid {each['task']})" for each in paused)
     return [
         f"Still paused by watchdog: {names}.",
-        f"Let {'it' if len(paused) == 1 else 'them'} go on: watchdog resume --all",
+        f"Resume {'it' if len(paused) == 1 else 'them'}: watchdog resume --all",
     ]

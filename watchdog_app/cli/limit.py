@@ -25,11 +25,10 @@ _NO_LIMIT = 1 << 60
 
 NAME = "limit"
 MIXED = True  # words may follow an option
-HELP = "give what is in an airbag more memory, or end it"
+HELP = "change the limit of a program started by exec, or end it"
 DESCRIPTION = """\
-Change what a program that was started with watchdog exec may hold. One that is held at its limit
-goes on as if nothing had happened once the limit is raised. Without words: list all airbags.
-Needs no daemon."""
+Change the memory limit of a program started by watchdog exec. A program that was stopped at its
+limit continues once the limit is raised. Without words: list these programs. Needs no daemon."""
 EPILOG = """\
 examples:
   watchdog limit
@@ -38,7 +37,7 @@ examples:
   watchdog limit 4711 --go-on
   watchdog limit 4711 --end
 
-TASK is a pid of anything in the airbag, or the name of the program, script or notebook.
+TASK is the pid of any process in the group, or the name of the program, script or notebook.
 
 exit codes: 0 done, 1 failure, 2 usage"""
 
@@ -50,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("task", nargs="?", metavar="TASK", help="pid or name")
     parser.add_argument("size", nargs="?", type=size, metavar="SIZE", help="such as 16G")
     parser.add_argument(
-        "--go-on", action="store_true", help="no limit but the machine's, which kills"
+        "--go-on", action="store_true", help="no limit but the machine's, at which the kernel kills"
     )
     parser.add_argument("--end", action="store_true", help="save it if it still runs, and end it")
     parser.add_argument("--json", action="store_true", help="the list as JSON")
@@ -99,10 +98,10 @@ def _without_keeper(bag: BagRecord, wish: dict[str, Any]) -> str:
     groups.release_orphan(group, limit)
     bag.remove()
     if wish.get("end") is True:
-        return f"{bag.name} is told to end. Its keeper had been killed."
+        return f"{bag.name} was asked to end. Its supervisor had been killed."
     where = "the machine's own limit" if limit == _NO_LIMIT else format_bytes(limit)
     return (
-        f"{bag.name} goes on. Its keeper had been killed, so it is in no airbag any more: "
+        f"{bag.name} continues. Its supervisor had been killed, so nothing saves it at a limit: "
         f"the kernel kills it at {where}."
     )
 

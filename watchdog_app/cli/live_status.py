@@ -125,7 +125,7 @@ def _gone(feed: Feed, columns: int | None, appearance: Style) -> list[str]:
     since = time.strftime("%H:%M:%S", time.localtime(feed.gone_unix_s))
     text = f"Nothing new since {since}: {plain(str(feed.error))}"
     lines = wrap(text, columns or 10_000, first="! ")
-    lines.append("  This view goes on when it is back.")
+    lines.append("  This view continues when the daemon is back.")
     return [appearance.paint(one, "yellow") for one in lines]
 
 

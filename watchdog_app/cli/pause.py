@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Status, Task
 
 NAME = "pause"
-HELP = "stop a task where it is; it keeps its memory and its state"
+HELP = "stop a task; it keeps its memory and its state"
 DESCRIPTION = """\
-Stop a task and all its child processes where they are. Nothing is lost and nothing grows;
-the memory stays taken. TASK is a pid, the name of a notebook or script, its path, a kernel
-id, or any part of a name that fits one task alone."""
+Stop a task and its child processes. Nothing is lost and nothing grows; the memory stays in
+use. TASK is a pid, a notebook, a script, a path, a kernel id, or a part of a name that fits
+one task alone."""
 EPILOG = """\
 examples:
   watchdog pause train.ipynb
   watchdog pause 4711
-  watchdog resume train.ipynb          let it go on
+  watchdog resume train.ipynb
 
 While a notebook is paused, do not press Restart or Shutdown in Jupyter:
 it kills a paused kernel after 5 s, and the state is lost.
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     rest = len(pids) - 1
     children = f" and {rest} child process{'es' if rest > 1 else ''}" if rest > 0 else ""
     print(f"Paused {name} (pid {pid}){children}. It keeps its memory and its state.")
-    print(f"Let it go on with: watchdog resume {pid}")
+    print(f"Resume it: watchdog resume {pid}")
     for line in _advice(found.kind if found is not None else None):
         print(line)
     return EXIT_OK

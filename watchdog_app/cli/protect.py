@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME = "protect"
-HELP = "switch warnings, saves and pauses off, or on again"
+HELP = "turn warnings, saves and pauses off, or on again"
 DESCRIPTION = """\
-Switch protection off or on; without a word, say which it is. While it is off, no checkpoint
-is asked for, nothing is paused and nothing is warned of. Watching and the journal go on,
-deaths are told, and what you ask for yourself is done. It outlives the daemon."""
+Turn protection off or on; without a word, say which it is. While it is off, watchdog warns of
+nothing, saves nothing and pauses nothing. It still samples, writes its journal, reports deaths,
+and does what you ask for. The setting survives a restart of the daemon."""
 EPILOG = """\
 examples:
   watchdog protect                 is it on?
-  watchdog protect off --for 1h    off, and on again by itself
+  watchdog protect off --for 1h    off for an hour
   watchdog protect off             off until it is switched on
   watchdog protect on
 

@@ -16,10 +16,10 @@ from watchdog_app.cli.parser import positive_duration
 NAME = "record"
 HELP = "record the memory of a running task as a trace"
 DESCRIPTION = """\
-Write down, ten times a second, what a running task uses and what it could run into, until
-it ends, the time is over, or Ctrl-C. Needs no daemon and no root. TASK is a pid, a notebook
-or a script, or part of the name. A file NAME.json beside the trace says how it ended.
-Play the trace with: watchdog replay FILE"""
+Record, ten times a second, the memory of a running task and its limits, until the task ends,
+the time is over, or Ctrl-C. Needs no daemon and no root. TASK is a pid, a notebook, a script, or
+a part of its name. NAME.json, in the same folder, records how the task ended. To play the
+trace: watchdog replay FILE"""
 EPILOG = """\
 examples:
   watchdog record train.ipynb
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--for", dest="for_s", type=positive_duration, metavar="TIME", help="end after 30s, 10min"
     )
-    parser.add_argument("--hz", type=_hz, default=10.0, metavar="N", help="looks a second; 10")
+    parser.add_argument("--hz", type=_hz, default=10.0, metavar="N", help="samples a second; 10")
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
 
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 NAME = "reload"
 HELP = "make the daemon read its configuration again"
 DESCRIPTION = """\
-Make the daemon read its configuration again. When the file holds a mistake, that is said
-here and the settings in force stay as they were."""
+Make the daemon read its configuration again. If the file has a mistake, this command prints it
+and the current settings stay in force."""
 EPILOG = """\
 examples:
   watchdog config --check && watchdog reload

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 NAME = "replay"
 HELP = "play a trace through the forecast and the policy"
 DESCRIPTION = """\
-Play a recorded series through the very engine of the daemon and say what would have been
-done, and when. TRACE is a CSV file (plain or gzipped) with t, limit and a reading in bytes,
-such as watchdog record makes; with --task it is your own past, from the journal; with
---jsonl, JSON lines are answered one by one. Your configuration is in force; --set tries
-another."""
+Play a recorded series through the daemon's forecast and policy, and print what it would have
+done and when. TRACE is a CSV file (plain or gzipped) with t, limit and a reading in bytes, as
+watchdog record writes it. --task plays a task's past from the journal; --jsonl answers JSON
+lines one by one. Your configuration is in force; --set tries another value."""
 EPILOG = """\
 examples:
   watchdog replay leak.csv.gz --plot leak.png

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 NAME = "rescues"
 HELP = "list saved rescues; show, verify and prune them"
 DESCRIPTION = """\
-List the rescues on disk, newest first: which notebook or script, how far it had come, how old,
-how large, whether whole, and whether its training has ended well. Without FOLDER or TASK those
-that the daemon and its journal know of, and those in ./rescues.
+List the rescues on disk, newest first: notebook or script, progress, age, size, state, and
+whether its training has finished. Without FOLDER or TASK: those that the daemon and its journal
+know of, and those in ./rescues.
 
-show RESCUE says what is in one. verify [RESCUE or FOLDER ...] reads every byte and compares it
-with its checksums. prune FOLDER removes all but the newest of each training, after it has read
-those that stay; never the newest whole one, one that is being written, one of a training that
-runs, or a folder that holds anything else."""
+show RESCUE prints the contents of one. verify [RESCUE or FOLDER ...] compares every byte with
+its checksum. prune FOLDER removes all but the newest of each training, after it has verified
+those that stay. It never removes the newest whole one, one being written, one of a running
+training, or a folder that contains anything else."""
 EPILOG = """\
 examples:
   watchdog rescues

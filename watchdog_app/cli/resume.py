@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Status
 
 NAME = "resume"
-HELP = "let a paused task go on"
+HELP = "resume a paused task"
 DESCRIPTION = """\
-Let a task go on that is paused. --all resumes everything that watchdog has paused. Works
-without a daemon as well: what was paused is written down before it is paused. What somebody
-else has stopped, for example with Ctrl-Z, is left alone."""
+Resume a paused task. --all resumes everything that watchdog has paused. Works without a daemon:
+each pause is recorded before it happens. A task that someone else has stopped, for example with
+Ctrl-Z, is left alone."""
 EPILOG = """\
 examples:
   watchdog resume train.ipynb
@@ -91,7 +91,7 @@ def _say(resumed: list[dict[str, Any]], failures: list[Any]) -> None:
         pids = one.get("pids") or []
         name = plain(one.get("name") or one.get("task") or "?")
         where = f" (pid {pids[0]})" if pids and str(pids[0]) != name else ""
-        print(f"{name}{where} goes on.")
+        print(f"{name}{where} resumed.")
     for failure in failures:
         print(plain(failure), file=sys.stderr)
     if not resumed and not failures:

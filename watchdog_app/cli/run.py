@@ -7,11 +7,11 @@ if TYPE_CHECKING:
     import argparse
 
 NAME = "run"
-HELP = "be the daemon, in the foreground"
+HELP = "run the daemon in the foreground"
 DESCRIPTION = """\
-Be the daemon, in the foreground, until Ctrl-C, SIGTERM or watchdog stop. One runs a user.
-What it does is written to standard error; SIGHUP makes it read its configuration again.
-A service manager starts this; by hand, watchdog start is what you want."""
+Run the daemon in the foreground, until Ctrl-C, SIGTERM or watchdog stop. A user has one daemon.
+Its log goes to standard error; SIGHUP makes it read its configuration again. This command is
+for service managers; by hand, use watchdog start."""
 EPILOG = """\
 examples:
   watchdog run
@@ -28,7 +28,7 @@ DEFAULTS = {"config": None, "verbose": False}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of the command."""
     parser.add_argument("--config", metavar="FILE", help="read this file instead of your own")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say more")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`watchdog snooze`: hold notices back for a while."""
+"""`watchdog snooze`: suppress notifications for a while."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Status
 
 NAME = "snooze"
-HELP = "hold notices back for a while; saving and pausing go on"
+HELP = "suppress notifications for a while, not saves and pauses"
 DESCRIPTION = """\
-Hold notices back: those about one task, those of one incident, or all. Saving and pausing
-go on, and what is critical comes through: a pause, the very end, a death. When the time is
-over and the danger is still there, it is told anew."""
+Suppress notifications: those of one task, of one incident, or all. Saves and pauses continue, and
+critical notifications still appear: a pause, the last seconds, a death. If the danger remains
+when the time is over, it is shown again."""
 EPILOG = """\
 examples:
-  watchdog snooze                        all notices, for 15 minutes
-  watchdog snooze train.ipynb --for 1h   those about this notebook
+  watchdog snooze                        all notifications, for 15 minutes
+  watchdog snooze train.ipynb --for 1h   those of this notebook
   watchdog snooze 19a42c51d8f-3          those of this incident (watchdog status --json)
-  watchdog snooze train.ipynb --end      tell me again
+  watchdog snooze train.ipynb --end      show them again
 
 exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"""
 
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "task",
         nargs="?",
         metavar="TASK",
-        help="pid, notebook, script, path or kernel id, or an incident; absent: all notices",
+        help="pid, notebook, script, path or kernel id, or an incident; absent: all notifications",
     )
     parser.add_argument(
         "--for",
@@ -103,5 +103,5 @@ def sentence(answer: dict[str, Any]) -> str:
         whose = "of every kind"
     until = moment(answer.get("until_unix_s"))
     if not until:
-        return f"Notices {whose} are shown again."
-    return f"Notices {whose} are held back until {until}, except critical ones."
+        return f"Notifications {whose} are shown again."
+    return f"Notifications {whose} are suppressed until {until}, except critical ones."

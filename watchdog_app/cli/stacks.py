@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 NAME = "stacks"
-HELP = "show what each thread of a task does"
+HELP = "show what each thread of a task is doing"
 DESCRIPTION = """\
-Show what each thread of a task does now: its Python stack, told by the agent in it, and what the
-kernel says of it. Nothing is stopped, nothing is attached to, and no value of a variable is shown.
-A task without an agent has no Python stacks; neither has one that is inside a call into a C
-library which keeps the interpreter's lock. TASK is a pid, the name of a notebook or script, its
-path, a kernel id, or any part of a name that fits one task alone."""
+Show what each thread of a task is doing: its Python stack, from the agent, and its kernel state.
+Nothing is stopped or attached, and no value of a variable is shown. Without an agent, or while
+a C extension holds the interpreter's lock (GIL), there are no Python stacks. TASK is a pid, a
+notebook, a script, a path, a kernel id, or a part of a name that fits one task alone."""
 EPILOG = """\
 examples:
   watchdog stacks train.ipynb
@@ -98,7 +97,7 @@ def render(found: Json, everything: bool = False) -> list[tuple[str, str]]:
         first = reasons[0]
         lines.append(("", ""))
         lines.append(
-            (f"If it stands still, most likely {plain(first.get('text') or '?')}.", "bold")
+            (f"If it does not progress, most likely {plain(first.get('text') or '?')}.", "bold")
         )
         lines += [(f"  - {plain(reason)}", "") for reason in first.get("facts") or []]
         lines.append((f"  > {plain(first.get('remedy') or '')}", ""))

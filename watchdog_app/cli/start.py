@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 NAME = "start"
 HELP = "start the daemon in the background"
 DESCRIPTION = """\
-Start the daemon in the background and wait until it answers. It goes on after you log out,
-unless your system ends all your processes then. Nothing happens when it runs already."""
+Start the daemon in the background and wait until it answers. It keeps running after you log
+out, unless your system ends all your processes then. If it already runs, nothing happens."""
 EPILOG = """\
 examples:
   watchdog start && watchdog status

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 NAME = "status"
-HELP = "show every Python task, what it uses and how long that lasts"
+HELP = "show every Python task, its memory, and how long that lasts"
 DESCRIPTION = """\
-Show every Python task of this machine, what is near its limit, and how long that lasts.
-A task is a notebook or script with all its child processes. ETA is the time to exhaustion
-with the range that holds 8 times in 10; - means that none is foreseen, N/A that a figure
-is not known. Marks: ~ growing, ! warning, !! critical, ? unknown."""
+Show every Python task, the resources near their limit, and how long they last. A task is a
+notebook or script with its child processes. ETA is the time to exhaustion with its 80 %
+interval; - means that no exhaustion is predicted, N/A that a figure is not known.
+Marks: ~ growing, ! warning, !! critical, ? unknown."""
 EPILOG = """\
 examples:
   watchdog status                      once
@@ -61,12 +61,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from watchdog_app.core.explain.selection import SORTS
 
     parser.add_argument("--json", action="store_true", help="print the status object as JSON")
-    parser.add_argument("-w", "--watch", action="store_true", help="go on until interrupted")
+    parser.add_argument("-w", "--watch", action="store_true", help="repeat until interrupted")
     parser.add_argument(
         "--check", action="store_true", help="print one line; the exit code tells how things are"
     )
     parser.add_argument(
-        "-a", "--all", action="store_true", help="small idle interpreters and far limits as well"
+        "-a",
+        "--all",
+        action="store_true",
+        help="include small idle interpreters and distant limits",
     )
     parser.add_argument(
         "--sort", choices=SORTS, metavar="BY", default="urgency", help=f"one of {', '.join(SORTS)}"

@@ -184,7 +184,7 @@ def _snoozed(daemon: Daemon | None) -> list[str]:
         else:
             whose = f"about {plain(one.name)}" if one.name else "of every kind"
         until = quantities.moment(one.until_unix_s)
-        found.append(f"Notices {whose} are held back until {until}: watchdog snooze --help")
+        found.append(f"Notifications {whose} are suppressed until {until}: watchdog snooze --help")
     return found
 
 
@@ -194,7 +194,7 @@ def _undelivered(daemon: Daemon | None) -> list[str]:
     if delivery is None or not delivery.undelivered:
         return []
     why = f": {plain(delivery.last_failure)}" if delivery.last_failure else "."
-    text = f"{counted(delivery.undelivered, 'notice')} could not be shown{why}"
+    text = f"{counted(delivery.undelivered, 'notification')} could not be shown{why}"
     text = text if text.endswith(".") else f"{text}."
     return [f"{text} What they said: watchdog history"]
 

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     import argparse
 
 NAME = "stop"
-HELP = "end the daemon"
+HELP = "stop the daemon"
 DESCRIPTION = """\
-End the daemon and wait until it has ended. Tasks go on unwatched; a task that watchdog has
-paused stays paused, and watchdog resume still lets it go on. A daemon that does not answer
-within 5 s, has no room for one more connection or is of another version is ended with a signal."""
+Stop the daemon and wait until it has ended. A task that watchdog has paused stays paused;
+watchdog resume still resumes it. A daemon that does not answer within 5 s, has no free
+connection or is of another version is ended with a signal."""
 EPILOG = """\
 examples:
   watchdog stop
-  watchdog stop && watchdog start      restart it, for instance after an update
+  watchdog stop && watchdog start      restart it, for example after an update
 
 exit codes: 0 it has ended, 1 failure, 2 usage, 3 it was not running"""
 

@@ -150,7 +150,7 @@ def _remarks(task: Task, now_unix_s: float) -> list[str]:
     remarks = []
     if task.paused_by_watchdog:
         command = ACTIONS["resume"].command_for(quantities.whole(task.pid))
-        remarks.append(f"paused by watchdog; let it go on with: {command}")
+        remarks.append(f"paused by watchdog; resume it: {command}")
     if task.guard is not None:
         remarks += guard_remarks(task.guard)
     if task.agent is not None:
@@ -172,7 +172,7 @@ def guard_remarks(guard: Guard) -> list[str]:
     remarks = [f"{text}, {plain(guard.kind or '')}".rstrip(", ")]
     if guard.stopped:
         remarks.append(
-            f"held at its limit; let it go on with: watchdog limit {pid} {more}; "
+            f"stopped at its limit; resume it: watchdog limit {pid} {more}; "
             f"end it with: {ACTIONS['end'].command_for(pid)}"
         )
     elif guard.state == "refusing":

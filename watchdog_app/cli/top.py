@@ -13,11 +13,10 @@ if TYPE_CHECKING:
 NAME = "top"
 HELP = "live view: trends, forecasts, keys to save and to pause"
 DESCRIPTION = """\
-Every task with its trend and its time to exhaustion, every limit as a bar with the forecast
-drawn ahead, what is wrong and what to do. Enter draws the last 15 minutes of a task and the
-cone of its forecast; s saves, p pauses and r resumes what is paused, each after a question; e
-explains. Works over ssh, from 80 columns on, in 16 colours, and where a terminal shows ASCII
-alone. Without a daemon it says how to start one, and waits for it."""
+Show a live view: every task with its trend and time to exhaustion, every limit as a bar with
+its forecast, and what is wrong. Enter plots the last 15 minutes of a task and its forecast.
+s saves, p pauses and r resumes, each after a question; e explains. Works over ssh, from 80
+columns, in 16 colours, and in ASCII. Without a daemon it says how to start one and waits."""
 EPILOG = """\
 examples:
   watchdog top

@@ -15,15 +15,14 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 NAME = "trace"
-HELP = "find the lines of a training at which memory grows"
+HELP = "find the lines of a training where memory grows"
 DESCRIPTION = """\
-Ask the agent in a training which lines hold Python objects that become more, and of which tensors
-more and more live. The training goes on meanwhile; its Python code runs up to twice as slow for
-that time, what its framework computes does not. A program that uses tracemalloc itself is left as
-it is, and so is one that a trace could crash (see docs/agent.md): then only tensors are told. The
-same is done once, for five seconds, when a warning is due (watch.trace).
-TASK is a pid, the name of a notebook or script, its path, a kernel id, or any part of a name that
-fits one task alone."""
+Ask the agent in a training for the lines whose Python objects keep growing, and for tensors
+that accumulate. Python code runs up to twice as slow meanwhile; the framework's kernels do
+not. A program that uses tracemalloc itself, or that tracing could crash (docs/agent.md), is
+asked for tensors only. A due warning does the same once, for five seconds (watch.trace).
+TASK is a pid, a notebook, a script, a path, a kernel id, or a part of a name that fits one
+task alone."""
 EPILOG = """\
 examples:
   watchdog trace train.ipynb
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="for_s",
         type=positive_duration,
         default=_DEFAULT_S,
-        help="how long to look, 1s to 2min (default: 10s)",
+        help="duration, 1s to 2min (default: 10s)",
     )
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
 

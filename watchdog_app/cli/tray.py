@@ -1,4 +1,4 @@
-"""`watchdog tray`: the tray icon and the notices with buttons."""
+"""`watchdog tray`: the tray icon, and notifications with buttons."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from watchdog_app.tray.wishes import Login
 
 NAME = "tray"
-HELP = "show an icon in the tray, and notices with buttons"
+HELP = "show a tray icon, and notifications with buttons"
 DESCRIPTION = """\
-Show an icon in the desktop's tray: how full the nearest ceiling is and how near its end, every
-task in its menu with save, pause, resume and explain. Notices come with buttons. Works before
-the daemon and before a tray are there, and shows both when they come. Where there is no display
-it goes on for the notices alone, and says so."""
+Show an icon in the desktop's tray: how full the most critical resource is, and every task in its
+menu with save, pause, resume and explain. Notifications have buttons. It can start before the
+daemon and before the tray; both appear when they are ready. Without a display it shows
+notifications only, and says so."""
 EPILOG = """\
 examples:
   watchdog tray &
@@ -35,7 +35,9 @@ exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage,
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to show and how."""
     parser.add_argument("--once", action="store_true", help="print icon and menu as text, and end")
-    parser.add_argument("--notices-only", action="store_true", help="show notices and no icon")
+    parser.add_argument(
+        "--notices-only", action="store_true", help="show notifications and no icon"
+    )
     parser.add_argument(
         "--theme",
         choices=("auto", "dark", "light"),

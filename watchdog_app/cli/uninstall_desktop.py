@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     import argparse
 
 NAME = "uninstall-desktop"
-HELP = "take watchdog out of this user's menus and login"
+HELP = "remove watchdog from this user's menus and login"
 DESCRIPTION = """\
 Remove every file that `watchdog install-desktop` and "Start at login" placed, and the folders
-that were made for them. A file that you changed since is left, and named each time until you
-remove it. Configuration, journal and rescues stay; a daemon that runs goes on until
-`watchdog stop`."""
+made for them. A file that you have changed since stays, and is named each time until you remove
+it. Configuration, journal and rescues stay. A running daemon keeps running until `watchdog
+stop`."""
 EPILOG = """\
 examples:
   watchdog uninstall-desktop && pipx uninstall watchdog-app

@@ -1,9 +1,9 @@
 """
-`watchdog watch`: notices as lines of text, as they come.
+`watchdog watch`: notifications as lines of text, as they come.
 
 Goes on when the daemon is restarted. What it wrote counts as delivered where
 nothing else could show it: a line in a terminal that nobody looks at must not
-keep a notice from the desktop.
+keep a notification from the desktop.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from watchdog_app.client.client import Client
 
 NAME = "watch"
-HELP = "show notices as lines of text, as they come"
+HELP = "print notifications as lines of text as they arrive"
 DESCRIPTION = """\
-Follow the notices in a terminal, over ssh or in a log: time, urgency, what happened, what to
-do. Shows nothing while nothing happens. Goes on when the daemon is restarted; Ctrl-C ends it.
-The desktop and notify.command get every notice as well."""
+Print notifications in a terminal, over ssh or into a log: time, urgency, what happened and what
+to do. The view survives a restart of the daemon; Ctrl-C ends it. The desktop and
+notify.command get every notification as well."""
 EPILOG = """\
 examples:
   watchdog watch
   watchdog watch --bell                 ring for critical ones
   watchdog watch --json | jq .title     one JSON object a line
 
-What there was before: watchdog history
-What is in use now: watchdog status --watch
+Past notifications: watchdog history
+Current use: watchdog status --watch
 
 exit codes: 0 ended by Ctrl-C, 1 failure, 2 usage, 3 daemon not running at the start"""
 
@@ -53,9 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from watchdog_app.cli.parser import add_color, positive_integer
 
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--bell", action="store_true", help="ring the terminal for critical ones")
     parser.add_argument(
-        "--count", type=positive_integer, metavar="N", help="end after so many notices"
+        "--bell", action="store_true", help="ring the terminal bell for critical ones"
+    )
+    parser.add_argument(
+        "--count", type=positive_integer, metavar="N", help="end after N notifications"
     )
     add_color(parser)
 
@@ -76,17 +78,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _follow() -> Iterator[dict[str, Any]]:
-    """Notices, over restarts of the daemon. Raises DaemonNotRunning when there is none at first."""
+    """
+    Notifications, over restarts of the daemon.
+
+    Raises:
+        DaemonNotRunning: there is none at first.
+    """
     from watchdog_app.client.client import Client
 
     client = Client.connect()
-    _remark("Waiting for notices; Ctrl-C ends this.")
+    _remark("Waiting for notifications; Ctrl-C ends this.")
     while True:
         try:
             with client:
                 yield from _notifications(client)
         except (DaemonNotRunning, ProtocolError) as error:
-            _remark(f"{error} This goes on when it is back.")
+            _remark(f"{error} Notifications continue when the daemon is back.")
         client = _again()
         _remark("The daemon is back.")
 
@@ -168,6 +175,6 @@ def commands(notification: Notification) -> list[str]:
 
 
 def _remark(text: str) -> None:
-    """On standard error: a pipe gets notices alone."""
+    """On standard error: a pipe gets notifications alone."""
     stamp = time.strftime("%Y-%m-%d %H:%M:%S")
     print(f"{stamp}  {plain(text)}", file=sys.stderr, flush=True)

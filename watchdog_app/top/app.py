@@ -117,7 +117,7 @@ class TopApp(App[None]):
         lost = self.query_one("#lost", Static)
         known = "What is shown is old. " if self._status is not None else ""
         text = _START if "not running" in message else plain(message)
-        lost.update(Text(f"{text}  {known}This goes on by itself when it is back."))
+        lost.update(Text(f"{text}  {known}This view continues when the daemon is back."))
         lost.display = True
         if self._status is None:
             self.query_one("#resources", Static).update(Text(""))
@@ -353,12 +353,12 @@ def _refusal(key: str, task: Task) -> str:
 def _consequence(key: str, task: Task) -> str:
     """What follows from an action, below its question."""
     if key == "save":
-        return "It saves at the end of its step and goes on."
+        return "It saves at the end of its step and continues."
     if key == "pause":
         return (
             "Do not press Restart in Jupyter meanwhile: that kills a paused kernel."
             if task.kind in KERNELS
-            else "It keeps its memory and its state; r lets it go on."
+            else "It keeps its memory and its state; r resumes it."
         )
     return ""
 

@@ -327,10 +327,10 @@ def outcomes(result: Mapping[str, Any]) -> list[tuple[str, bool]]:
         else:
             found.append((f"{name}: {plain(one.get('detail') or one.get('status'))}", True))
     for one in result.get("resumed") or []:
-        found.append((f"{plain(one.get('name') or '?')} goes on.", False))
+        found.append((f"{plain(one.get('name') or '?')} resumed.", False))
     found += [(plain(text), True) for text in result.get("failures") or []]
     if "pids" in result and "name" in result:
-        found.append((f"{plain(result['name'])} is paused; r lets it go on.", False))
+        found.append((f"{plain(result['name'])} is paused; r resumes it.", False))
     return found
 
 

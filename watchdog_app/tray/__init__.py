@@ -1,1 +1,1 @@
-"""The tray companion: a status as icon, menu and notices, and the thin shell that shows it."""
+"""The tray companion: icon, menu and notifications from a status, and the shell that shows them."""

@@ -80,7 +80,7 @@ class Companion:
 
     def run(self) -> int:
         """
-        Show icon and notices until Ctrl-C, SIGTERM or Quit; the exit code.
+        Show icon and notifications until Ctrl-C, SIGTERM or Quit; the exit code.
 
         Raises:
             AlreadyRunning: this session has a companion.
@@ -118,7 +118,7 @@ class Companion:
             if status is not None:
                 _say("connected to the daemon." if self._had_status is not None else "running.")
             elif self._had_status or why_gone(error) is not None:
-                _say(f"{error} The companion goes on and waits for it.")
+                _say(f"{error} The tray icon waits for it.")
             else:
                 _say("no daemon runs yet. Start it with: watchdog start")
             self._had_status = status is not None
@@ -313,7 +313,7 @@ class Companion:
         self._icon = icon
         try:
             icon.run(ready)
-        except Exception as error:  # a display that is gone: notices go on, another may come
+        except Exception as error:  # a display that is gone: notifications go on, another may come
             if not self._ending.is_set():
                 _say(f"the icon was lost: {error!r}.")
         finally:
@@ -330,9 +330,9 @@ class Companion:
 
     def _say_why_no_icon(self, why: str) -> None:
         if self._bus is not None and self._bus.connected:
-            then = "notices are shown on this desktop"
+            then = "notifications are shown on this desktop"
         else:
-            then = "notices are written here, and the daemon shows them in its other ways"
+            then = "notifications are written here, and the daemon shows them in its other channels"
         later = "" if self._options.notifications_only else " The icon comes when a tray does."
         _say(f"no icon, {why}; {then}.{later} End it with Ctrl-C.")
 

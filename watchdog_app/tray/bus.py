@@ -1,7 +1,7 @@
 """
 The session bus: one connection in a thread of its own, over restarts of the bus.
 
-What lives on it (icon, menu, notices) are parts. A part answers calls and is
+What lives on it (icon, menu, notifications) are parts. A part answers calls and is
 told when a connection comes, goes, or a name changes hands.
 """
 

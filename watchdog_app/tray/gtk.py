@@ -1,6 +1,6 @@
 """
 pystray's GTK backends, mended: they take Ctrl-C away from the program, and crash at the start
-where a notification service is announced and does not answer. Our notices go another way.
+where a notification service is announced and does not answer. Our notifications go another way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures and untrusted names as short texts for menus, tooltips and notices. Pure."""
+"""Figures and untrusted names as short texts for menus, tooltips and notifications. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """
-The daemon at the other end: its notices at once, its status now and then, over its restarts.
+The daemon at the other end: its notifications at once, its status now and then, over its restarts.
 
 A thread of its own. At rest the status is asked for every few seconds and not
-pushed every second: both ends sleep in between. A notice, an open menu or
+pushed every second: both ends sleep in between. A notification, an open menu or
 danger makes it every second.
 """
 
@@ -39,7 +39,7 @@ class DaemonLink:
 
     Args:
         on_status: called with each status, or with None and why there is none.
-        on_notice: called with each notice; must return soon.
+        on_notice: called with each notification; must return soon.
         path: the socket; None: this user's.
 
     Both are called in the link's own thread.

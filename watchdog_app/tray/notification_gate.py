@@ -1,5 +1,5 @@
 """
-When a notice is shown, in place of which other one, and when it has to wait. Pure.
+When a notification is shown, in place of which other one, and when it has to wait. Pure.
 
 The daemon is seldom by itself; this is the last line before a person's screen.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Place = tuple[str, int | None]
 
-QUIET_S = 60.0  # between two notices of one incident, unless its stage rises
+QUIET_S = 60.0  # between two notifications of one incident, unless its stage rises
 ANSWER = "answer"  # topic of the tray's own: what became of a click
 _YOUNG_S = 5.0
 _MOST_REMEMBERED = 64
@@ -28,10 +28,10 @@ _STAGES = ("ok", "watch", "warn", "save", "pause")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to do with a notice."""
+    """What to do with a notification."""
 
     wait_s: float = 0.0  # above 0: not now, and then the newest of its incident alone
-    replaces: int = 0  # number of the notice on the screen that it takes the place of
+    replaces: int = 0  # number of the notification on the screen that it takes the place of
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class NotificationGate:
         self._incidents: OrderedDict[str, _Incident] = OrderedDict()
 
     def decide(self, notification: Notification, now_mono_s: float) -> Verdict:
-        """Whether a notice may be shown now, and in place of which one."""
+        """Whether a notification may be shown now, and in place of which one."""
         before = self._shown.get(_place(notification)) or self._of_task(notification)
         replaces = 0 if before is None else before.number
         if notification.topic == ANSWER:
@@ -117,7 +117,7 @@ class NotificationGate:
         found = []
         for shown in self._shown.values():
             notification, topic = shown.notification, shown.notification.topic
-            # A status may be older than a notice that has just come.
+            # A status may be older than a notification that has just come.
             young = now_mono_s - shown.at_mono_s < _YOUNG_S
             if young or not shown.on_screen or topic not in _PASSING:
                 continue
@@ -135,7 +135,7 @@ class NotificationGate:
                 shown.on_screen = False
 
     def behind(self, number: int) -> Notification | None:
-        """The notice that a button belongs to; None: not one of ours."""
+        """The notification that a button belongs to; None: not one of ours."""
         for shown in self._shown.values():
             if shown.number == number:
                 return shown.notification
@@ -147,13 +147,13 @@ class NotificationGate:
 
 
 def _another(notification: Notification, later: Notification) -> bool:
-    """Whether a pid was given again between two notices."""
+    """Whether a pid was given again between two notifications."""
     begun = notification.start_time, later.start_time
     return None not in begun and begun[0] != begun[1]
 
 
 def _place(notification: Notification) -> Place:
-    """Notices with the same place take each other's."""
+    """Notifications with the same place take each other's."""
     if not notification.incident:
         return f"\0{notification.id}", None
     return notification.incident, notification.task

@@ -1,7 +1,7 @@
 """
-Notices over org.freedesktop.Notifications, with buttons, and whether they were shown.
+Notifications over org.freedesktop.Notifications, with buttons, and whether they were shown.
 
-Source: Desktop Notifications Specification 1.3. A notice replaces an earlier
+Source: Desktop Notifications Specification 1.3. A notification replaces an earlier
 one of its incident and task; text is escaped where the service knows markup.
 """
 
@@ -73,7 +73,7 @@ class Notifications(Part):
         self._forget()
 
     def handle(self, message: Message) -> Message | None:
-        """Signals of the notification service: a button, or the end of a notice."""
+        """Signals of the notification service: a button, or the end of a notification."""
         if message.message_type is not MessageType.SIGNAL or message.interface != NOTIFICATIONS:
             return None
         if message.member == "ActionInvoked" and message.signature == "us":
@@ -86,7 +86,7 @@ class Notifications(Part):
         return None
 
     def show(self, notification: Notification, answered: Answered) -> None:
-        """Show a notice, from any thread; `answered` is called once, within two seconds."""
+        """Show a notification, from any thread; `answered` is called once, within two seconds."""
         if self.session is None or self.session.submit(self._show(notification, answered)) is None:
             answered(False, "there is no session bus")
 
@@ -109,7 +109,7 @@ class Notifications(Part):
         if verdict.wait_s > 0:
             loop = asyncio.get_running_loop()
             self._waiting[incident] = loop.call_later(verdict.wait_s, self._show_late, notification)
-            answered(True, f"held back for {verdict.wait_s:.0f} s: it was just told of")
+            answered(True, f"held back for {verdict.wait_s:.0f} s: the same was shown a moment ago")
             return
         try:
             # One limit for all of it: a service that is being started is waited for, too.

@@ -1,8 +1,8 @@
 """
-Notices through plyer: Windows and macOS, and nowhere else by us.
+Notifications through plyer: Windows and macOS, and nowhere else by us.
 
 On Linux plyer cannot tell whether anything was shown, and takes text as
-options: there the bus is spoken to, or the daemon shows the notice by itself.
+options: there the bus is spoken to, or the daemon shows the notification by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CERTAIN: bool = sys.platform in ("win32", "darwin")
 
 
 def show(notification: Notification) -> tuple[bool, str]:
-    """Show a notice; whether it was shown, and why not."""
+    """Show a notification; whether it was shown, and why not."""
     if not CERTAIN:
         return False, "there is no session bus to show it on"
     try:

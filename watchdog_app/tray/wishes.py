@@ -1,5 +1,5 @@
 """
-Carrying out what a person clicked: each wish in a thread of its own, its failure told as a notice.
+Carry out clicked actions, each in a thread of its own; a failure is shown as a notification.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _TITLES = {
 }
 # What is said when the limit of a guard was changed.
 _OF_GUARDS = {
-    Do.MORE_MEMORY: "Goes on with more",
-    Do.NO_LIMIT: "Goes on without a limit",
+    Do.MORE_MEMORY: "Continues with more",
+    Do.NO_LIMIT: "Continues without a limit",
     Do.END: "Ended",
 }
 
@@ -68,7 +68,7 @@ class Wishes:
     Carries out wishes.
 
     Args:
-        tell: shows a notice of our own.
+        tell: shows a notification of our own.
         done: called after each wish: what is shown may have changed.
         status: the last one, or None.
         login: starting at login; None: not to be set here.
@@ -97,7 +97,7 @@ class Wishes:
 
         Args:
             wish: anything but `QUIT`. One that is under way already is left alone: double clicks.
-            about: the notice whose button was pressed; the answer takes its place.
+            about: the notification whose button was pressed; the answer takes its place.
         """
         with self._lock:
             if wish in self._under_way or len(self._under_way) >= _MOST_AT_ONCE:
@@ -140,7 +140,7 @@ class Wishes:
             failures = self._ask(wish.do, task).get("failures")
             if failures:
                 raise WatchdogError(" ".join(map(str, failures)))
-            return _with_name("Running again", task), "It goes on where it was.", "low"
+            return _with_name("Running again", task), "It continues where it was.", "low"
         if wish.do in _OF_GUARDS and task is not None:
             said = labels.plain_block(self._ask(wish.do, task).get("text"), 400)
             return _with_name(_OF_GUARDS[wish.do], task), said, "low"
@@ -172,7 +172,7 @@ class Wishes:
         return found if isinstance(found, dict) else {}
 
     def _same(self, task: Target) -> None:
-        """The pid is still the task that was clicked: menus and notices stay on the screen."""
+        """The pid is still the task that was clicked: menus stay on the screen."""
         status = self._status()
         known = status.task(task.pid) if status is not None else None
         now = known.start_time if known is not None else None
@@ -264,7 +264,7 @@ class Wishes:
 
 
 def wish_of(notification: Notification, key: str) -> Wish | None:
-    """What the button of a notice asks for; None: nothing that we know."""
+    """What the button of a notification asks for; None: nothing that we know."""
     pid = notification.task
     task = None
     if pid is not None:
