@@ -6,6 +6,7 @@ Each is looked up in the journal's own thread, and the answer comes when that ha
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -62,7 +63,15 @@ class JournalMethods:
                 raise
             missing = error  # it may have died
         self._journal.ask(
-            past_exits.job(wanted, task, tasks, params.minutes),
+            partial(
+                past_exits.answer,
+                wanted=wanted,
+                minutes=params.minutes,
+                now_unix_s=time.time(),
+                within_s=past_exits.LATELY_S,
+                task=task,
+                tasks=tasks,
+            ),
             partial(self._explained, reply, task, missing),
             lambda: reply.wanted,
         )

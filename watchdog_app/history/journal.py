@@ -18,13 +18,12 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base.linux.process import since_boot_s
-from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.history import journal_file, saves
 from watchdog_app.history.series import (
     SeriesPoints,
     add_series,
     between,
-    folded,
+    of_task,
     read_series,
     to_column,
 )
@@ -155,14 +154,9 @@ class Journal:
         """
         where, values = between(since_unix_s, until_unix_s)
         if task is not None:
-            pid = pid_in(task)
-            numbers = [pid, *pids]
-            marks = ",".join("?" * len(numbers))
-            where.append(
-                f"(pid IN ({marks}) OR (? AND (instr(lower(name), ?) OR instr(lower(path), ?))))"
-            )
-            wanted = folded(task)
-            values += [*numbers, pid is None, wanted, wanted]
+            condition, wanted = of_task(task, pids)
+            where.append(f"({condition})")
+            values += wanted
         if kinds:
             where.append(f"kind IN ({','.join('?' * len(kinds))})")
             values += kinds

@@ -12,8 +12,8 @@ import os
 import sqlite3
 import stat
 import time
-from contextlib import suppress
-from typing import NamedTuple, NoReturn
+from contextlib import closing, suppress
+from typing import NamedTuple
 
 from watchdog_app.base import paths
 from watchdog_app.base.durable import make_folders, sync_folder
@@ -34,18 +34,7 @@ CREATE TABLE hits (task INTEGER NOT NULL, ceiling INTEGER NOT NULL,
   PRIMARY KEY (task, ceiling)) WITHOUT ROWID;
 CREATE TABLE state (key TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
 """
-_FROM_1 = "DROP TABLE IF EXISTS pauses;"
-_COLUMNS = frozenset(
-    (table, column)
-    for table, columns in {
-        "entries": "id unix_ms kind pid name path data",
-        "series": "id ident kind pid name path unit last_unix_ms",
-        "points": "series unix_ms used limit_ swap",
-        "hits": "task ceiling",
-        "state": "key data",
-    }.items()
-    for column in columns.split()
-)
+_FROM_1 = "DROP TABLE IF EXISTS pauses;"  # they lie in a file beside the socket as well
 _MOST_SET_ASIDE = 3
 _CACHE_KIB = 512
 
@@ -121,14 +110,6 @@ def _columns(db: sqlite3.Connection) -> frozenset[tuple[str, str]]:
     )
 
 
-def _refuse(version: int) -> NoReturn:
-    raise _OtherVersion(f"schema {version}")
-
-
-def _distrust(reason: str) -> NoReturn:
-    raise sqlite3.DatabaseError(reason)
-
-
 def _damaged(error: sqlite3.Error) -> bool:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -146,24 +127,36 @@ def _connect(path: str) -> sqlite3.Connection:
             "temp_store=MEMORY",
         ):
             db.execute(f"PRAGMA {pragma}").fetchall()
-        version = db.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
-            with suppress(OSError):
-                sync_folder(os.path.dirname(path))  # SQLite does not, for this file
-        elif version == 1:  # its pauses lie in a file beside the socket as well
-            db.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
-        elif version != _SCHEMA_VERSION:
-            _refuse(version)
-        if _columns(db) != _COLUMNS:
-            _distrust("its tables are not those of this version")
-        verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if verdict != "ok":
-            _distrust(verdict)
+        _make_current(db, path)
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _make_current(db: sqlite3.Connection, path: str) -> None:
+    """
+    Give the file the tables of this version, where it has none or those of the version before.
+
+    Raises:
+        sqlite3.DatabaseError: it has others, or is damaged.
+    """
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    change = {0: _SCHEMA, 1: _FROM_1, _SCHEMA_VERSION: None}.get(version, "")
+    if change == "":
+        raise _OtherVersion(f"schema {version}")
+    if change is not None:
+        db.executescript(f"BEGIN; {change} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
+        with suppress(OSError):
+            sync_folder(os.path.dirname(path))  # SQLite does not, for a new file
+    with closing(sqlite3.connect(":memory:")) as empty:
+        empty.executescript(_SCHEMA)
+        expected = _columns(empty)
+    if _columns(db) != expected:
+        raise sqlite3.DatabaseError("its tables are not those of this version")
+    verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if verdict != "ok":
+        raise sqlite3.DatabaseError(verdict)
 
 
 def _move_away(path: str, word: str = "damaged") -> str:

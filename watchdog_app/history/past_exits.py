@@ -21,19 +21,13 @@ from watchdog_app.history.journal import Journal
 
 LATELY_S = 12 * 3600.0
 MINUTES = 10.0
-MOST_MINUTES = 1440.0
 _MOST_ENTRIES = 1000
 _MOST_POINTS = 10_000
 # A series that stands still is kept at this distance: the first look after five minutes.
 _STILL_S = 310.0
 _GROUPS = ("cgroup", "guard")  # kinds of resources: limits of memory groups
 _KINDS = ("death", "end")
-_MARKS = {
-    ("outcome", "checkpoint"): "saved",
-    ("outcome", "pause"): "paused",
-    ("outcome", "resume"): "resumed",
-}
-_DONE = ("done", "saved", "ok", "complete")
+_MARKS = {"checkpoint": "saved", "pause": "paused", "resume": "resumed"}  # by decision
 
 Entry = dict[str, Any]
 
@@ -117,49 +111,49 @@ def before(
     return None
 
 
-def job(
-    wanted: str | None, task: Task | None, tasks: Sequence[Task], minutes: float
-) -> Callable[[Journal], dict[str, Any] | None]:
+def answer(
+    journal: Journal,
+    wanted: str | None,
+    minutes: float,
+    now_unix_s: float,
+    *,
+    within_s: float | None = None,
+    task: Task | None = None,
+    tasks: Sequence[Task] = (),
+) -> dict[str, Any] | None:
     """
-    What the daemon has the journal look up for one answer.
+    What the journal says of one death, as `describe`; None: it knows of none.
 
     Args:
-        wanted: as the client said it; None: the machine, and the last death.
-        task: that answers to it and lives.
+        journal: is read alone.
+        wanted: as `find` takes it; None: the last death.
+        minutes: before the end, that the plot shows.
+        now_unix_s: now.
+        within_s: how old the last death may be; None: any age.
+        task: that answers to `wanted` and lives.
         tasks: those that live: one of them may have taken the place of the dead.
     """
-
-    def look(journal: Journal) -> dict[str, Any] | None:
-        now = time.time()
-        if task is not None:
-            entry = _end_of(journal, task)
-            if entry is not None:  # since the last look
-                found = describe(journal, entry, minutes=minutes, now_unix_s=now)
-                return {"text": found["death_text"], "incidents": [], **found}
-            entry = before(journal, task.info.kernel_id, task.name, task.key.pid, now)
-        else:
-            entry = last(journal, now) if wanted is None else find(journal, wanted)
-        if entry is None:
-            return None
-        after = _successor(entry, tasks)
-        return describe(journal, entry, minutes=minutes, now_unix_s=now, successor=after)
-
-    return look
+    if task is not None:
+        entry = _end_of(journal, task)
+        if entry is not None:  # since the last look
+            found = describe(journal, entry, minutes=minutes, now_unix_s=now_unix_s)
+            return {"text": found["death_text"], "incidents": [], **found}
+        entry = before(journal, task.info.kernel_id, task.name, task.key.pid, now_unix_s)
+    else:
+        entry = last(journal, now_unix_s, within_s) if wanted is None else find(journal, wanted)
+    if entry is None:
+        return None
+    after = _successor(entry, tasks)
+    return describe(journal, entry, minutes=minutes, now_unix_s=now_unix_s, successor=after)
 
 
 def _end_of(journal: Journal, task: Task) -> Entry | None:
     """The end of a task that a look shows alive; None: it has not ended."""
-    found = journal.history(task=str(task.key.pid), kinds=_KINDS, limit=20)
-    return next(
-        (
-            each
-            for each in found
-            if each.get("start_time") == task.key.start_time
-            and each.get("pid") == task.key.pid
-            and each.get("worker") is None
-        ),
-        None,
-    )
+    for each in journal.history(task=str(task.key.pid), kinds=_KINDS, limit=20):
+        who = (each.get("pid"), each.get("start_time"), each.get("worker"))
+        if who == (task.key.pid, task.key.start_time, None):
+            return each
+    return None
 
 
 def _successor(entry: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any] | None:
@@ -175,19 +169,6 @@ def _successor(entry: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any
         if same and (kernel_id or path):
             return {"pid": task.key.pid, "name": task.name}
     return None
-
-
-def answer(journal: Journal, wanted: str | None, minutes: float, now_unix_s: float) -> Any:
-    """
-    What the journal alone can say: for who asks while no daemon runs, too.
-
-    Returns:
-        As `describe`; None: it knows of no such death.
-    """
-    entry = last(journal, now_unix_s, None) if wanted is None else find(journal, wanted)
-    return (
-        None if entry is None else describe(journal, entry, minutes=minutes, now_unix_s=now_unix_s)
-    )
 
 
 def _misfortune(entry: Mapping[str, Any]) -> bool:
@@ -337,17 +318,14 @@ def _resource(
 
 
 def _mark(entry: Mapping[str, Any]) -> dict[str, Any] | None:
-    kind = str(entry.get("decision_kind"))
-    if entry["kind"] == "decision":
+    kind, word = str(entry.get("decision_kind")), None
+    if entry["kind"] == "outcome":
+        word = _MARKS.get(kind) if entry.get("status") == "done" else None
+    elif kind == "notify":
         evidence = entry.get("evidence")
-        topic = evidence.get("topic") if isinstance(evidence, Mapping) else None
-        if kind != "notify" or topic != "warning":
-            return None
-        return {"unix_s": entry["unix_s"], "kind": "warned"}
-    word = _MARKS.get(("outcome", kind))
-    if word is None or entry.get("status") not in _DONE:
-        return None
-    return {"unix_s": entry["unix_s"], "kind": word}
+        warned = isinstance(evidence, Mapping) and evidence.get("topic") == "warning"
+        word = "warned" if warned else None
+    return None if word is None else {"unix_s": entry["unix_s"], "kind": word}
 
 
 def _clipped(points: Sequence[Sequence[float | None]], begin: float) -> list[list[float | None]]:

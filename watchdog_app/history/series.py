@@ -190,17 +190,13 @@ def read_series(
     where, values = between(since_unix_s, until_unix_s)
     chosen: list[int] | None = None
     if task is not None:
-        wanted = folded(task)
-        pid = pid_in(task)
-        numbers = [pid, *pids]
-        marks = ",".join("?" * len(numbers))
+        condition, wanted = of_task(task, pids)
         chosen = [
             row[0]
             for row in db.execute(
-                f"SELECT id FROM series WHERE kind = 'task' AND (pid IN ({marks})"  # noqa: S608
-                " OR (? AND (ident = ? OR instr(lower(name), ?) OR instr(lower(path), ?))))"
+                f"SELECT id FROM series WHERE kind = 'task' AND ({condition} OR ident = ?)"  # noqa: S608
                 " ORDER BY last_unix_ms DESC LIMIT 200",
-                (*numbers, pid is None, _stored(task), wanted, wanted),
+                (*wanted, _stored(task)),
             )
         ]
         marks = ",".join("?" * len(chosen))
@@ -239,6 +235,20 @@ def read_series(
                 }
             )
     return found
+
+
+def of_task(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]:
+    """
+    Condition and values for the rows of a task.
+
+    Args:
+        task: pid, or part of a name or path.
+        pids: others that the task had before.
+    """
+    pid, wanted = pid_in(task), folded(task)
+    marks = ",".join("?" * (1 + len(pids)))
+    condition = f"pid IN ({marks}) OR (? AND (instr(lower(name), ?) OR instr(lower(path), ?)))"
+    return condition, [pid, *pids, pid is None, wanted, wanted]
 
 
 def between(since: float | None, until: float | None) -> tuple[list[str], list[Any]]:

@@ -25,7 +25,6 @@ _AT_REST_S = 60.0  # one transaction a minute, and one wake-up, while nothing is
 _IDLE_S = 300.0  # ... and while there is nothing to write: who adds something ends the wait
 _RETRY_S = 10.0
 _TRIM_S = 1800.0
-_MEASURE_S = 60.0
 _MOST_ENTRIES = 2000  # kept in memory while the disk takes none
 _MOST_SERIES = 20_000
 _LATE_S = 0.02  # waited for a disk that has not caught up yet, and how often at most
@@ -66,7 +65,6 @@ class JournalWriter:
         self._flush_mono_s = time.monotonic() + FLUSH_S  # when the thread looks what there is
         self._next_try_mono_s = 0.0
         self._next_trim_mono_s = 0.0
-        self._next_measure_mono_s = 0.0
         self._thread: threading.Thread | None = None
 
     def open(self) -> Journal | None:
@@ -190,7 +188,9 @@ class JournalWriter:
             for job, done in jobs:
                 self._carry_out(job, done)
             if question is not None:
-                self._answer(*question)
+                job, done, wanted = question
+                if wanted():
+                    self._carry_out(job, done)
             if self._journal is None:  # it is tried again, whatever there is to write
                 with self._lock:
                     self._flush_within(FLUSH_S)
@@ -207,11 +207,8 @@ class JournalWriter:
         """Now and then; and where a night of short jobs has filled it in between."""
         if now_mono_s >= self._next_trim_mono_s:
             return True
-        if self._journal is None or now_mono_s < self._next_measure_mono_s:
-            return False
-        self._next_measure_mono_s = now_mono_s + _MEASURE_S
         try:
-            return self._journal.overflows()
+            return self._journal is not None and self._journal.overflows()
         except sqlite3.Error:
             return False  # whoever writes next hears of it
 
@@ -242,10 +239,6 @@ class JournalWriter:
         if done is not None:
             self._finished.append((done, value, error))
             self._wake()
-
-    def _answer(self, job: Job, done: Done, wanted: Callable[[], bool]) -> None:
-        if wanted():
-            self._carry_out(job, done)
 
     def _guarded(self, job: Job) -> bool:
         if self._journal is None:
