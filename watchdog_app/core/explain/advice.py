@@ -38,19 +38,19 @@ _FULL = 0.95  # of what was announced, as in core.phases
 # Of these the same is said whatever fills them.
 _ALWAYS = {
     ResourceKind.SHM: (
-        "Shared memory is filled by DataLoader or multiprocessing workers: use fewer workers or "
-        "smaller batches, or pass arrays by memory-mapped files.",
-        "In a container, give it more: docker run --shm-size=8g.",
+        "Shared memory is filled by workers (DataLoader, multiprocessing): use fewer of them, "
+        "smaller batches, or memory-mapped files. In a container, give it more: docker run "
+        "--shm-size=8g."
     ),
     ResourceKind.RLIMIT_AS: (
-        "The shell's own limit stops it: see `ulimit -v`, and raise it before the start.",
+        "The shell's own limit stops it: see `ulimit -v`, and raise it before the start."
     ),
     ResourceKind.DISK: (
-        "Free space on that disk, or let rescues go to another folder: no more can be saved.",
+        "Free space on that disk, or let rescues go to another folder: no more can be saved."
     ),
     ResourceKind.BATTERY: (
         "Plug the machine in. What holds an agent is saved before the battery is empty, and goes "
-        "on from there when it is started again.",
+        "on from there when it is started again."
     ),
 }
 _COUNT = re.compile(r"\b(\d[\d,]*) (examples|batches)\b")
@@ -103,8 +103,8 @@ def _lines(shortage: Shortage) -> Iterator[str]:
         yield from _device_memory(shortage)
     elif scope is Scope.HEAT:
         yield from _heat(shortage)
-    else:
-        yield from _ALWAYS.get(shortage.reading.key.kind, ())
+    elif shortage.reading.key.kind in _ALWAYS:
+        yield _ALWAYS[shortage.reading.key.kind]
 
 
 def _device_memory(shortage: Shortage) -> Iterator[str]:

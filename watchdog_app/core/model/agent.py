@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from watchdog_app.base.codec import NOT_KEPT
 from watchdog_app.core.model.machine import ProcessKey
 
 
