@@ -110,8 +110,8 @@ def program() -> str:
         if candidate and os.access(candidate, os.X_OK):
             return lasting(os.path.abspath(candidate))
     raise UsageError(
-        "The program `watchdog` was found neither in this Python's folder nor in PATH. What starts at "
-        "login must name it. Install watchdog with pip, pipx or uv, then try again."
+        "The program `watchdog` was found neither in this Python's folder nor in PATH. What starts "
+        "at login must name it. Install watchdog with pip, pipx or uv, then try again."
     )
 
 
