@@ -28,6 +28,7 @@ def same(before: str, now: str) -> bool:
         ("--log a.txt --save runs/a", "--log b.txt --save runs/b"),
         ("results=res/a --tensorboard tb/a", "results=res/b --tensorboard tb/b"),
         ("--checkpoint runs/a.pt", "--checkpoint runs/b.pt"),
+        ("--rescues a --rescue-dir a", "--rescues b --rescue-dir b"),
         ("--wd 1e-4 --seed 07", "--wd 0.0001 --seed 7"),
         ("--wd 1.0 100", "--wd=1 1e2"),
         ("-wd 1", "-wd=1"),

@@ -59,7 +59,37 @@ def test_callers_count_too():
         return build(object())
 
     assert build(None) != run(1) != run(2)
-    assert run(1) == run(1)
+    again = [run(1) for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_two_calls_in_the_text_of_a_caller_are_two():
+    """A helper that is given objects trains one after the other; a rerun may skip the first."""
+
+    def train(model):
+        return begin()
+
+    def run(*, skip):
+        first = None if skip else train(object()).function
+        return first, train(object()).function
+
+    (first, second), rest = [run(skip=skip) for skip in (False, True)]
+    assert first != second
+    assert (None, second) == rest
+
+
+def test_a_function_that_makes_the_model_counts():
+    """By its name: it is the same in another run."""
+
+    def small():
+        return 1
+
+    def train(build):
+        return begin()
+
+    first, second, again = [train(build) for build in (small, Odd, small)]
+    assert first != second
+    assert first == again
 
 
 def test_values_of_one_name_count_in_their_order():

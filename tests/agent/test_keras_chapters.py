@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.agent.saving import chapters, runs
+from watchdog_app.agent.saving.call_site import CallSite
 from watchdog_app.agent.saving.chapters import Beginning, Choice
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.base.errors import RescueError
@@ -21,12 +22,13 @@ from watchdog_app.base.errors import RescueError
 
 @pytest.fixture(autouse=True)
 def script(monkeypatch):
-    """As within a script, whatever other tests of this process have imported."""
+    """As within a script that begins its trainings at one place, whatever a test calls."""
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.setattr(chapters, "call_site", lambda _: CallSite("__main__.train"))
 
 
 def begin(folder: Path, resume: bool | str = True) -> Beginning:
-    """A training of this program: each is begun here, so that its call site is one."""
+    """A training of this program."""
     return chapters.begin(str(folder), resume)
 
 

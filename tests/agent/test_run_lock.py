@@ -92,3 +92,18 @@ def test_a_forked_child_saves_under_a_key_that_no_later_start_has(tmp_path: Path
 
     assert told["id"] != mine["id"]
     assert ("0, forked", "0") == (told["key"]["rank"], mine["key"]["rank"])
+
+
+def test_a_backup_of_hard_links_ends_no_claim(tmp_path: Path):
+    """`cp -al`: the lock works under both names, and nothing is written into the backup."""
+    run_lock.claim(str(tmp_path), RUN, new=True).let_go(remove=False)
+    path, backup = Path(run_lock.path_of(str(tmp_path), RUN)), tmp_path / "backup"
+    path.write_text("kept")
+    backup.hardlink_to(path)
+
+    held = run_lock.claim(str(tmp_path), RUN)
+
+    assert held.held
+    assert "kept" == backup.read_text()
+    held.let_go(remove=True)
+    assert "kept" == backup.read_text()

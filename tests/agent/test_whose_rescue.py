@@ -550,6 +550,17 @@ def test_a_rerun_that_skips_finished_folds_gives_each_fold_its_own_state(place: 
     assert ([3, 4], [10, 10]) == (rest.began, rest.ended)
 
 
+def test_a_rerun_that_skips_the_first_of_two_calls_of_a_helper_begins_anew(place: Place):
+    """The helper is given objects alone: which call of it trains tells them apart."""
+    place.kill(WAY="helper", HALT="first")
+
+    other = place.run(WAY="helper", SKIP="first")
+    same = place.run(WAY="helper")
+
+    assert left_alone(other, "belongs to another training of train.py")
+    assert ([3, 0], [10, 10]) == (same.began, same.ended)
+
+
 def test_another_name_is_another_training(place: Place):
     """And is named."""
     place.kill(WISHES='{"name": "a"}')

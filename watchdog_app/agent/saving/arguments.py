@@ -25,7 +25,9 @@ _CHECKPOINT = (
     r"[^\0\n]*/[^\0\n]*|[^\0\n]+\.(pt|pth|ckpt|h5|keras|safetensors|tar|bin)|"
     r"latest|last|best|must|allow|never|" + _SWITCH
 )
-_OUTPUT = r"logs?|logging|tensorboard|tb|summary|out|outputs?|results?|save|checkpoints?|ckpts?"
+_OUTPUT = (
+    r"logs?|logging|tensorboard|tb|summary|out|outputs?|results?|save|checkpoints?|ckpts?|rescues?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ _TABLE = (
     _benign(r"quiet|silent|v+|q|use_cuda|no_cuda|use_gpu|no_gpu|cpu", r"\d|" + _SWITCH),
     _benign(
         rf"({_OUTPUT}|runs?|work)_?(dir|directory|path|folder|file|root)|"
-        r"save_to|outputs?|out|logs",
+        r"save_to|outputs?|out|logs|rescues?",
         _PLAIN_PATH,
     ),
     # -o mnist and --save mnist may be switches before a data set.

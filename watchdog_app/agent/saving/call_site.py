@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass, field
 from numbers import Integral
 from operator import itemgetter
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 from watchdog_app.agent.saving import arguments
@@ -38,7 +38,8 @@ class CallSite:
     A function of the program that begins a training.
 
     Attributes:
-        function: its qualified name, with `#2` where the second `fit(...)` of its text trains.
+        function: its qualified name, with `#2` where the second `fit(...)` of its text trains;
+            behind it those of its callers whose text calls it a second time or later.
         given: names and plain values that it and its callers were given, those of one name from
             it to its callers; never to be stored or shown.
     """
@@ -53,18 +54,22 @@ def call_site(frame: FrameType | None) -> CallSite | None:
 
     Its callers count up to the script itself: a debugger may have started that.
     """
-    function = None
+    functions: list[str] = []
     given: dict[tuple[str, str], None] = {}
     while frame is not None:
         module = _module(frame)
         if module is not None:
             code = frame.f_code
-            function = function or f"{module}.{code.co_qualname}{_which_call(frame)}"
+            which = _which_call(frame)
+            if which or not functions:
+                functions.append(f"{module}.{code.co_qualname}{which}")
             given.update(dict.fromkeys(_plain_values(frame)))
             if module == "__main__" and not code.co_flags & inspect.CO_NEWLOCALS:
                 break
         frame = frame.f_back
-    return None if function is None else CallSite(function, tuple(sorted(given, key=itemgetter(0))))
+    if not functions:
+        return None
+    return CallSite(" < ".join(functions), tuple(sorted(given, key=itemgetter(0))))
 
 
 def _module(frame: FrameType) -> str | None:
@@ -94,7 +99,7 @@ def _plain_values(frame: FrameType) -> list[tuple[str, str]]:
 
 
 def _as_text(value: Any) -> str | None:
-    """A plain value that is the same in another run, as text; None: it is none."""
+    """A plain value or a function, the same in another run, as text; None: it is neither."""
     try:
         if value is None or isinstance(value, bool):
             return str(value)
@@ -102,6 +107,8 @@ def _as_text(value: Any) -> str | None:
             return repr(float(value))
         if isinstance(value, Integral):  # of NumPy too
             return str(int(value))
+        if isinstance(value, FunctionType | type):
+            return f"{value.__module__}.{value.__qualname__}"
         if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
             return None if value.startswith(tempfile.gettempdir()) else str(value)
     except Exception:  # whatever a program's values are made of

@@ -391,7 +391,7 @@ def _open(path: str, flags: int) -> int:
     fd = os.open(path, flags | extra, 0o600)
     try:
         found = os.fstat(fd)
-        regular = stat.S_ISREG(found.st_mode) and found.st_nlink == 1
+        regular = stat.S_ISREG(found.st_mode)
         # Whatever its mode (`chmod -R 777`): the kernel holds the lock, not the file's text.
         ours = regular and (not paths.foreign(found) or believed(found, os.path.dirname(path)))
     except BaseException:
@@ -420,8 +420,10 @@ def _lock(fd: int, *, exclusive: bool) -> bool:
 
 
 def _write(fd: int) -> None:
-    """Say whose it is; what cannot be written is left as it is."""
+    """Say whose it is. A file that has a second name (in a backup) is left as it is."""
     with suppress(OSError):
+        if os.fstat(fd).st_nlink > 1:
+            return
         os.fchmod(fd, 0o600)
         text = json.dumps(this_process().to_json()).encode("ascii")
         os.ftruncate(fd, 0)
