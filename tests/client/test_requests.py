@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from watchdog_app.base.errors import RequestError
@@ -104,10 +106,9 @@ def test_each_method_of_the_daemon_has_a_record_and_no_other():
     from watchdog_app.daemon.methods import Methods
 
     inspections = Inspections(
-        None, None, pace=None, observer=None, pauses=None, wake=None, grew=None, log=None
+        None, pace=None, observer=None, pauses=None, wake=None, grew=None, log=None
     )
-    methods = Methods(None, pace=None, executor=None, agents=None, checkpoints=None, pauses=None,
-                      dispatcher=None, inspections=inspections, kernels=None, journal=None,
-                      keepers=None, log=None)  # fmt: skip
+    others = dict.fromkeys(("agents", "checkpoints", "observer", "pace"))
+    methods = Methods(SimpleNamespace(inspections=inspections, **others), None, None)
 
     assert set(requests.METHODS) == set(methods.table)

@@ -20,6 +20,7 @@ from watchdog_app.client import jsonrpc
 from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import LineDecoder, encode
 from watchdog_app.core.model.settings import Settings
+from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop import Loop
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
@@ -248,7 +249,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: list[Any]):
     for variable in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
         monkeypatch.setenv(variable, str(tmp_path))
     fd = os.open(os.devnull, os.O_WRONLY)
-    made = Parts(Settings(), {}, str(tmp_path / "config.toml"), str(tmp_path), Log(False, fd=fd))
+    made = Parts(Settings(), str(tmp_path), Log(False, fd=fd))
     made.journal.open()
     made.journal.start()
     yield made
@@ -262,7 +263,13 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: list[Any]):
 
 
 @pytest.fixture
-def loop(parts: Parts) -> Loop:
+def control(parts: Parts, tmp_path: Path) -> Control:
+    """What clients ask of them as a whole."""
+    return Control(parts, {}, str(tmp_path / "config.toml"), Log(False))
+
+
+@pytest.fixture
+def loop(parts: Parts, control: Control) -> Loop:
     """Their loop."""
     lock = SimpleNamespace(keep=lambda: True)
-    return Loop(parts, lock, ServiceManager(), Log(False))  # type: ignore[arg-type]
+    return Loop(parts, control, lock, ServiceManager(), Log(False))  # type: ignore[arg-type]

@@ -135,7 +135,7 @@ def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
     (tmp_path / "proc").mkdir()
     poller = Poller(lambda error: None)
     machine = LinuxMachine(proc=str(tmp_path / "proc"))
-    agents = Agents(poller, machine.alive, 1.0)
+    agents = Agents(poller, None, machine.alive, 1.0)
     faults = Faults(log)
     observer = Observer(
         Settings(),
@@ -376,14 +376,12 @@ def crowd(monkeypatch):
 
 def test_a_rescue_of_all_looks_at_the_airbags_once(crowd):
     """Not once for each task; the one that is held is refused, with why."""
-    daemon = SimpleNamespace(tasks=lambda: crowd.tasks, guards=crowd.bags)
     nobody = SimpleNamespace(within=lambda _: [], request_checkpoint=lambda *_: [])
-    inspections = SimpleNamespace(table={})
-    methods = Methods(
-        daemon, pace=None, executor=nobody, agents=nobody, checkpoints=None, pauses=None,
-        dispatcher=None, inspections=inspections, kernels=None, journal=None, keepers=None,
-        log=Log(),
+    parts = SimpleNamespace(
+        observer=SimpleNamespace(tasks=lambda: crowd.tasks), guards=crowd.bags, executor=nobody,
+        agents=nobody, checkpoints=None, pace=None, inspections=SimpleNamespace(table={}),
     )  # fmt: skip
+    methods = Methods(parts, None, Log())
     connection = SimpleNamespace(role="cli", peer=SimpleNamespace(pid=1))
 
     found = methods.table["task.checkpoint"](connection, requests.CheckpointTask.read({}), None)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,7 @@ from watchdog_app.core.model.machine import (
 )
 from watchdog_app.core.model.tasks import KernelRegistry, group
 from watchdog_app.core.policy.reporting import exit_notification
-from watchdog_app.daemon.kept_state import KernelState
+from watchdog_app.daemon.kept_state import KeptState
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.history.journal import Entry, Journal
@@ -51,12 +52,22 @@ class Told:
         self.notifications: list[tuple[Decision, Task]] = []
         self.moved: list[tuple[int, int]] = []
         self.kernels = KernelRegistry()
-        self.restarts = Restarts(
-            self.kernels,
-            note=self.entries.append,
-            tell=lambda decision, task: self.notifications.append((decision, task)),
-            moved=lambda before, now: self.moved.append((before.pid, now.pid)),
-        )
+        self.restarts = Restarts(self.kernels)
+
+    def take(self, tasks: list[Task]) -> None:
+        """One more look."""
+        for restart in self.restarts.take(tasks):
+            self.entries.append(restart.entry)
+            self.moved.append((restart.before.pid, restart.now.pid))
+            self._tell(restart.told)
+
+    def died(self, *words) -> None:
+        """A task has ended."""
+        self._tell(self.restarts.died(*words))
+
+    def _tell(self, told) -> None:
+        if told is not None:
+            self.notifications.append(told)
 
 
 @pytest.fixture
@@ -77,11 +88,11 @@ def death_of(task: Task) -> Decision:
 def test_restart_after_a_death_is_told_with_what_is_left(first: Task):
     """A second notice: it is empty, and the rescue is there."""
     told = Told()
-    told.restarts.take([first])
-    told.restarts.died(first, death_of(first))
-    told.restarts.take([])
+    told.take([first])
+    told.died(first, death_of(first))
+    told.take([])
 
-    told.restarts.take([kernel(11)])
+    told.take([kernel(11)])
 
     (decision, task), *more = told.notifications
     shown = notification(decision, task)
@@ -98,11 +109,11 @@ def test_restart_after_a_death_is_told_with_what_is_left(first: Task):
 def test_restart_before_the_cause_of_the_death_is_known_is_told_all_the_same(first: Task):
     """Jupyter starts a kernel anew within seconds; its cause may be waited for a little longer."""
     told = Told()
-    told.restarts.take([first])
-    told.restarts.take([kernel(11)])
+    told.take([first])
+    told.take([kernel(11)])
     assert [] == told.notifications
 
-    told.restarts.died(first, death_of(first), time.monotonic() - 3.0)
+    told.died(first, death_of(first), time.monotonic() - 3.0)
 
     ((decision, task),) = told.notifications
     assert ("restarted", first.key) == (notification(decision, task).topic, task.key)
@@ -115,12 +126,12 @@ def test_restart_that_nobody_was_told_a_death_of_is_only_written_down(
 ):
     """Its user has pressed the button, or a rule keeps us silent."""
     told = Told()
-    told.restarts.take([first])
+    told.take([first])
     if written_down:
-        told.restarts.died(first, None)
-    told.restarts.died(None, None)
+        told.died(first, None)
+    told.died(None, None)
 
-    told.restarts.take([kernel(11)])
+    told.take([kernel(11)])
 
     assert [] == told.notifications
     assert [10] == [entry.data["before"] for entry in told.entries]
@@ -130,10 +141,10 @@ def test_task_says_how_often_its_kernel_was_restarted(first: Task):
     """In `watchdog explain`; nothing where it was not."""
     told = Told()
     second = kernel(11)
-    told.restarts.take([first])
+    told.take([first])
     assert told.kernels.sentence(first.key) is None
 
-    told.restarts.take([second])
+    told.take([second])
 
     assert "restarted once" in (told.kernels.sentence(second.key) or "")
     assert ("11", (10,)) == told.kernels.meant(" 11 ")
@@ -163,13 +174,13 @@ def test_restart_while_no_daemon_runs_is_seen_by_the_next(
     journal = Journal(str(tmp_path), 1e6, 1 << 20)
     desk = Desk(journal)
     before, after = Told(), Told()
-    memory = KernelState(before.kernels, "b1", desk)
-    before.restarts.take([first])
+    memory = KeptState(SimpleNamespace(kernels=before.kernels), desk, "b1", Log(False))
+    before.take([first])
     for _ in range(3):
-        memory.keep()
+        memory.keep_kernels()
 
-    KernelState(after.kernels, boot, desk).recover(journal, Log(False))
-    after.restarts.take([kernel(11)])
+    KeptState(SimpleNamespace(kernels=after.kernels), desk, boot, Log(False)).recover(journal)
+    after.take([kernel(11)])
 
     journal.close()
     assert 1 == desk.written

@@ -52,13 +52,13 @@ class World:
         self.agents = SimpleNamespace(
             within=lambda members: [self.agent] if with_agent and KEY in members else [],
             view_of=lambda members: self.view if with_agent else None,
+            send=lambda agent, method, params: self.sent.append((method, params)),
         )
         self.task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
         self.now = 100.0
         self.held = None  # looks that are not done yet, where the kernel makes them wait
         self.dumps = ThreadDumps(
             self.agents,
-            lambda agent, method, params: self.sent.append((method, params)),
             SimpleNamespace(submit=self.look),
         )
         self.seen = []
@@ -208,7 +208,7 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
     monkeypatch.setattr(thread_dump, "dump", slow)
     world = World(with_agent=False)
     inspections = Inspections(
-        world.agents, None, pace=None,
+        world.agents, pace=None,
         observer=SimpleNamespace(tasks=lambda: [world.task], latest=None),
         pauses=SimpleNamespace(all=list), wake=woken.set, grew=None, log=None,
     )  # fmt: skip
@@ -228,8 +228,10 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
 def test_no_more_traces_are_asked_for_than_are_kept():
     """Whoever connects anew for each of them included; those that end make room."""
     agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
-    agents = SimpleNamespace(within=lambda members: [agent], get=lambda key: agent)
-    traces = AllocationTraces(agents, lambda *_: None, lambda *_: None)
+    agents = SimpleNamespace(
+        within=lambda members: [agent], get=lambda key: agent, send=lambda *_: None
+    )
+    traces = AllocationTraces(agents, lambda *_: None)
     task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
     ended = []
     for _ in range(64):
@@ -366,11 +368,13 @@ def test_growth_in_another_form_is_refused(change):
 def test_what_grows_is_known_from_the_first_answer_on():
     """Who is asked may be killed before the last one; that one alone ends the request."""
     agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
-    agents = SimpleNamespace(within=lambda members: [agent], get=lambda key: agent)
     sent, found, ended = [], [], []
-    traces = AllocationTraces(
-        agents, lambda *each: sent.append(each), lambda *each: found.append(each)
+    agents = SimpleNamespace(
+        within=lambda members: [agent],
+        get=lambda key: agent,
+        send=lambda *each: sent.append(each),
     )
+    traces = AllocationTraces(agents, lambda *each: found.append(each))
     task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
     traces.ask(task, 5.0, 100.0, ended.append)
     said = {"request": sent[0][2]["request"], "lines": []}

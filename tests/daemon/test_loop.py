@@ -10,6 +10,8 @@ from support.waiting import until
 
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.client.client import Client
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.methods import Methods
 
 
 def _fails(*_: object, **__: object) -> None:
@@ -21,7 +23,7 @@ def _sources(parts) -> set[str]:
 
 
 @pytest.fixture
-def running(parts, loop):
+def running(parts, control, loop):
     """The loop in a thread, and how often it has turned."""
     turns: list[None] = []
     wait = parts.poller.wait
@@ -31,11 +33,11 @@ def running(parts, loop):
         wait(wait_s)
 
     parts.poller.wait = counted
-    parts.server.open(parts.methods)
+    parts.server.open(Methods(parts, control, Log(False)))
     thread = threading.Thread(target=loop.run)
     thread.start()
     yield lambda: len(turns)
-    parts.control.stop()
+    control.stopping = True
     parts.waker.wake()
     thread.join(60)
     assert not thread.is_alive()
@@ -92,7 +94,7 @@ def test_a_configuration_that_cannot_be_read_again_ends_nothing(
     def fails() -> None:
         raise error
 
-    monkeypatch.setattr(parts.control, "reload", fails)
+    monkeypatch.setattr(loop._control, "reload", fails)
     loop.reloading = True
     parts.pace.look_now()
     loop._turn()

@@ -32,6 +32,8 @@ from watchdog_app.core.model.machine import (
     ProcessSample,
     TaskKind,
 )
+from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.notify import Delivery
 from watchdog_app.daemon.parts import Parts
 
@@ -196,10 +198,10 @@ def test_a_reading_passes_through_few_modules_to_its_notification(parts, loop, s
     assert len(NOTIFICATION) <= 16
 
 
-def test_a_request_passes_through_few_modules_to_its_rescue(parts, loop, tmp_path):
+def test_a_request_passes_through_few_modules_to_its_rescue(parts, control, loop, tmp_path):
     """From the command line to the bytes. A module that comes between two of them fails here."""
     loop.look()
-    parts.server.open(parts.methods)
+    parts.server.open(Methods(parts, control, Log(False)))
     store = RescueStore(str(tmp_path / "rescues"))
     session = Session(store, Link("keras", store.directory), lambda: Capture([], {}))
     over = threading.Event()
@@ -228,7 +230,7 @@ def test_a_request_passes_through_few_modules_to_its_rescue(parts, loop, tmp_pat
             threads[1].join()
             with suppress(OSError):
                 parts.waker.wake()
-            parts.control.stop()
+            control.stopping = True
             threads[0].join()
 
     assert 0 == code

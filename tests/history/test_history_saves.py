@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from watchdog_app.cli.history_text import render, sentence
@@ -9,7 +11,7 @@ from watchdog_app.client import requests
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
-from watchdog_app.daemon.journal_methods import JournalMethods
+from watchdog_app.daemon.methods import Methods
 from watchdog_app.history import past_exits
 from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry, Journal
@@ -240,9 +242,14 @@ def test_the_daemon_answers_with_folded_entries(tmp_path):
     writer.add(*(entry for n in range(10) for entry in save(n, n)))
     reply = _Reply()
 
-    JournalMethods(None, _Kernels(), writer, None).table["history"](
-        None, requests.History.read({}), reply
+    parts = SimpleNamespace(
+        journal=writer,
+        observer=SimpleNamespace(kernels=_Kernels()),
+        inspections=SimpleNamespace(table={}),
+        **dict.fromkeys(("agents", "checkpoints", "pace")),
     )
+
+    Methods(parts, None, None).table["history"](None, requests.History.read({}), reply)
     while reply.value is None:
         writer.collect()
     writer.close(10)

@@ -402,7 +402,7 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
     from watchdog_app.daemon.poller import Poller
 
     poller = Poller(lambda _: None)
-    agents = Agents(poller, lambda _: True, 1.0)
+    agents = Agents(poller, None, lambda _: True, 1.0)
     hidden = SimpleNamespace(peer=transport.Peer(0, None))
 
     with pytest.raises(RequestError, match="another container"):
@@ -421,7 +421,7 @@ def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook():
     from watchdog_app.daemon.inspections import Inspections
 
     insight = Inspections(
-        None, None, pace=None, observer=None, pauses=None, wake=None, grew=None, log=None
+        None, pace=None, observer=None, pauses=None, wake=None, grew=None, log=None
     )
     said = requests.AgentNotebook.read({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
     for peer in (None, 8):
@@ -441,8 +441,8 @@ def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():
     other = SimpleNamespace(key=ProcessKey(2, 1))
     task = SimpleNamespace(key=mine.key, name="a", members=[SimpleNamespace(key=mine.key)])
     outside = SimpleNamespace(ask_every_batch=lambda *_: None)
-    agents = SimpleNamespace(within=lambda _: [mine], out_of_process=outside)
-    checkpoints = Checkpoints(agents, lambda *_: None)
+    agents = SimpleNamespace(within=lambda _: [mine], out_of_process=outside, send=lambda *_: None)
+    checkpoints = Checkpoints(agents, Log(False))
     (request,) = checkpoints.request(task, "r-1", "because", 0.0)
 
     checkpoints.progress("r-1", other, 5, 10)
@@ -462,9 +462,11 @@ def test_a_save_that_does_not_come_is_waited_for_by_a_bounded_crowd():
     mine = SimpleNamespace(key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0))
     task = SimpleNamespace(key=mine.key, name="a", members=[SimpleNamespace(key=mine.key)])
     agents = SimpleNamespace(
-        within=lambda _: [mine], out_of_process=SimpleNamespace(ask_every_batch=lambda *_: None)
+        within=lambda _: [mine],
+        out_of_process=SimpleNamespace(ask_every_batch=lambda *_: None),
+        send=lambda *_: None,
     )
-    checkpoints = Checkpoints(agents, lambda *_: None)
+    checkpoints = Checkpoints(agents, Log(False))
     for number in range(MOST_FOLLOWING):
         assert not checkpoints.crowded(task)
         checkpoints.request(task, f"r-{number}", "x", 0.0, follower=lambda _: None)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from watchdog_app.client import requests
-from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
 from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.pace import Pace
 from watchdog_app.daemon.rpc import Connection, Reply
 
 
@@ -21,22 +22,20 @@ class AgentMethods:
     Takes in what agents say.
 
     Args:
-        look_soon: called when something came that changes what is watched.
-        announced: called with the process whose training is about to grow.
+        agents: those there are.
+        checkpoints: requests under way.
+        observer: its machine reviews a process that is about to grow.
+        pace: when to look.
+        log: of the daemon.
     """
 
     def __init__(
-        self,
-        agents: Agents,
-        checkpoints: Checkpoints,
-        look_soon: Callable[[], None],
-        announced: Callable[[ProcessKey], None],
-        log: Log,
+        self, agents: Agents, checkpoints: Checkpoints, observer: Observer, pace: Pace, log: Log
     ) -> None:
         self._agents = agents
         self._checkpoints = checkpoints
-        self._look_soon = look_soon
-        self._announced = announced
+        self._observer = observer
+        self._pace = pace
         self._log = log
         self.table: dict[str, Callable[[Connection, Any, Reply], Any]] = {
             "agent.register": self._register,
@@ -57,7 +56,7 @@ class AgentMethods:
             framework=agent.view.framework,
             directory=agent.view.directory,
         )
-        self._look_soon()
+        self._pace.look_soon()
         found: dict[str, Any] = {"interval_s": self._agents.interval_s, "page": None}
         if not agent.view.outdated:  # an older one waits for no word that would not come
             found["page"] = self._agents.out_of_process.page(agent.key)
@@ -69,8 +68,9 @@ class AgentMethods:
         before = agent.view.expected_number
         self._agents.report(agent, params, time.monotonic())
         if agent.view.expected_number != before:
-            # A buffer begins to fill, and the training waits for our word.
-            self._announced(agent.key)
+            # It is about to grow and waits for our word: look now, at the limits that it has now.
+            self._observer.machine.review(agent.key)
+            self._pace.look_soon()
         return {}
 
     def _progress(

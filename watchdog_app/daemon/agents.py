@@ -19,7 +19,7 @@ from watchdog_app.base import codec
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.linux.process import innermost_pid, open_pidfd
 from watchdog_app.client import requests
-from watchdog_app.client.jsonrpc import PROTOCOL_VERSION, REFUSED
+from watchdog_app.client.jsonrpc import PROTOCOL_VERSION, REFUSED, notification
 from watchdog_app.core.model.agent import (
     AgentState,
     AllocatorMemory,
@@ -30,7 +30,7 @@ from watchdog_app.core.model.agent import (
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import READ, Poller
-from watchdog_app.daemon.rpc import Connection
+from watchdog_app.daemon.rpc import Connection, RpcServer
 
 T = TypeVar("T")
 
@@ -60,14 +60,22 @@ class Agents:
     Every agent that is connected, or was and whose process has not ended yet.
 
     Args:
+        poller: tells of the ends of their processes.
+        server: sends to them.
         alive: whether a process still runs.
+        interval_s: between two reports.
     """
 
     def __init__(
-        self, poller: Poller, alive: Callable[[ProcessKey], bool], interval_s: float
+        self,
+        poller: Poller,
+        server: RpcServer,
+        alive: Callable[[ProcessKey], bool],
+        interval_s: float,
     ) -> None:
-        self.interval_s = interval_s  # between two reports
+        self.interval_s = interval_s
         self._poller = poller
+        self._server = server
         self._alive = alive
         self._ended: deque[Agent] = deque()  # still among the others, with its handle
         self._agents: dict[ProcessKey, Agent] = {}
@@ -132,6 +140,11 @@ class Agents:
         if handle is not None:
             self._poller.add(handle, READ, lambda _: self._process_ended(agent))
         return agent
+
+    def send(self, agent: Agent, method: str, params: dict[str, Any]) -> None:
+        """Send a notification to an agent, if it is connected."""
+        if agent.connection is not None:
+            self._server.send(agent.connection, notification(method, params))
 
     def of(self, connection: Connection) -> Agent:
         """
@@ -299,11 +312,6 @@ def record(kind: type[T], params: requests.Params) -> T:
     """What an agent says, as a record of the model with the same names."""
     found: T = codec.decode(kind, params.values())
     return found
-
-
-def checkpoint_params(request: str, reason: str, deadline_s: float) -> dict[str, Any]:
-    """Parameters of `agent.checkpoint`."""
-    return {"request": request, "reason": reason, "deadline_s": deadline_s}
 
 
 def _told(

@@ -17,9 +17,11 @@ from watchdog_app import __version__, config
 from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.settings import Settings
+from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop import Loop
+from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.pauses import recovered_notification
 from watchdog_app.daemon.systemd import ServiceManager
@@ -64,10 +66,10 @@ def run(
     runtime_dir.private_folder(folder)
     lock = InstanceLock(os.path.join(folder, _LOCK))
     app = App(settings, sources, config_path, lock, log)
-    app.report_old_keys(old_keys)
+    app.control.report_old_keys(old_keys)
     try:
         app.open()
-        app.loop()
+        app.loop.run()
     except OSError as error:
         raise WatchdogError(f"The daemon cannot work in {folder}: {error}.") from error
     finally:
@@ -77,7 +79,7 @@ def run(
 
 
 class App:
-    """Made once a process; `open`, `loop`, `close` in this order."""
+    """Made once a process; `open`, `loop.run`, `close` in this order."""
 
     def __init__(
         self,
@@ -88,13 +90,10 @@ class App:
         log: Log,
     ) -> None:
         self._log = log
-        self._parts = Parts(settings, sources, config_path, os.path.dirname(lock.path), log)
+        self._parts = Parts(settings, os.path.dirname(lock.path), log)
         self._service_manager = ServiceManager()
-        self._loop = Loop(self._parts, lock, self._service_manager, log)
-
-    def report_old_keys(self, messages: Sequence[str]) -> None:
-        """Show that the configuration has keys of an earlier version."""
-        self._parts.control.report_old_keys(messages)
+        self.control = Control(self._parts, sources, config_path, log)
+        self.loop = Loop(self._parts, self.control, lock, self._service_manager, log)
 
     def open(self) -> None:
         """
@@ -104,7 +103,7 @@ class App:
             OSError: the socket cannot be made.
         """
         parts = self._parts
-        _catch_signals(parts.waker.fd, parts.control.stop, self._reload, self._log)
+        _catch_signals(parts.waker.fd, self._stop, self._reload, self._log)
         nice = own_process.go_first()
         own_process.wait_briefly_for_threads()
         own_process.keep_heap_small()
@@ -112,23 +111,23 @@ class App:
         with suppress(OSError):
             os.chdir("/")  # keep no disk from being unmounted
         started = self._recover()
-        parts.faults.guard("look", self._loop.look)
-        parts.server.open(parts.methods)
+        parts.faults.guard("look", self.loop.look)
+        parts.server.open(Methods(parts, self.control, self._log))
         parts.faults.guard("pauses", self._announce_recovered)
         score = own_process.last_to_be_killed()
         own_process.settle_garbage()
-        parts.control.memory_fault = own_process.lock_memory()
-        parts.control.note(started)
+        self.control.memory_fault = own_process.lock_memory()
+        self.control.note(started)
         self._log.info(
             f"watchdog {__version__} watches",
             pid=os.getpid(),
             socket=parts.socket_path,
-            tasks=len(parts.control.tasks()),
-            locked_memory=parts.control.memory_fault is None,
+            tasks=len(parts.observer.tasks()),
+            locked_memory=self.control.memory_fault is None,
             oom_score_adj=score,
             nice=nice,
         )
-        for weakness in (parts.control.memory_fault, own_process.kill_order(score)):
+        for weakness in (self.control.memory_fault, own_process.kill_order(score)):
             if weakness:
                 self._log.info(weakness)
         self._service_manager.ready()
@@ -138,9 +137,8 @@ class App:
         parts = self._parts
         journal = parts.journal.open()
         parts.pauses.recover()
-        parts.engine_state.recover(journal)
-        parts.control.recover_quiet(journal)
-        parts.kernel_state.recover(journal, self._log)
+        parts.kept_state.recover(journal)
+        self.control.recover_quiet(journal)
         parts.faults.guard("deaths", partial(parts.missed_exits.look, journal))
         started = _started(journal)
         parts.journal.start()
@@ -158,23 +156,19 @@ class App:
             entry = Entry(now_unix_s, "decision", data, pid, pause.name)
             parts.executor.announce(said, entry, None)
 
-    def loop(self) -> None:
-        """Look, decide, act, answer, until told to end."""
-        self._loop.run()
-
     def close(self) -> None:
         """Finish what was begun, as far as that is quick, and put everything away."""
         parts = self._parts
         self._service_manager.stopping()
-        parts.control.note("stopped")
+        self.control.note("stopped")
         for step in (
-            partial(self._loop.take_exits, float("inf")),  # no answer is waited for
+            partial(self.loop.take_exits, float("inf")),  # no answer is waited for
             lambda: parts.worker.close(_END_S),
             lambda: parts.pauses.close(_END_S),
             parts.keepers.collect,  # what is not done by now is not waited for
             parts.server.close,
             lambda: parts.dispatcher.close(_END_S),
-            parts.engine_state.keep,
+            parts.kept_state.keep_engine,
             parts.pace.close,
             lambda: parts.journal.close(_END_S),
             parts.exit_monitor.close,
@@ -186,8 +180,11 @@ class App:
             parts.faults.guard("end", step)
         self._log.info("watchdog has ended; nothing is watched now")
 
+    def _stop(self) -> None:
+        self.control.stopping = True
+
     def _reload(self) -> None:
-        self._loop.reloading = True
+        self.loop.reloading = True
 
 
 def _catch_signals(

@@ -14,7 +14,7 @@ from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon.agents import Agent, Agents, checkpoint_params
+from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.log import Log
 
 LEAST_DEADLINE_S = 5.0
@@ -63,18 +63,13 @@ class Checkpoints:
     The requests that are under way; at most one an agent: who asks meanwhile, joins.
 
     Args:
-        send: a message to an agent: method and parameters.
+        agents: those there are.
+        log: of the daemon.
     """
 
-    def __init__(
-        self,
-        agents: Agents,
-        send: Callable[[Agent, str, dict[str, Any]], None],
-        log: Log | None = None,
-    ) -> None:
+    def __init__(self, agents: Agents, log: Log) -> None:
         self._agents = agents
-        self._send = send
-        self._log = log or Log(False)
+        self._log = log
         self._open: dict[str, Rescue] = {}
         self._near: dict[ProcessKey, float] = {}  # whose resource is near, and when that was seen
 
@@ -116,7 +111,8 @@ class Checkpoints:
                     rescue_id, task.key, task.name, agent.key, now_mono_s, now_mono_s + wait_s
                 )
                 self._open[rescue_id] = under_way
-                self._send(agent, "agent.checkpoint", checkpoint_params(rescue_id, reason, wait_s))
+                asked = {"request": rescue_id, "reason": reason, "deadline_s": wait_s}
+                self._agents.send(agent, "agent.checkpoint", asked)
             if follower is not None:
                 under_way.followers.append(follower)
             found.append(under_way)
@@ -190,7 +186,7 @@ class Checkpoints:
             if number != agent.considered:
                 agent.considered = number
                 if number is not None:
-                    self._send(agent, "agent.acknowledged", {"number": number})
+                    self._agents.send(agent, "agent.acknowledged", {"number": number})
 
     def expire(self, now_mono_s: float) -> None:
         """End what has not been answered in time."""

@@ -1,8 +1,8 @@
 """
 Carrying out what was decided, by the policy or by a person: write it down, do it, say how it ended.
 
-Nothing here waits: a pause runs in a thread (`Stops`), a checkpoint in the training, a
-notification in a helper. Each decision gets exactly one outcome.
+Nothing here waits: a pause runs in a thread, a checkpoint in the training, a notification in a
+helper. Each decision gets exactly one outcome.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
@@ -25,10 +26,13 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import named
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
+from watchdog_app.daemon.guards import Guards
+from watchdog_app.daemon.kept_state import KeptState
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.notify.filter import NotificationFilter
-from watchdog_app.daemon.pauses import Pause, Pauses, StateOf
+from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.pauses import Pause, Pauses
 from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.history.writer import JournalWriter
@@ -40,150 +44,51 @@ from watchdog_app.machine.process_control.paused import Paused, Resumed
 DURABLE_S = 0.04
 _RECORD_S = 1.0  # for a pause to be written down before its first signal
 
-Ended = Callable[[OutcomeStatus, str, Mapping[str, Any]], None]
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Something to be done, whoever wants it: what its outcome is written down under."""
 
-class Stops:
-    """
-    Stops tasks and lets them go on: written down first, done in a thread, told when it is done.
-
-    One task at a time is stopped or let go on by one hand.
-
-    Args:
-        tasks: those of the last look; the pause of one leaves the others running.
-        kept: called when a pause or its end is to be known to the next daemon.
-    """
-
-    def __init__(
-        self,
-        *,
-        worker: Worker,
-        checkpoints: Checkpoints,
-        pauses: Pauses,
-        tasks: Callable[[], Sequence[Task]],
-        kept: Callable[[], None],
-        log: Log,
-    ) -> None:
-        self._worker = worker
-        self._checkpoints = checkpoints
-        self._pauses = pauses
-        self._tasks = tasks
-        self._kept = kept
-        self._log = log
-        self._moving: set[ProcessKey] = set()  # being paused or resumed right now
-
-    def moves(self, task: ProcessKey) -> bool:
-        """Whether it is being paused or resumed right now."""
-        return task in self._moving
-
-    def refuse_moving(self, task: ProcessKey, name: str) -> None:
-        """
-        Raises:
-            RequestError: it is being paused or resumed right now.
-        """
-        if task in self._moving:
-            raise RequestError(f"{name} is being paused or resumed right now; ask again.")
-
-    def pause(self, task: Task, reason: str, ended: Ended) -> None:
-        """Stop a task that is neither being paused nor resumed right now."""
-        keys = [member.key for member in task.members]
-        others = {other.key for other in self._tasks()} - {task.key}
-        family = process_control.family(keys, others=others)
-        self._moving.add(task.key)
-        if not self._pauses.intend(task, family, reason, _RECORD_S):
-            self._log.warning(
-                f"{clean(task.name)} is about to be paused, and that can be written down nowhere. "
-                f"Should the daemon end, let it go on with: kill -CONT {task.key.pid}"
-            )
-
-        def finish(value: Any, error: Exception | None) -> None:
-            self._moving.discard(task.key)
-            paused: Paused | None = value
-            if paused is None or not paused.keys:
-                self._pauses.cancel(task.key)
-                if paused is None:
-                    detail = str(error)
-                elif self._pauses.has(task.key):
-                    detail = f"{clean(task.name)} is paused by watchdog already."
-                else:
-                    detail = (
-                        f"{clean(task.name)} was stopped already, by somebody else: leave it to "
-                        f"them, or let it go on with: kill -CONT {task.key.pid}"
-                    )
-                ended(OutcomeStatus.FAILED, detail, {})
-                return
-            self._pauses.add(Pause(task.key, task.name, reason, paused))
-            count = len(paused.keys)
-            ended(
-                OutcomeStatus.DONE,
-                f"{count} process{'es' if count > 1 else ''} stopped ({paused.method}). "
-                f"Let it go on with: watchdog resume {task.key.pid}",
-                {"method": paused.method, "processes": count},
-            )
-            self._kept()  # the engine has just learned whom to let go when there is room again
-            self._checkpoints.stopped(task)
-
-        self._worker.submit(lambda: process_control.pause(keys, others=others), finish)
-
-    def resume(
-        self, pause: Pause, ended: Ended, done: Callable[[Resumed | Exception], None] | None
-    ) -> None:
-        """Let a task go on that is neither being paused nor resumed right now."""
-        self._moving.add(pause.task)
-
-        def finish(value: Any, error: Exception | None) -> None:
-            self._moving.discard(pause.task)
-            if error is not None:
-                ended(OutcomeStatus.FAILED, str(error), {})
-            else:
-                self._pauses.remove(pause.task)
-                count = len(value.keys)
-                ended(OutcomeStatus.DONE, f"{count} of its processes run again.", {})
-                self._kept()
-            if done is not None:
-                done(error if error is not None else value)
-
-        self._worker.submit(lambda: process_control.resume(pause.paused), finish)
+    id: str
+    kind: str  # a value of `DecisionKind`, or what happened to a guard
+    task: ProcessKey | None
+    name: str | None
+    path: str | None
+    began_mono_s: float
+    by_policy: bool = False
 
 
 class Executor:
-    """
-    The one place from which the machine is changed.
-
-    Args:
-        state_of: one letter as in /proc; None when that process is gone.
-        recorded: called with the outcome of each decision of the policy.
-        settled: why a notice would come too late; None: it would not.
-        may_notify: whether the rules allow a notification about the memory group of a task.
-    """
+    """The one place from which the machine is changed and people are notified."""
 
     def __init__(
         self,
         *,
         journal: JournalWriter,
-        stops: Stops,
+        worker: Worker,
         checkpoints: Checkpoints,
         pauses: Pauses,
         dispatcher: Dispatcher,
         notification_filter: NotificationFilter,
-        state_of: StateOf,
-        recorded: Callable[[Outcome], None],
-        settled: Callable[[Decision], str | None],
-        may_notify: Callable[[Task | None], bool],
+        observer: Observer,
+        guards: Guards,
+        kept_state: KeptState,
         log: Log,
     ) -> None:
         self._journal = journal
-        self._stops = stops
+        self._worker = worker
         self._checkpoints = checkpoints
         self._pauses = pauses
         self._dispatcher = dispatcher
         self._notification_filter = notification_filter
-        self._state_of = state_of
-        self._recorded = recorded
-        self._settled = settled
-        self._may_notify = may_notify
+        self._observer = observer
+        self._guards = guards
+        self._kept_state = kept_state
         self._log = log
+        self._moving: set[ProcessKey] = set()  # being paused or resumed right now
         self._request_numbers = itertools.count(1)
+
+    # What the policy decides
 
     def carry_out(self, decisions: Sequence[Decision], tasks: Mapping[ProcessKey, Task]) -> None:
         """Do these, each written down before the first of them is begun."""
@@ -202,16 +107,21 @@ class Executor:
             self._log.info("decisions are acted on before they are on the disk")
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
-            ended = self._decision_ender(decision, task)
+            order = _order(decision, task)
             try:
-                self._begin(decision, task, ended)
+                self._begin(decision, task, order)
             except Exception as error:  # one decision must not keep the others from being done
                 self._log.error("a decision could not be begun", error=repr(error))
-                ended(OutcomeStatus.FAILED, f"{error}", {})
+                self._end(order, OutcomeStatus.FAILED, f"{error}")
 
     def carry_out_one(self, decision: Decision, task: Task) -> None:
         """Do one that concerns this task, also if the task has ended."""
         self.carry_out([decision], {task.key: task})
+
+    def skip(self, decision: Decision, task: Task | None, detail: str) -> None:
+        """It is not true any more: nothing is done, and that is written down."""
+        self._journal.add(decision_entry(decision, *_named(task)))
+        self._end(_order(decision, task), OutcomeStatus.SKIPPED, detail)
 
     def announce(self, notification: Notification, entry: Entry, task: Task | None) -> None:
         """
@@ -222,22 +132,19 @@ class Executor:
             task: whom it concerns, for the rules; None if that is not known.
         """
         self._journal.add(entry)
-        kind = str(entry.data.get("decision_kind"))
-        key = None if task is None else task.key
-        ended = self._ender(notification.id, kind, key, entry.name, entry.path)
-        if not self._may_notify(task):
-            ended(OutcomeStatus.SKIPPED, "Suppressed: a [[rule]] switches notifications off.", {})
+        kind, key = str(entry.data.get("decision_kind")), None if task is None else task.key
+        order = _Order(notification.id, kind, key, entry.name, entry.path, time.monotonic())
+        if not self._observer.may_notify(task):
+            detail = "Suppressed: a [[rule]] switches notifications off."
+            self._end(order, OutcomeStatus.SKIPPED, detail)
         else:
-            self._send(notification, task, ended)
+            self._send(notification, task, order)
 
     def considered(self) -> None:
         """What follows from a look is under way: whoever waits for that need not any more."""
         self._checkpoints.considered()
 
-    def skip(self, decision: Decision, task: Task | None, detail: str) -> None:
-        """It is not true any more: nothing is done, and that is written down."""
-        self._journal.add(decision_entry(decision, *_named(task)))
-        self._decision_ender(decision, task)(OutcomeStatus.SKIPPED, detail, {})
+    # What people ask for
 
     def request_pause(
         self, task: Task, by: str, done: Callable[[Paused | Exception], None]
@@ -248,24 +155,15 @@ class Executor:
         Raises:
             RequestError: it is paused already, or being paused or resumed right now.
         """
-        held = self._pauses.get(task.key)
+        held, state_of = self._pauses.get(task.key), self._observer.state_of
         # The last look may be older than the pause: ask the processes themselves.
         if held is not None and not any(
-            (self._state_of(key) or "Z") in "RSI" for key in held.paused.keys
+            (state_of(key) or "Z") in "RSI" for key in held.paused.keys
         ):
             raise RequestError(f"{named(task)} is paused already.")
-        self._stops.refuse_moving(task.key, task.name)
-        ended = self._request(DecisionKind.PAUSE, task.key, *_named(task), by)
-
-        def finish(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
-            ended(status, detail, evidence)
-            if status is not OutcomeStatus.DONE:
-                done(RequestError(detail))
-                return
-            pause = self._pauses.get(task.key)
-            done(pause.paused if pause else Paused((), "none", time.time()))
-
-        self._stops.pause(task, f"asked for by {by}", finish)
+        self._refuse_moving(task.key, task.name)
+        order = self._request(DecisionKind.PAUSE, task.key, *_named(task), by)
+        self._pause(order, task, f"asked for by {by}", done)
 
     def request_resume(
         self, pause: Pause, by: str, done: Callable[[Resumed | Exception], None]
@@ -276,9 +174,9 @@ class Executor:
         Raises:
             RequestError: it is being paused or resumed right now.
         """
-        self._stops.refuse_moving(pause.task, pause.name)
-        ended = self._request(DecisionKind.RESUME, pause.task, pause.name, None, by)
-        self._stops.resume(pause, ended, done)
+        self._refuse_moving(pause.task, pause.name)
+        order = self._request(DecisionKind.RESUME, pause.task, pause.name, None, by)
+        self._resume(order, pause, done)
 
     def request_checkpoint(
         self, task: Task, by: str, deadline_s: float | None, done: Callable[[Rescue], None]
@@ -294,159 +192,225 @@ class Executor:
                 f"{named(task)} was asked for a rescue {MOST_FOLLOWING} times and has not saved "
                 "yet. It saves at its next step; see: watchdog status"
             )
-        id_ = f"wish-{next(self._request_numbers)}-{int(time.time())}"
-        key, (name, path) = task.key, _named(task)
-        ended = self._ender(id_, DecisionKind.CHECKPOINT.value, key, name, path)
-        found: list[Rescue] = []
-
-        def follow(rescue: Rescue) -> None:
-            done(rescue)
-            result = _result(found)
-            if result is not None:
-                ended(*result)
-
-        asked = self._checkpoints.request(
-            task,
-            id_,
-            f"asked for by {by}",
-            time.monotonic(),
-            deadline_s=deadline_s,
-            follower=follow,
+        order, entry = self._ordered(DecisionKind.CHECKPOINT, task.key, *_named(task), by)
+        return self._checkpoint(
+            order, task, f"asked for by {by}", entry=entry, deadline_s=deadline_s, done=done
         )
-        if asked:
-            now = time.time()
-            self._journal.add(
-                request_entry(
-                    id_,
-                    DecisionKind.CHECKPOINT.value,
-                    key,
-                    name or "",
-                    path,
-                    by=by,
-                    unix_s=now,
-                )
-            )
-            found += asked
-            result = _result(found)  # all may have ended at once
-            if result is not None:
-                ended(*result)
-        return asked
-
-    def _begin(self, decision: Decision, task: Task | None, ended: Ended) -> None:
-        if decision.kind is DecisionKind.NOTIFY:
-            self._notify(decision, task, ended)
-        elif decision.task is None or (task is None and decision.kind is not DecisionKind.RESUME):
-            ended(OutcomeStatus.SKIPPED, "The task has ended.", {})
-        elif decision.kind is DecisionKind.CHECKPOINT and task is not None:
-            self._checkpoint(decision, task, ended)
-        elif decision.kind is DecisionKind.PAUSE and task is not None:
-            if self._stops.moves(task.key):
-                ended(OutcomeStatus.SKIPPED, "It is being paused or resumed already.", {})
-            else:
-                self._stops.pause(task, decision.reason, ended)
-        elif decision.kind is DecisionKind.RESUME:
-            pause = self._pauses.get(decision.task)
-            if pause is None or self._stops.moves(decision.task):
-                ended(OutcomeStatus.SKIPPED, "It is not paused by watchdog any more.", {})
-            else:
-                self._stops.resume(pause, ended, None)
-
-    def _notify(self, decision: Decision, task: Task | None, ended: Ended) -> None:
-        too_late = self._settled(decision)
-        if too_late is not None:
-            ended(OutcomeStatus.SKIPPED, too_late, {})
-        elif decision.notification is None:
-            ended(OutcomeStatus.FAILED, "Its text could not be made.", {})
-        else:
-            self._send(decision.notification, task, ended)
-
-    def _send(self, notification: Notification, task: Task | None, ended: Ended) -> None:
-        """Filter a notification and show it. Every notification of the daemon comes here."""
-        suppressed = self._notification_filter.reason(notification)
-        if suppressed is not None:
-            ended(OutcomeStatus.SKIPPED, suppressed, {})
-            return
-        self._dispatcher.show(
-            notification,
-            lambda delivered, detail: ended(
-                OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED, detail, {}
-            ),
-            task,
-        )
-
-    def _checkpoint(self, decision: Decision, task: Task, ended: Ended) -> None:
-        waiting: list[Rescue] = []
-        begun = False
-
-        def follow(_: Rescue) -> None:
-            result = _result(waiting) if begun else None
-            if result is not None:
-                ended(*result)
-
-        agent_pid = decision.evidence.get("agent_pid")
-        waiting += self._checkpoints.request(
-            task,
-            decision.id,
-            decision.reason,
-            time.monotonic(),
-            agent_pid=agent_pid if isinstance(agent_pid, int) else None,
-            deadline_s=decision.deadline_s,
-            follower=follow,
-        )
-        begun = True
-        if not waiting:
-            ended(OutcomeStatus.FAILED, "The task's agent is not connected any more.", {})
-        else:
-            follow(waiting[0])
 
     def _request(
         self, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None, by: str
-    ) -> Ended:
-        id_ = f"wish-{next(self._request_numbers)}-{int(time.time())}"
-        entry = request_entry(id_, kind.value, task, name or "", path, by=by, unix_s=time.time())
+    ) -> _Order:
+        """Write a request down; what is done for it is done after that."""
+        order, entry = self._ordered(kind, task, name, path, by)
         self._journal.durable([entry], DURABLE_S)
         self._log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
-        return self._ender(id_, kind.value, task, name, path)
+        return order
 
-    def _ender(
+    def _ordered(
+        self, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None, by: str
+    ) -> tuple[_Order, Entry]:
+        now_unix_s = time.time()
+        id_ = f"request-{next(self._request_numbers)}-{int(now_unix_s)}"
+        entry = request_entry(id_, kind.value, task, name or "", path, by=by, unix_s=now_unix_s)
+        return _Order(id_, kind.value, task, name, path, time.monotonic()), entry
+
+    def _refuse_moving(self, task: ProcessKey, name: str) -> None:
+        if task in self._moving:
+            raise RequestError(f"{name} is being paused or resumed right now; ask again.")
+
+    # Doing it
+
+    def _begin(self, decision: Decision, task: Task | None, order: _Order) -> None:
+        if decision.kind is DecisionKind.NOTIFY:
+            self._notify(decision, task, order)
+        elif decision.kind is DecisionKind.RESUME:
+            pause = None if decision.task is None else self._pauses.get(decision.task)
+            if pause is None or pause.task in self._moving:
+                self._end(order, OutcomeStatus.SKIPPED, "It is not paused by watchdog any more.")
+            else:
+                self._resume(order, pause)
+        elif task is None:
+            self._end(order, OutcomeStatus.SKIPPED, "The task has ended.")
+        elif decision.kind is DecisionKind.PAUSE:
+            if task.key in self._moving:
+                self._end(order, OutcomeStatus.SKIPPED, "It is being paused or resumed already.")
+            else:
+                self._pause(order, task, decision.reason)
+        elif decision.kind is DecisionKind.CHECKPOINT:
+            agent_pid, deadline_s = decision.evidence.get("agent_pid"), decision.deadline_s
+            asked = self._checkpoint(
+                order, task, decision.reason, agent_pid=agent_pid, deadline_s=deadline_s
+            )
+            if not asked:
+                detail = "The task's agent is not connected any more."
+                self._end(order, OutcomeStatus.FAILED, detail)
+
+    def _notify(self, decision: Decision, task: Task | None, order: _Order) -> None:
+        too_late = self._guards.settled(decision)
+        if too_late is not None:
+            self._end(order, OutcomeStatus.SKIPPED, too_late)
+        elif decision.notification is None:
+            self._end(order, OutcomeStatus.FAILED, "Its text could not be made.")
+        else:
+            self._send(decision.notification, task, order)
+
+    def _send(self, notification: Notification, task: Task | None, order: _Order) -> None:
+        """Filter a notification and show it. Every notification of the daemon comes here."""
+        suppressed = self._notification_filter.reason(notification)
+        if suppressed is not None:
+            self._end(order, OutcomeStatus.SKIPPED, suppressed)
+            return
+
+        def ended(delivered: bool, detail: str) -> None:
+            status = OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED
+            self._end(order, status, detail)
+
+        self._dispatcher.show(notification, ended, task)
+
+    def _pause(
         self,
-        id_: str,
-        kind: str,
-        key: ProcessKey | None,
-        name: str | None,
-        path: str | None,
+        order: _Order,
+        task: Task,
+        reason: str,
+        done: Callable[[Paused | Exception], None] = lambda _: None,
+    ) -> None:
+        """Stop a task that is neither being paused nor resumed right now."""
+        keys = [member.key for member in task.members]
+        others = {other.key for other in self._observer.tasks()} - {task.key}
+        family = process_control.family(keys, others=others)
+        self._moving.add(task.key)
+        if not self._pauses.intend(task, family, reason, _RECORD_S):
+            self._log.warning(
+                f"{clean(task.name)} is about to be paused, and that can be written down nowhere. "
+                f"Should the daemon end, let it go on with: kill -CONT {task.key.pid}"
+            )
+
+        def finish(paused: Paused | None, error: Exception | None) -> None:
+            self._moving.discard(task.key)
+            if paused is None or not paused.keys:
+                self._pauses.cancel(task.key)
+                if paused is None:
+                    detail = str(error)
+                elif self._pauses.has(task.key):
+                    detail = f"{clean(task.name)} is paused by watchdog already."
+                else:
+                    detail = (
+                        f"{clean(task.name)} was stopped already, by somebody else: leave it to "
+                        f"them, or let it go on with: kill -CONT {task.key.pid}"
+                    )
+                self._end(order, OutcomeStatus.FAILED, detail)
+                done(RequestError(detail))
+                return
+            held = self._pauses.add(Pause(task.key, task.name, reason, paused))
+            count = len(paused.keys)
+            self._end(
+                order,
+                OutcomeStatus.DONE,
+                f"{count} process{'es' if count > 1 else ''} stopped ({paused.method}). "
+                f"Let it go on with: watchdog resume {task.key.pid}",
+                {"method": paused.method, "processes": count},
+            )
+            # The engine has just learned whom to let go when there is room again.
+            self._kept_state.keep_engine()
+            self._checkpoints.stopped(task)
+            done(held.paused)
+
+        self._worker.submit(lambda: process_control.pause(keys, others=others), finish)
+
+    def _resume(
+        self,
+        order: _Order,
+        pause: Pause,
+        done: Callable[[Resumed | Exception], None] = lambda _: None,
+    ) -> None:
+        """Let a task go on that is neither being paused nor resumed right now."""
+        self._moving.add(pause.task)
+
+        def finish(resumed: Any, error: Exception | None) -> None:
+            self._moving.discard(pause.task)
+            if error is not None:
+                self._end(order, OutcomeStatus.FAILED, str(error))
+                done(error)
+                return
+            self._pauses.remove(pause.task)
+            detail = f"{len(resumed.keys)} of its processes run again."
+            self._end(order, OutcomeStatus.DONE, detail)
+            self._kept_state.keep_engine()
+            done(resumed)
+
+        self._worker.submit(lambda: process_control.resume(pause.paused), finish)
+
+    def _checkpoint(
+        self,
+        order: _Order,
+        task: Task,
+        reason: str,
         *,
-        recorded: Callable[[Outcome], None] | None = None,
-    ) -> Ended:
+        entry: Entry | None = None,
+        agent_pid: Any = None,
+        deadline_s: float | None = None,
+        done: Callable[[Rescue], None] = lambda _: None,
+    ) -> list[Rescue]:
         """
-        Return what writes the outcome down, whoever decided.
+        Ask the agents of a task for a rescue; the outcome is written down once all have answered.
 
         Args:
-            id_: of the decision, the request or the notification.
-            kind: a value of `DecisionKind`.
-            key: the task that it concerns.
-            name: of that task.
-            path: of its notebook or script.
-            recorded: called with the outcome.
+            order: whose outcome it is.
+            task: whose agents are asked.
+            reason: what they are told.
+            entry: for the journal, if one of them was asked.
+            agent_pid: the one agent that is meant; None: all of the task.
+            deadline_s: None: from what the agent's saves cost.
+            done: called with each request that has ended.
         """
-        began = time.monotonic()
+        asked: list[Rescue] = []
 
-        def ended(status: OutcomeStatus, detail: str, evidence: Mapping[str, Any]) -> None:
-            now = time.monotonic()
-            outcome = Outcome(
-                id_, status, time.time(), now - began, detail, evidence, at_mono_s=now
-            )
-            self._journal.add(outcome_entry(outcome, kind, key, name, path))
-            whom = {} if key is None else {"pid": key.pid}
-            self._log.info(f"{kind} {status.value}", task=name, **whom, detail=detail)
-            if recorded is not None:
-                recorded(outcome)
+        def settle() -> None:
+            result = _result(asked)
+            if result is not None:
+                self._end(order, *result)
 
-        return ended
+        def follow(rescue: Rescue) -> None:
+            done(rescue)
+            settle()
 
-    def _decision_ender(self, decision: Decision, task: Task | None) -> Ended:
-        kind, (name, path) = decision.kind.value, _named(task)
-        return self._ender(decision.id, kind, decision.task, name, path, recorded=self._recorded)
+        asked += self._checkpoints.request(
+            task,
+            order.id,
+            reason,
+            time.monotonic(),
+            agent_pid=agent_pid,
+            deadline_s=deadline_s,
+            follower=follow,
+        )
+        if asked and entry is not None:
+            self._journal.add(entry)
+        settle()  # all may have ended at once
+        return asked
+
+    def _end(
+        self,
+        order: _Order,
+        status: OutcomeStatus,
+        detail: str,
+        evidence: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write down how it ended; the engine hears of what it decided."""
+        now_mono_s = time.monotonic()
+        seconds = now_mono_s - order.began_mono_s
+        outcome = Outcome(
+            order.id, status, time.time(), seconds, detail, evidence or {}, at_mono_s=now_mono_s
+        )
+        self._journal.add(outcome_entry(outcome, order.kind, order.task, order.name, order.path))
+        whom = {} if order.task is None else {"pid": order.task.pid}
+        self._log.info(f"{order.kind} {status.value}", task=order.name, **whom, detail=detail)
+        if order.by_policy:
+            self._observer.record(outcome)
+
+
+def _order(decision: Decision, task: Task | None) -> _Order:
+    kind, (name, path) = decision.kind.value, _named(task)
+    return _Order(decision.id, kind, decision.task, name, path, time.monotonic(), by_policy=True)
 
 
 def _named(task: Task | None) -> tuple[str | None, str | None]:

@@ -57,7 +57,6 @@ _GRACE_S = 15.0  # beyond the time that was asked for: a machine short of memory
 _MOST_TRACES = 64
 _MOST_REMEMBERED = 256
 
-Send = Callable[[Agent, str, Mapping[str, Any]], None]
 Seen = tuple[tuple[ProcessThreads, ...], float]  # what the kernel tells, and when
 
 
@@ -77,14 +76,12 @@ class ThreadDumps:
 
     Args:
         agents: those there are.
-        send: a notification to one of them.
         worker: reads where threads stand: that waits until an exec of their process is over
             (lock_trace in the kernel's fs/proc/base.c), and there may be hundreds of threads.
     """
 
-    def __init__(self, agents: Agents, send: Send, worker: Worker) -> None:
+    def __init__(self, agents: Agents, worker: Worker) -> None:
         self._agents = agents
-        self._send = send
         self._worker = worker
         self._open: dict[str, _DumpRequest] = {}
         self._issued = 0
@@ -113,7 +110,7 @@ class ThreadDumps:
         request = _DumpRequest(task, now_mono_s + _DUMP_S, [done], waiting)
         self._open[ident] = request
         for agent in agents:
-            self._send(agent, "agent.stacks", {"request": ident})
+            self._agents.send(agent, "agent.stacks", {"request": ident})
         if not agents:
             self._end(ident, request)
 
@@ -220,15 +217,11 @@ class AllocationTraces:
 
     Args:
         agents: those there are.
-        send: a notification to one of them.
         found: is told what grows in a task, also before the answer is complete.
     """
 
-    def __init__(
-        self, agents: Agents, send: Send, found: Callable[[ProcessKey, MemoryGrowth], None]
-    ) -> None:
+    def __init__(self, agents: Agents, found: Callable[[ProcessKey, MemoryGrowth], None]) -> None:
         self._agents = agents
-        self._send = send
         self._found = found
         self._open: dict[str, _TraceRequest] = {}
         self._issued = 0
@@ -258,7 +251,7 @@ class AllocationTraces:
         ident = f"trace-{self._issued}"
         until_mono_s = now_mono_s + seconds + _GRACE_S
         self._open[ident] = _TraceRequest(task.key, agent.key, until_mono_s, done)
-        self._send(agent, "agent.leaks", {"request": ident, "seconds": seconds})
+        self._agents.send(agent, "agent.leaks", {"request": ident, "seconds": seconds})
 
     @property
     def crowded(self) -> bool:
@@ -333,7 +326,6 @@ class Inspections:
     def __init__(
         self,
         agents: Agents,
-        send: Send,
         *,
         observer: Observer,
         pace: Pace,
@@ -349,8 +341,8 @@ class Inspections:
         self._pauses = pauses
         self._log = log
         self._worker = Worker(wake)
-        self._dumps = ThreadDumps(agents, send, self._worker)
-        self._traces = AllocationTraces(agents, send, self._grew)
+        self._dumps = ThreadDumps(agents, self._worker)
+        self._traces = AllocationTraces(agents, self._grew)
         self.table: Mapping[str, Callable[[Connection, Any, Reply], dict[str, Any] | None]] = {
             "task.stacks": self._task_stacks,
             "task.leaks": self._task_leaks,

@@ -1,27 +1,30 @@
-"""What the next daemon is to know, kept in the journal: of the engine, and of kernels."""
+"""What the next daemon is to know, kept in the journal under a key each."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from watchdog_app.core.model.tasks import KernelRegistry
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.history.journal import Journal
 from watchdog_app.history.writer import JournalWriter
 
-_ENGINE, _KERNELS = "engine", "kernels"  # keys in the journal
+_ENGINE, _KERNELS = "engine", "kernels"
 _KEPT_S = 1200.0  # a state is of use to the next daemon for an hour
 
 
-class EngineState:
+class KeptState:
     """
-    Keeps the state of the engine.
+    Keeps the state of the engine, the names and restarts of kernels, and what others `put`.
 
     Args:
-        boot: of this start of the machine: monotonic times of an earlier one say nothing.
+        observer: has the engine and the kernels.
+        journal: of the daemon.
+        boot: of this start of the machine: pids and monotonic times of an earlier one say nothing.
+        log: of the daemon.
     """
 
     def __init__(self, observer: Observer, journal: JournalWriter, boot: str, log: Log) -> None:
@@ -29,24 +32,55 @@ class EngineState:
         self._journal = journal
         self._boot = boot
         self._log = log
-        self._kept: dict[str, Any] | None = None  # as it was written down last
-        self._kept_mono_s = 0.0
+        self._engine: dict[str, Any] | None = None  # as it was written down last
+        self._engine_mono_s = 0.0
+        self._kernels = 0  # the revision that was written down last
 
-    def recover(self, journal: Journal | None) -> None:
-        """Take over what an earlier daemon knew."""
+    def put(self, key: str, **data: Any) -> None:
+        """Write a state down; it replaces the one of this key."""
+        state = {"boot": self._boot, **data}
+        self._journal.submit(partial(Journal.put_state, key=key, data=state))
+
+    def take(
+        self,
+        journal: Journal | None,
+        key: str,
+        load: Callable[[Mapping[str, Any], bool], object],
+    ) -> None:
+        """
+        Take over what an earlier daemon kept.
+
+        Args:
+            journal: as that daemon left it; None: it cannot be read.
+            key: of the state.
+            load: gets it, and whether it is of this boot. It may raise anything.
+        """
         if journal is None:
             return
         try:
-            state = journal.state(_ENGINE)
+            state = journal.state(key)
+            if state is not None:
+                load(state, state.get("boot") == self._boot)
         except Exception as error:  # what is on the disk may be anything
-            self._log.error("the journal could not be read", error=repr(error))
-            return
-        if state is not None and state.get("boot") == self._boot:
-            self._observer.load(state.get("dump"), self._log)
+            self._log.error("what was known before is lost", of=key, error=repr(error))
 
-    def keep(self, *, if_new: bool = False) -> None:
+    def recover(self, journal: Journal | None) -> None:
+        """Take over what an earlier daemon knew of the engine and of kernels."""
+
+        def engine(state: Mapping[str, Any], same_boot: bool) -> None:
+            if same_boot:
+                self._observer.load(state.get("dump"), self._log)
+
+        def kernels(state: Mapping[str, Any], same_boot: bool) -> None:
+            if same_boot:
+                self._observer.kernels.load(state.get("kernels"))
+
+        self.take(journal, _ENGINE, engine)
+        self.take(journal, _KERNELS, kernels)
+
+    def keep_engine(self, *, if_new: bool = False) -> None:
         """
-        Write down what the next daemon is to know.
+        Write down what the engine knows.
 
         Args:
             if_new: not what was written some minutes ago and is the same but for the clocks.
@@ -56,42 +90,14 @@ class EngineState:
             return
         known = {**dump, "mono_s": None, "unix_s": None}
         now = time.monotonic()
-        if if_new and known == self._kept and now - self._kept_mono_s < _KEPT_S:
+        if if_new and known == self._engine and now - self._engine_mono_s < _KEPT_S:
             return
-        self._kept, self._kept_mono_s = known, now
-        state = {"boot": self._boot, "dump": dump}
-        self._journal.submit(partial(Journal.put_state, key=_ENGINE, data=state))
+        self._engine, self._engine_mono_s = known, now
+        self.put(_ENGINE, dump=dump)
 
-
-class KernelState:
-    """
-    Keeps which process of a kernel came after which, and the names that agents gave.
-
-    Args:
-        boot: of this start of the machine: pids of an earlier one say nothing.
-    """
-
-    def __init__(self, kernels: KernelRegistry, boot: str, journal: JournalWriter) -> None:
-        self._kernels = kernels
-        self._boot = boot
-        self._journal = journal
-        self._kept = 0
-
-    def recover(self, journal: Journal | None, log: Log) -> None:
-        """Take over what an earlier daemon knew."""
-        if journal is None:
-            return
-        try:
-            state = journal.state(_KERNELS)
-            if state is not None and state.get("boot") == self._boot:
-                self._kernels.load(state.get("kernels"))
-        except Exception as error:  # what is on the disk may be anything
-            log.warning("restarts of kernels before now are not known", error=repr(error))
-
-    def keep(self) -> None:
-        """Write down what is new. At every look: mostly nothing is."""
-        if self._kernels.revision == self._kept:
-            return
-        self._kept = self._kernels.revision
-        state = {"boot": self._boot, "kernels": self._kernels.dump()}
-        self._journal.submit(partial(Journal.put_state, key=_KERNELS, data=state))
+    def keep_kernels(self) -> None:
+        """Write down what is new of kernels. At every look: mostly nothing is."""
+        kernels = self._observer.kernels
+        if kernels.revision != self._kernels:
+            self._kernels = kernels.revision
+            self.put(_KERNELS, kernels=kernels.dump())

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
 from watchdog_app.base import own_process
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.core.model.decisions import DecisionKind
+from watchdog_app.core.model.decisions import Decision, DecisionKind
+from watchdog_app.core.model.machine import Task
 from watchdog_app.core.policy import cadence
+from watchdog_app.daemon.control import Control
+from watchdog_app.daemon.exit_monitor import Exit
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop_lag import SOURCE as LATE
@@ -22,6 +26,7 @@ from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.history.journal import Entry
 from watchdog_app.machine.sensors import groups
 
+_DURABLE_S = 0.1  # waited for a disk by all deaths of one turn
 _CHORES_S = 3.0
 _STATE_S = 15.0
 _GARBAGE_S = 60.0
@@ -32,10 +37,16 @@ class Loop:
     """Runs the parts until told to end. `reloading` asks for the configuration to be read again."""
 
     def __init__(
-        self, parts: Parts, lock: InstanceLock, service_manager: ServiceManager, log: Log
+        self,
+        parts: Parts,
+        control: Control,
+        lock: InstanceLock,
+        service_manager: ServiceManager,
+        log: Log,
     ) -> None:
         self.reloading = False
         self._parts = parts
+        self._control = control
         self._lock = lock
         self._service_manager = service_manager
         self._log = log
@@ -47,7 +58,7 @@ class Loop:
 
     def run(self) -> None:
         """Look, decide, act, answer, until told to end."""
-        while not self._parts.control.stopping:
+        while not self._control.stopping:
             self._turn()
 
     def _turn(self) -> None:
@@ -87,10 +98,9 @@ class Loop:
         self._tell_lateness()
         tasks = parts.observer.tasks()
         guard("deaths", partial(parts.missed_exits.keep, parts.observer.latest))
-        guard("restarts", partial(parts.restarts.take, tasks))
-        guard("restarts", parts.kernel_state.keep)
+        guard("restarts", partial(self._follow_kernels, tasks))
         guard("inspections", parts.inspections.look)
-        parts.control.cost.update(time.monotonic())
+        self._control.cost.update(time.monotonic())
 
     def take_exits(self, now_mono_s: float) -> None:
         """Write down who has ended and tell of it."""
@@ -98,7 +108,18 @@ class Loop:
         for entry in parts.missed_exits.ended(now_mono_s):
             self._log.warning(str(entry.data["text"]))
             parts.journal.add(entry)
-        parts.exit_reports.report(parts.exit_monitor.ended(now_mono_s))
+        exits = parts.exit_monitor.ended(now_mono_s)
+        if not exits:
+            return
+        parts.journal.add(*(each.entry for each in exits if each.entry.kind == "end"))
+        deaths = [each.entry for each in exits if each.entry.kind != "end"]
+        for entry in deaths:
+            self._log.warning(str(entry.data["text"]))
+        if deaths:  # on the disk when this returns, unless it is slow
+            parts.journal.durable(deaths, _DURABLE_S)
+        parts.pace.look_soon()
+        for each in exits:  # one that cannot be told keeps no other from being told
+            parts.faults.guard("exits", partial(self._report, each))
 
     # One look
 
@@ -114,12 +135,36 @@ class Loop:
             guard("announcements", parts.executor.considered)
             guard("journal", partial(self._record, look))
             guard("pauses", parts.pauses.review)
-            guard("status", partial(parts.control.publish, began_mono_s))
+            guard("status", partial(self._control.publish, began_mono_s))
         return self._wanted_s(look, before)
 
     def _follow(self, look: Look) -> None:
         self._parts.exit_monitor.follow(look)
         self.take_exits(time.monotonic())
+
+    def _report(self, ended: Exit) -> None:
+        """Tell people of an end where the engine says so."""
+        parts, look, task = self._parts, self._parts.observer.latest, ended.task
+        decisions: Sequence[Decision] = ()
+        if ended.entry.kind != "end" and task is not None and look is not None:
+            decisions = parts.observer.ask(
+                lambda engine: engine.task_ended(task, ended.view, ended.cause, look.snapshot)
+            )
+            if decisions:
+                parts.executor.carry_out(decisions, {task.key: task})
+        told = parts.restarts.died(task, decisions[0] if decisions else None, ended.mono_s)
+        if told is not None:
+            parts.executor.carry_out_one(*told)
+
+    def _follow_kernels(self, tasks: Sequence[Task]) -> None:
+        """Kernels that were restarted keep their snoozes; people hear of it after a death."""
+        parts = self._parts
+        for restart in parts.restarts.take(tasks):
+            self._control.follow(restart.before, restart.now)
+            parts.journal.add(restart.entry)
+            if restart.told is not None:
+                parts.executor.carry_out_one(*restart.told)
+        parts.kept_state.keep_kernels()
 
     def _decide(self, look: Look) -> None:
         parts = self._parts
@@ -133,7 +178,7 @@ class Loop:
         if true:
             parts.executor.carry_out(true, tasks if tasks is not None else before)
         if any(decision.kind is DecisionKind.NOTIFY for decision in true):
-            parts.engine_state.keep()  # a daemon that is killed now: the next is not to repeat it
+            parts.kept_state.keep_engine()  # if this daemon is killed now, the next repeats none
 
     def _record(self, look: Look) -> None:
         parts = self._parts
@@ -184,7 +229,7 @@ class Loop:
 
     def _reload(self) -> None:
         with suppress(ConfigError):  # it is a fault by now, and in the log
-            self._parts.control.reload()
+            self._control.reload()
 
     def _take_wakeup(self) -> None:
         """Pressure, or a memory group that nears its limit: look soon."""
@@ -210,7 +255,7 @@ class Loop:
         parts = self._parts
         if parts.journal.reopened:
             parts.journal.reopened = False
-            parts.engine_state.keep()
+            parts.kept_state.keep_engine()
         parts.journal.collect()
         parts.pauses.collect()
         parts.worker.collect()
@@ -226,14 +271,14 @@ class Loop:
         parts = self._parts
         if not self._lock.keep():  # then the socket that is there is the other one's
             self._log.error("another daemon has taken over; this one ends")
-            parts.control.stopping = True
+            self._control.stopping = True
             return
-        parts.control.look_quiet()
+        self._control.end_quiet()
         parts.server.restore_socket()
         parts.pauses.keep()
         if now_mono_s >= self._next_state_mono_s:
             self._next_state_mono_s = now_mono_s + _STATE_S
-            parts.engine_state.keep(if_new=True)
+            parts.kept_state.keep_engine(if_new=True)
         if now_mono_s >= self._next_garbage_mono_s:
             self._next_garbage_mono_s = now_mono_s + _GARBAGE_S
             own_process.collect_garbage()

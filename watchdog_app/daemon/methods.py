@@ -7,31 +7,27 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from watchdog_app import __version__
-from watchdog_app.base.errors import RequestError, TaskNotFound, WatchdogError
-from watchdog_app.base.threads import Worker
+from watchdog_app.base.errors import NOT_FOUND, RequestError, TaskNotFound, WatchdogError
 from watchdog_app.client import jsonrpc, requests
-from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.tasks import KernelRegistry, find, named
+from watchdog_app.core.model.machine import Task
+from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.agent_methods import AgentMethods
-from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.checkpoints import Checkpoints, Rescue, no_agent
-from watchdog_app.daemon.executor import Executor
-from watchdog_app.daemon.guards import Guards
-from watchdog_app.daemon.inspections import Inspections
-from watchdog_app.daemon.journal_methods import JournalMethods, Method
+from watchdog_app.daemon.checkpoints import Rescue, no_agent
+from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.notify.dispatcher import Dispatcher
-from watchdog_app.daemon.pace import Pace
-from watchdog_app.daemon.pauses import Pause, Pauses
+from watchdog_app.daemon.parts import Parts
+from watchdog_app.daemon.pauses import Pause
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.status_limit import fit
-from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.process_control.paused import Paused, Resumed
+
+# Returns the answer; None: it comes later, by the reply.
+Method = Callable[[Connection, Any, Reply], dict[str, Any] | None]
 
 _MOST_LIMITS = 64  # wishes for airbags that wait: each is kept until a keeper answers
 _PROGRAM = sys.executable if getattr(sys, "frozen", False) else f"{sys.executable} -m watchdog_app"
@@ -41,91 +37,40 @@ _UPDATES = {
 }
 
 
-class Daemon(Protocol):
-    """What the methods need of the daemon as a whole."""
-
-    def status(self) -> dict[str, Any]:
-        """The status object."""
-
-    def tasks(self) -> Sequence[Task]:
-        """Those of the last look."""
-
-    def explain(self, task: Task | None) -> dict[str, Any]:
-        """Text and incidents."""
-
-    def settings(self) -> list[dict[str, Any]]:
-        """Every setting with its source."""
-
-    def reload(self) -> None:
-        """Read the configuration again. Raises ConfigError."""
-
-    def protect(self, on: bool, for_s: float | None, by: str) -> dict[str, Any]:
-        """Switch protection on or off."""
-
-    def snooze(
-        self, incident: str | None, task: Task | None, for_s: float, by: str
-    ) -> dict[str, Any]:
-        """Hold notices back. Raises RequestError."""
-
-    def stop(self) -> None:
-        """End soon."""
-
-    @property
-    def guards(self) -> Guards:
-        """The airbags of this user."""
-
-    def look_soon(self) -> None:
-        """Something changed: do not wait for the next tick."""
-
-    def announced(self, process: ProcessKey) -> None:
-        """It is about to grow: look now, at the limits that it has now."""
-
-
 class Methods:
-    """Dispatches what the server receives."""
+    """
+    Dispatches what the server receives.
 
-    def __init__(
-        self,
-        daemon: Daemon,
-        *,
-        pace: Pace,
-        executor: Executor,
-        agents: Agents,
-        checkpoints: Checkpoints,
-        pauses: Pauses,
-        dispatcher: Dispatcher,
-        inspections: Inspections,
-        kernels: KernelRegistry,
-        journal: JournalWriter,
-        keepers: Worker,
-        log: Log,
-    ) -> None:
-        self._daemon = daemon
-        self._keepers = keepers
-        self._pace = pace
-        self._executor = executor
-        self._agents = agents
-        self._pauses = pauses
-        self._dispatcher = dispatcher
+    Args:
+        parts: of the daemon.
+        control: of the daemon.
+        log: of the daemon.
+    """
+
+    def __init__(self, parts: Parts, control: Control, log: Log) -> None:
+        self._parts = parts
+        self._control = control
         self._log = log
         self.table: dict[str, Method] = {
             "hello": self._hello,
             "status": self._status,
             "subscribe": self._subscribe,
-            "notification.shown": self._notice_shown,
+            "notification.shown": self._notification_shown,
             "task.pause": self._pause,
             "task.resume": self._resume,
             "task.checkpoint": self._checkpoint,
-            "config": lambda *_: {"settings": self._daemon.settings()},
+            "explain": self._explain,
+            "history": self._history,
+            "series": self._series,
+            "config": self._config,
             "reload": self._reload,
             "protection.set": self._protect,
             "snooze": self._snooze,
             "stop": self._stop,
             "guard.limit": self._limit,
-            "guard.changed": lambda *_: self._daemon.guards.changed(),
-            **JournalMethods(daemon, kernels, journal, log).table,
-            **AgentMethods(agents, checkpoints, self._look_soon, self._announced, log).table,
-            **inspections.table,
+            "guard.changed": self._guard_changed,
+            **AgentMethods(parts.agents, parts.checkpoints, parts.observer, parts.pace, log).table,
+            **parts.inspections.table,
         }
 
     def handle(
@@ -160,20 +105,14 @@ class Methods:
 
     def ready(self, connection: Connection) -> bool:
         """Whether a request may be answered now: people want to see the machine as it is."""
-        if connection.role == "agent" or not connection.greeted or self._pace.fresh:
+        if connection.role == "agent" or not connection.greeted or self._parts.pace.fresh:
             return True
-        self._pace.look_now()
+        self._parts.pace.look_now()
         return False
 
     def connection_ended(self, connection: Connection) -> None:
         """An agent's connection may end before its process does."""
-        self._agents.connection_ended(connection, time.monotonic())
-
-    def _look_soon(self) -> None:
-        self._daemon.look_soon()
-
-    def _announced(self, process: ProcessKey) -> None:
-        self._daemon.announced(process)
+        self._parts.agents.connection_ended(connection, time.monotonic())
 
     def _hello(self, connection: Connection, params: requests.Hello, _: Reply) -> dict[str, Any]:
         wanted, role, version = params.protocol, params.role, params.version
@@ -200,19 +139,19 @@ class Methods:
         }
 
     def _status(self, _: Connection, __: requests.Params, reply: Reply) -> None:
-        reply.result(self._daemon.status(), fit)
+        reply.result(self._control.status(), fit)
 
     def _subscribe(
         self, connection: Connection, params: requests.Subscribe, _: Reply
     ) -> dict[str, Any]:
         connection.topics = frozenset(params.topics)
-        self._daemon.look_soon()  # at rest it would tell what it saw minutes ago
+        self._parts.pace.look_soon()  # at rest it would tell what it saw minutes ago
         return {}
 
-    def _notice_shown(
+    def _notification_shown(
         self, connection: Connection, params: requests.NotificationShown, __: Reply
     ) -> dict[str, Any]:
-        self._dispatcher.acknowledge(
+        self._parts.dispatcher.acknowledge(
             params.id,
             params.delivered,
             params.detail,
@@ -221,7 +160,7 @@ class Methods:
         return {}
 
     def _pause(self, connection: Connection, params: requests.PauseTask, reply: Reply) -> None:
-        task = find(params.task, self._daemon.tasks())
+        task = find(params.task, self._parts.observer.tasks())
         self._not_held(task)
 
         def done(found: Paused | Exception) -> None:
@@ -236,15 +175,15 @@ class Methods:
                     "method": found.method,
                 }
             )
-            self._daemon.look_soon()
+            self._parts.pace.look_soon()
 
-        self._executor.request_pause(task, _who(connection), done)
+        self._parts.executor.request_pause(task, _who(connection), done)
 
     def _resume(
         self, connection: Connection, params: requests.ResumeTask, reply: Reply
     ) -> dict[str, Any] | None:
         wanted = params.task
-        chosen = self._pauses.all() if wanted is None else [self._paused(wanted)]
+        chosen = self._parts.pauses.all() if wanted is None else [self._paused(wanted)]
         if not chosen:
             return {"resumed": []}
         resumed: list[dict[str, Any]] = []
@@ -269,26 +208,26 @@ class Methods:
                     reply.error(jsonrpc.REFUSED, " ".join(failures))
                 else:
                     reply.result({"resumed": resumed, "failures": failures})
-                self._daemon.look_soon()
+                self._parts.pace.look_soon()
 
         for pause in chosen:
             try:
-                self._executor.request_resume(pause, _who(connection), partial(end, pause))
+                self._parts.executor.request_resume(pause, _who(connection), partial(end, pause))
             except RequestError as error:
                 end(pause, error)
         return None
 
     def _paused(self, wanted: str) -> Pause:
         """The pause of the task that was meant; what we did not pause is not ours to wake."""
-        for held in self._pauses.all():
+        for held in self._parts.pauses.all():
             # Also where the last look did not see it, and for a worker that is a task by now.
             if wanted.strip() in {str(held.task.pid), *(str(key.pid) for key in held.paused.keys)}:
                 return held
-        task = find(wanted, self._daemon.tasks())
-        pause = self._pauses.get(task.key)
+        task = find(wanted, self._parts.observer.tasks())
+        pause = self._parts.pauses.get(task.key)
         if pause is not None:
             return pause
-        for held in self._pauses.all():
+        for held in self._parts.pauses.all():
             if task.key in held.paused.keys:
                 return held
         self._not_held(task)
@@ -302,8 +241,8 @@ class Methods:
 
     def _not_held(self, task: Task) -> None:
         """What stands still in its airbag would take a signal only after it, unexpectedly."""
-        self._daemon.guards.look()
-        held = self._daemon.guards.held(task.key)
+        self._parts.guards.look()
+        held = self._parts.guards.held(task.key)
         if held is not None:
             raise RequestError(held)
 
@@ -311,7 +250,7 @@ class Methods:
         self, connection: Connection, params: requests.CheckpointTask, reply: Reply
     ) -> dict[str, Any] | None:
         wanted, wait, timeout_s = params.task, params.wait, params.timeout_s
-        tasks = self._daemon.tasks()
+        tasks = self._parts.observer.tasks()
         chosen = list(tasks) if wanted is None else [find(wanted, tasks)]
         found: list[Rescue] = []
         answers: list[dict[str, Any]] = []
@@ -321,19 +260,19 @@ class Methods:
                 reply.result({"requests": [*answers, *(rescue.to_json() for rescue in found)]})
 
         waiting: list[Rescue] = []
-        self._daemon.guards.look()
+        self._parts.guards.look()
         for task in chosen:
-            held = self._daemon.guards.held(task.key)
+            held = self._parts.guards.held(task.key)
             if held is not None:
                 answers.append(_refused(task, held))
                 continue
-            if task.paused and self._agents.within({m.key for m in task.members}):
+            if task.paused and self._parts.agents.within({m.key for m in task.members}):
                 answers.append(_refused(task, "It is paused and cannot save. Resume it first."))
                 continue
-            asked = self._executor.request_checkpoint(task, _who(connection), timeout_s, done)
+            asked = self._parts.executor.request_checkpoint(task, _who(connection), timeout_s, done)
             waiting += asked
             if not asked and wanted is not None:
-                view = self._agents.view_of({member.key for member in task.members})
+                view = self._parts.agents.view_of({member.key for member in task.members})
                 answers.append(_refused(task, no_agent(task, time.time(), view)))
         found += waiting
         if not found or not wait:
@@ -343,8 +282,8 @@ class Methods:
 
     def _limit(self, _: Connection, params: requests.LimitGuard, reply: Reply) -> None:
         """A keeper may stand still, or be short of memory itself: nobody else waits for it."""
-        guards = self._daemon.guards
-        if self._keepers.waiting >= _MOST_LIMITS:
+        guards = self._parts.guards
+        if self._parts.keepers.waiting >= _MOST_LIMITS:
             raise RequestError("Too many wait for keepers of airbags. Ask again.", jsonrpc.REFUSED)
         task, ask = guards.limit(params)
 
@@ -354,14 +293,14 @@ class Methods:
             else:
                 reply.result(guards.limited(task, said))
 
-        self._keepers.submit(ask, done)
+        self._parts.keepers.submit(ask, done)
 
     def _protect(
         self, connection: Connection, params: requests.SetProtection, _: Reply
     ) -> dict[str, Any]:
         if params.on and params.for_s is not None:
             raise RequestError("Parameter for_s goes with on = false.", jsonrpc.BAD_PARAMS)
-        return self._daemon.protect(params.on, params.for_s, _who(connection))
+        return self._control.protect(params.on, params.for_s, _who(connection))
 
     def _snooze(
         self, connection: Connection, params: requests.SnoozeNotifications, _: Reply
@@ -369,16 +308,85 @@ class Methods:
         incident, wanted = params.incident, params.task
         if incident is not None and wanted is not None:
             raise RequestError("Give incident or task, not both.", jsonrpc.BAD_PARAMS)
-        task = None if wanted is None else find(wanted, self._daemon.tasks())
-        return self._daemon.snooze(incident, task, params.for_s, _who(connection))
+        task = None if wanted is None else find(wanted, self._parts.observer.tasks())
+        return self._control.snooze(incident, task, params.for_s, _who(connection))
+
+    def _config(self, *_: object) -> dict[str, Any]:
+        return {"settings": self._control.settings()}
 
     def _reload(self, *_: object) -> dict[str, Any]:
-        self._daemon.reload()
+        self._control.reload()
         return {}
 
     def _stop(self, *_: object) -> dict[str, Any]:
-        self._daemon.stop()
+        self._control.stopping = True  # after what is being answered now
         return {}
+
+    def _guard_changed(self, *_: object) -> dict[str, Any]:
+        self._parts.guards.look()
+        return {}
+
+    # What the journal knows: read in its own thread
+
+    def _explain(self, _: Connection, params: requests.Explain, reply: Reply) -> None:
+        from watchdog_app.history import past_exits  # 0.3 MB that no emergency needs
+
+        tasks = self._parts.observer.tasks()
+        task: Task | None = None
+        missing: TaskNotFound | None = None
+        try:
+            task = None if params.task is None else find(params.task, tasks)
+        except TaskNotFound as error:
+            if error.code != NOT_FOUND:
+                raise
+            missing = error  # it may have ended
+
+        def done(found: dict[str, Any] | None, error: Exception | None) -> None:
+            if missing is None:
+                if error is not None:
+                    self._log.debug("no exits could be looked up", error=repr(error))
+                nothing = {"death": None, "death_text": None, "plot": None}
+                reply.result({**self._control.explain(task), **(found or nothing)})
+            elif found is not None:
+                reply.result({"text": found["death_text"], "incidents": [], **found})
+            else:
+                reply.error(missing.code, str(missing), {"candidates": list(missing.candidates)})
+
+        job = partial(
+            past_exits.answer,
+            wanted=params.task,
+            minutes=params.minutes,
+            now_unix_s=time.time(),
+            within_s=past_exits.LATELY_S,
+            task=task,
+            tasks=tasks,
+        )
+        self._parts.journal.ask(job, done, lambda: reply.wanted)
+
+    def _history(self, _: Connection, params: requests.History, reply: Reply) -> None:
+        task, pids = self._parts.observer.kernels.meant(params.task)
+        wanted = {**params.values(), "task": task, "pids": pids, "fold_saves": True}
+        self._parts.journal.ask(
+            lambda journal: journal.history(**wanted),
+            partial(_answer, reply, "entries"),
+            lambda: reply.wanted,
+        )
+
+    def _series(self, _: Connection, params: requests.Series, reply: Reply) -> None:
+        task, pids = self._parts.observer.kernels.meant(params.task)
+        wanted = {**params.values(), "task": task, "pids": pids}
+        self._parts.journal.ask(
+            lambda journal: journal.series(**wanted),
+            partial(_answer, reply, "series"),
+            lambda: reply.wanted,
+        )
+
+
+def _answer(reply: Reply, key: str, value: Any, error: Exception | None) -> None:
+    if error is not None:
+        reply.error(jsonrpc.REFUSED, str(error))
+    else:
+        reply.result({key: value})
 
 
 def _of_protocol_1(method: str, params: dict[str, Any]) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def _told(pause: Pause, count: int) -> list[Entry]:
     from watchdog_app.history.entries import outcome_entry, request_entry
 
     now, kind = time.time(), DecisionKind.RESUME.value
-    id_ = f"wish-offline-{pause.task.pid}-{int(now)}"
+    id_ = f"request-offline-{pause.task.pid}-{int(now)}"
     by = f"the cli (pid {os.getpid()}) while no daemon answered"
     detail = f"{count} of its processes run again."
     outcome = Outcome(id_, OutcomeStatus.DONE, now, 0.0, detail, {})

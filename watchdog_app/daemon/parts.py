@@ -5,26 +5,20 @@ The parts of the daemon. Each is made with finished objects; what runs them is `
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
-from watchdog_app import config
 from watchdog_app.base import paths
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.checkpoints import Checkpoints
-from watchdog_app.daemon.control import Control
-from watchdog_app.daemon.executor import Executor, Stops
+from watchdog_app.daemon.executor import Executor
 from watchdog_app.daemon.exit_monitor import ExitMonitor
-from watchdog_app.daemon.exit_reports import ExitReports
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.inspections import Inspections
 from watchdog_app.daemon.instance import boot_id
-from watchdog_app.daemon.kept_state import EngineState, KernelState
+from watchdog_app.daemon.kept_state import KeptState
 from watchdog_app.daemon.log import Faults, Log
-from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.missed_exits import MissedExits
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.notify.filter import NotificationFilter
@@ -44,35 +38,24 @@ from watchdog_app.machine.sensors.triggers import Triggers
 class Parts:
     """Made once a process; everything is known by the name of its module."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        sources: config.Sources,
-        config_path: str,
-        folder: str,
-        log: Log,
-    ) -> None:
+    def __init__(self, settings: Settings, folder: str, log: Log) -> None:
         """
         Args:
             settings: from the configuration.
-            sources: where each setting comes from.
-            config_path: of the configuration's file.
             folder: of the socket.
             log: what people read.
         """
-        self._settings = settings
+        self.settings = settings
         self._log = log
         self._boot = boot_id()
         self._make_connections(folder)
         self._make_observer(folder)
         self._make_executor(folder)
-        self._make_control(sources, config_path)
         self._make_exits()
-        self._make_methods()
 
     def _make_connections(self, folder: str) -> None:
         """What waits and wakes, the socket, the journal, the threads."""
-        settings = self._settings
+        settings = self.settings
         self.faults = Faults(self._log)
         self.poller = poller = Poller(partial(self.faults.failed, "connections"))
         self.waker = Waker(poller)
@@ -91,13 +74,10 @@ class Parts:
     def _make_observer(self, folder: str) -> None:
         """What is known of the machine: samples, agents, guards, the state of the engine."""
         machine = open_machine(patience_s=PATIENCE_S)
-        self.agents = Agents(
-            self.poller,
-            machine.alive,
-            self._settings.watch.interval_s,
-        )
+        interval_s = self.settings.watch.interval_s
+        self.agents = Agents(self.poller, self.server, machine.alive, interval_s)
         self.observer = Observer(
-            self._settings,
+            self.settings,
             machine,
             self.agents,
             self.faults,
@@ -107,8 +87,7 @@ class Parts:
         self.guards = Guards(
             self.observer.tasks, self.observer.group_of, self._log, readings=self.observer.readings
         )
-        self.engine_state = EngineState(self.observer, self.journal, self._boot, self._log)
-        self.kernel_state = KernelState(self.observer.kernels, self._boot, self.journal)
+        self.kept_state = KeptState(self.observer, self.journal, self._boot, self._log)
         self.recorder = Recorder(self._boot)
 
     def _make_executor(self, folder: str) -> None:
@@ -121,73 +100,29 @@ class Parts:
             wake=self.waker.wake,
             log=self._log,
         )
-        self.dispatcher = Dispatcher(self.server, self._settings.notify, self.waker.wake, self._log)
-        self.notification_filter = NotificationFilter(self._settings)
-        self.checkpoints = Checkpoints(self.agents, _to_agents(self.server))
-        self.stops = Stops(
+        self.dispatcher = Dispatcher(self.server, self.settings.notify, self.waker.wake, self._log)
+        self.notification_filter = NotificationFilter(self.settings)
+        self.checkpoints = Checkpoints(self.agents, self._log)
+        self.executor = Executor(
+            journal=self.journal,
             worker=self.worker,
             checkpoints=self.checkpoints,
             pauses=self.pauses,
-            tasks=self.observer.tasks,
-            kept=self.engine_state.keep,
-            log=self._log,
-        )
-        self.executor = Executor(
-            journal=self.journal,
-            stops=self.stops,
-            checkpoints=self.checkpoints,
-            pauses=self.pauses,
             dispatcher=self.dispatcher,
             notification_filter=self.notification_filter,
-            state_of=self.observer.state_of,
-            recorded=self.observer.record,
-            settled=self.guards.settled,
-            may_notify=self.observer.may_notify,
-            log=self._log,
-        )
-
-    def _make_control(self, sources: config.Sources, config_path: str) -> None:
-        """What people ask of the daemon as a whole."""
-        self.control = Control(
-            self._settings,
-            sources,
-            config_path,
             observer=self.observer,
-            pace=self.pace,
-            agents=self.agents,
-            pauses=self.pauses,
-            dispatcher=self.dispatcher,
-            notification_filter=self.notification_filter,
             guards=self.guards,
-            kernels=self.observer.kernels,
-            boot=self._boot,
-            journal=self.journal,
-            server=self.server,
-            faults=self.faults,
+            kept_state=self.kept_state,
             log=self._log,
         )
 
     def _make_exits(self) -> None:
-        """Who has ended, why, and what follows from it."""
+        """Who has ended, and why; what agents are asked."""
         units = UnitQuestions(self.waker.wake)
         self.missed_exits = MissedExits(
             self.journal, self._boot, self.observer.machine.alive, units
         )
-        self.restarts = Restarts(
-            self.observer.kernels,
-            note=self.journal.add,
-            tell=self.executor.carry_out_one,
-            moved=self.control.follow,
-        )
-        self.exit_reports = ExitReports(
-            observer=self.observer,
-            pace=self.pace,
-            executor=self.executor,
-            restarts=self.restarts,
-            journal=self.journal,
-            faults=self.faults,
-            log=self._log,
-        )
+        self.restarts = Restarts(self.observer.kernels)
         self.exit_monitor = ExitMonitor(
             self.poller,
             agent_of=self.agents.get,
@@ -197,11 +132,8 @@ class Parts:
             folder=os.path.abspath(paths.state_dir()),
         )
 
-    def _make_methods(self) -> None:
-        """What clients and agents can ask for."""
         self.inspections = Inspections(
             self.agents,
-            _to_agents(self.server),
             observer=self.observer,
             pace=self.pace,
             pauses=self.pauses,
@@ -209,28 +141,3 @@ class Parts:
             grew=self.exit_monitor.grew,
             log=self._log,
         )
-        self.methods = Methods(
-            self.control,
-            pace=self.pace,
-            executor=self.executor,
-            agents=self.agents,
-            checkpoints=self.checkpoints,
-            pauses=self.pauses,
-            dispatcher=self.dispatcher,
-            inspections=self.inspections,
-            kernels=self.observer.kernels,
-            journal=self.journal,
-            keepers=self.keepers,
-            log=self._log,
-        )
-
-
-def _to_agents(server: RpcServer) -> Callable[[Agent, str, Mapping[str, Any]], None]:
-    """Return what sends a notification to an agent, if it is connected."""
-
-    def send(agent: Agent, method: str, params: Mapping[str, Any]) -> None:
-        if agent.connection is not None:
-            message = {"jsonrpc": "2.0", "method": method, "params": dict(params)}
-            server.send(agent.connection, message)
-
-    return send

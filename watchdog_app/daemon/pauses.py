@@ -256,8 +256,8 @@ class Pauses:
         if self._intents.pop(task, None) is not None or self._failures:
             self._write()
 
-    def add(self, pause: Pause) -> None:
-        """It is paused. A second pause of the same task adds what it stopped."""
+    def add(self, pause: Pause) -> Pause:
+        """It is paused; what stands. A second pause of the same task adds what it stopped."""
         before = self._pauses.get(pause.task)
         if before is not None:
             keys = tuple(dict.fromkeys((*before.paused.keys, *pause.paused.keys)))
@@ -268,6 +268,7 @@ class Pauses:
         self._pauses[pause.task] = pause
         self._pending.add(pause.task)
         self._write()
+        return pause
 
     def remove(self, task: ProcessKey) -> None:
         """It runs again, or is gone."""

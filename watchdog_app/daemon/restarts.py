@@ -5,7 +5,7 @@ Kernels that Jupyter restarts: what was asked for and noted of the old process g
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -33,35 +33,35 @@ class _Death:
     mono_s: float
 
 
+Told = tuple[Decision, Task]  # a notification, and the old task as it was last seen
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRestart:
+    """A kernel that goes on in another process."""
+
+    before: ProcessKey
+    now: ProcessKey
+    entry: Entry  # of the journal
+    told: Told | None  # None: people are not notified
+
+
 class Restarts:
     """
     Follows kernels by their ids.
 
     Args:
         kernels: takes the tasks of each sample, and says which process came after which.
-        note: takes the journal's entry of a restart.
-        tell: carries a notice out; the task is the old one, as it was last seen.
-        moved: called with the processes, old and new, of each restart.
     """
 
-    def __init__(
-        self,
-        kernels: KernelRegistry,
-        *,
-        note: Callable[[Entry], None],
-        tell: Callable[[Decision, Task], None],
-        moved: Callable[[ProcessKey, ProcessKey], None],
-    ) -> None:
+    def __init__(self, kernels: KernelRegistry) -> None:
         self._kernels = kernels
-        self._note = note
-        self._tell = tell
-        self._moved = moved
         self._deaths: dict[ProcessKey, _Death] = {}
         self._restarts: dict[ProcessKey, tuple[Restart, float]] = {}  # whose death is not known yet
 
     def died(
         self, task: Task | None, notified: Decision | None, mono_s: float | None = None
-    ) -> None:
+    ) -> Told | None:
         """
         A task has died.
 
@@ -69,33 +69,41 @@ class Restarts:
             task: None: it never was in a look.
             notified: the notification of it; None: people were not notified.
             mono_s: when it ended; None: now.
+
+        Returns:
+            The notification of a restart that was seen before the death was known, if there is one.
         """
         if task is None or task.info.kernel_id is None:
-            return  # nobody starts it again under the same name
+            return None  # nobody starts it again under the same name
         death = _Death(task, notified, time.monotonic() if mono_s is None else mono_s)
         restarted = self._restarts.pop(task.key, None)
         if restarted is not None:  # its cause was waited for meanwhile
-            self._tell_of(*restarted, death)
-            return
+            return _again(*restarted, death)
         _put(self._deaths, task.key, death)
+        return None
 
-    def take(self, tasks: Sequence[Task]) -> None:
-        """Those of one more look."""
+    def take(self, tasks: Sequence[Task]) -> list[KernelRestart]:
+        """Those of one more look; what is new."""
+        found = []
         for restart in self._kernels.take(tasks):
             death = self._deaths.pop(restart.before, None)
-            self._moved(restart.before, restart.now.key)
-            self._note(_entry(restart, death, time.time()))
+            told = None
             if death is None:
                 _put(self._restarts, restart.before, (restart, time.monotonic()))
             else:
-                self._tell_of(restart, time.monotonic(), death)
+                told = _again(restart, time.monotonic(), death)
+            entry = _entry(restart, death, time.time())
+            found.append(KernelRestart(restart.before, restart.now.key, entry, told))
+        return found
 
-    def _tell_of(self, restart: Restart, seen_mono_s: float, death: _Death) -> None:
-        after_s = max(0.0, seen_mono_s - death.mono_s)
-        if death.notified is not None and after_s <= _AFTER_DEATH_S:
-            again = _decision(restart, death.notified, after_s)
-            again = replace(again, notification=notification(again, death.task))
-            self._tell(again, death.task)
+
+def _again(restart: Restart, seen_mono_s: float, death: _Death) -> Told | None:
+    """The notification that a kernel whose death was told runs again."""
+    after_s = max(0.0, seen_mono_s - death.mono_s)
+    if death.notified is None or after_s > _AFTER_DEATH_S:
+        return None
+    again = _decision(restart, death.notified, after_s)
+    return replace(again, notification=notification(again, death.task)), death.task
 
 
 def _put(known: dict[ProcessKey, T], key: ProcessKey, value: T) -> None:

@@ -18,6 +18,7 @@ Entry = Mapping[str, Any]
 
 MOST_ROWS = 20_000  # that are looked at for one answer
 _GAP_S = 300.0  # two saves further apart are two events, not a series
+_BY_A_PERSON = ("request-", "wish-")  # of an id; "wish-" in older journals
 _SAVE = DecisionKind.CHECKPOINT.value
 _NOTICE = DecisionKind.NOTIFY.value
 
@@ -98,7 +99,8 @@ def _key(entry: Entry) -> tuple[object, ...] | None:
     pid, name = entry.get("pid"), entry.get("name")
     if entry.get("decision_kind") != _SAVE or pid is None:
         return None
-    if entry["kind"] == "outcome" and not str(entry.get("decision")).startswith("wish-"):
+    by_a_person = str(entry.get("decision")).startswith(_BY_A_PERSON)
+    if entry["kind"] == "outcome" and not by_a_person:
         return (pid, name, entry.get("status"), _folder(entry))
     if entry["kind"] == "decision" and entry.get("by") == "watchdog":
         return (pid, name, None, None)
