@@ -11,15 +11,14 @@ from watchdog_app.client import requests
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import Agent, Agents
-from watchdog_app.daemon.poller import Poller
-from watchdog_app.daemon.rpc import RpcServer
 
 KEY = ProcessKey(7, 70)
 CARD = {"device": "GPU:0", "used_bytes": 5, "limit_bytes": 8}
 
 
 def reported(**fields: Any) -> tuple[AllocatorMemory, ...]:
-    agents = Agents(cast(Poller, None), cast(RpcServer, None), lambda key: True, 1.0)
+    nothing = cast(Any, None)
+    agents = Agents(nothing, nothing, nothing, lambda key: True, interval_s=1.0)
     agent = Agent(KEY, None, AgentState(KEY, "keras", "/r"), None, None)
     agents.report(agent, requests.Report.read({"training": True, **fields}), 1.0)
     return agent.view.allocators

@@ -19,25 +19,15 @@ from watchdog_app.airbag.page import Page
 from watchdog_app.airbag.page_folder import folder
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
-from watchdog_app.daemon.poller import Poller
 
 ME = own()
 KEY = ProcessKey(ME.pid, ME.start_time)
 
 
 @pytest.fixture
-def poller():
-    failures = []
-    found = Poller(failures.append)
-    yield found
-    found.close()
-    assert [] == failures
-
-
-@pytest.fixture
-def outside(poller, tmp_path, monkeypatch):
+def outside(tmp_path, monkeypatch):
     monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
-    found = OutOfProcessCopies(poller)
+    found = OutOfProcessCopies(lambda: None)
     yield found
     found.close()
     shutil.rmtree(os.path.dirname(folder()), ignore_errors=True)
@@ -95,7 +85,7 @@ def test_at_the_end_no_folder_stays_in_memory_but_for_trainings_that_go_on(outsi
 
 
 @pytest.mark.parametrize("fresh", [True, False], ids=["fresh", "stale"])
-def test_a_training_is_copied_by_a_process_of_its_own(outside, poller, tmp_path, fresh):
+def test_a_training_is_copied_by_a_process_of_its_own(outside, tmp_path, fresh):
     """The rescue is told with its step, and what is not of this step is told with the reason."""
     rescues = tmp_path / "rescues"
     rescues.mkdir()
@@ -118,7 +108,8 @@ def test_a_training_is_copied_by_a_process_of_its_own(outside, poller, tmp_path,
         assert outside.copy(KEY, str(rescues), told.append)
         end = time.monotonic() + 60
         while not told and time.monotonic() < end:
-            poller.wait(0.2)
+            outside.collect()
+            time.sleep(0.05)
     assert 4096 == len(memory)
     if fresh:
         assert (3, [os.path.basename(told[0]["path"])]) == (told[0]["step"], os.listdir(rescues))

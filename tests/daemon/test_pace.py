@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def pace():
-    made = Pace(WatchSettings(interval_s=1.0, fast_interval_s=0.1), lambda: 0.0)
+    made = Pace(WatchSettings(interval_s=1.0, fast_interval_s=0.1))
     yield made
     made.close()
 

@@ -399,10 +399,11 @@ def test_an_agent_that_cannot_be_told_from_others_is_refused():
     from watchdog_app.base.errors import RequestError
     from watchdog_app.client import requests
     from watchdog_app.daemon.agents import Agents
+    from watchdog_app.daemon.out_of_process import OutOfProcessCopies
     from watchdog_app.daemon.poller import Poller
 
     poller = Poller(lambda _: None)
-    agents = Agents(poller, None, lambda _: True, 1.0)
+    agents = Agents(poller, None, OutOfProcessCopies(lambda: None), lambda _: True, interval_s=1.0)
     hidden = SimpleNamespace(peer=transport.Peer(0, None))
 
     with pytest.raises(RequestError, match="another container"):

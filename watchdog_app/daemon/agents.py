@@ -62,6 +62,7 @@ class Agents:
     Args:
         poller: tells of the ends of their processes.
         server: sends to them.
+        copies: of trainings that were stopped.
         alive: whether a process still runs.
         interval_s: between two reports.
     """
@@ -70,7 +71,9 @@ class Agents:
         self,
         poller: Poller,
         server: RpcServer,
+        copies: OutOfProcessCopies,
         alive: Callable[[ProcessKey], bool],
+        *,
         interval_s: float,
     ) -> None:
         self.interval_s = interval_s
@@ -79,7 +82,7 @@ class Agents:
         self._alive = alive
         self._ended: deque[Agent] = deque()  # still among the others, with its handle
         self._agents: dict[ProcessKey, Agent] = {}
-        self.out_of_process = OutOfProcessCopies(poller)
+        self.out_of_process = copies
 
     def register(self, connection: Connection, params: requests.RegisterAgent) -> Agent:
         """

@@ -5,10 +5,8 @@ Lines to standard error: `2026-11-03T02:13:05 warning journal is full path=/home
 
 Under systemd the time is left to the journal and the urgency goes before the
 line (sd-daemon(3)). A reader that does not read never stops the daemon: what
-would block is dropped and counted. What clients can have said again and again
-is told some times a minute and then counted, and the file that `watchdog start`
-gives is begun anew when it is full. The logging package would cost a megabyte
-and take a lock.
+would block is dropped. The file that `watchdog start` gives is begun anew when it
+is full. The logging package would cost a megabyte and take a lock.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from watchdog_app.core.model.machine import Fault
 
@@ -25,9 +23,6 @@ _PRIORITY = {"debug": 7, "info": 6, "warning": 4, "error": 3}
 _MOST_BYTES = 2048  # below PIPE_BUF: a pipe that is writable takes such a line whole
 _MOST_FILE_BYTES = 1024 * 1024  # and as much once more of what was before
 _LOOK_EVERY_BYTES = 64 * 1024
-_AT_ONCE = 10  # lines of one kind about one process, ...
-_WHILE_S = 60.0  # ... in so long
-_MOST_KINDS = 500  # of which that is counted one by one
 
 
 class Log:
@@ -40,17 +35,15 @@ class Log:
 
     def __init__(self, verbose: bool = False, fd: int = 2, path: str | None = None) -> None:
         self.verbose = verbose
-        self.dropped = 0
         self._fd = fd
         self._path = path
         self._unlooked_bytes = 0
-        self._repeats = _Repeats()
         self._systemd = _is_journal(fd)
 
     def debug(self, message: str, **values: object) -> None:
         """Said with --verbose alone."""
         if self.verbose:
-            self._put("debug", message, values)
+            self._write("debug", message, values)
 
     def info(self, message: str, **values: object) -> None:
         """Something that a person may want to read later."""
@@ -65,13 +58,6 @@ class Log:
         self._write("error", message, values)
 
     def _write(self, level: str, message: str, values: dict[str, object]) -> None:
-        now = time.monotonic()
-        for what, whom, lines in self._repeats.over(now):
-            self._put("info", "more of that was left out", {"said": what, **whom, "lines": lines})
-        if self._repeats.counts(message, values, now):
-            self._put(level, message, values)
-
-    def _put(self, level: str, message: str, values: dict[str, object]) -> None:
         text = message + "".join(f" {key}={_quoted(value)}" for key, value in values.items())
         # Names come from users' files: a line stays one line.
         text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
@@ -82,11 +68,9 @@ class Log:
         data = line.encode("utf-8", "backslashreplace")[: _MOST_BYTES - 1] + b"\n"
         try:
             if not select.select((), (self._fd,), (), 0)[1]:
-                self.dropped += 1
                 return
             os.write(self._fd, data)
         except (OSError, ValueError):  # the terminal is gone, or was closed before we came
-            self.dropped += 1
             return
         self._unlooked_bytes += len(data)
         if self._path is not None and self._unlooked_bytes >= _LOOK_EVERY_BYTES:
@@ -95,35 +79,6 @@ class Log:
                 _begin_anew(self._fd, self._path)
             except OSError:  # a full disk, or a folder that is not ours: as it is
                 pass
-
-
-class _Repeats:
-    """How often each kind of line was said of each process within the last minute."""
-
-    def __init__(self) -> None:
-        self._kinds: dict[tuple[str, str, str], tuple[float, int]] = {}  # the oldest first
-
-    def counts(self, message: str, values: dict[str, object], now_mono_s: float) -> bool:
-        """Whether this line is to be told; it is counted in any case."""
-        by = next((name for name in ("pid", "task", "source") if name in values), "")
-        kind = message, by, str(values.get(by))
-        if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
-            kind = "of many", "", ""
-        began_mono_s, lines = self._kinds.get(kind, (now_mono_s, 0))
-        self._kinds[kind] = began_mono_s, lines + 1
-        return lines < _AT_ONCE
-
-    def over(self, now_mono_s: float) -> Iterator[tuple[str, dict[str, object], int]]:
-        """What was left out of the minutes that are over: message, of whom, number of lines."""
-        while self._kinds:
-            kind = next(iter(self._kinds))
-            began_mono_s, lines = self._kinds[kind]
-            if now_mono_s - began_mono_s < _WHILE_S:
-                return
-            del self._kinds[kind]
-            message, by, whom = kind
-            if lines > _AT_ONCE:
-                yield message, {by: whom} if by else {}, lines - _AT_ONCE
 
 
 def _begin_anew(fd: int, path: str) -> None:
@@ -172,11 +127,9 @@ class Faults:
         self._log = log
         self._own: dict[str, Fault] = {}
         self._seen: dict[str, Fault] = {}  # those of the sensors, as the last snapshot had them
-        self.counts: dict[str, int] = {}
 
     def put(self, source: str, message: str, remedy: str | None = None) -> None:
-        """Something does not work; the same again is only counted."""
-        self.counts[source] = self.counts.get(source, 0) + 1
+        """Something does not work; the same again is not logged again."""
         before = self._own.get(source)
         self._own[source] = Fault(source, message, remedy)
         if before is None or before.message != message:

@@ -259,6 +259,7 @@ class Loop:
         parts.journal.collect()
         parts.pauses.collect()
         parts.worker.collect()
+        parts.copies.collect()
         parts.keepers.collect()
         parts.checkpoints.expire(now_mono_s)
         parts.inspections.expire(now_mono_s)

@@ -4,9 +4,8 @@ How punctual the looks are, and what held them up.
 Without a processor, or with its own memory swapped out, the daemon looks late and cannot know
 it from what it reads: it has to be told by the clock, and has to tell people.
 
-Whose doing it was is reckoned, not guessed: from the lateness is taken what the kernel says the
-thread stood ready without a processor, and by how much a sleep outlasted its end. What is left is
-the daemon's own, whatever it was: its work, a lock, a disk.
+The kernel says what held a look up: for how long the thread stood ready without a processor, for
+how long it computed, and whether its memory had to be read from a disk.
 
 Sources: /proc/PID/schedstat (sched-stats in the kernel's documentation: time on a processor, time
 waiting for one, in ns), getrusage(2) for faults that had to read from a disk.
@@ -17,7 +16,6 @@ from __future__ import annotations
 import resource
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple
 
 from watchdog_app.base.errors import SensorError
@@ -38,7 +36,6 @@ class _Spent(NamedTuple):
     waited_s: float  # ready, without a processor
     computed_s: float
     pages: float  # that had to be read from a disk
-    overslept_s: float
 
 
 class LoopLag:
@@ -46,22 +43,14 @@ class LoopLag:
     Lateness of the looks, on monotonic clocks. Call it from the thread that looks, and no other.
 
     `missed` counts looks that were not made since the start: those that fell due while another
-    was late. `missed_own` counts those of them that a processor at hand would not have saved.
+    was late.
 
     Args:
-        overslept_s: by how much sleeps of this thread have outlasted their ends so far, in all.
         waits: the kernel's file of this thread.
     """
 
-    def __init__(
-        self,
-        overslept_s: Callable[[], float] = lambda: 0.0,
-        *,
-        waits: str = "/proc/thread-self/schedstat",
-    ) -> None:
+    def __init__(self, waits: str = "/proc/thread-self/schedstat") -> None:
         self.missed = 0
-        self.missed_own = 0
-        self._overslept_s = overslept_s
         self._late: deque[tuple[float, float]] = deque(maxlen=_MOST)  # when, by how much
         self._waits = KeptFile(waits)
         self._before = self._spent()
@@ -86,9 +75,6 @@ class LoopLag:
         gone = _Spent(*(after - then for after, then in zip(spent, before, strict=True)))
         self._late.append((now_mono_s, late_s))
         self.missed += int(late_s / interval_s)
-        # What waited for a processor at the end of a sleep is in both: the larger, not the sum.
-        own_s = max(0.0, late_s - max(gone.waited_s, gone.overslept_s))
-        self.missed_own += int(own_s / interval_s)
         if late_s >= _TELL_S:
             over = now_mono_s >= self._told_until_mono_s
             self._told_until_mono_s = now_mono_s + _OVER_S
@@ -119,7 +105,7 @@ class LoopLag:
         except (SensorError, ValueError, IndexError):
             pass  # a kernel without these figures, or no Linux
         usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
-        return _Spent(waited_s, time.thread_time(), usage.ru_majflt, self._overslept_s())
+        return _Spent(waited_s, time.thread_time(), usage.ru_majflt)
 
 
 def _fault(late_s: float, gone: _Spent) -> Fault:

@@ -13,31 +13,37 @@ import signal
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from watchdog_app.base import children
-from watchdog_app.base.linux.process import open_pidfd
+from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon.poller import READ, Poller
 
 REASON = "copied from outside after it was stopped"
 _DEADLINE_S = 600.0
-_MOST_ANSWER_BYTES = 64 * 1024
+_LINGER_S = 1.0
+_END_S = 1.0  # for a copy to end that was told to
 _MODULE = "watchdog_app.airbag.copy"
 
 Copied = Callable[[dict[str, Any]], None]  # with the words of `airbag.copy`
 
 
 class OutOfProcessCopies:
-    """The pages of all agents, by their process."""
+    """
+    The pages of all agents, by their process.
 
-    def __init__(self, poller: Poller) -> None:
-        self._poller = poller
+    Args:
+        wake: ends the wait of the loop: `collect` has something to do.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
         self._where: str | None = None
         self._pages: dict[ProcessKey, str] = {}
         self._asked: set[ProcessKey] = set()
-        self._running: dict[int, tuple[subprocess.Popen[bytes], bytearray, Copied]] = {}
-        self._ending: dict[int, subprocess.Popen[bytes]] = {}  # have said all; by their handles
+        self._worker = Worker(wake, _LINGER_S)  # one copy at a time: memory is short
+        self._child: subprocess.Popen[bytes] | None = None
+        self._closed = False
 
     def page(self, key: ProcessKey) -> str | None:
         """A page for the agent in this process; None where there can be none."""
@@ -70,32 +76,27 @@ class OutOfProcessCopies:
 
     def copy(self, key: ProcessKey, directory: str, done: Copied) -> bool:
         """
-        Copy a training that stands still; whether that was begun.
+        Copy a training that stands still; whether that will be tried.
 
         Args:
             key: of its process.
             directory: that its agent has registered.
-            done: called once, with `path`, `step`, `bytes`, `seconds`, or with `error`.
+            done: called by `collect`, with `path`, `step`, `bytes`, `seconds`, or with `error`.
         """
         path = self._pages.get(key)
         if path is None:
             return False
         words = [str(key.pid), str(key.start_time), path, directory, str(_DEADLINE_S), REASON]
-        try:
-            child = subprocess.Popen(
-                [*children.argv_of(_MODULE), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        except OSError:
-            return False
-        fd = child.stdout.fileno()  # type: ignore[union-attr]
-        os.set_blocking(fd, False)
-        self._running[fd] = (child, bytearray(), done)
-        self._poller.add(fd, READ, lambda _: self._said(fd))
+
+        def copied(answer: bytes | None, error: Exception | None) -> None:
+            done({"error": str(error)} if answer is None else _read(answer))
+
+        self._worker.submit(partial(self._run, words), copied)
         return True
+
+    def collect(self) -> None:
+        """Take in the copies that are over."""
+        self._worker.collect()
 
     def forget(self, key: ProcessKey) -> None:
         """The training, or its process, has ended."""
@@ -107,64 +108,33 @@ class OutOfProcessCopies:
 
     def close(self) -> None:
         """End what runs. Pages of trainings that are still there stay for the next daemon."""
-        for fd, (child, _, _) in list(self._running.items()):
-            self._poller.remove(fd)
+        self._closed = True
+        child = self._child
+        if child is not None:
             with suppress(OSError):
                 os.killpg(child.pid, signal.SIGTERM)
-            _put_away(child)
-        self._running.clear()
-        for handle, child in self._ending.items():
-            self._poller.remove(handle)
-            os.close(handle)
-            _put_away(child)
-        self._ending.clear()
+        self._worker.close(_END_S)
         if self._where is not None:
             from watchdog_app.airbag import page_folder as pages
 
             pages.leave(self._where)
 
-    def _said(self, fd: int) -> None:
-        child, answer, done = self._running[fd]
-        try:
-            more = os.read(fd, 4096)
-        except BlockingIOError:
-            return
-        answer += more
-        if more and len(answer) < _MOST_ANSWER_BYTES:
-            return
-        self._poller.remove(fd)
-        del self._running[fd]
-        if more:  # what says that much is none of ours
-            child.kill()
-        self._leave(child)
-        done(_read(bytes(answer)))
-
-    def _leave(self, child: subprocess.Popen[bytes]) -> None:
-        """Take note of its end when it comes: it has said all, but may still give memory back."""
-        if child.stdout is not None:
-            child.stdout.close()
-        handle = open_pidfd(child.pid)
-        if handle is None:
-            _put_away(child)
-            return
-        self._ending[handle] = child
-        self._poller.add(handle, READ, lambda _: self._ended(handle))
-
-    def _ended(self, handle: int) -> None:
-        child = self._ending.pop(handle)
-        self._poller.remove(handle)
-        os.close(handle)
-        child.wait()
-
-
-def _put_away(child: subprocess.Popen[bytes]) -> None:
-    if child.stdout is not None:
-        child.stdout.close()
-    try:
-        child.wait(1.0)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+    def _run(self, words: list[str]) -> bytes:
+        """In the worker's thread: what the copying process says."""
+        if self._closed:
+            raise OSError("the daemon ends")
+        with subprocess.Popen(
+            [*children.argv_of(_MODULE), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as child:
+            self._child = child
+            try:
+                return child.communicate()[0]
+            finally:
+                self._child = None
 
 
 def _read(answer: bytes) -> dict[str, Any]:

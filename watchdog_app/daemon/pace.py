@@ -18,16 +18,15 @@ _BUSY_SHARE = 0.25  # looking may take this share of a core, however short the i
 class Pace:
     """The times of the looks. Whoever changes something asks here for an earlier one."""
 
-    def __init__(self, settings: WatchSettings, overslept_s: Callable[[], float]) -> None:
+    def __init__(self, settings: WatchSettings) -> None:
         """
         Args:
             settings: those in force; replaced when the configuration is read again.
-            overslept_s: by how much the loop's sleeps have outlasted their ends, in all.
         """
         self.settings = settings
         self.interval_s = settings.interval_s
         self.next_look_mono_s = 0.0
-        self.loop_lag = LoopLag(overslept_s)
+        self.loop_lag = LoopLag()
         self._began_mono_s = self._ended_mono_s = float("-inf")  # the latest look
         self._due_mono_s: float | None = None  # when the next look should begin; None: the first
         self._told_late: Fault | None = None

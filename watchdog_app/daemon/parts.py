@@ -23,6 +23,7 @@ from watchdog_app.daemon.missed_exits import MissedExits
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.notify.filter import NotificationFilter
 from watchdog_app.daemon.observer import Observer
+from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.pace import Pace
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import Poller, Waker
@@ -69,13 +70,16 @@ class Parts:
         )
         self.worker = Worker(self.waker.wake)
         self.keepers = Worker(self.waker.wake)  # one that hangs delays no pause
-        self.pace = Pace(settings.watch, lambda: poller.overslept_s)
+        self.pace = Pace(settings.watch)
 
     def _make_observer(self, folder: str) -> None:
         """What is known of the machine: samples, agents, guards, the state of the engine."""
         machine = open_machine(patience_s=PATIENCE_S)
         interval_s = self.settings.watch.interval_s
-        self.agents = Agents(self.poller, self.server, machine.alive, interval_s)
+        self.copies = OutOfProcessCopies(self.waker.wake)
+        self.agents = Agents(
+            self.poller, self.server, self.copies, machine.alive, interval_s=interval_s
+        )
         self.observer = Observer(
             self.settings,
             machine,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import select
-import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -24,14 +23,11 @@ class Poller:
     """
     Calls back with the events of each descriptor that is ready.
 
-    `overslept_s` is by how much waits have outlasted their time so far, in all.
-
     Args:
         failed: told of an exception in a callback; the others are called all the same.
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
-        self.overslept_s = 0.0
         self._failed = failed
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         self._poll = None if self._epoll is not None else select.poll()
@@ -65,12 +61,10 @@ class Poller:
     def wait(self, timeout_s: float) -> bool:
         """Wait at most `timeout_s`, then call back for all that is ready; whether anything was."""
         timeout_s = max(0.0, timeout_s)
-        end_mono_s = time.monotonic() + timeout_s
         if self._epoll is not None:
             events = self._epoll.poll(timeout_s)
         elif self._poll is not None:
             events = self._poll.poll(timeout_s * 1000)
-        self.overslept_s += max(0.0, time.monotonic() - end_mono_s)
         for fd, happened in events:
             ready = self._ready.get(fd)  # an earlier call may have removed it
             if ready is not None:
