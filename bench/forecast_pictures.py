@@ -9,16 +9,24 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.replay.play import Played, play
-from watchdog_app.core.replay.report import draw_level
+from watchdog_app.core.replay.play import Moment, Played, play, reached
 from watchdog_app.core.replay.trace import Trace
 
+_BARS = {  # colour, and height as a share of the limit
+    Stage.SAVE: ("#edae49", 0.06),
+    Stage.WARN: ("#d1495b", 0.03),
+    Stage.PAUSE: ("#542344", 0.015),
+}
+_LONGEST_S = 120.0
 MIB = 1024.0**2
 LIMIT = 1000 * MIB
 
@@ -116,6 +124,58 @@ def row(one):
     left = "never" if end is None else f"{end - told[0].t:.0f} s"
     said = "-" if found is None else f"{found.eta_s:.0f} s ({found.low_s:.0f}-{found.high_s:.0f})"
     return f"| {one.trace.name} | {told[0].t:.0f} s | {len(shown)} | {said} | {left} |"
+
+
+def draw_level(axes: Any, played: Played, fans: int) -> None:
+    """
+    The level, the limit, the open stages, and some forecasts as fans.
+
+    Args:
+        axes: of matplotlib.
+        played: from `play`.
+        fans: how many forecasts are drawn.
+    """
+    moments, trace = played.moments, played.trace
+    scale, unit = (1 / 2**20, "MiB") if trace.unit == "bytes" else (1.0, trace.unit)
+    times = [m.t for m in moments]
+    axes.plot(times, [m.used * scale for m in moments], color="#30638e", lw=1.3)
+    axes.plot(times, [m.limit * scale for m in moments], color="black", lw=0.8, ls="--")
+    top = max(m.limit for m in moments) * scale
+    for stage, (color, height) in _BARS.items():
+        open_ = [reached(m.assessment, stage) for m in moments]
+        if any(open_):
+            axes.fill_between(
+                times,
+                0,
+                height * top,
+                where=open_,
+                step="post",
+                color=color,
+                label=stage.name.lower(),
+                lw=0,
+            )
+    _draw_fans(axes, moments, scale, fans)
+    if trace.ended_s is not None:
+        axes.axvline(trace.ended_s, color="#d1495b", lw=1)
+    span = max(1e-9, times[-1] - times[0])
+    axes.set_xlim(times[0], times[-1] + 0.15 * span)
+    axes.set_ylim(0, 1.06 * top)
+    axes.set_ylabel(unit)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper left", bbox_to_anchor=(0, 0.93), fontsize=8, frameon=False)
+
+
+def _draw_fans(axes: Any, moments: Sequence[Moment], scale: float, fans: int) -> None:
+    """Some forecasts: median and interval from the level to the limit."""
+    shown_s = max(_LONGEST_S, moments[-1].t - moments[0].t)
+    known = [(m, found) for m in moments if (found := m.assessment.forecast) is not None]
+    for m, found in known[:: max(1, len(known) // fans)]:
+        if found.low_s > shown_s:
+            continue
+        used, limit = m.used * scale, m.limit * scale
+        low, high = m.t + found.low_s, m.t + min(found.high_s, 3 * shown_s)
+        axes.fill([m.t, low, high], [used, limit, limit], color="#00798c", alpha=0.18, lw=0)
+        axes.plot([m.t, m.t + found.eta_s], [used, limit], color="#00798c", lw=0.8, ls=":")
 
 
 def picture(played: list[Played], path: str) -> None:

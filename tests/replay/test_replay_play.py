@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import xml.dom.minidom
 from dataclasses import replace
 from itertools import pairwise
 
@@ -31,7 +30,7 @@ from watchdog_app.core.model.machine import (
 )
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings, WatchSettings
-from watchdog_app.core.replay import recorder, report, trace
+from watchdog_app.core.replay import recorder, trace
 from watchdog_app.core.replay.play import answer_lines, play
 from watchdog_app.core.replay.recorder import KillCount, Recorder
 from watchdog_app.core.replay.report import as_lines, as_plot
@@ -315,8 +314,6 @@ def test_a_setting_can_be_tried(tmp_path, capsys, monkeypatch):
         ["--jsonl", "/nowhere/a.jsonl"],
         ["a.csv", "--set", "stages.nothing=1"],
         ["a.csv", "--set", "warn_s"],
-        ["--jsonl", "-", "--plot", "a.png"],
-        ["a.csv", "--plot", "a.pdf"],
     ],
 )
 def test_words_that_make_no_sense_end_with_the_usage_code(words, capsys, monkeypatch, tmp_path):
@@ -325,18 +322,6 @@ def test_words_that_make_no_sense_end_with_the_usage_code(words, capsys, monkeyp
 
     assert 2 == main(["replay", *words])
     assert capsys.readouterr().err.strip()
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_a_plot_is_drawn(tmp_path, suffix):
-    """A picture that its kind of viewer can open."""
-    path = tmp_path / f"a{suffix}"
-    report.save(play(leak(), Settings()), str(path))
-
-    if suffix == ".svg":
-        xml.dom.minidom.parse(str(path))
-    else:
-        assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_running_task_is_recorded(tmp_path):

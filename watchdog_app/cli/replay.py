@@ -27,7 +27,6 @@ watchdog record writes it. --task plays a task's past from the journal; --jsonl 
 lines one by one. Your configuration is in force; --set tries another value."""
 EPILOG = """\
 examples:
-  watchdog replay leak.csv.gz --plot leak.png
   watchdog replay leak.csv.gz --caution high --set stages.warn_s=300
   watchdog replay --task train.ipynb --since 2h
   my_sampler | watchdog replay --jsonl - --alarm-stage save
@@ -87,7 +86,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--daemon-pace", action="store_true", help="look only as often as the daemon would have"
     )
-    parser.add_argument("--plot", metavar="FILE", help="draw into FILE.png or FILE.svg")
     parser.add_argument("--json", action="store_true", help="print what happened as JSON")
 
 
@@ -95,7 +93,6 @@ def run(args: argparse.Namespace) -> int:
     """Play what was asked for."""
     if sum(value is not None for value in (args.trace, args.jsonl, args.task)) != 1:
         raise UsageError("Give one of TRACE, --task and --jsonl. More: watchdog replay --help")
-    _plot_can_be_drawn(args)
     settings = _settings(args)
     if args.jsonl is not None:
         return _answer(args, settings)
@@ -108,38 +105,16 @@ def run(args: argparse.Namespace) -> int:
             f"The journal knows of no agent in {args.task}: played as without one. --save-time "
             "plays it as with one."
         )
-    every = []
-    for trace in traces:
-        played = play(trace, settings, agent, args.daemon_pace)
-        every.append(played)
-        if not args.json:
-            _show(played)
+    every = [play(trace, settings, agent, args.daemon_pace) for trace in traces]
     if args.json:
         from watchdog_app.cli.json_output import dumps
         from watchdog_app.core.replay.report import as_dict
 
         print(dumps({"schema_version": 1, "traces": [as_dict(each) for each in every]}))
-    if args.plot is not None:
-        from watchdog_app.core.replay.report import save, urgency
-
-        drawn = max(every, key=urgency)
-        save(drawn, args.plot)
-        if not args.json:
-            of = f": {drawn.trace.name}, which came nearest to its end" if len(every) > 1 else ""
-            _say(f"Drawn into {args.plot}{of}.")
+        return EXIT_OK
+    for played in every:
+        _show(played)
     return EXIT_OK
-
-
-def _plot_can_be_drawn(args: argparse.Namespace) -> None:
-    """Refuse before anything is played what could not be drawn after it."""
-    if args.plot is None:
-        return
-    if args.jsonl is not None:
-        raise UsageError("--jsonl answers line by line and draws nothing: leave --plot out.")
-    from watchdog_app.core.replay.report import SUFFIXES
-
-    if not args.plot.lower().endswith(SUFFIXES):
-        raise UsageError(f"A plot is written as .png or .svg; {args.plot} is neither.")
 
 
 def _settings(args: argparse.Namespace) -> Settings:
