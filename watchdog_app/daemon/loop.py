@@ -235,7 +235,7 @@ class Loop:
         """Pressure, or a memory group that nears its limit: look soon."""
         wakeup = self._parts.observer.triggers.take()
         if wakeup is not None:
-            self._log.debug("woken", source=wakeup.source, path=wakeup.path, detail=wakeup.detail)
+            self._log.debug("woken", source=wakeup.source, path=wakeup.path)
             self._parts.pace.look_soon()
 
     def _end_agents(self) -> None:

@@ -129,17 +129,6 @@ def test_what_a_mainboard_says_of_itself_is_not_believed(tree, reader):
     assert ["CPU"] == [t.label for t in heat(reader)]
 
 
-@pytest.mark.parametrize("label", ["CPU", "CPUTIN", "PECI Agent 0", "CPU Package"])
-def test_a_mainboard_is_asked_for_the_processor_where_nobody_else_knows(tree, reader, label):
-    """Its figure, and not its limits."""
-    tree.hwmon(0, "dell_smm", temp1_input=40000, temp1_label="Ambient")
-    tree.hwmon(
-        1, "some_ec", temp1_input=30000, temp2_input=55000, temp2_label=label, temp2_crit=60000
-    )
-
-    assert [("CPU", 55.0, None, None)] == told(reader)
-
-
 @pytest.mark.parametrize(
     "nonsense",
     [-128000, 0, 255000, 127000, 65261850, "N/A", "", b"\xff\xfe", "55", 10**30, -1, "6 1000"],

@@ -17,7 +17,7 @@ from watchdog_app.base import children
 from watchdog_app.base.linux.kernel_log import PATH as KERNEL_LOG
 from watchdog_app.base.linux.kernel_log import KernelLog
 from watchdog_app.core.diagnosis import gpu_faults
-from watchdog_app.core.model.hardware import Gpu, GpuProcess, GpuState, XidEvent
+from watchdog_app.core.model.hardware import Gpu, GpuState, XidEvent
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.gpu.backend import (
     BACKENDS,
@@ -42,7 +42,6 @@ _LOOK_FOR_DRIVER_S = 60.0
 # A tick comes a little early or late; a request is not to slip to the next one for that.
 _TICK_SLACK_S = 0.2
 _MISSED_S = 3600.0  # a GPU that the driver no longer lists is shown as lost for so long
-_LOOK_UP_S = 5.0  # whether the pids of a list are still processes of ours
 _MOVED_BYTES = 32 * 1024**2  # a desktop's windows move less
 _MOVED_S = 60.0
 _IDENTITY = ("id", "index", "name", "uuid", "bus_id", "parent_id", "unified_memory")
@@ -61,8 +60,6 @@ class _Device:
     gpu: Gpu
     computing: int
     rows: Sequence[Sequence[Any]]  # of its processes, as the reader told them
-    processes: tuple[GpuProcess, ...]
-    looked_up_mono_s: float
     missing_since_mono_s: float | None = None
     # Of one that the last reading left out on purpose: how it is shown until it is read again.
     left_out: GpuState | None = None
@@ -271,20 +268,14 @@ class GpuMonitor:
         elif "bus_id" not in fields and parent_id is None and short_address(gpu_id) is not None:
             fields["bus_id"] = f"0000{gpu_id}"
         rows, computing = row.get("processes", ()), int(row.get("computing", 0))
-        if (
-            before is None
-            or rows != before.rows
-            or now_mono_s - before.looked_up_mono_s >= _LOOK_UP_S
-        ):
-            processes, looked_up_mono_s = running(rows, self._foreign), now_mono_s
-        else:
-            processes, looked_up_mono_s = before.processes, before.looked_up_mono_s
+        same = before is not None and rows == before.rows
+        processes = before.gpu.processes if before and same else running(rows, self._foreign)
         name = {"name": f"{self._vendors} GPU"}
         gpu = Gpu(**name | fields, id=gpu_id, parent_id=parent_id, processes=processes)
         if before is not None and _moved(before.gpu, gpu):
             self._moved_mono_s = now_mono_s
         # Shown at once: the GPUs behind it may take the driver down.
-        device = _Device(gpu, computing, rows, processes, looked_up_mono_s)
+        device = _Device(gpu, computing, rows)
         self._devices[gpu_id] = self._coming[gpu_id] = device
 
     def _identity(

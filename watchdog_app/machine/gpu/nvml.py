@@ -191,12 +191,12 @@ class NvmlBackend:
         except DriverError as error:
             raise _refused(error) from error
         versions: dict[str, Any] = {}
-        for name, ask, function in (
-            ("driver", self._driver.text, "nvmlSystemGetDriverVersion"),
-            ("cuda", self._driver.ask, "nvmlSystemGetCudaDriverVersion_v2"),
+        for name, function in (
+            ("driver", "nvmlSystemGetDriverVersion"),
+            ("cuda", "nvmlSystemGetCudaDriverVersion_v2"),
         ):
             try:
-                versions[name] = ask(function)
+                versions[name] = self._driver.ask(function)
             except DriverError:
                 versions[name] = None
         return versions
@@ -346,16 +346,14 @@ class _Device:
         self._listed_bytes = 0
         self._lister = ProcessLister(driver)
         self._asked = self._answered = 0
-        self.identity = {"uuid": driver.text("nvmlDeviceGetUUID", handle), "name": "NVIDIA GPU"}
+        self.identity = {"uuid": driver.ask("nvmlDeviceGetUUID", handle), "name": "NVIDIA GPU"}
         try:
-            self.identity["name"] = driver.text("nvmlDeviceGetName", handle)
+            self.identity["name"] = driver.ask("nvmlDeviceGetName", handle)
         except DriverError as error:
             self.why["name"] = f"Name: the driver does not tell ({error.said})."
         if questions:
-            with suppress(DriverError, UnicodeDecodeError):  # WSL; the daemon knows the bus
-                said = driver.ask("nvmlDeviceGetPciInfo", handle).busId
-                said = said.decode("ascii") if isinstance(said, bytes) else str(said)
-                self.identity["bus_id"] = said
+            with suppress(DriverError):  # WSL; the daemon knows the bus
+                self.identity["bus_id"] = driver.ask("nvmlDeviceGetPciInfo", handle).busId
 
     def read(self, now_mono_s: float) -> DeviceRow:
         """

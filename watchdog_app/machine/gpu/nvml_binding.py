@@ -61,31 +61,14 @@ class Driver:
         self.binding = binding
         self._trace = trace
 
-    def ask(self, function: str, *arguments: Any) -> Any:
+    def ask(self, name: str, *arguments: Any) -> Any:
         """
         The answer of one function of the binding.
 
         Raises:
             DriverError: there is none.
         """
-        return self._call(getattr(self.binding, function, None), function, arguments)
-
-    def text(self, function: str, *arguments: Any) -> str:
-        """
-        The answer of a function that gives text; what is no UTF-8 in it is replaced.
-
-        Raises:
-            DriverError: there is none.
-        """
-        decoding = getattr(self.binding, function, None)
-        # Below the decorator that decodes strictly.
-        plain = getattr(decoding, "__wrapped__", decoding)
-        answer = self._call(plain, function, arguments)
-        return answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
-
-    def _call(
-        self, function: Callable[..., Any] | None, name: str, arguments: tuple[Any, ...]
-    ) -> Any:
+        function = getattr(self.binding, name, None)
         if function is None:  # an older nvidia-ml-py
             raise DriverError(Code.FUNCTION_NOT_FOUND, f"nvidia-ml-py has no {name}")
         if self._trace is not None:

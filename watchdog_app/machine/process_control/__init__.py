@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 
+from watchdog_app.base.errors import ActionError
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
@@ -49,9 +50,12 @@ def pause(
         What was stopped. Empty `keys` when all of it was stopped already.
 
     Raises:
+        ActionError: there are no members.
         TargetGone: the root has ended, or its pid is another process by now.
         TargetDenied: the root is not ours to stop. Nothing is left half stopped.
     """
+    if not members:
+        raise ActionError("There is nothing to pause: the task has no processes.")
     now = time.time()
     protected = frozenset(own_pids or ())
     uid = _uid() if own_uid is None else own_uid

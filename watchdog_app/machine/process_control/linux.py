@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Sequence
 from enum import Enum
 
-from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
+from watchdog_app.base.errors import TargetDenied, TargetGone
 from watchdog_app.base.linux.process import (
     Stat,
     ancestors,
@@ -46,8 +46,6 @@ def pause(
     others: Collection[ProcessKey] = (),
 ) -> Paused:
     """See `process_control.pause`."""
-    if not members:
-        raise ActionError("There is nothing to pause: the task has no processes.")
     members = _own(members, others, proc)
     untouchable = {0, 1, *protected, *ancestors(os.getpid(), proc)}
     stop = _Stop(members, untouchable, own_uid, proc, others)

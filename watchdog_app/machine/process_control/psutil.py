@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import psutil
 
-from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
+from watchdog_app.base.errors import TargetDenied, TargetGone
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
@@ -28,8 +28,6 @@ def pause(
     others: Collection[ProcessKey] = (),
 ) -> Paused:
     """See `process_control.pause`."""
-    if not members:
-        raise ActionError("There is nothing to pause: the task has no processes.")
     above = (parent.pid for parent in psutil.Process().parents())
     untouchable = {0, 1, os.getpid(), *protected, *above}
     gone = TargetGone(f"Process {members[0].pid} has ended; there is nothing to pause.")

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.base.linux.files import read_link, read_or_empty
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey
-from watchdog_app.machine.sensors.command_line import identify, is_interpreter, kept, kernel_id
+from watchdog_app.machine.sensors.command_line import is_interpreter, kept
 from watchdog_app.machine.sensors.notebooks import (
     ENVIRON,
+    Description,
     KernelFacts,
     Sessions,
-    absolute,
-    forked,
-    kernel_facts,
+    described,
     named,
 )
 
@@ -81,15 +80,6 @@ def embeds_python(proc: str, pid: int, exe: str) -> bool:
     return b"/libpython" in read_or_empty(f"{proc}/{pid}/maps", _MAPS_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a full read found."""
-
-    info: ProcessInfo
-    own: bool = False  # watchdog itself
-    kernel: KernelFacts | None = None  # of Jupyter: its name can change
-
-
 class Describer:
     """Reads processes in full and names them."""
 
@@ -132,46 +122,25 @@ class Describer:
             data = read_or_empty(path, _ENVIRON_BYTES) if waits else b""
             return process.parse_environ(data, ENVIRON)
 
-        argv, variables = argv_of(pid), environ_of(pid)
-        exe = read_exe(self._proc, pid)
-        program = forked(identify(argv, exe), argv, stat.ppid, argv_of)
-        cwd = self._cwd_of(pid)
-        kernel = kernel_facts(
-            program,
-            argv,
+        found = described(
+            ProcessKey(pid, stat.start_ticks),
             stat.ppid,
-            cwd,
-            environ=lambda: variables,
-            environ_of=environ_of,
+            uid,
+            self._user(uid),
+            read_exe(self._proc, pid),
             argv_of=argv_of,
+            environ_of=environ_of,
             cwd_of=self._cwd_of,
         )
-        info = ProcessInfo(
-            key=ProcessKey(pid, stat.start_ticks),
-            ppid=stat.ppid,
-            uid=uid,
-            user=self._user(uid),
-            exe=exe,
-            argv=argv,
-            cwd=cwd,
-            kind=program.kind,
-            name=program.name,
-            notebook=absolute(program.notebook, cwd),
-            script=absolute(program.script, cwd),
-            kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
-            cgroup=None,  # told by `Memberships`: the read can wait for a lock
-            started_unix_s=None,
-            rlimit_as_bytes=self.rlimit_as(pid),
-            # With a terminal of its own it is what a notebook runs by `!python train.py`: the
-            # shell between the two has become the program.
-            leads_session=stat.session == pid and stat.tty == 0,
-            runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
-        )
-        return Description(info, program.own and kernel is None, kernel)
+        # With a terminal of its own it is what a notebook runs by `!python train.py`: the shell
+        # between the two has become the program.
+        leads = stat.session == pid and stat.tty == 0
+        info = replace(found.info, rlimit_as_bytes=self.rlimit_as(pid), leads_session=leads)
+        return replace(found, info=info)
 
     def renamed(self, info: ProcessInfo, kernel: KernelFacts | None) -> ProcessInfo:
         """The same process under the name that it has now: only kernels change theirs."""
-        return info if kernel is None else named(info, kernel, self._sessions)
+        return named(info, kernel, self._sessions)
 
     def group(self, membership: bytes) -> str | None:
         """Folder of the group that charges a process, of its /proc/PID/cgroup; None: none seen."""

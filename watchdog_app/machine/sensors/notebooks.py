@@ -21,12 +21,13 @@ from typing import Any, Protocol
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import read_regular
 from watchdog_app.base.text.plain import shortened
-from watchdog_app.core.model.machine import ProcessInfo, TaskKind
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, TaskKind
 from watchdog_app.machine.sensors.command_line import (
     LONGEST_PATH,
     Program,
     identify,
     is_spyder_kernel,
+    kernel_id,
     notebook_arguments,
 )
 
@@ -169,6 +170,15 @@ class KernelFacts:
     console: str | None = None  # the program at whose prompt its user types
 
 
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a process is, read in full."""
+
+    info: ProcessInfo
+    own: bool = False  # watchdog itself
+    kernel: KernelFacts | None = None  # of Jupyter: its name can change
+
+
 def kernel_facts(
     program: Program,
     argv: Sequence[str],
@@ -251,15 +261,71 @@ def forked(
     return Program(TaskKind.PYTHON, f"forked worker of {program.name}")
 
 
-def named(info: ProcessInfo, facts: KernelFacts, sessions: Sessions) -> ProcessInfo:
+def described(
+    key: ProcessKey,
+    ppid: int,
+    uid: int,
+    user: str | None,
+    exe: str | None,
+    *,
+    argv_of: Callable[[int], tuple[str, ...]],
+    environ_of: Callable[[int], Mapping[str, str]],
+    cwd_of: Callable[[int], str | None],
+) -> Description:
     """
-    The kernel under the name that it has now.
+    What the words and the environment of a Python process say of it.
 
     Args:
-        info: of the kernel.
-        facts: what the machine tells about its name.
+        key: of the process.
+        ppid: its parent.
+        uid: its owner.
+        user: the owner's name.
+        exe: its executable.
+        argv_of: reads the command line of a process; empty when it cannot be read.
+        environ_of: likewise `ENVIRON` of its environment.
+        cwd_of: likewise its working directory.
+    """
+    argv, variables, cwd = argv_of(key.pid), environ_of(key.pid), cwd_of(key.pid)
+    program = forked(identify(argv, exe), argv, ppid, argv_of)
+    kernel = kernel_facts(
+        program,
+        argv,
+        ppid,
+        cwd,
+        environ=lambda: variables,
+        environ_of=environ_of,
+        argv_of=argv_of,
+        cwd_of=cwd_of,
+    )
+    info = ProcessInfo(
+        key=key,
+        ppid=ppid,
+        uid=uid,
+        user=user,
+        exe=exe,
+        argv=argv,
+        cwd=cwd,
+        kind=program.kind,
+        name=program.name,
+        notebook=absolute(program.notebook, cwd),
+        script=absolute(program.script, cwd),
+        kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
+        runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
+    )
+    return Description(info, program.own and kernel is None, kernel)
+
+
+def named(info: ProcessInfo, facts: KernelFacts | None, sessions: Sessions) -> ProcessInfo:
+    """
+    The process under the name that it has now: only kernels change theirs.
+
+    Args:
+        info: of the process.
+        facts: what the machine tells about its name; None: it is no kernel.
         sessions: what Jupyter servers say now.
     """
+    if facts is None:
+        return info
     found = name_kernel(
         sessions.of(info.kernel_id),
         # A kernel that papermill starts inside a notebook inherits that notebook's

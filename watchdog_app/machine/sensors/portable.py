@@ -8,7 +8,7 @@ GPUs, heat, another process's limit of its address space.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -24,15 +24,13 @@ from watchdog_app.core.model.machine import (
     ProcessSample,
     Snapshot,
 )
-from watchdog_app.machine.sensors.command_line import identify, is_interpreter, kept, kernel_id
+from watchdog_app.machine.sensors.command_line import is_interpreter, kept
 from watchdog_app.machine.sensors.devices import Disks
 from watchdog_app.machine.sensors.jupyter import JupyterServers
 from watchdog_app.machine.sensors.notebooks import (
     ENVIRON,
     KernelFacts,
-    absolute,
-    forked,
-    kernel_facts,
+    described,
     named,
 )
 
@@ -190,43 +188,27 @@ class PortableMachine:
         user = _optional(process.username)
         if process.pid in (0, os.getpid()) or (self._own_uid != 0 and user != self._own_user):
             return
-        argv, exe = kept(_optional(process.cmdline) or ()), _optional(process.exe) or None
-        if not is_interpreter(exe or (argv[0] if argv else "")):
+        exe = _optional(process.exe) or None
+        if not is_interpreter(exe or "".join((_optional(process.cmdline) or [])[:1])):
             return
-        program = forked(identify(argv, exe), argv, known.ppid, _argv_of)
-        if program.own:
-            return
-        cwd = _optional(process.cwd) or None
-        variables = _environ(process)
-        known.kernel = kernel_facts(
-            program,
-            argv,
+        found = described(
+            _key(process),
             known.ppid,
-            cwd,
-            environ=lambda: variables,
+            # Windows has no uids: there the user's name decides.
+            process.uids().effective if hasattr(process, "uids") else self._own_uid,
+            user,
+            exe,
+            argv_of=lambda pid: _of(pid, lambda each: kept(each.cmdline()), ()),
             environ_of=lambda pid: _of(pid, _environ, {}),
-            argv_of=_argv_of,
             cwd_of=lambda pid: _of(pid, psutil.Process.cwd, None),
         )
-        info = ProcessInfo(
-            key=_key(process),
-            ppid=known.ppid,
-            # Windows has no uids: there the user's name decides.
-            uid=process.uids().effective if hasattr(process, "uids") else self._own_uid,
-            user=user,
-            exe=exe,
-            argv=argv,
-            cwd=cwd,
-            kind=program.kind,
-            name=program.name,
-            notebook=absolute(program.notebook, cwd),
-            script=absolute(program.script, cwd),
-            kernel_id=kernel_id(program.connection_file) if program.connection_file else None,
-            started_unix_s=process.create_time(),
-            leads_session=_leads_session(process),
-            runtime_dir=variables.get("WATCHDOG_RUNTIME_DIR") or None,
-        )
-        known.info = info if known.kernel is None else named(info, known.kernel, self._servers)
+        if not found.own:
+            info = replace(
+                found.info,
+                started_unix_s=process.create_time(),
+                leads_session=_leads_session(process),
+            )
+            known.info, known.kernel = named(info, found.kernel, self._servers), found.kernel
 
     def _ancestor(self, pid: int) -> ProcessKey | None:
         """The nearest watched process above one, of the same user; None: there is none."""
@@ -291,10 +273,6 @@ def _of(pid: int, read: Callable[[psutil.Process], T], otherwise: T) -> T:
     with suppress(psutil.Error, OSError):
         return read(psutil.Process(pid))
     return otherwise
-
-
-def _argv_of(pid: int) -> Sequence[str]:
-    return _of(pid, lambda process: kept(process.cmdline()), ())
 
 
 def _environ(process: psutil.Process) -> Mapping[str, str]:

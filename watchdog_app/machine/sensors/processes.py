@@ -25,12 +25,11 @@ from watchdog_app.machine.sensors.groups import MEMBERSHIPS, Memberships
 from watchdog_app.machine.sensors.identity import (
     TICKS_PER_S,
     Describer,
-    Description,
     read_argv,
     read_exe,
     read_owner,
 )
-from watchdog_app.machine.sensors.notebooks import KernelFacts
+from watchdog_app.machine.sensors.notebooks import Description, KernelFacts
 from watchdog_app.machine.sensors.shared_pages import SharedPages
 
 _SOURCE = "processes"

@@ -31,7 +31,6 @@ _TRIP = re.compile(r"trip_point_(\d+)_type")
 _COLDEST_C, _HOTTEST_C = 1.0, 126.0
 _LOWEST_PASSIVE_C = 70.0
 _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C = 40.0, 130.0
-_CPU_LABEL = re.compile(r"CPU|PECI|TSI0|SMBUSMASTER 0", re.IGNORECASE)
 # Zones of Intel's INT340x and chipset drivers, named after ACPI devices of four letters (TCPU,
 # B0D4, SEN1) or pch_*. Since Linux 5.12 the kernel only writes their critical point to its log, and
 # processors work at it: there is nothing to be afraid of (int340x_thermal_zone.c,
@@ -57,8 +56,6 @@ _CHIPS = {
     "coretemp": _Chip("CPU", True, _PROCESSOR, slowdown="crit"),
     "k10temp": _Chip("CPU", True, _PROCESSOR, slowdown="crit"),
     "zenpower": _Chip("CPU", True, _PROCESSOR, slowdown="crit"),
-    "k8temp": _Chip("CPU", True, _PROCESSOR),
-    "via_cputemp": _Chip("CPU", True, slowdown="crit"),
     # Each question keeps a disk from its saving states.
     "nvme": _Chip("NVMe disk", False, ("Composite",), "max", "crit", every_s=10.0),
     "amdgpu": _Chip("AMD GPU", False, ("junction", "edge"), slowdown="crit", shutdown="emergency"),
@@ -150,15 +147,11 @@ def _sensor(path: str, record: Temperature) -> _Sensor:
 def _find(root: str) -> dict[str, Temperature]:
     """Every temperature worth watching by its file."""
     found: dict[str, Temperature] = {}
-    spare: dict[str, Temperature] = {}
     base = f"{root}/class/hwmon"
     zones = {_zone_name(kind) for _, kind in _zones(root)}
     seen: dict[str, int] = {}
     for folder in sysfs_names(base):
         path = f"{base}/{folder}"
-        # Until Linux 3.x a driver's attributes lay in its device.
-        if not os.path.exists(f"{path}/name") and os.path.exists(f"{path}/device/name"):
-            path = f"{path}/device"
         name = sysfs_text(f"{path}/name")
         if name is None:
             continue
@@ -166,15 +159,11 @@ def _find(root: str) -> dict[str, Temperature]:
             continue  # the same sensor as a zone, which says more of what happens at its limits
         channels = [match[1] for each in sysfs_names(path) if (match := _INPUT.fullmatch(each))]
         chip = _CHIPS.get(name)
-        if chip is None:
-            spare.update(_of_unknown(path, name, channels))
-        elif channels:
+        if chip is not None and channels:
             number_of = seen[name] = seen.get(name, 0) + 1
             key = name if number_of == 1 else f"{name} {number_of}"
             found.update(_of_chip(path, key, chip, channels))
     found.update(_of_zones(root, any(each.is_cpu for each in found.values())))
-    if not any(each.is_cpu for each in found.values()):
-        found.update(spare)
     _number_labels(found)
     return dict(list(found.items())[:_MOST_SENSORS])
 
@@ -202,16 +191,6 @@ def _of_chip(path: str, key: str, chip: _Chip, channels: list[str]) -> dict[str,
             is_cpu=chip.is_cpu,
         )
     return found
-
-
-def _of_unknown(path: str, name: str, channels: list[str]) -> dict[str, Temperature]:
-    """What a mainboard calls the CPU, for machines whose CPU has no driver: without limits."""
-    for channel in channels:
-        label = sysfs_text(f"{path}/temp{channel}_label")
-        if label is not None and _CPU_LABEL.match(label):
-            key = f"{name}/{label}"
-            return {f"{path}/temp{channel}_input": Temperature(key, "CPU", 0.0, is_cpu=True)}
-    return {}
 
 
 def _zones(root: str) -> Iterator[tuple[str, str]]:

@@ -56,7 +56,6 @@ class Wakeup:
 
     source: str  # one of _GRAVEST_FIRST
     path: str  # the file or group that it concerns
-    detail: str
 
 
 @dataclass(slots=True, eq=False)
@@ -65,7 +64,8 @@ class _Source:
 
     fd: int
     mask: int
-    fired: Callable[[], Wakeup | None]  # what happened; None: a false alarm
+    wakeup: Wakeup
+    fired: Callable[[], bool]  # False: a false alarm
 
 
 @dataclass(slots=True, eq=False)
@@ -171,9 +171,9 @@ class Triggers:
         self._armed.discard(source)
         self._quiet.add(source)
         with suppress(OSError):
-            wakeup = source.fired()
-            if wakeup is not None and (self._wakeup is None or _rank(wakeup) < _rank(self._wakeup)):
-                self._wakeup = wakeup
+            if source.fired():
+                before = self._wakeup or source.wakeup
+                self._wakeup = min(before, source.wakeup, key=_rank)
 
     def _give_up(self, source: _Source) -> None:
         if source in self._armed:
@@ -227,11 +227,10 @@ def _arm(group: CgroupMemory) -> tuple[list[_Source], OSError | None]:
                 sources.append(_pressure(f"{group.path}/memory.pressure"))
             return sources, None
         for ratio in _RATIOS:
-            wakeup = Wakeup("threshold", group.path, f"usage crossed {ratio:.0%} of its limit")
             threshold = f"{int((group.limit_bytes or 0) * ratio)}"
-            sources.append(_eventfd(wakeup, "memory.usage_in_bytes", threshold))
-        oom = Wakeup("oom", group.path, "the limit was met and nothing could be given back")
-        sources.append(_eventfd(oom, "memory.oom_control"))
+            crossed = Wakeup("threshold", group.path)
+            sources.append(_eventfd(crossed, "memory.usage_in_bytes", threshold))
+        sources.append(_eventfd(Wakeup("oom", group.path), "memory.oom_control"))
     except OSError as error:
         return sources, error
     return sources, None
@@ -252,32 +251,27 @@ def _pressure(path: str) -> _Source:
         os.close(fd)
         raise
 
-    def fired() -> Wakeup | None:
+    def fired() -> bool:
         # It can fire right after arming without any stall: only a grown total is true.
         nonlocal seen_s
         before_s, seen_s = seen_s, stalled_s()
-        if seen_s - before_s < _STALL_S / 2:
-            return None
-        return Wakeup("pressure", path, f"stalled for {seen_s - before_s:.2f} s more")
+        return seen_s - before_s >= _STALL_S / 2
 
-    return _Source(fd, _URGENT, fired)
+    return _Source(fd, _URGENT, Wakeup("pressure", path), fired)
 
 
 def _events(group: str) -> _Source:
     """The memory.events file of a cgroup v2 group."""
     fd = os.open(f"{group}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
     # Reading is also what arms it: it reports changes since the last read.
-    seen = os.pread(fd, 4096, 0).splitlines()
+    seen = os.pread(fd, 4096, 0)
 
-    def fired() -> Wakeup | None:
+    def fired() -> bool:
         nonlocal seen
-        before, seen = seen, os.pread(fd, 4096, 0).splitlines()
-        changed = sorted(set(seen) - set(before))
-        if not changed:
-            return None
-        return Wakeup("events", group, b", ".join(changed).decode("ascii", "replace"))
+        before, seen = seen, os.pread(fd, 4096, 0)
+        return seen != before
 
-    return _Source(fd, _URGENT, fired)
+    return _Source(fd, _URGENT, Wakeup("events", group), fired)
 
 
 def _eventfd(wakeup: Wakeup, name: str, argument: str = "") -> _Source:
@@ -297,12 +291,11 @@ def _eventfd(wakeup: Wakeup, name: str, argument: str = "") -> _Source:
         os.close(fd)
         raise
 
-    def fired() -> Wakeup | None:
-        try:
+    def fired() -> bool:
+        with suppress(BlockingIOError):
             os.eventfd_read(fd)
-        except BlockingIOError:
-            return None
-        # The kernel signals once more when the group is removed: nothing is near its limit then.
-        return wakeup if os.path.isdir(wakeup.path) else None
+            # The kernel signals once more when the group is removed: nothing is near then.
+            return os.path.isdir(wakeup.path)
+        return False
 
-    return _Source(fd, _READ, fired)
+    return _Source(fd, _READ, wakeup, fired)
