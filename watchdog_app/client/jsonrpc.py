@@ -126,7 +126,7 @@ def decode(line: bytes) -> dict[str, Any]:
     try:
         message = _DECODER.decode(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # ValueError: UTF-8, JSON and huge integers
-        raise BadLine(f"Not JSON: {_short(error)}", PARSE_ERROR) from error
+        raise BadLine(f"Not JSON: {str(error)[:120]}", PARSE_ERROR) from error
     if not isinstance(message, dict):
         what = "a batch; send one message a line" if isinstance(message, list) else "no object"
         raise BadLine(f"A message is a JSON object; this is {what}.", INVALID_REQUEST)
@@ -159,10 +159,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
-
-
-def _short(error: BaseException) -> str:
-    return str(error)[:120]
 
 
 def request(id_: int | str, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:

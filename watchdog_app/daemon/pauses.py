@@ -81,7 +81,7 @@ def thaw_unfinished(pause: Pause) -> None:
     """
     if not pause.intended:
         return
-    from watchdog_app.machine.process_control.freezer import freezer_of
+    from watchdog_app.machine.process_control.linux import freezer_of
 
     pids = {key.pid for key in (*pause.intended, *pause.stopped_before)}
     with suppress(OSError, WatchdogError):

@@ -12,7 +12,7 @@ from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.gpu_fault import of_fault
-from watchdog_app.machine.gpu.nvml_binding import Code
+from watchdog_app.machine.gpu.nvml_driver import Code
 
 _ID = "driver.answer"
 _KERNEL_LOG = "sudo dmesg | grep -iE 'nvrm|xid' | tail"

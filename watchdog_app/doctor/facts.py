@@ -14,7 +14,7 @@ from watchdog_app.doctor import driver_files, environments, gpu
 from watchdog_app.doctor.environments import Environment
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.machine import Machine, Process, processes
-from watchdog_app.machine.gpu.nvml_binding import Code
+from watchdog_app.machine.gpu.nvml_driver import Code
 from watchdog_app.machine.sensors.host import HostReader
 
 T = TypeVar("T")

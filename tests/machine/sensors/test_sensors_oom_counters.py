@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from watchdog_app.machine.sensors.oom_counters import OomCounters
+from watchdog_app.machine.sensors.exits import OomCounters
 
 
 class Kernel:

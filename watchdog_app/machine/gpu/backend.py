@@ -247,18 +247,20 @@ def running(
     )
 
 
-def text(value: object) -> str:
+def text(value: object, most_chars: int = _MOST_TEXT) -> str:
     """
     Words of a driver, without what could steer a terminal.
+
+    Args:
+        value: what it said.
+        most_chars: of the result; the rest is cut off.
 
     Raises:
         TypeError: that is no text.
     """
     if not isinstance(value, str):
         raise TypeError("no text")
-    if value.isprintable():
-        return value[:_MOST_TEXT]
-    return "".join(c if c.isprintable() else "?" for c in value[:_MOST_TEXT])
+    return "".join(c if c.isprintable() else "?" for c in value[:most_chars])
 
 
 def _count(value: Any) -> int:

@@ -72,14 +72,14 @@ def parse_line(message: str, mono_s: float) -> LogLine | None:
             address,
             int(code),
             int(pid) if pid and pid.isdigit() else None,
-            _plain(said or "") or None,
+            plain_line(said or "") or None,
         )
     found = _FALLEN.search(message)
     if found:
-        text = _plain(message.partition("NVRM:")[2])
+        text = plain_line(message.partition("NVRM:")[2])
         return LogLine(LogKind.XID, mono_s, found.group(1), FALLEN_XID, None, text)
     if _MISMATCH.search(message):
-        return LogLine(LogKind.MISMATCH, mono_s, text=_plain(message.partition("NVRM:")[2]))
+        return LogLine(LogKind.MISMATCH, mono_s, text=plain_line(message.partition("NVRM:")[2]))
     return None
 
 
@@ -138,6 +138,13 @@ class DeviceEvents:
         return tuple(each.event for each in entries)
 
 
-def _plain(text: str) -> str:
+def plain_line(text: str, most_chars: int = _MOST_TEXT) -> str:
+    """
+    One line of text that steers no terminal.
+
+    Args:
+        text: untrusted.
+        most_chars: of the result; the rest is cut off.
+    """
     kept = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(kept.split())[:_MOST_TEXT]
+    return " ".join(kept.split())[:most_chars]

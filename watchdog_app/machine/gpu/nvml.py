@@ -26,7 +26,7 @@ from watchdog_app.machine.gpu.backend import (
     DeviceEvent,
     DeviceRow,
 )
-from watchdog_app.machine.gpu.nvml_binding import UNABLE, Code, Driver, DriverError
+from watchdog_app.machine.gpu.nvml_driver import UNABLE, Code, Driver, DriverError
 from watchdog_app.machine.gpu.nvml_processes import ProcessLister
 
 T = TypeVar("T")

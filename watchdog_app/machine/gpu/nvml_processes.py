@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from watchdog_app.machine.gpu.nvml_binding import UNABLE, Code, Driver, DriverError
+from watchdog_app.machine.gpu.nvml_driver import UNABLE, Code, Driver, DriverError
 
 _MOST_PID = 4194304  # kernel, include/linux/threads.h: PID_MAX_LIMIT
 _UNKNOWN_WHY = (

@@ -34,6 +34,7 @@ _LOOKS_IN_VAIN = 3
 # Readers that SIGKILL does not end, waiting in the kernel: more would help nobody.
 _MOST_STUCK = 2
 _CLOSE_S = 1.0
+_MOST_WORDS = 2000  # characters of a sentence
 _CHUNK = 1 << 16
 _MOST_CHUNKS = 64
 _MOST_BYTES = 8 << 20  # an answer is some kilobytes; 16 GPUs with 1000 processes are one megabyte
@@ -378,14 +379,18 @@ class ReaderProcess:
             remedy, absent = failed.get("remedy"), failed.get("absent")
             self.fault = Fault(
                 text(failed["source"]),
-                _plain(failed["message"]),
-                None if remedy is None else _plain(remedy),
+                text(failed["message"], _MOST_WORDS),
+                None if remedy is None else text(remedy, _MOST_WORDS),
             )
             self.absent = None if absent is None else text(absent)
             self._failed = True
             return False
         if "ready" in message:
-            self.versions = _versions(message["ready"])
+            driver, cuda = (message["ready"][name] for name in ("driver", "cuda"))
+            self.versions = {
+                "driver": None if driver is None else text(driver),
+                "cuda": None if cuda is None else int(cuda),
+            }
             self._ready, self._waiting = True, False
             # A crash is over once everything has been read again.
             if self.fault is not None and (
@@ -454,20 +459,6 @@ class ReaderProcess:
 
     def _reap(self) -> None:
         self._leaving = [child for child in self._leaving if child.status is None]
-
-
-def _versions(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What the driver says of itself: `driver`, `cuda`; None: not told."""
-    driver, cuda = row["driver"], row["cuda"]
-    return {
-        "driver": None if driver is None else text(driver),
-        "cuda": None if cuda is None else int(cuda),
-    }
-
-
-def _plain(words: str) -> str:
-    """A sentence of the reader's, which may hold words of the driver's."""
-    return " ".join(text(word) for word in words.split(" "))
 
 
 def _fault(said: str, remedy: str | None = LOOK, means: str = NOT_WATCHED) -> Fault:

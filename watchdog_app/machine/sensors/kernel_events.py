@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from watchdog_app.base.linux.kernel_log import PATH, KernelLog, message_of
 from watchdog_app.core.model.exits import KernelEvent, KernelLogLine
-from watchdog_app.machine.gpu.events import LogKind, parse_line
+from watchdog_app.machine.gpu.events import LogKind, parse_line, plain_line
 
 _MOST_A_LOOK = 20_000  # the kernel keeps about as many
 _MOST_WORDS = 400
@@ -110,10 +110,10 @@ def parse(message: str, mono_s: float) -> KernelLogLine | None:
     for pattern in _PATTERNS:
         found = pattern.form.search(message)
         if found is not None:
-            return _line(pattern, found.groupdict(), _plain(message), mono_s)
+            return _line(pattern, found.groupdict(), plain_line(message, _LONGEST), mono_s)
     line = parse_line(message, mono_s)
     if line is not None and line.kind is LogKind.XID:
-        return KernelLogLine(KernelEvent.XID, mono_s, _plain(message), line.pid)
+        return KernelLogLine(KernelEvent.XID, mono_s, plain_line(message, _LONGEST), line.pid)
     return None
 
 
@@ -121,7 +121,7 @@ def _line(
     pattern: _Pattern, found: Mapping[str, str | None], text: str, mono_s: float
 ) -> KernelLogLine:
     words = {
-        field: None if found.get(field) is None else _plain(str(found[field]))
+        field: None if found.get(field) is None else plain_line(str(found[field]), _LONGEST)
         for field in ("name", "group", "library")
     }
     pid, anon, files = found.get("pid"), found.get("anon"), found.get("file")
@@ -161,7 +161,7 @@ class Table:
         if len(fields) == self._columns and len(self._rows) < _MOST_ROWS:
             with suppress(ValueError):
                 rss = int(fields[self._rss_at]) * os.sysconf("SC_PAGE_SIZE")
-                name, pid = _plain(fields[-1]), int(row[3])
+                name, pid = plain_line(fields[-1], _LONGEST), int(row[3])
                 self._rows.append(
                     KernelLogLine(KernelEvent.OOM_TASK, mono_s, name, pid, name, rss_bytes=rss)
                 )
@@ -232,8 +232,3 @@ def _first(namespace: int | None) -> bool:
         except OSError:
             return False
     return namespace == _FIRST_PID_NAMESPACE
-
-
-def _plain(text: str) -> str:
-    kept = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(kept.split())[:_LONGEST]
