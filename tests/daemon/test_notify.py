@@ -364,7 +364,7 @@ def test_control_characters_reach_no_server(bus):
     )
 
     (shown,) = bus.shown()
-    assert ("a?[31m.py", "one\ntwo??") == (shown["title"], shown["body"])
+    assert ("a\\x1b[31m.py", "one\ntwo\\x00\\u202e") == (shown["title"], shown["body"])
 
 
 @pytest.mark.desktop

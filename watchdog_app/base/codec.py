@@ -19,6 +19,9 @@ def encode(value: Any) -> Any:
     The value as JSON values: records by field name, mappings as pairs.
 
     Infinite numbers become texts, as JSON has none. Fields with `NOT_KEPT` are left out.
+
+    Raises:
+        TypeError: something in it is no record, number, text, mapping or sequence.
     """
     if isinstance(value, Enum):
         return value.value

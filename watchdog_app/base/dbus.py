@@ -13,6 +13,7 @@ import html
 import os
 
 from watchdog_app.base.errors import ActionError
+from watchdog_app.base.text.terminal import plain, plain_block
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ async def _show(title: str, body: str, urgency: str, replaces: int) -> int:
     service = (bus, NOTIFICATIONS, NOTIFICATIONS_PATH)
     try:
         (known,) = await call(*service, "GetCapabilities")
-        values = notify_body(_plain(title), _plain(body), urgency, replaces, (), known)
+        values = notify_body(plain(title), plain_block(body), urgency, replaces, (), known)
         try:
             (number,) = await call(*service, "Notify", NOTIFY_SIGNATURE, values)
         except CallFailed as error:
@@ -221,10 +222,3 @@ async def _show(title: str, body: str, urgency: str, replaces: int) -> int:
         return int(number)
     finally:
         bus.disconnect()
-
-
-def _plain(text: str) -> str:
-    """Lines of text alone: what a server or the bus itself would choke on becomes a `?`."""
-    return "".join(
-        char if char.isprintable() or char == "\n" else "?" for char in text.expandtabs(4)
-    )

@@ -21,6 +21,16 @@ def _home(env: Mapping[str, str]) -> str:
     return env.get("HOME") or os.path.expanduser("~")
 
 
+def _folder(env: Mapping[str, str], variable: str, usual: str) -> str:
+    """Our folder of one kind: by the variable where it is absolute, else below the home."""
+    if sys.platform == "darwin":
+        return os.path.join(_home(env), "Library", "Application Support", "watchdog")
+    base = env.get(variable, "")
+    if not os.path.isabs(base):  # the specification: a relative path is to be ignored
+        base = os.path.join(_home(env), usual)
+    return os.path.join(base, "watchdog")
+
+
 def runtime_dir(env: Mapping[str, str] = os.environ) -> str:
     """
     Folder of the socket and the lock: private to the user, gone after a restart.
@@ -82,12 +92,7 @@ def state_dir(env: Mapping[str, str] = os.environ) -> str:
         return override
     if sys.platform == "win32":
         return os.path.join(env.get("LOCALAPPDATA", _home(env)), "watchdog", "state")
-    if sys.platform == "darwin":
-        return os.path.join(_home(env), "Library", "Application Support", "watchdog")
-    base = env.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(base):  # the specification: a relative path is to be ignored
-        base = os.path.join(_home(env), ".local", "state")
-    return os.path.join(base, "watchdog")
+    return _folder(env, "XDG_STATE_HOME", ".local/state")
 
 
 def daemon_log(env: Mapping[str, str] = os.environ) -> str:
@@ -102,12 +107,7 @@ def config_file(env: Mapping[str, str] = os.environ) -> str:
         return override
     if sys.platform == "win32":
         return os.path.join(env.get("APPDATA", _home(env)), "watchdog", "config.toml")
-    if sys.platform == "darwin":
-        return os.path.join(_home(env), "Library", "Application Support", "watchdog", "config.toml")
-    base = env.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(base):
-        base = os.path.join(_home(env), ".config")
-    return os.path.join(base, "watchdog", "config.toml")
+    return os.path.join(_folder(env, "XDG_CONFIG_HOME", ".config"), "config.toml")
 
 
 def foreign(found: os.stat_result) -> bool:

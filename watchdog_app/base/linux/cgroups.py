@@ -308,14 +308,11 @@ class Group:
         events = self._read_or_empty(self._events)
         kills = flat_value(events, b"oom_kill")
         stat = self._stat.read()
-        if self.version == 1:
-            # usage_in_bytes counts the groups below, so the parts must too: the total_ lines.
-            inactive = flat_value(stat, b"total_inactive_file")
-            active = flat_value(stat, b"total_active_file")
-            swap = flat_value(stat, b"total_swap")
-            return Usage(used, inactive or 0, active or 0, swap, kills)
-        inactive, active = flat_value(stat, b"inactive_file"), flat_value(stat, b"active_file")
-        swap = None
+        # usage_in_bytes of v1 counts the groups below, so the parts must too: the total_ lines.
+        prefix = b"total_" if self.version == 1 else b""
+        inactive = flat_value(stat, prefix + b"inactive_file")
+        active = flat_value(stat, prefix + b"active_file")
+        swap = flat_value(stat, b"total_swap")
         if self._swap is not None:
             try:
                 swap = whole(self._swap.read(64).strip())

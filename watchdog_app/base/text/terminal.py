@@ -124,7 +124,13 @@ def wrap(text: str, columns: int, first: str = "", rest: str | None = None) -> l
 
 
 def counted(number: int, what: str) -> str:
-    """`1 task`, `3 tasks`."""
+    """
+    `1 task`, `3 tasks`.
+
+    Args:
+        number: how many.
+        what: the noun in the singular.
+    """
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 

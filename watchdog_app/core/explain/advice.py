@@ -91,7 +91,7 @@ def sentences(shortage: Shortage) -> tuple[str, ...]:
     """At most four, the most useful first."""
     lines = _lines(shortage)
     if shortage.spec.of_ram or shortage.spec.scope is Scope.CARD:
-        lines = chain(_told_by_agents(shortage), lines)
+        lines = chain(_from_agents(shortage), lines)
     return tuple(line for line, _ in zip(lines, range(_MOST), strict=False))
 
 
@@ -284,7 +284,7 @@ def _by_regime(shortage: Shortage) -> Iterator[str]:
         yield text
 
 
-def _told_by_agents(shortage: Shortage) -> Iterator[str]:
+def _from_agents(shortage: Shortage) -> Iterator[str]:
     """Which batch, buffer or line to change, where an agent tells of it."""
     room = max(0.0, _USABLE * shortage.reading.limit - shortage.reading.used)
     for contributor in shortage.attribution.contributors:

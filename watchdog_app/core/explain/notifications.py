@@ -45,7 +45,13 @@ class Facts:
         return value if isinstance(value, int | float) else None
 
     def text(self, key: str, limit: int = 200) -> str | None:
-        """A text of the evidence, safe to show."""
+        """
+        A text of the evidence, safe to show; None where there is none.
+
+        Args:
+            key: of the evidence.
+            limit: most characters.
+        """
         value = self.decision.evidence.get(key)
         return clean(value, limit) if isinstance(value, str) and value else None
 

@@ -104,7 +104,13 @@ def movement(slope_per_s: float | None, unit: str) -> str:
 
 
 def nearing(kind: ResourceKind, label: str) -> str:
-    """`RAM is about to run out`, `GPU 0 is about to switch off from heat`."""
+    """
+    `RAM is about to run out`, `GPU 0 is about to switch off from heat`.
+
+    Args:
+        kind: of the resource.
+        label: of the resource.
+    """
     if SPECS[kind].scope is Scope.HEAT:
         return f"{heated(label)} is about to switch off from heat"
     return f"{label} is about to run out"

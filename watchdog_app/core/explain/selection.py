@@ -24,7 +24,13 @@ _HALF_FULL = 0.5
 
 
 def ordered(tasks: Sequence[Task], sort: str = "urgency") -> list[Task]:
-    """The tasks in the order of `SORTS`; unknown figures come last, equal ones by pid."""
+    """
+    The tasks in an order; unknown figures come last, equal ones by pid.
+
+    Args:
+        tasks: of a status.
+        sort: one of `SORTS`.
+    """
     return sorted(tasks, key=_SORT_KEYS[sort])
 
 
@@ -38,7 +44,13 @@ def without_background(tasks: Sequence[Task]) -> tuple[list[Task], list[Task]]:
 
 
 def listed_resources(status: Status, everything: bool) -> tuple[list[Resource], int]:
-    """The resources worth a line, and how many others are far from their limits."""
+    """
+    The resources worth a line, and how many others are far from their limits.
+
+    Args:
+        status: the last one.
+        everything: whether those far from their limits are listed as well.
+    """
     first = [one for one in status.resources if one.display == "always"]
     if status.host.swap_total_bytes:
         first.append(_swap(status.host))
@@ -63,7 +75,13 @@ def listed_resources(status: Status, everything: bool) -> tuple[list[Resource], 
 
 
 def gpu_resources(gpu: Gpu, status: Status) -> list[Resource]:
-    """Memory and temperatures of a GPU."""
+    """
+    Memory and temperatures of a GPU.
+
+    Args:
+        gpu: one of the status.
+        status: the last one.
+    """
     if not gpu.id:
         return []
     subjects = (gpu.id, f"{gpu.id}/shutdown")
@@ -75,7 +93,13 @@ def gpu_resources(gpu: Gpu, status: Status) -> list[Resource]:
 
 
 def nearest_resource(status: Status, task: Task) -> Resource | None:
-    """The resource that a task is forecast to exhaust, else the fullest that can hit it."""
+    """
+    The resource that a task is forecast to exhaust, else the fullest that can hit it.
+
+    Args:
+        status: the last one.
+        task: one of it.
+    """
     above = [one for one in status.resources if task.pid in one.tasks]
     foreseen = [one for one in above if one.eta_s is not None]
     if foreseen:

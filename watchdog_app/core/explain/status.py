@@ -61,7 +61,19 @@ def about_task(
     incidents: Iterable[Incident],
     now_unix_s: float,
 ) -> str:
-    """One task: what it uses, where it is going, what stops it first, what was decided."""
+    """
+    One task: what it uses, where it is going, what stops it first, what was decided.
+
+    Args:
+        task: of the latest sample.
+        outlook: its line of the status; None: not known yet.
+        agent: its agent; None without one.
+        hardware: of the latest sample; None: its GPUs are left out.
+        readings: every resource of the latest sample.
+        assessments: by resource.
+        incidents: the open ones.
+        now_unix_s: what ages are counted to.
+    """
     incidents = tuple(incidents)
     lines = list(_usage(task, outlook))
     if hardware is not None:
@@ -115,7 +127,17 @@ def about_machine(
     incidents: Sequence[Incident],
     now_unix_s: float,
 ) -> str:
-    """The machine: its memory, every resource that matters, what is going on."""
+    """
+    The machine: its memory, every resource that matters, what is going on.
+
+    Args:
+        host: its memory.
+        tasks: of the latest sample.
+        readings: every resource of the latest sample.
+        assessments: by resource.
+        incidents: the open ones.
+        now_unix_s: what ages are counted to.
+    """
     watched = "1 Python task is" if len(tasks) == 1 else f"{len(tasks)} Python tasks are"
     lines = [
         f"{format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} RAM can be had"
@@ -290,7 +312,13 @@ def _cards_of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> 
 
 
 def stall_lines(reasons: Sequence[StallReason], task: Task) -> Iterator[str]:
-    """All evidence of the most likely reason, and how to see what each thread does."""
+    """
+    All evidence of the most likely reason, and how to see what each thread does.
+
+    Args:
+        reasons: of a stalled task, the most likely first.
+        task: the stalled one.
+    """
     for reason in reasons[:1]:
         yield f"Most likely {reason.text}:"
         yield from (f"- {clean(each, 200)}" for each in reason.reasons)
