@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from types import SimpleNamespace
 
 import pytest
 
+from watchdog_app.daemon.kept_state import KeptState
+from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.missed_exits import MissedExits
 from watchdog_app.history.journal import Journal
 from watchdog_app.machine.sensors.systemd_units import UnitQuestion
@@ -29,7 +30,8 @@ class Units:
 def found(tmp_path, monkeypatch, *tasks: dict) -> tuple[MissedExits, Units]:
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path))
     units = Units()
-    missed = MissedExits(SimpleNamespace(), "boot", lambda key: False, units)
+    kept_state = KeptState(None, None, "boot", Log(False))
+    missed = MissedExits(kept_state, lambda key: False, units)
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
         state = {"boot": "boot", "unix_s": 1.0, "host_kills": None, "tasks": list(tasks)}
         journal.put_state("alive", state)
@@ -67,7 +69,7 @@ def test_one_that_is_damaged_in_the_journal_hides_no_other(tmp_path, monkeypatch
         {"pid": 8, "start_time": 2, "name": "b.py"},
     )
 
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="RescueRecord"):
         missed.ended(100.0)
 
     assert [8] == [entry.pid for entry in missed.ended(100.0)]

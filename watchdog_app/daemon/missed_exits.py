@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from watchdog_app.base import paths
+from watchdog_app.base import codec, paths
 from watchdog_app.base.linux import cgroups
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import evidence_of
@@ -29,11 +29,10 @@ from watchdog_app.core.model.exits import (
     UnitEnd,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import ResourceKind
+from watchdog_app.daemon.kept_state import KeptState
 from watchdog_app.daemon.status import Look
 from watchdog_app.history.entries import about_task, death_entry
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.sensors import crash_reports
 from watchdog_app.machine.sensors.exits import KERNELS
 from watchdog_app.machine.sensors.systemd_units import UnitQuestion, UnitQuestions
@@ -47,46 +46,53 @@ _LAST_S = 310.0  # of readings: what stands still is written some five minutes a
 _FRESH_S = 60.0
 _HOT = 5.0  # degrees below the limit, at the last reading
 _EMPTY = 0.95  # of a battery
-_RESCUE = ("path", "step", "bytes", "seconds", "saved_unix_s")
+
+_Diagnosis = tuple[Cause, list[Evidence]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Missed:
+    """One that was alive when the last daemon wrote that down, and is gone."""
+
+    kept: Mapping[str, Any]  # as it was written down
+    facts: ExitFacts  # from the counts of then and now
+    key: ProcessKey
+    seen_unix_s: float  # when it was last known to be alive
+    now_unix_s: float
+    machine: _Diagnosis | None  # why the machine went down, if it did
+    question: UnitQuestion | None  # to systemd; None: it is not asked
+
+    @property
+    def until_mono_s(self) -> float:
+        """When it is waited for no longer."""
+        return 0.0 if self.question is None else self.question.until_mono_s
 
 
 class MissedExits:
     """
-    Keeps in the journal who is alive, and buries who is not any more.
+    Keeps in the journal who is alive, and writes down who is not any more.
 
     Args:
-        journal: of the daemon.
-        boot: of the machine.
+        kept_state: where that is kept.
         lives: whether a process runs.
         units: asks systemd.
     """
 
     def __init__(
-        self,
-        journal: JournalWriter,
-        boot: str,
-        lives: Callable[[ProcessKey], bool],
-        units: UnitQuestions,
+        self, kept_state: KeptState, lives: Callable[[ProcessKey], bool], units: UnitQuestions
     ) -> None:
-        self._journal = journal
-        self._boot = boot
+        self._kept_state = kept_state
         self._lives = lives
         self._units = units
         self._kept: frozenset[ProcessKey] = frozenset()
         self._kept_mono_s = float("-inf")
-        self._waiting: list[tuple[Missed, UnitQuestion | None]] = []
-        self._entries: list[Entry] = []
+        self._waiting: list[_Missed] = []
 
     def look(self, journal: Journal | None) -> None:
         """Find who has ended since the last daemon, or with the machine."""
-        if journal is None:
-            return
-        folder = os.path.abspath(paths.state_dir())
-        for missed in ended(journal, folder, self._boot, self._lives):
-            question = None
-            if missed.asks_systemd:
-                question = self._units.ask(missed.group, missed.key.pid, missed.seen)
-            self._waiting.append((missed, question))
+
+        if journal is not None:
+            self._kept_state.take(journal, STATE, partial(self._find, journal))
 
     def ended(self, now_mono_s: float) -> list[Entry]:
         """
@@ -95,20 +101,16 @@ class MissedExits:
         One whose state in the journal is damaged raises, once, and is left out then.
         """
         self._units.collect()
-        for missed, question in list(self._waiting):
-            if question is not None and not question.over(now_mono_s):
-                continue
-            self._waiting.remove((missed, question))
-            self._entries.append(missed.entry(None if question is None else question.answer))
-        entries, self._entries = self._entries, []
+        entries = []
+        for missed in list(self._waiting):
+            if missed.question is None or missed.question.over(now_mono_s):
+                self._waiting.remove(missed)
+                entries.append(_entry(missed))
         return entries
 
     def next_deadline_mono_s(self) -> float | None:
         """When `ended` has something to give at the latest."""
-        if self._entries:
-            return 0.0
-        questions = [question for _, question in self._waiting]
-        return min((0.0 if q is None else q.until_mono_s for q in questions), default=None)
+        return min((missed.until_mono_s for missed in self._waiting), default=None)
 
     def keep(self, look: Look | None) -> None:
         """Write down who lives: when others do than before, and now and then."""
@@ -119,41 +121,64 @@ class MissedExits:
         if waited_s < _KEEP_S or (keys == self._kept and waited_s < _KEEP_ANYWAY_S):
             return
         self._kept, self._kept_mono_s = keys, look.snapshot.mono_s
-        data = alive(look.tasks, look.agents, self._boot, look.snapshot.unix_s)
-        self._journal.submit(partial(Journal.put_state, key=STATE, data=data))
+        unix_s = look.snapshot.unix_s
+        living = [_living(task, look.agents.get(task.key)) for task in _worth_it(look, unix_s)]
+        host_kills = cgroups.host_oom_kills()
+        self._kept_state.put(STATE, unix_s=unix_s, host_kills=host_kills, tasks=living)
 
-
-def alive(
-    tasks: Sequence[Task], agents: Mapping[ProcessKey, AgentState], boot: str, unix_s: float
-) -> dict[str, Any]:
-    """Who runs now and would be missed, as the journal keeps it."""
-    found = []
-    for task in tasks:
-        view = agents.get(task.key)
-        started = task.info.started_unix_s
-        long = started is not None and unix_s - started >= _LONG_S
-        if view is None and task.kind not in KERNELS and not long:
-            continue
-        rescue = None if view is None else view.rescue
-        found.append(
-            {
-                "pid": task.key.pid,
-                "start_time": task.key.start_time,
-                "name": task.name,
-                "group": task.info.cgroup,
-                "group_kills": _kills(task.info.cgroup),
-                "rescue": None
-                if rescue is None
-                else {name: getattr(rescue, name) for name in _RESCUE},
-                "about": about_task(task.info, task.rss_bytes, view),
-            }
+    def _find(self, journal: Journal, state: Mapping[str, Any], same_boot: bool) -> None:
+        """Those that the last daemon saw alive and that are gone wait for what systemd says."""
+        now_unix_s, host_kills = time.time(), cgroups.host_oom_kills()
+        newest = journal.history(limit=1)
+        seen_unix_s = max(
+            float(state.get("unix_s") or 0.0), *(float(each["unix_s"]) for each in newest), 0.0
         )
-    host_kills = cgroups.host_oom_kills()
+        machine = None if same_boot else _machine_down(journal, seen_unix_s)
+        folder = os.path.abspath(paths.state_dir())
+        for kept in state.get("tasks") or []:
+            key = ProcessKey(int(kept["pid"]), int(kept["start_time"]))
+            if (same_boot and self._lives(key)) or _is_told(journal, key):
+                continue
+            group, words = kept.get("group"), crash_reports.read(folder, key)
+            facts = ExitFacts(
+                pid=key.pid,
+                group=group,
+                group_kills_before=kept.get("group_kills"),
+                group_kills_after=_kills(group),
+                host_kills_before=state.get("host_kills"),
+                host_kills_after=host_kills,
+                counted=_between(float(state.get("unix_s") or seen_unix_s), now_unix_s),
+                words=words,
+            )
+            question = None
+            if machine is None and _said(words) is None:
+                question = self._units.ask(group, key.pid, seen_unix_s)
+            missed = _Missed(kept, facts, key, seen_unix_s, now_unix_s, machine, question)
+            self._waiting.append(missed)
+
+
+def _worth_it(look: Look, unix_s: float) -> Sequence[Task]:
+    """Tasks that would be missed: kernels, trainings, and what has run for long."""
+    found = [
+        task
+        for task in look.tasks
+        if task.kind in KERNELS
+        or task.key in look.agents
+        or unix_s - (task.info.started_unix_s or unix_s) >= _LONG_S
+    ]
+    return found[:_MOST_TASKS]
+
+
+def _living(task: Task, view: AgentState | None) -> dict[str, Any]:
+    """A task as the journal keeps it."""
     return {
-        "boot": boot,
-        "unix_s": unix_s,
-        "host_kills": host_kills,
-        "tasks": found[:_MOST_TASKS],
+        "pid": task.key.pid,
+        "start_time": task.key.start_time,
+        "name": task.name,
+        "group": task.info.cgroup,
+        "group_kills": _kills(task.info.cgroup),
+        "rescue": codec.encode(None if view is None else view.rescue),
+        "about": about_task(task.info, task.rss_bytes, view),
     }
 
 
@@ -161,106 +186,30 @@ def _kills(group: str | None) -> int | None:
     return None if group is None else cgroups.group_oom_kills(group)
 
 
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """One that was alive when the last daemon wrote that down, and is gone."""
-
-    one: Mapping[str, Any]  # as it was written down
-    key: ProcessKey
-    facts: ExitFacts  # from the counts of then and now
-    seen: float  # when it was last known to be alive: seconds of the epoch
-    now: float
-    machine: tuple[Cause, Sequence[Evidence]] | None  # why the machine went down, if it did
-
-    @property
-    def group(self) -> str | None:
-        """Its memory group."""
-        return self.facts.group
-
-    @property
-    def asks_systemd(self) -> bool:
-        """Whether systemd may know how it ended: it has left no word, and the machine runs on."""
-        return self.machine is None and _said_nothing(self.facts.words)
-
-    def entry(self, unit: UnitEnd | None) -> Entry:
-        """
-        Its end as the journal keeps it.
-
-        Args:
-            unit: what systemd says.
-        """
-        words = self.facts.words
-        said = [] if words is None else [_said(words)]
-        if self.machine is not None:
-            cause, evidence = self.machine
-            return _entry(self.one, self.key, cause, [*evidence, *said], self.seen)
-        facts = replace(self.facts, unit=unit)
-        cause = _unseen(facts, self.seen, self.now)
-        found = [each for each in evidence_of(facts) if each.source in ("systemd", "count")]
-        return _entry(self.one, self.key, cause, [*found, *said], self.now)
+def _is_told(journal: Journal, key: ProcessKey) -> bool:
+    """Whether its end was seen after it was last written down as alive."""
+    told = journal.history(task=str(key.pid), kinds=("death", "end"), limit=20)
+    return any(each.get("start_time") == key.start_time for each in told)
 
 
-def ended(
-    journal: Journal, folder: str, boot: str, lives: Callable[[ProcessKey], bool]
-) -> list[Missed]:
-    """
-    Those that the last daemon saw alive and that are gone.
-
-    Args:
-        journal: as the last daemon left it.
-        folder: of the state, where last words lie.
-        boot: of the machine as it runs now.
-        lives: whether a process runs.
-    """
-    state = journal.state(STATE)
-    if state is None:
-        return []
-    now = time.time()
-    down = state.get("boot") != boot
-    seen = _last_seen(journal, state)
-    machine = _machine_down(journal, seen) if down else None
-    host_kills = cgroups.host_oom_kills()
-    missed = []
-    for one in state.get("tasks") or []:
-        key = ProcessKey(int(one["pid"]), int(one["start_time"]))
-        if not down and lives(key):
-            continue
-        if any(  # its end was seen after it was last written down as alive
-            each.get("start_time") == key.start_time
-            for each in journal.history(task=str(key.pid), kinds=("death", "end"), limit=20)
-        ):
-            continue
-        group = one.get("group")
-        facts = ExitFacts(
-            pid=key.pid,
-            group=group,
-            group_kills_before=one.get("group_kills"),
-            group_kills_after=_kills(group),
-            host_kills_before=state.get("host_kills"),
-            host_kills_after=host_kills,
-            counted=f"between {_moment(float(state.get('unix_s') or seen))} and {_moment(now)}",
-            words=crash_reports.read(folder, key),
-        )
-        missed.append(Missed(one, key, facts, seen, now, machine))
-    return missed
-
-
-def _entry(
-    one: Mapping[str, Any],
-    key: ProcessKey,
-    cause: Cause,
-    evidence: Sequence[Evidence],
-    unix_s: float,
-) -> Entry:
-    about = dict(one.get("about") or {})
-    rescue = one.get("rescue")
+def _entry(missed: _Missed) -> Entry:
+    """The end of one as the journal keeps it, with what systemd has said."""
+    unit = None if missed.question is None else missed.question.answer
+    if missed.machine is not None:
+        (cause, evidence), unix_s = missed.machine, missed.seen_unix_s
+    else:
+        (cause, evidence), unix_s = _unseen(missed, unit), missed.now_unix_s
+    said = _said(missed.facts.words)
+    if said is not None:
+        evidence = [*evidence, Evidence("python", f"Python wrote: {said}.")]
+    about = dict(missed.kept.get("about") or {})
     return death_entry(
-        key,
-        str(one.get("name")),
+        missed.key,
+        str(missed.kept.get("name")),
         about.get("path"),
         cause=cause,
         evidence=evidence,
-        rescue=None if rescue is None else RescueRecord(**{n: rescue[n] for n in _RESCUE}),
+        rescue=codec.decode(RescueRecord | None, missed.kept.get("rescue")),
         had_agent="agent" in about,
         was_paused=False,
         unix_s=unix_s,
@@ -269,93 +218,81 @@ def _entry(
     )
 
 
-def _unseen(facts: ExitFacts, seen: float, now: float) -> Cause:
-    words = facts.words
-    between = f"between {_moment(seen)} and {_moment(now)}, while no watchdog ran"
-    if words is not None and not _said_nothing(words):
-        at = "" if words.place is None else f" at {words.place}"
-        return Cause(
-            CauseKind.SIGNAL if words.fatal else CauseKind.FAILED,
-            f"ended {between}: {words.fatal or words.error}{at}",
-            Certainty.EXACT,
-        )
+def _unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
+    """Why one ended while no daemon ran."""
+    facts = replace(missed.facts, unit=unit)
     cause = diagnose(facts)
+    evidence = [each for each in evidence_of(facts) if each.source in ("systemd", "count")]
+    between = f"{_between(missed.seen_unix_s, missed.now_unix_s)}, while no watchdog ran"
+    words, said = facts.words, _said(facts.words)
+    if words is not None and said is not None:
+        kind = CauseKind.SIGNAL if words.fatal else CauseKind.FAILED
+        cause = Cause(kind, f"ended {between}: {said}", Certainty.EXACT)
     # Others may have been killed as well in all that time: the machine's count alone says nothing.
-    if cause.kind in (CauseKind.OOM_DAEMON, CauseKind.GROUP_LIMIT):
+    elif cause.kind in (CauseKind.OOM_DAEMON, CauseKind.GROUP_LIMIT):
         likely = "" if cause.text.startswith("most likely") else "most likely "
-        return replace(cause, text=f"{likely}{cause.text}; {between}", certainty=Certainty.LIKELY)
-    return Cause(CauseKind.UNKNOWN, f"ended {between}: of what is not known")
+        text = f"{likely}{cause.text}; {between}"
+        cause = replace(cause, text=text, certainty=Certainty.LIKELY)
+    else:
+        cause = Cause(CauseKind.UNKNOWN, f"ended {between}: of what is not known")
+    return cause, evidence
 
 
-def _said_nothing(words: LastError | None) -> bool:
-    return words is None or not (words.fatal or words.error)
+def _said(words: LastError | None) -> str | None:
+    """The error that Python wrote down, and where; None: nothing."""
+    if words is None or not (words.fatal or words.error):
+        return None
+    at = "" if words.place is None else f" at {words.place}"
+    return f"{words.fatal or words.error}{at}"
 
 
-def _moment(unix_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_s))
-
-
-def _said(words: LastError) -> Evidence:
-    at = "" if words.place is None else f", at {words.place}"
-    return Evidence("python", f"Python wrote: {words.fatal or words.error}{at}.")
-
-
-def _machine_down(journal: Journal, seen: float) -> tuple[Cause, list[Evidence]]:
+def _machine_down(journal: Journal, seen_unix_s: float) -> _Diagnosis:
     """Why the machine went down, as far as the last readings say."""
-    at = f"at about {_clock(seen)}"
     text = "It ran when it was last seen, and the machine has been started anew since."
     evidence = [Evidence("boot", text)]
     newest = journal.history(limit=1, kinds=("daemon",))
-    if newest and newest[0].get("what") == "stopped" and newest[0]["unix_s"] >= seen - _FRESH_S:
-        told = Evidence("boot", "Watchdog had been told to end before.")
-        why = "it was shut down or restarted in good order"
-        return _down(at, why, Certainty.LIKELY), [told, *evidence]
-    for text, why in _readings(journal, seen):
-        evidence.insert(0, Evidence("level", text))
-        return _down(at, f"most likely {why}", Certainty.LIKELY), evidence
-    evidence.append(
-        Evidence(
-            "boot",
+    level = _last_reading(journal, seen_unix_s)
+    if (
+        newest
+        and newest[0].get("what") == "stopped"
+        and (newest[0]["unix_s"] >= seen_unix_s - _FRESH_S)
+    ):
+        evidence.insert(0, Evidence("boot", "Watchdog had been told to end before."))
+        why, certainty = "it was shut down or restarted in good order", Certainty.LIKELY
+    elif level is not None:
+        evidence.insert(0, Evidence("level", level[0]))
+        why, certainty = f"most likely {level[1]}", Certainty.LIKELY
+    else:
+        text = (
             "Nothing says why: neither heat nor an empty battery was near. A power cut, a forced "
-            "reset and a crash leave no trace here; look into: journalctl -b -1 -e",
-            Certainty.UNKNOWN,
+            "reset and a crash leave no trace here; look into: journalctl -b -1 -e"
         )
-    )
-    return _down(at, "why is not known", Certainty.UNKNOWN), evidence
+        evidence.append(Evidence("boot", text, Certainty.UNKNOWN))
+        why, certainty = "why is not known", Certainty.UNKNOWN
+    text = f"ended with the machine, which went down at about {_clock(seen_unix_s)}: {why}"
+    return Cause(CauseKind.MACHINE_DOWN, text, certainty), evidence
 
 
-def _readings(journal: Journal, seen: float) -> Iterator[tuple[str, str]]:
-    """What was about to switch the machine off, the likeliest first: (reading, reason)."""
-    series = journal.series(None, seen - _LAST_S, seen + _FRESH_S, 5000)
-    for kind in (ResourceKind.TEMPERATURE.value, ResourceKind.BATTERY.value):
-        for one in series:
-            used, limit = one["points"][-1][1], one["points"][-1][2]
-            if one["kind"] != kind or used is None or not limit:
-                continue
-            at = _clock(one["points"][-1][0])
-            if kind == "temperature" and used >= limit - _HOT:
-                level = f"{used:.0f} °C of {limit:.0f} °C"
-                yield f"{one['name']} was at {level} at {at}.", f"heat, {level}"
-            elif kind == "battery" and used >= _EMPTY * limit:
-                left = f"{100 * (1 - used / limit):.0f} % left"
-                yield f"{one['name']} had {left} at {at}.", f"an empty battery, {left}"
+def _last_reading(journal: Journal, seen_unix_s: float) -> tuple[str, str] | None:
+    """What was about to switch the machine off, the likeliest: reading and reason."""
+    begin_unix_s, end_unix_s = seen_unix_s - _LAST_S, seen_unix_s + _FRESH_S
+    heat, battery = [], []
+    for one in journal.series(None, begin_unix_s, end_unix_s, 5000):
+        unix_s, used, limit = one["points"][-1][:3]
+        if used is None or not limit:
+            continue
+        if one["kind"] == "temperature" and used >= limit - _HOT:
+            level = f"{used:.0f} °C of {limit:.0f} °C"
+            heat.append((f"{one['name']} was at {level} at {_clock(unix_s)}.", f"heat, {level}"))
+        elif one["kind"] == "battery" and used >= _EMPTY * limit:
+            left = f"{100 * (1 - used / limit):.0f} % left"
+            text = f"{one['name']} had {left} at {_clock(unix_s)}."
+            battery.append((text, f"an empty battery, {left}"))
+    return next(iter(heat + battery), None)
 
 
-def _down(at: str, why: str, certainty: Certainty) -> Cause:
-    text = f"ended with the machine, which went down {at}: {why}"
-    return Cause(CauseKind.MACHINE_DOWN, text, certainty)
-
-
-def _last_seen(journal: Journal, state: Mapping[str, Any]) -> float:
-    """When the last daemon last wrote anything: seconds of the epoch."""
-    found = [float(state.get("unix_s") or 0.0)]
-    newest = journal.history(limit=1)
-    found += [float(newest[0]["unix_s"])] if newest else []
-    for one in state.get("tasks") or []:
-        ident = f"{state.get('boot')}:{one['pid']}:{one['start_time']}"
-        points = journal.series(ident, limit=10)
-        found += [each["points"][-1][0] for each in points]
-    return max(found)
+def _between(begin_unix_s: float, end_unix_s: float) -> str:
+    return f"between {_clock(begin_unix_s)} and {_clock(end_unix_s)}"
 
 
 def _clock(unix_s: float) -> str:

@@ -123,9 +123,7 @@ class Parts:
     def _make_exits(self) -> None:
         """Who has ended, and why; what agents are asked."""
         units = UnitQuestions(self.waker.wake)
-        self.missed_exits = MissedExits(
-            self.journal, self._boot, self.observer.machine.alive, units
-        )
+        self.missed_exits = MissedExits(self.kept_state, self.observer.machine.alive, units)
         self.restarts = Restarts(self.observer.kernels)
         self.exit_monitor = ExitMonitor(
             self.poller,
