@@ -8,6 +8,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from support.looks import observer_of
 
 from watchdog_app.airbag import past, record, report
 from watchdog_app.airbag.record import BagRecord, prepare
@@ -204,7 +205,7 @@ def test_nobody_is_warned_of_a_limit_that_the_airbag_has_met_and_told_of(
     bag.group = str(group)
     prepare(bag.pid, bag.start_time)
     bag.write()
-    bags = Guards(lambda: (), lambda _: None, Log())
+    bags = Guards(observer_of(), Log())
     decision = SimpleNamespace(
         resource=ResourceKey(ResourceKind.GUARD, str(group)), evidence={"topic": topic}
     )
@@ -231,7 +232,7 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     snapshot = Snapshot(1.0, 1.0, host, (sample,), (group,), infos={KEY: info})
     tasks = tasks_of(snapshot.processes, snapshot.infos)
     seen = readings(snapshot, tasks)
-    bags = Guards(lambda: tasks, lambda _: folder, Log(), readings=lambda: seen)
+    bags = Guards(observer_of(tasks, lambda _: folder, lambda: seen), Log())
     for _ in range(2):
         bags.look()
         seen = readings(snapshot, tasks, (), bags.limits())

@@ -8,6 +8,7 @@ import os
 from itertools import pairwise
 
 import pytest
+from support.looks import observer_of
 
 from watchdog_app.airbag import launch, record, refusal, report
 from watchdog_app.airbag.limits import Limits
@@ -466,7 +467,7 @@ def test_an_airbag_has_the_name_that_people_know(words, session, name):
 def test_who_stands_still_in_an_airbag_is_neither_paused_nor_woken(monkeypatch, stage, words):
     """A signal would reach it later; while it is copied it is a matter of moments."""
     bag, key = a_bag(stage=stage), ProcessKey(4711, 99)
-    bags = Guards(tuple, lambda _: None, None)
+    bags = Guards(observer_of(), None)
     monkeypatch.setattr(bags, "look", lambda: None)
     monkeypatch.setattr(bags, "of", lambda task: bag if task == key else None)
 

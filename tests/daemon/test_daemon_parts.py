@@ -9,6 +9,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from support.looks import observer_of
 
 from watchdog_app.airbag import groups, record
 from watchdog_app.airbag.record import BagRecord
@@ -316,7 +317,7 @@ def test_no_look_waits_for_a_keeper_that_is_being_started(monkeypatch):
 
     monkeypatch.setattr(record, "every", lambda: [bag])
     monkeypatch.setattr(record, "sweep", sweep)
-    bags = Guards(tasks=list, group_of=lambda _: None, log=Log())
+    bags = Guards(observer_of(), Log())
 
     bags.look()
     bags.look()
@@ -338,7 +339,7 @@ def crowd(monkeypatch):
     monkeypatch.setattr(record, "every", lambda: read.append(1) or list(bags))
     monkeypatch.setattr(record, "sweep", lambda: None)
     monkeypatch.setattr(groups, "memberships", lambda *_: pytest.fail("this can wait for a lock"))
-    found = Guards(tasks=lambda: tasks, group_of=lambda key: inside.get(key.pid), log=Log())
+    found = Guards(observer_of(tasks, lambda key: inside.get(key.pid)), Log())
     return SimpleNamespace(bags=found, tasks=tasks, inside=inside, records=bags, read=read)
 
 

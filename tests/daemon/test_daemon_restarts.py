@@ -59,7 +59,7 @@ class Told:
         for restart in self.restarts.take(tasks):
             self.entries.append(restart.entry)
             self.moved.append((restart.before.pid, restart.now.pid))
-            self._tell(restart.told)
+            self._tell(restart.notified)
 
     def died(self, *words) -> None:
         """A task has ended."""

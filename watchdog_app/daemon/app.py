@@ -165,7 +165,7 @@ class App:
             partial(self.loop.take_exits, float("inf")),  # no answer is waited for
             lambda: parts.worker.close(_END_S),
             lambda: parts.pauses.close(_END_S),
-            parts.keepers.collect,  # what is not done by now is not waited for
+            parts.supervisors.collect,  # what is not done by now is not waited for
             parts.server.close,
             lambda: parts.dispatcher.close(_END_S),
             parts.kept_state.keep_engine,

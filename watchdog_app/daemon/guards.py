@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +29,7 @@ from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.observer import Observer
 from watchdog_app.history.journal import Entry
 
 _TOLD = {"held": "critical", "refusing": "critical", "opened": "normal", "ending": "critical"}
@@ -67,22 +68,13 @@ class Guards:
     Every bag of this user.
 
     Args:
-        tasks: those of the last look.
-        group_of: folder of a process's memory group, by the last look; None: not known.
-        readings: those of the last look.
+        observer: has the last look.
+        log: of the daemon.
     """
 
-    def __init__(
-        self,
-        tasks: Callable[[], Sequence[Task]],
-        group_of: Callable[[ProcessKey], str | None],
-        log: Log,
-        readings: Callable[[], Sequence[Reading]] = tuple,
-    ) -> None:
-        self._tasks = tasks
-        self._group_of = group_of
+    def __init__(self, observer: Observer, log: Log) -> None:
+        self._observer = observer
         self._log = log
-        self._readings = readings
         self._news: list[News] = []
         self._guards: dict[str, BagRecord] = {}  # by the name of their group
         self._stages: dict[str, str] = {}
@@ -90,17 +82,15 @@ class Guards:
         self._next_sweep_mono_s = 0.0
         # A keeper that is started where memory runs out takes seconds: no look waits for it.
         self._sweeper = Worker()
-        self._sweeping = False
 
     def look(self) -> None:
         """Read what the keepers have written; `take_news` returns what people should know."""
         self._sweeper.collect()
-        due = not self._sweeping and time.monotonic() >= self._next_sweep_mono_s
+        due = not self._sweeper.waiting and time.monotonic() >= self._next_sweep_mono_s
         if self._guards and due:
             self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
-            self._sweeping = True
             # Nobody is held for ever where keeper and second were both killed.
-            self._sweeper.submit(record.sweep, self._swept)
+            self._sweeper.submit(record.sweep, _swept)
         self._guards = {
             groups.name_of(each.pid, each.start_time): each
             for each in record.every()
@@ -118,7 +108,7 @@ class Guards:
 
     def _seen(self) -> Iterator[tuple[Reading, BagRecord]]:
         """The bags that the last look has read."""
-        for reading in self._readings() if self._guards else ():
+        for reading in self._observer.readings() if self._guards else ():
             bag = self._guards.get(_group_name(reading.key.subject))
             if bag is not None:
                 yield reading, bag
@@ -144,20 +134,15 @@ class Guards:
         found: dict[ProcessKey, str] = {}
         if not self._guards:
             return found
-        for task in self._tasks():
+        for task in self._observer.tasks():
             # A program may be started in a bag from within a task that is in none.
             for key in (task.key, *(member.key for member in task.members[:_MOST_MEMBERS])):
                 # Never asked of the kernel here: that can wait for a lock.
-                name = groups.bag_in(self._group_of(key) or "")
+                name = groups.bag_in(self._observer.group_of(key) or "")
                 if name in self._guards:
                     found[task.key] = name
                     break
         return found
-
-    def _swept(self, _: object, error: Exception | None) -> None:
-        self._sweeping = False
-        if error is not None:
-            raise error
 
     def take_news(self) -> list[News]:
         """Return what happened to bags since the last call."""
@@ -212,13 +197,13 @@ class Guards:
         Change what a task may hold: `guard.limit`. The task, and what asks its keeper.
 
         That waits for the keeper, which may stand still: it is for another thread, and it raises
-        an ActionError where the keeper refuses or does not answer. Then: `limited`.
+        an ActionError where the keeper refuses or does not answer.
 
         Raises:
             RequestError: it is in no bag, or the parameters are wrong.
             TaskNotFound: there is no such task.
         """
-        task = find(params.task, self._tasks())
+        task = find(params.task, self._observer.tasks())
         self.look()
         bag = self.of(task.key)
         if bag is None:
@@ -228,17 +213,6 @@ class Guards:
                 REFUSED,
             )
         return task, partial(wishes.ask, bag.socket_path, _request(params))
-
-    def limited(self, task: Task, said: str) -> dict[str, Any]:
-        """The keeper has done what `limit` asked; the answer to who wanted it."""
-        self._log.info("an airbag was told", task=task.name, pid=task.key.pid, said=said)
-        self.look()
-        return {"task": task.key.pid, "name": task.name, "text": said}
-
-    def changed(self) -> dict[str, Any]:
-        """A keeper has news: `guard.changed`."""
-        self.look()
-        return {}
 
     def _changed(self, name: str, bag: BagRecord, before: str) -> None:
         told = bag.stage in _TOLD or (bag.stage == "calm" and before in _TOLD)
@@ -262,8 +236,13 @@ class Guards:
             bag.pid,
             bag.name,
         )
-        task = next((task for task in self._tasks() if task.key == key), None)
+        task = next((task for task in self._observer.tasks() if task.key == key), None)
         self._news.append(News(notification, entry, task))
+
+
+def _swept(_: object, error: Exception | None) -> None:
+    if error is not None:
+        raise error
 
 
 def _group_name(folder: str) -> str:

@@ -152,9 +152,10 @@ class Loop:
             )
             if decisions:
                 parts.executor.carry_out(decisions, {task.key: task})
-        told = parts.restarts.died(task, decisions[0] if decisions else None, ended.mono_s)
-        if told is not None:
-            parts.executor.carry_out_one(*told)
+        decision = decisions[0] if decisions else None
+        restarted = parts.restarts.died(task, decision, ended.mono_s)
+        if restarted is not None:
+            parts.executor.carry_out_one(*restarted)
 
     def _follow_kernels(self, tasks: Sequence[Task]) -> None:
         """Kernels that were restarted keep their snoozes; people hear of it after a death."""
@@ -162,8 +163,8 @@ class Loop:
         for restart in parts.restarts.take(tasks):
             self._control.follow(restart.before, restart.now)
             parts.journal.add(restart.entry)
-            if restart.told is not None:
-                parts.executor.carry_out_one(*restart.told)
+            if restart.notified is not None:
+                parts.executor.carry_out_one(*restart.notified)
         parts.kept_state.keep_kernels()
 
     def _decide(self, look: Look) -> None:
@@ -260,7 +261,7 @@ class Loop:
         parts.pauses.collect()
         parts.worker.collect()
         parts.copies.collect()
-        parts.keepers.collect()
+        parts.supervisors.collect()
         parts.checkpoints.expire(now_mono_s)
         parts.inspections.expire(now_mono_s)
         parts.dispatcher.look(now_mono_s)

@@ -29,7 +29,7 @@ from watchdog_app.machine.process_control.paused import Paused, Resumed
 # Returns the answer; None: it comes later, by the reply.
 Method = Callable[[Connection, Any, Reply], dict[str, Any] | None]
 
-_MOST_LIMITS = 64  # wishes for airbags that wait: each is kept until a keeper answers
+_MOST_LIMITS = 64  # requests to guards that wait: each is kept until a supervisor answers
 _PROGRAM = sys.executable if getattr(sys, "frozen", False) else f"{sys.executable} -m watchdog_app"
 _UPDATES = {
     "cli": f"Use the newer one: {_PROGRAM}, or update this environment.",
@@ -281,19 +281,21 @@ class Methods:
         return None
 
     def _limit(self, _: Connection, params: requests.LimitGuard, reply: Reply) -> None:
-        """A keeper may stand still, or be short of memory itself: nobody else waits for it."""
+        """A supervisor may stand still, or be short of memory itself: nobody else waits for it."""
         guards = self._parts.guards
-        if self._parts.keepers.waiting >= _MOST_LIMITS:
-            raise RequestError("Too many wait for keepers of airbags. Ask again.", jsonrpc.REFUSED)
+        if self._parts.supervisors.waiting >= _MOST_LIMITS:
+            raise RequestError("Too many wait for their guards. Ask again.", jsonrpc.REFUSED)
         task, ask = guards.limit(params)
 
         def done(said: Any, error: Exception | None) -> None:
             if error is not None:
                 reply.error(jsonrpc.REFUSED, str(error))
             else:
-                reply.result(guards.limited(task, said))
+                self._log.info("a guard was told", task=task.name, pid=task.key.pid, said=said)
+                guards.look()
+                reply.result({"task": task.key.pid, "name": task.name, "text": said})
 
-        self._parts.keepers.submit(ask, done)
+        self._parts.supervisors.submit(ask, done)
 
     def _protect(
         self, connection: Connection, params: requests.SetProtection, _: Reply

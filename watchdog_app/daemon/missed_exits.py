@@ -137,7 +137,7 @@ class MissedExits:
         folder = os.path.abspath(paths.state_dir())
         for kept in state.get("tasks") or []:
             key = ProcessKey(int(kept["pid"]), int(kept["start_time"]))
-            if (same_boot and self._lives(key)) or _is_told(journal, key):
+            if (same_boot and self._lives(key)) or _is_written_down(journal, key):
                 continue
             group, words = kept.get("group"), crash_reports.read(folder, key)
             facts = ExitFacts(
@@ -186,7 +186,7 @@ def _kills(group: str | None) -> int | None:
     return None if group is None else cgroups.group_oom_kills(group)
 
 
-def _is_told(journal: Journal, key: ProcessKey) -> bool:
+def _is_written_down(journal: Journal, key: ProcessKey) -> bool:
     """Whether its end was seen after it was last written down as alive."""
     told = journal.history(task=str(key.pid), kinds=("death", "end"), limit=20)
     return any(each.get("start_time") == key.start_time for each in told)

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from typing import Any
 
 from watchdog_app.base import paths
@@ -21,7 +21,6 @@ from watchdog_app.history.reader import reading
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.model.machine import ProcessKey
-    from watchdog_app.machine.sensors.machine import Machine
 
 
 def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str, Any]] | None:
@@ -57,7 +56,7 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
             refused.append(str(error))
             continue
         del left[pause.task]
-        entries += _told(pause, len(runs.keys))
+        entries += _entries(pause, len(runs.keys))
         resumed.append(
             {"task": pause.task.pid, "name": pause.name, "pids": [key.pid for key in runs.keys]}
         )
@@ -107,42 +106,26 @@ def _standing(*, thaw: bool) -> list[Pause] | None:
         raise WatchdogError(f"{error}{stopped()}") from error
     if stored is None:
         return None
-    found = []
-    with _States() as states:
-        for each in stored:
-            if thaw:
+    if not stored:
+        return []
+    from watchdog_app.machine.sensors.machine import open_machine
+
+    with closing(open_machine()) as machine:
+
+        def state_of(key: ProcessKey) -> str | None:
+            try:
+                return machine.read_process(key).state
+            except SensorError:
+                return None
+
+        if thaw:
+            for each in stored:
                 pauses.thaw_unfinished(each)
-            pause = pauses.standing(each, states.of)
-            if pause is not None:
-                found.append(pause)
-    return found
+        found = [pauses.standing(each, state_of) for each in stored]
+    return [pause for pause in found if pause is not None]
 
 
-class _States:
-    """States of processes; how they are read is loaded when the first is asked for."""
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._machine: Machine | None = None
-
-    def of(self, key: ProcessKey) -> str | None:
-        if self._machine is None:
-            from watchdog_app.machine.sensors.machine import open_machine
-
-            self._machine = self._stack.enter_context(closing(open_machine()))
-        try:
-            return self._machine.read_process(key).state
-        except SensorError:
-            return None
-
-    def __enter__(self) -> _States:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-
-def _told(pause: Pause, count: int) -> list[Entry]:
+def _entries(pause: Pause, count: int) -> list[Entry]:
     """Return the entries of the request and of its outcome, as a daemon writes them."""
     from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
     from watchdog_app.history.entries import outcome_entry, request_entry

@@ -69,7 +69,7 @@ class Parts:
             self.waker.wake,
         )
         self.worker = Worker(self.waker.wake)
-        self.keepers = Worker(self.waker.wake)  # one that hangs delays no pause
+        self.supervisors = Worker(self.waker.wake)  # asks them; one that hangs delays no pause
         self.pace = Pace(settings.watch)
 
     def _make_observer(self, folder: str) -> None:
@@ -88,9 +88,7 @@ class Parts:
             folder,
             triggers=Triggers(self.poller, self.waker.wake),
         )
-        self.guards = Guards(
-            self.observer.tasks, self.observer.group_of, self._log, readings=self.observer.readings
-        )
+        self.guards = Guards(self.observer, self._log)
         self.kept_state = KeptState(self.observer, self.journal, self._boot, self._log)
         self.recorder = Recorder(self._boot)
 

@@ -33,7 +33,7 @@ class _Death:
     mono_s: float
 
 
-Told = tuple[Decision, Task]  # a notification, and the old task as it was last seen
+Notified = tuple[Decision, Task]  # a notification, and the old task as it was last seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class KernelRestart:
     before: ProcessKey
     now: ProcessKey
     entry: Entry  # of the journal
-    told: Told | None  # None: people are not notified
+    notified: Notified | None  # None: people are not notified
 
 
 class Restarts:
@@ -61,7 +61,7 @@ class Restarts:
 
     def died(
         self, task: Task | None, notified: Decision | None, mono_s: float | None = None
-    ) -> Told | None:
+    ) -> Notified | None:
         """
         A task has died.
 
@@ -87,17 +87,17 @@ class Restarts:
         found = []
         for restart in self._kernels.take(tasks):
             death = self._deaths.pop(restart.before, None)
-            told = None
+            notified = None
             if death is None:
                 _put(self._restarts, restart.before, (restart, time.monotonic()))
             else:
-                told = _again(restart, time.monotonic(), death)
+                notified = _again(restart, time.monotonic(), death)
             entry = _entry(restart, death, time.time())
-            found.append(KernelRestart(restart.before, restart.now.key, entry, told))
+            found.append(KernelRestart(restart.before, restart.now.key, entry, notified))
         return found
 
 
-def _again(restart: Restart, seen_mono_s: float, death: _Death) -> Told | None:
+def _again(restart: Restart, seen_mono_s: float, death: _Death) -> Notified | None:
     """The notification that a kernel whose death was told runs again."""
     after_s = max(0.0, seen_mono_s - death.mono_s)
     if death.notified is None or after_s > _AFTER_DEATH_S:

@@ -11,17 +11,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 from collections.abc import Mapping
 from typing import Any
 
 _APP = "watchdog"
-# Of a balloon on Windows (NOTIFYICONDATAW), in UTF-16 units; more is an error in plyer.
-_TITLE_UNITS = 63
-_BODY_UNITS = 255
-_BALLOON_S = 5  # plyer keeps this process that long: shorter than the daemon waits for it
-_FAILS_WITHIN_S = 1.0
-_HAS_DBUS: bool = sys.platform not in ("win32", "darwin")
+_HAS_DBUS: bool = sys.platform != "darwin"
 
 
 def main() -> int:
@@ -66,49 +60,27 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_plyer(request: Mapping[str, Any], certain: bool) -> dict[str, Any]:
     """
-    Through plyer: Windows, macOS, and Linux without dbus-fast.
+    Through plyer: macOS, and Linux without dbus-fast.
 
     On Linux it hands the text to notify-send as arguments and cannot tell whether anything was
     shown: the text must not look like an option, and the answer is no.
     """
-    failed: list[str] = []
-    # plyer shows a balloon in a thread of its own, and what fails there is told to nobody.
-    threading.excepthook = lambda args: failed.append(_failure(args.exc_value))
-    before = set(threading.enumerate())
     try:
         from plyer import notification
 
         notification.notify(
-            title=_cut(_no_option(str(request.get("title", ""))), _TITLE_UNITS),
-            message=_cut(_no_option(str(request.get("body", ""))), _BODY_UNITS),
+            title=_no_option(str(request.get("title", ""))),
+            message=_no_option(str(request.get("body", ""))),
             app_name=_APP,
-            timeout=_BALLOON_S,
         )
     except Exception as error:
-        failed.append(_failure(error))
-    for thread in set(threading.enumerate()) - before:
-        thread.join(_FAILS_WITHIN_S)
-    if failed:
-        return _no(f"plyer could not show it: {failed[0]}")
+        return _no(f"plyer could not show it: {type(error).__name__}: {error}")
     if not certain:
         return _no(
             "it was handed to plyer, which cannot tell whether it was shown; "
             "install dbus-fast to be sure"
         )
     return {"delivered": True, "detail": "", "number": 0}
-
-
-def _failure(error: BaseException | None) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
-def _cut(text: str, units: int) -> str:
-    """The beginning of a text that is too long, with an ellipsis."""
-    if len(text.encode("utf-16-le", "replace")) // 2 <= units:
-        return text
-    while len(text.encode("utf-16-le", "replace")) // 2 > units - 1:
-        text = text[:-1]
-    return f"{text.rstrip()}\u2026"
 
 
 def _no_option(text: str) -> str:

@@ -1,0 +1,16 @@
+"""What an observer has seen, without the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+
+def observer_of(
+    tasks: Sequence[Any] = (),
+    group_of: Callable[[Any], str | None] = lambda _: None,
+    readings: Callable[[], Sequence[Any]] = tuple,
+) -> Any:
+    """Return an observer whose last look had these tasks and readings."""
+    return SimpleNamespace(tasks=lambda: tasks, group_of=group_of, readings=readings)
