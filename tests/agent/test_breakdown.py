@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import math
 import os
@@ -335,6 +336,17 @@ def test_a_look_at_the_live_objects_ends_when_its_time_is_over():
 
     assert not whole, len(kept)
     assert all_seen
+
+
+def test_a_training_that_holds_the_interpreter_does_not_use_that_time_up(monkeypatch):
+    """What counts is processor time of the look itself."""
+    waited = itertools.count(0, 100)
+    with monkeypatch.context() as busy:
+        busy.setattr(python_growth.time, "monotonic", lambda: next(waited))
+
+        _, whole = python_growth.tensors(budget_s=60.0)
+
+    assert whole
 
 
 def test_no_line_of_watchdog_itself_is_named():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 
@@ -77,6 +77,29 @@ def test_saves_that_hold_a_leak_up_in_its_last_seconds_do_not_change_its_word(pa
         return BASE + 12 * running
 
     assert [LINEAR] == words(played(level, hz))
+
+
+# Seconds and MiB of a Keras training that keeps 400 KiB of each step, in a group of 1000 MiB.
+AT_ITS_LIMIT = (
+    (0.0, 34), (4.6, 253), (6.7, 367), (8.6, 631), (10.4, 854), (10.7, 887), (12.0, 918),
+    (12.8, 996), (20.5, 996), (21.2, 1000), (32.0, 1008),
+)  # fmt: skip
+
+
+def test_a_leak_that_stands_at_its_limit_does_not_slow_down():
+    """The kernel takes page cache away there, and memory is refused: that is no curve."""
+    watch = ResourceMonitor(WatchSettings(), StageSettings(), unit="units")
+    found = []
+    for tick in range(320):
+        t = tick / 10
+        used = next(
+            a + (b - a) * (t - begin) / (end - begin)
+            for (begin, a), (end, b) in pairwise(AT_ITS_LIMIT)
+            if t <= end
+        )
+        found.append((t, watch.step(t, used, 1000.0)))
+
+    assert SATURATING not in words(found)
 
 
 @pytest.mark.parametrize("hz", [1, 10])

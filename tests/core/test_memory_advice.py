@@ -127,9 +127,17 @@ def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> MemoryG
              "(see train.py:57).")],
         ),
         (
-            grown(tensors=(MoreTensors("EagerTensor", (7,), 5), MoreTensors("Tensor", (), 9))), 1e6,
-            ["5 more tensors of (7,) live than 10 s ago: a list or dict holds them.",
-             "9 more tensors of () live than 10 s ago: a list or dict holds them."],
+            grown(tensors=(MoreTensors("EagerTensor", (7,), 50), MoreTensors("Tensor", (), 90))),
+            1e6,
+            ["50 more tensors of (7,) live than 10 s ago: a list or dict holds them.",
+             "90 more tensors of () live than 10 s ago: a list or dict holds them."],
+        ),
+        (  # the second is neither made in each step nor large
+            grown(LINE, tensors=(MoreTensors("Tensor", (999, 999), 5), MoreTensors("T", (), 9))),
+            1e6,
+            ["Python objects grow 31.0 MiB a step: line train.py:42 holds them.",
+             ("5 more tensors of (999, 999) live than 10 s ago: a list or dict holds them "
+              "(see train.py:42).")],
         ),
         (grown(), 1e6, []),
         (grown(SMALL), 100e6, []),  # it explains nothing

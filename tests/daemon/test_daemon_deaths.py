@@ -251,6 +251,29 @@ def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory,
     assert 1 >= text.count(line)
 
 
+@pytest.mark.parametrize(
+    ("advice", "expected"),
+    [
+        (["While it runs or is held, give it more: watchdog limit 7 2G", "It grows."], False),
+        (["While it runs or is held, give it more: watchdog limit 7 2G"], True),
+        ([], True),
+    ],
+)
+def test_a_smaller_batch_is_no_cure_for_a_leak_that_was_seen_coming(tmp_path, advice, expected):
+    """It is for a step that needed too much at once."""
+    who = [{"pid": 7, "name": "train.py"}]
+    incident = {"id": "i-1", "opened_unix_s": 5.0, "contributors": who, "advice": advice}
+    data = {"pid": 7, "name": "train.py", "cause": "program_memory", "agent": {"step": 3}}
+    with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
+        journal.add([Entry(5.0, "incident", incident), Entry(9.0, "death", data, 7, "train.py")])
+
+        found = past_exits.find(journal, "7")
+        text = past_exits.describe(journal, found, now_unix_s=10.0)["death_text"]
+
+    assert expected is ("Make the batch smaller" in text)
+    assert ("It grows." in advice) is ("It grows." in text)
+
+
 GROWS = """
 import os, time
 from watchdog_app.agent.reporting.link import Link

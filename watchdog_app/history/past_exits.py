@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from watchdog_app.base.text.quantities import pid_in
-from watchdog_app.core.explain import exits
+from watchdog_app.core.explain import exits, phrases
 from watchdog_app.core.explain.exits import about_death
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
@@ -238,8 +238,10 @@ def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
     ):
         if any(one.pid == entry.get("pid") for one in Incident.read(each).contributors):
             # What grew is known best at the end: an incident is written down as it changes stage.
-            advised = (str(line) for line in each.get("advice") or [])
-            return list(dict.fromkeys([*exits.grew(entry), *advised, *general]))
+            found = [*exits.grew(entry), *(str(line) for line in each.get("advice") or [])]
+            lasting = [line for line in found if not line.startswith(phrases.WHILE_IT_RUNS)]
+            # What was seen coming is no matter of the single step that failed.
+            return list(dict.fromkeys(lasting or general))
     return general
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +33,8 @@ _USABLE = 0.9  # of a limit: what a batch or a buffer may be planned to fill
 _OVERHEAD = 1.25
 # What a training takes once its buffer is full: tracing, kernels, threads and its first steps.
 _FIRST_STEP_BYTES = 256 * 1024**2
-_SHARE = 0.2  # of the task's growth: less than that a line does not explain
+_SHARE = 0.2  # of the task's growth, or tensors a step: less than that explains nothing
+_ELEMENT_BYTES = 4  # of a tensor, most often
 _OWN = 0.3  # of the largest line: a line of the program is what its owner can change
 _FULL = 0.95  # of what was announced, as in core.phases
 # Of these the same is said whatever fills them.
@@ -388,6 +390,10 @@ def about_growth(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -
         )
         yield f"Python objects grow {rate}: line {place} holds them."
     for each in growth.tensors[:2]:
+        often = each.more >= _SHARE * (growth.steps or 0)
+        size_bytes = _ELEMENT_BYTES * math.prod(each.shape) * each.more
+        if not often and size_bytes < _SHARE * expected:
+            continue
         shape = f"({', '.join(map(str, each.shape))}{',' if len(each.shape) == 1 else ''})"
         made = "" if own is None else f" (see {_short(own)})"
         yield (

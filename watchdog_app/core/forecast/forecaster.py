@@ -109,7 +109,8 @@ class TrendForecaster:
             self._high, self._high_t = used + _HIGHER * self._top, mono_s
         self._line_fit.add(mono_s, used, self._top)
         self._turning_points.add(mono_s, used, _TURN * limit)
-        self._course.add(mono_s, used)
+        if used < _FULL * limit:  # at its limit growth stands still, whatever it was like
+            self._course.add(mono_s, used)
         self.thought = self._scales.add(mono_s, used)
         if self.thought:
             self._read()
