@@ -137,19 +137,6 @@ def test_a_notice_without_any_way_is_not_delivered():
     assert "[notify]" in detail
 
 
-def test_a_flood_of_one_incident_is_stopped_and_another_incident_is_heard():
-    """Twenty a minute of one incident, whatever a rule does wrong."""
-    world = World(Way(True))
-
-    deliveries = [world.show() for _ in range(25)]
-
-    assert 20 == sum(delivered for delivered, _ in deliveries)
-    assert "More than 20 notifications" in deliveries[-1][1]
-    assert world.show(incident="i2")[0]
-    world.now = 61.0
-    assert world.show()[0]
-
-
 # Terminal
 
 

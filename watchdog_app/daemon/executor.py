@@ -114,10 +114,6 @@ class Executor:
                 self._log.error("a decision could not be begun", error=repr(error))
                 self._end(order, OutcomeStatus.FAILED, f"{error}")
 
-    def carry_out_one(self, decision: Decision, task: Task) -> None:
-        """Do one that concerns this task, also if the task has ended."""
-        self.carry_out([decision], {task.key: task})
-
     def skip(self, decision: Decision, task: Task | None, detail: str) -> None:
         """It is not true any more: nothing is done, and that is written down."""
         self._journal.add(decision_entry(decision, *_named(task)))
@@ -139,10 +135,6 @@ class Executor:
             self._end(order, OutcomeStatus.SKIPPED, detail)
         else:
             self._send(notification, task, order)
-
-    def considered(self) -> None:
-        """What follows from a look is under way: whoever waits for that need not any more."""
-        self._checkpoints.considered()
 
     # What people ask for
 

@@ -132,7 +132,7 @@ class Loop:
         if look is not None:
             guard("deaths", partial(self._follow, look))
             guard("decisions", partial(self._decide, look))
-            guard("announcements", parts.executor.considered)
+            guard("announcements", parts.checkpoints.considered)
             guard("journal", partial(self._record, look))
             guard("pauses", parts.pauses.review)
             guard("status", partial(self._control.publish, began_mono_s))
@@ -155,7 +155,11 @@ class Loop:
         decision = decisions[0] if decisions else None
         restarted = parts.restarts.died(task, decision, ended.mono_s)
         if restarted is not None:
-            parts.executor.carry_out_one(*restarted)
+            self._notify(*restarted)
+
+    def _notify(self, decision: Decision, task: Task) -> None:
+        """Notify people of a task that may have ended."""
+        self._parts.executor.carry_out([decision], {task.key: task})
 
     def _follow_kernels(self, tasks: Sequence[Task]) -> None:
         """Kernels that were restarted keep their snoozes; people hear of it after a death."""
@@ -164,7 +168,7 @@ class Loop:
             self._control.follow(restart.before, restart.now)
             parts.journal.add(restart.entry)
             if restart.notified is not None:
-                parts.executor.carry_out_one(*restart.notified)
+                self._notify(*restart.notified)
         parts.kept_state.keep_kernels()
 
     def _decide(self, look: Look) -> None:
@@ -207,11 +211,11 @@ class Loop:
         )
 
     def _tell_lateness(self) -> None:
-        changed, late = self._parts.pace.late_news()
-        if changed:
+        late = self._parts.pace.loop_lag.fault(time.monotonic())
+        if late is None:
             self._parts.faults.clear(LATE)
-            if late is not None:
-                self._parts.faults.put(late.source, late.message, late.remedy)
+        else:
+            self._parts.faults.put(late.source, late.message, late.remedy)
 
     def _heed_clocks(self) -> None:
         slept_s, set_s = self._clocks.look()

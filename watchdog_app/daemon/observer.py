@@ -148,10 +148,7 @@ class Observer:
 
     def record(self, outcome: Outcome) -> None:
         """Tell the engine what became of a decision."""
-        try:
-            self._engine.record(outcome)
-        except Exception as error:
-            self._engine_failed(error)
+        self.ask(lambda engine: engine.record(outcome))
 
     @property
     def wants_tick(self) -> bool:
@@ -253,11 +250,7 @@ class Observer:
         return tasks
 
     def _holds(self, decision: Decision, readings: Sequence[Reading]) -> bool:
-        try:
-            return self._engine.still_holds(decision, readings)
-        except Exception as error:
-            self._engine_failed(error)
-            return True
+        return self.ask(lambda engine: engine.still_holds(decision, readings)) is not False
 
     def _engine_failed(self, error: Exception) -> None:
         self._failures += 1

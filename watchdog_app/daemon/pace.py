@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from watchdog_app.base.linux.process import since_boot_s
-from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.settings import WatchSettings
 from watchdog_app.daemon.loop_lag import LoopLag
 
@@ -29,7 +28,6 @@ class Pace:
         self.loop_lag = LoopLag()
         self._began_mono_s = self._ended_mono_s = float("-inf")  # the latest look
         self._due_mono_s: float | None = None  # when the next look should begin; None: the first
-        self._told_late: Fault | None = None
 
     @property
     def fresh(self) -> bool:
@@ -59,12 +57,6 @@ class Pace:
         self._ended_mono_s = time.monotonic()
         # From the beginning of this look, so that the rate holds whatever a look takes.
         self._due_mono_s = self.next_look_mono_s = self._began_mono_s + self.interval_s
-
-    def late_news(self) -> tuple[bool, Fault | None]:
-        """Return whether the lateness to be shown is another one than before, and that one."""
-        late = self.loop_lag.fault(self._began_mono_s)
-        changed, self._told_late = late is not self._told_late, late
-        return changed, late
 
     def look_soon(self) -> None:
         """Do not wait for the next look, but do not look more often than allowed."""

@@ -11,6 +11,7 @@ import os
 import select
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 READ = select.POLLIN
 WRITE = select.POLLOUT
@@ -29,42 +30,31 @@ class Poller:
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
-        self._epoll = select.epoll() if hasattr(select, "epoll") else None
-        self._poll = None if self._epoll is not None else select.poll()
+        self._is_epoll = hasattr(select, "epoll")
+        self._poll: Any = select.epoll() if self._is_epoll else select.poll()
         self._ready: dict[int, Ready] = {}
 
     def add(self, fd: int, events: int, ready: Ready) -> None:
         """Call `ready(events)` whenever `fd` has one of `events`, an error or a hang-up."""
-        if self._epoll is not None:
-            self._epoll.register(fd, events)
-        elif self._poll is not None:
-            self._poll.register(fd, events)
+        self._poll.register(fd, events)
         self._ready[fd] = ready
 
     def change(self, fd: int, events: int) -> None:
         """Other events from now on."""
-        if self._epoll is not None:
-            self._epoll.modify(fd, events)
-        elif self._poll is not None:
-            self._poll.modify(fd, events)
+        self._poll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
         """No more calls for `fd`; to be called before it is closed."""
         if self._ready.pop(fd, None) is None:
             return
         with suppress(OSError, KeyError):
-            if self._epoll is not None:
-                self._epoll.unregister(fd)
-            elif self._poll is not None:
-                self._poll.unregister(fd)
+            self._poll.unregister(fd)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait at most `timeout_s`, then call back for all that is ready; whether anything was."""
         timeout_s = max(0.0, timeout_s)
-        if self._epoll is not None:
-            events = self._epoll.poll(timeout_s)
-        elif self._poll is not None:
-            events = self._poll.poll(timeout_s * 1000)
+        # epoll takes seconds, poll milliseconds
+        events = self._poll.poll(timeout_s if self._is_epoll else timeout_s * 1000)
         for fd, happened in events:
             ready = self._ready.get(fd)  # an earlier call may have removed it
             if ready is not None:
@@ -77,8 +67,8 @@ class Poller:
     def close(self) -> None:
         """Stop waiting for anything."""
         self._ready.clear()
-        if self._epoll is not None:
-            self._epoll.close()
+        if self._is_epoll:
+            self._poll.close()
 
 
 class Waker:

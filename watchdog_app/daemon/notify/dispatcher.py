@@ -8,7 +8,6 @@ the daemon, and a bus that hangs would hang it. Each channel has a thread of its
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,9 +24,6 @@ from watchdog_app.daemon.rpc import RpcServer
 
 _ACKNOWLEDGE_S = 2.0  # a tray is given this long to acknowledge
 _LINGER_S = 1.0
-# The policy is seldom by itself; this is the last line against a mistake in a rule of it.
-_MOST_A_MINUTE = 20
-_MOST_INCIDENTS = 64
 
 OnOutcome = Callable[[bool, str], None]  # delivered, detail
 
@@ -77,7 +73,6 @@ class Dispatcher:
         self._clock = clock
         self._workers: dict[str, Worker] = {}  # by channel
         self._waiting: dict[str, _Waiting] = {}
-        self._sent_at: dict[str, deque[float]] = {}  # by incident
         self.apply(settings)
 
     def apply(self, settings: NotifySettings) -> None:
@@ -177,9 +172,9 @@ class Dispatcher:
             on_outcome: called once all have answered.
             written: how it was shown already; "": not at all.
         """
-        why_not = self._why_not(channels, notification)
-        if why_not is not None:
-            self._end(on_outcome, bool(written), "; ".join(filter(None, (written, why_not))))
+        if not channels:
+            detail = "Notifications are switched off: see [notify] in the configuration."
+            self._end(on_outcome, bool(written), "; ".join(filter(None, (written, detail))))
             return
         found: dict[str, Delivery] = {}
 
@@ -207,22 +202,6 @@ class Dispatcher:
         shown = bool(worked or written)
         self._note_failure(failures if shown and any(each.needed for each in broken) else "")
         self._end(on_outcome, shown, "; ".join(filter(None, (written, by, failures))))
-
-    def _why_not(self, channels: Sequence[Channel], notification: Notification) -> str | None:
-        """Why it is not sent at all; None: it is."""
-        if not channels:
-            return "Notifications are switched off: see [notify] in the configuration."
-        now = self._clock()
-        while len(self._sent_at) > _MOST_INCIDENTS:
-            del self._sent_at[next(iter(self._sent_at))]
-        times = self._sent_at.setdefault(notification.incident, deque(maxlen=_MOST_A_MINUTE))
-        if len(times) == _MOST_A_MINUTE and now - times[0] < 60.0:
-            return (
-                f"More than {_MOST_A_MINUTE} notifications of one incident within a minute: "
-                "this one was not shown. All are in `watchdog history`."
-            )
-        times.append(now)
-        return None
 
     def _note_failure(self, detail: str) -> None:
         """Shown, and not in every way that was asked for: who relies on that one has to know."""
