@@ -35,8 +35,7 @@ from watchdog_app.core.model.machine import (
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.model.tasks import group as tasks_of
-from watchdog_app.daemon import guard_exits
-from watchdog_app.daemon.guards import Guards
+from watchdog_app.daemon.guards import Guards, guard_end, newest_rescue
 from watchdog_app.daemon.log import Log
 from watchdog_app.history import entries
 
@@ -62,7 +61,7 @@ def a_bag(**more) -> BagRecord:
 def test_what_the_airbag_ended_is_told_exactly_and_not_as_a_kill(places):
     """Whatever signal or status it took; not told twice, and always written down."""
     past.keep(a_bag(stage="ending", because="that is what --at-limit end asks for"))
-    bag = guard_exits.of(KEY, None)
+    bag = guard_end(KEY, None)
 
     causes = [diagnose(ExitFacts(wait_status=status, guard=bag)) for status in (15, 9, 256, None)]
 
@@ -80,7 +79,7 @@ def test_what_the_airbag_ended_is_told_exactly_and_not_as_a_kill(places):
 def test_an_end_by_another_cause_in_an_airbag_keeps_its_cause(places):
     """A crash is a crash; a MemoryError is told with the limit that refused."""
     past.keep(a_bag())
-    bag = guard_exits.of(KEY, None)
+    bag = guard_end(KEY, None)
     words = LastError(error="MemoryError", frames=("fit.py:3 in load",))
 
     crash = diagnose(ExitFacts(wait_status=11, guard=bag))
@@ -101,7 +100,7 @@ def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refu
     bag.note(time.time() - 1, "refusing", "text")
     past.keep(bag)
 
-    cause = diagnose(ExitFacts(wait_status=status, guard=guard_exits.of(KEY, None)))
+    cause = diagnose(ExitFacts(wait_status=status, guard=guard_end(KEY, None)))
 
     assert refused is (cause.kind is CauseKind.PROGRAM_MEMORY)
     assert refused is ("its airbag refused it further memory" in cause.text)
@@ -111,8 +110,8 @@ def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(pl
     """The rescue that was copied from outside is the one to go on from, where it is the newest."""
     rescue = {"pid": 4711, "path": str(places), "step": 145}
     past.keep(a_bag(stage="ending", agents=1, saved=1, rescues=[rescue], saved_unix_s=50.0))
-    bag = guard_exits.of(KEY, None)
-    found = guard_exits.newest(None, bag)
+    bag = guard_end(KEY, None)
+    found = newest_rescue(None, bag)
 
     assert (str(places), 145, 50.0) == (found.path, found.step, found.saved_unix_s)
     entry = {"pid": 4711, "name": "fit.py", "cause": "airbag", "next_limit": bag.next_limit,
@@ -137,7 +136,7 @@ def test_a_higher_limit_is_proposed_only_after_a_lack_of_memory(
 ):
     """What was ended by a signal starts again as it was started."""
     past.keep(a_bag(follows_machine=follows_machine))
-    facts = ExitFacts(guard=guard_exits.of(KEY, None))
+    facts = ExitFacts(guard=guard_end(KEY, None))
 
     found = entries.surroundings(facts, Cause(kind, "", Certainty.EXACT), (), {})
 
@@ -148,9 +147,9 @@ def test_the_bag_of_what_was_started_in_one_is_found_by_its_group(places):
     """A kernel below a server ends: the airbag is the server's."""
     past.keep(a_bag(stage="ending"))
 
-    assert guard_exits.of(ProcessKey(5000, 3), None) is None
+    assert guard_end(ProcessKey(5000, 3), None) is None
     for group in ("/sys/fs/cgroup/memory/watchdog-bag-4711-99", "/u/watchdog-bag-4711-99.scope"):
-        assert guard_exits.of(ProcessKey(5000, 3), group).limit_bytes == 800 * MIB
+        assert guard_end(ProcessKey(5000, 3), group).limit_bytes == 800 * MIB
 
 
 def test_only_the_newest_are_kept_and_what_is_no_record_is_passed_over(places):

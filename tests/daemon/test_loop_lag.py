@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from watchdog_app.daemon.loop_lag import LoopLag
+from watchdog_app.daemon.pace import LoopLag
 
 AUTOGROUP = """
 import os

@@ -6,8 +6,7 @@ import os
 import subprocess
 
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon.pidfds import PidFds
-from watchdog_app.daemon.poller import Poller
+from watchdog_app.daemon.poller import PidFds, Poller
 
 
 def keys(*pids: int) -> list[ProcessKey]:

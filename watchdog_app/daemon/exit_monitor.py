@@ -23,11 +23,10 @@ from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon import guard_exits
 from watchdog_app.daemon.agents import Agent
+from watchdog_app.daemon.guards import guard_end, newest_rescue
 from watchdog_app.daemon.last_seen import LastSeen
-from watchdog_app.daemon.pidfds import PidFds
-from watchdog_app.daemon.poller import Poller
+from watchdog_app.daemon.poller import PidFds, Poller
 from watchdog_app.daemon.status import Look
 from watchdog_app.history.entries import about_task, death_entry, surroundings, worker_entry
 from watchdog_app.history.journal import Entry
@@ -315,7 +314,7 @@ class ExitMonitor:
             None if task is None else task.info.notebook or task.info.script,
             cause=cause,
             evidence=evidence_of(facts),
-            rescue=guard_exits.newest(end.view, facts.guard),
+            rescue=newest_rescue(end.view, facts.guard),
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
@@ -349,7 +348,7 @@ class ExitMonitor:
             failed=failed,
             device_ooms=_ooms(agent),
             was_paused=self._was_paused(key),
-            guard=guard_exits.of(key, group),
+            guard=guard_end(key, group),
             **self._seen.memory_facts(task),
             **({} if task is None else self._seen.device_facts(task)),
         )
@@ -375,7 +374,7 @@ class ExitMonitor:
                 group=info.cgroup,
                 alive_mono_s=alive_mono_s,
                 root=False,
-                guard=guard_exits.of(key, info.cgroup),
+                guard=guard_end(key, info.cgroup),
                 **self._seen.memory_facts(before),
             )
             cause = diagnose(facts)
@@ -457,7 +456,7 @@ def _worker_exit(
     grew: Mapping[str, Any],
 ) -> Exit:
     """Of a worker whose task lives on; told as news of that task."""
-    rescue = guard_exits.newest(view, facts.guard)
+    rescue = newest_rescue(view, facts.guard)
     about = {} if view is None else about_task(task.info, task.rss_bytes, view)
     entry = worker_entry(
         task, pid, time.time(), cause, evidence_of(facts), rescue=rescue, about={**about, **grew}

@@ -11,11 +11,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from watchdog_app.airbag import groups, record, report, wishes
+from watchdog_app.airbag import groups, past, record, report, wishes
 from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import clean
@@ -24,7 +24,9 @@ from watchdog_app.client.jsonrpc import BAD_PARAMS, REFUSED
 from watchdog_app.client.requests import LimitGuard
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.actions import ACTIONS
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
+from watchdog_app.core.model.exits import GuardEnd
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.tasks import find, named
@@ -33,6 +35,7 @@ from watchdog_app.daemon.observer import Observer
 from watchdog_app.history.journal import Entry
 
 _TOLD = {"held": "critical", "refusing": "critical", "opened": "normal", "ending": "critical"}
+_JUST_NOW_S = 30.0
 _SWEEP_S = 5.0
 _MOST_MEMBERS = 50
 _TITLES = {
@@ -309,3 +312,66 @@ def _notification(bag: BagRecord, text: str, task: ProcessKey | None, now: float
         actions=tuple(actions),
         topic=(Topic.RESUMED if bag.stage == "calm" else Topic.STOPPED).value,
     )
+
+
+def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
+    """
+    The airbag of a process that has just ended; None: it was in none.
+
+    Args:
+        group: folder of its memory group, as last seen.
+    """
+    bag = past.of(key.pid, key.start_time, group)
+    if bag is None:
+        return None
+    limit = "" if bag.follows_machine else f"{bag.limit_bytes >> 20}M"
+    return GuardEnd(
+        limit_bytes=bag.limit_bytes,
+        next_limit=report.next_limit(bag) if report.full(bag) else limit,
+        limit=limit,
+        refused=bag.stage == "refusing" or _was_refused(bag),
+        ended=report.cause_of_end(bag),
+        held=report.held_at_end(bag),
+        last_message=""
+        if not bag.events
+        else str(bag.events[-1].get("text", "")).partition("\n")[0],
+        rescue=_copied_rescue(bag, key.pid),
+    )
+
+
+def _was_refused(bag: BagRecord) -> bool:
+    """Just now: a MemoryError gives back what it was about, and the airbag is calm again."""
+    since = time.time() - _JUST_NOW_S
+    return any(
+        each.get("kind") == "refusing" and float(each.get("unix_s") or 0.0) > since
+        for each in bag.events
+    )
+
+
+def newest_rescue(view: AgentState | None, bag: GuardEnd | None) -> RescueRecord | None:
+    """The rescue to go on from: the agent's own, or a later one that was copied from outside."""
+    own = None if view is None else view.rescue
+    copied = None if bag is None else bag.rescue
+    if copied is None or (own is not None and own.saved_unix_s >= copied.saved_unix_s - 1.0):
+        return own
+    return copied if own is None else replace(copied, by_lines=own.by_lines)
+
+
+def _copied_rescue(bag: BagRecord, pid: int) -> RescueRecord | None:
+    for each in reversed(bag.rescues):
+        path, step = each.get("path"), each.get("step")
+        if each.get("pid") != pid or not isinstance(path, str) or not isinstance(step, int):
+            continue
+        size = each.get("bytes")
+        at = bag.saved_unix_s or 0.0
+        return RescueRecord(path, step, size if isinstance(size, int) else _size(path), 0.0, at)
+    return None
+
+
+def _size(path: str) -> int:
+    """Of a rescue on disk; 0 where it is not there any more."""
+    try:
+        with os.scandir(path) as files:
+            return sum(each.stat(follow_symlinks=False).st_size for each in files)
+    except OSError:
+        return 0

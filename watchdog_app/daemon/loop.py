@@ -18,8 +18,7 @@ from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.exit_monitor import Exit
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.loop_lag import SOURCE as LATE
-from watchdog_app.daemon.pace import Clocks
+from watchdog_app.daemon.pace import LATE, Clocks
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.status import Look
 from watchdog_app.daemon.systemd import ServiceManager
