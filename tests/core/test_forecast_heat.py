@@ -100,7 +100,6 @@ def test_a_rise_to_where_it_has_been_before_is_no_news():
         (failing(75.0, rate=0.2), 20.0),
         (failing(75.0, rate=0.5), 8.0),
         (failing(75.0, rate=1.0), 3.0),
-        (failing(75.0, rate=2.0), 1.0),
         (failing(75.0, end=130.0, tau_s=60.0), 5.0),
         (failing(75.0, end=110.0, tau_s=60.0), 8.0),
         (failing(70.0, end=105.0, tau_s=120.0), 30.0),

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from itertools import pairwise
 from typing import NamedTuple
 
 from watchdog_app.core.forecast import DEMAND, Outlook
@@ -27,16 +26,14 @@ _ONSET = 0.15  # of the rise: lower than that it had not begun
 _FOR_NOTICES = 12  # shorter rises do for a silent save alone
 _GAIN_C = 3.0  # less is the fan, or the next batch
 _CERTAIN = 3.0  # standard errors
-_UNSPENT = 0.75  # the last step of a rise as a share of its mean step
 _MARGIN = 0.15  # of the gain: the bend must lead so far beyond the limit
-_STRICT_GAIN, _EAGER_GAIN, _SHOWN_GAIN = 1.0, 0.6, 0.4  # seen, as a share of what is to come
-_STRICT_SPAN, _EAGER_SPAN, _SHOWN_SPAN = 0.75, 1.0, 2.0  # ahead, as a share of the time seen
+_STRICT_GAIN, _EAGER_GAIN = 1.0, 0.6  # seen, as a share of what is to come
+_STRICT_SPAN, _EAGER_SPAN = 0.75, 1.0  # ahead, as a share of the time seen
 _KNOWN_C = 1.0  # it has been as hot before, and nothing happened
 _KNOWN_BINS = 10  # ... for so long
 _KNOWN_SPANS = 40  # of the longest window each: the hottest of each is remembered, four hours long
 _KNOWN_ROOM_C = 5.0  # that near to the limit nothing is taken for granted
 _CONFIRMED = 2  # bins in a row
-_LAST_BINS, _LAST_ROOM_C = 4, 15.0
 _AT_LIMIT_C = 1.5  # a sensor of whole degrees never shows more
 _MOVES_C_PER_S = 0.02
 _CRITICAL_S = 3.0
@@ -49,7 +46,6 @@ class _Rise(NamedTuple):
     eta_s: float
     slope_per_s: float
     span_s: float
-    gain: float
 
 
 class HeatForecaster:
@@ -68,7 +64,7 @@ class HeatForecaster:
         self._demand = 1.0
         self._confirmed = self._half_confirmed = 0
         self._t: float | None = None
-        self._used = self._limit = 0.0
+        self._limit = 0.0
 
     def update(self, mono_s: float, used: float, limit: float) -> None:
         """
@@ -80,7 +76,7 @@ class HeatForecaster:
             limit: the threshold.
         """
         passed = 0.0 if self._t is None else mono_s - self._t
-        self._t, self._used, self._limit = mono_s, used, limit
+        self._t, self._limit = mono_s, limit
         if self._bins.add(mono_s, used):
             self._think()
         else:
@@ -95,56 +91,51 @@ class HeatForecaster:
         return self._outlook
 
     def _think(self) -> None:
-        room = max(0.0, self._limit - self._bins.values[-1])
-        strict, eager, shown, saturating = self._read_windows(room)
-        eager = min(eager, strict)
+        strict, nearest, saturating = self._read_windows()
+        eager = math.inf if nearest is None else nearest.eta_s
         self._confirmed = self._confirmed + 1 if strict < math.inf else 0
         self._half_confirmed = self._half_confirmed + 1 if eager < math.inf else 0
         if self._confirmed < _CONFIRMED:
             strict = math.inf
         if self._half_confirmed < _CONFIRMED:
             eager = math.inf
-        eager = min(eager, self._last_chance(room))
         # Twice in a row: one reading is noise.
         if min(self._bins.values[-2:]) >= self._limit - _AT_LIMIT_C:
             strict = eager = 0.0
         self._remember()
-        self._outlook = self._said(strict, eager, shown, saturating)
+        self._outlook = self._said(strict, eager, nearest, saturating)
 
-    def _read_windows(self, room: float) -> tuple[float, float, _Rise | None, bool]:
+    def _read_windows(self) -> tuple[float, _Rise | None, bool]:
         """
-        Times to the limit, the rise to show, and whether the newest rise levels off before it.
-
-        Args:
-            room: degrees up to the limit.
+        What the rises lead to that have enough evidence for a save.
 
         Returns:
-            Time by strict evidence and by eager evidence, infinite without; rise; levels off.
+            Seconds to the limit by what is evidence for a notification too, infinite without; the
+            rise that is there first; whether the newest one levels off before the limit.
         """
-        values = self._bins.values
-        strict = eager = math.inf
-        shown: _Rise | None = None
+        values, demand = self._bins.values, self._demand
+        room = max(0.0, self._limit - values[-1])
+        strict, nearest = math.inf, None
         for window in _WINDOWS:
             if window > len(values):
                 break
             begin, gain = self._begin(window)
             count = len(values) - begin
-            if count < _SHORTEST or gain < _GAIN_C or gain < _SHOWN_GAIN * room:
+            if count < _SHORTEST or gain < max(_GAIN_C, _EAGER_GAIN * demand * room):
                 continue
             rise = self._rise(begin, gain, room)
             if rise is None:
                 # Nearer the present than what a longer window averages: it has the last word.
-                return strict, eager, shown, True
-            if rise.eta_s <= _SHOWN_SPAN * rise.span_s and (
-                shown is None or rise.eta_s < shown.eta_s
-            ):
-                shown = rise
-            notify = count >= _FOR_NOTICES
-            if notify and self._convinces(rise, begin, room, _STRICT_GAIN, _STRICT_SPAN):
+                return strict, nearest, True
+            ahead = rise.eta_s * demand / rise.span_s
+            if ahead > _EAGER_SPAN or self._was_as_hot(begin, room):
+                continue
+            if nearest is None or rise.eta_s < nearest.eta_s:
+                nearest = rise
+            enough = gain >= _STRICT_GAIN * demand * room and ahead <= _STRICT_SPAN
+            if enough and count >= _FOR_NOTICES:
                 strict = min(strict, rise.eta_s)
-            elif self._convinces(rise, begin, room, _EAGER_GAIN, _EAGER_SPAN):
-                eager = min(eager, rise.eta_s)
-        return strict, eager, shown, False
+        return strict, nearest, False
 
     def _begin(self, window: int) -> tuple[int, float]:
         """Where the present rise began within a window, and its gain: what was level is no rise."""
@@ -163,42 +154,31 @@ class HeatForecaster:
         """The forecast of a rise; None when it levels off below the limit, or is unsure."""
         bins, end = self._bins, len(self._bins.values)
         middle = (begin + end) // 2
-        early, early_error = bins.line(begin, middle)
+        early, _ = bins.line(begin, middle)
         late, late_error = bins.line(middle, end)
         if early <= 0.0 or late <= _CERTAIN * late_error:
             return None
         span = (end - begin) * bins.width_s
         ratio = late / early
         if ratio >= 1.0:
-            return _Rise(room / late, late, span, gain)
+            return _Rise(room / late, late, span)
         # The ratio of the slopes of two halves tells the time constant: exp(-span / 2 / tau).
         tau = -0.5 * span / math.log(ratio)
         now = late * math.sqrt(ratio)
         ahead = now * tau  # how far it still rises
         if ahead > room + _MARGIN * gain:
-            return _Rise(tau * math.log(ahead / (ahead - room)), now, span, gain)
-        # Noise bends as well. Two halves within their errors are a straight line, and that is the
-        # case to be afraid of: but a curve that ends below the limit is never as near to it as
-        # half the time that it takes to see the bend.
-        straight = early - late < 2.0 * math.hypot(early_error, late_error)
-        if straight and room / late <= 0.5 * span:
-            return _Rise(room / late, late, span, gain)
+            return _Rise(tau * math.log(ahead / (ahead - room)), now, span)
         return None
 
-    def _convinces(
-        self, rise: _Rise, begin: int, room: float, gain_share: float, span_share: float
-    ) -> bool:
-        if rise.gain < gain_share * room * self._demand:
-            return False
-        if rise.eta_s > span_share * rise.span_s / self._demand:
-            return False
+    def _was_as_hot(self, begin: int, room: float) -> bool:
+        """Whether it was as hot before the rise that began there, and nothing happened."""
         values = self._bins.values
         # The two newest spans can hold the beginning of this very rise.
         known = max(list(self._known)[:-2], default=-math.inf)
         if room > _KNOWN_ROOM_C and known >= values[-1] - _KNOWN_C:
-            return False
+            return True
         before = values[max(0, len(values) - self._bins.size) : begin]
-        return not before or max(before) < values[-1] - _KNOWN_C
+        return max(before, default=-math.inf) >= values[-1] - _KNOWN_C
 
     def _remember(self) -> None:
         """Keep how hot it has been without harm."""
@@ -209,22 +189,6 @@ class HeatForecaster:
         if self._spent >= _WINDOWS[-1]:
             self._spent = 0
             self._known.append(-math.inf)
-
-    def _last_chance(self, room: float) -> float:
-        """Time left at a rise too fast for a second look, near the limit; else infinite."""
-        values = self._bins.values
-        if len(values) <= _LAST_BINS or room > _LAST_ROOM_C:
-            return math.inf
-        last = values[-_LAST_BINS - 1 :]
-        steps = [after - before for before, after in pairwise(last)]
-        mean = (last[-1] - last[0]) / _LAST_BINS
-        # A jump that has spent itself rises ever less; so does the start of a load.
-        if min(steps) <= 0.0 or steps[-1] < _UNSPENT * mean:
-            return math.inf
-        if max(values[: -_LAST_BINS - 1], default=0.0) >= last[-1] - _KNOWN_C:
-            return math.inf
-        eta = room / mean * _BIN_S
-        return eta if eta <= _LAST_BINS * _BIN_S else math.inf
 
     def _said(self, strict: float, eager: float, shown: _Rise | None, saturating: bool) -> Outlook:
         slope, error = 0.0, 0.0
