@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 from daemon_stand_in import StandIn
 
@@ -93,6 +94,23 @@ def test_the_place_is_the_programs_own_line():
 
     assert found is not None
     assert ("wait_here", __file__) == (found["function"], found["file"])
+
+
+def test_a_line_of_a_notebook_is_told_by_its_cell():
+    """As IPython's own tracebacks do, and not by the name of a temporary file."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell.instance()
+    try:
+        shell.user_ns["place"] = partial(stacks.place, threading.get_ident())
+        shell.run_cell("1", store_history=True)
+        shell.run_cell("def step():\n    return place()\nfound = step()", store_history=True)
+    finally:
+        InteractiveShell.clear_instance()
+
+    found = shell.user_ns["found"]
+    assert ("step", 2) == (found["function"], found["line"])
+    assert f"Cell In[{shell.execution_count - 1}]" == found["file"]
 
 
 def test_a_thread_that_is_not_known_has_no_place():

@@ -246,7 +246,7 @@ def _lines(before: Any, after: Any, steps: int | None) -> list[Json]:
     told = {*own[:_MOST_OWN], *(place for place, _ in found[:_MOST_LINES])}
     return [
         {
-            "file": file[-_PATH_CHARS:],
+            "file": stacks.shown_file(file)[-_PATH_CHARS:],
             "line": line,
             "own": stacks.of_program(file),
             "bytes": size,

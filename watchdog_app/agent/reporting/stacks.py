@@ -18,6 +18,7 @@ interrupts the system calls of libraries, and one that comes too late kills.
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 import threading
 from collections.abc import Iterator
@@ -120,7 +121,7 @@ def _stack(frame: FrameType | None, most: int) -> Iterator[Json]:
 def _line(frame: FrameType) -> Json:
     code = frame.f_code
     return {
-        "file": code.co_filename[-_PATH_CHARS:] or "?",
+        "file": shown_file(code.co_filename)[-_PATH_CHARS:] or "?",
         "line": frame.f_lineno,
         "function": code.co_name[:_NAME_CHARS] or "?",
     }
@@ -131,6 +132,14 @@ def _of_agent(frame: FrameType) -> bool:
     while frame.f_back is not None and frame.f_back.f_code.co_filename != threading.__file__:
         frame = frame.f_back
     return frame.f_code.co_filename.startswith(AGENT_FOLDERS)
+
+
+def shown_file(file: str) -> str:
+    """A file as people know it: "Cell In[2]" for a cell of a notebook, as in its tracebacks."""
+    of_shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
+    compiler = getattr(of_shell(), "compile", None)
+    name = getattr(compiler, "format_code_name", lambda _: None)(file)  # since IPython 8
+    return file if name is None else " ".join(name)
 
 
 def of_program(file: str) -> bool:
