@@ -87,26 +87,13 @@ def lock_shortfall(limit_bytes: int, locked_bytes: int) -> str:
         limit_bytes: RLIMIT_MEMLOCK.
         locked_bytes: what is locked under it.
     """
-    if "INVOCATION_ID" in os.environ:  # systemd.exec(5): a unit of ours or not, it is the manager's
-        remedy = (
-            "For all of it: sudo systemctl edit user@.service, add the lines [Service] and "
-            "LimitMEMLOCK=infinity, and log in again."
-        )
-    else:
-        remedy = (
-            "For all of it, raise the limit (ulimit -l): a line `* - memlock unlimited` in "
-            "/etc/security/limits.conf, and log in again."
-        )
-    if locked_bytes < limit_bytes - resource.getpagesize():
-        return (
-            f"All {format_bytes(locked_bytes)} that the daemon holds now stay in memory; what it "
-            f"takes later may be swapped out, as no more than {format_bytes(limit_bytes)} may be "
-            f"locked. {remedy}"
-        )
     return (
-        f"Only {format_bytes(limit_bytes)} of memory may be locked: so much of the daemon, its "
-        "code first, stays in memory. The rest may be swapped out, and the daemon is slower while "
-        f"this machine thrashes. {remedy}"
+        f"{format_bytes(locked_bytes)} of the daemon, its code first, stay in memory, as no more "
+        f"than {format_bytes(limit_bytes)} may be locked. The rest, and what it takes later, may "
+        "be swapped out, and the daemon is slower while this machine thrashes. For all of it: in "
+        "a service of systemd, sudo systemctl edit user@.service with the lines [Service] and "
+        "LimitMEMLOCK=infinity; elsewhere a line `* - memlock unlimited` in "
+        "/etc/security/limits.conf. Then log in again."
     )
 
 

@@ -187,7 +187,11 @@ class _Stall(NamedTuple):
     @property
     def others(self) -> list[ThreadState]:
         """Other threads of the program; those of libraries and the agent are not."""
-        return [each for each in self.root.threads if each is not self.main and _runs_program(each)]
+        return [
+            each
+            for each in self.root.threads
+            if each is not self.main and any(not _of_library(frame) for frame in each.frames)
+        ]
 
 
 def _held(stall: _Stall) -> StallReason | None:
@@ -253,7 +257,12 @@ def _dead_worker(stall: _Stall) -> StallReason | None:
 
 def _worker_locks(stall: _Stall) -> StallReason | None:
     """Workers that all wait for a lock: which thread should open it?"""
-    workers = _workers(stall)
+    root = stall.root.pid
+    workers = [
+        each
+        for each in stall.dump.processes
+        if each.ppid == root != each.pid and each.state != "Z" and each.threads
+    ]
     stuck = [each for each in workers if _stuck(each)]
     if not stuck or any(not _stuck(each) and not _idle(each) for each in workers):
         return None  # one of them computes or reads: they are alive
@@ -314,21 +323,22 @@ def _data(stall: _Stall) -> StallReason | None:
     main = stall.main
     if main is None or main.state == "R" or stall.busy:
         return None
-    reasons = _is_at(main)
-    reads, queue = _reads_from(main), _frame_of(main, *_IN_QUEUE)
-    if reads is not None:
-        what = f"data from {reads}"
-        reasons.append(f"it waits in the kernel in {main.waits}")
+    queue, waits = _frame_of(main, *_IN_QUEUE), f"it waits in the kernel in {main.waits}"
+    if _in_kernel(main, _PIPE):
+        what, seen = "data from a pipe that nobody writes to", [waits]
+    elif _in_kernel(main, _SOCKET):
+        what, seen = "data from a connection that stays silent", [waits]
+    elif main.syscall in _READS:
+        what, seen = "data from a file or device that stays silent", [waits]
     elif queue is not None:
-        what = "a queue that nobody fills"
-        reasons.append(f"queue: {place(queue)}")
+        what, seen = "a queue that nobody fills", [f"queue: {place(queue)}"]
         if not stall.others:
-            reasons.append("no other Python thread is left in the program that could fill it")
+            seen.append("no other Python thread is left in the program that could fill it")
     elif _frame_of(main, ("__next__",)) is not None:
-        what = "the next batch"
+        what, seen = "the next batch", []
     else:
         return None
-    return _DATA.seen(reasons, what=what)
+    return _DATA.seen([*_is_at(main), *seen], what=what)
 
 
 def _lock(stall: _Stall) -> StallReason | None:
@@ -414,30 +424,6 @@ def _frame_of(
         if frame.function in functions and any(part in frame.file for part in files):
             return frame
     return None
-
-
-def _reads_from(thread: ThreadState) -> str | None:
-    """What it reads from, as the kernel tells."""
-    if _in_kernel(thread, _PIPE):
-        return "a pipe that nobody writes to"
-    if _in_kernel(thread, _SOCKET):
-        return "a connection that stays silent"
-    return "a file or device that stays silent" if thread.syscall in _READS else None
-
-
-def _runs_program(thread: ThreadState) -> bool:
-    """Whether a line of the program's own is in its stack; others serve a library or the agent."""
-    return any(not _of_library(frame) for frame in thread.frames)
-
-
-def _workers(stall: _Stall) -> list[ProcessThreads]:
-    """Children of the program that are alive."""
-    root = stall.root.pid
-    return [
-        each
-        for each in stall.dump.processes
-        if each.ppid == root != each.pid and each.state != "Z" and each.threads
-    ]
 
 
 def _stuck(process: ProcessThreads) -> bool:
