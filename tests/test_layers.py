@@ -99,7 +99,7 @@ EXCEPTIONS = {
         "core.model.decisions",
         "history.past",  # the journal that a daemon left
     },
-    "watchdog_app.cli.record": {"core.replay", "machine.sensors.machine"},
+    "watchdog_app.cli.record": {"core.replay", "machine.sensors"},
     "watchdog_app.demo.train": {"agent.keras"},  # the training that is shown
     "watchdog_app.__main__": {"cli"},
 }
@@ -373,7 +373,7 @@ def test_the_daemon_holds_nothing_heavy():
     loaded = set(
         python(
             "import sys, watchdog_app.daemon.app, watchdog_app.cli.run\n"
-            "from watchdog_app.machine.sensors.machine import open_machine\n"
+            "from watchdog_app.machine.sensors import open_machine\n"
             "open_machine().close()\n"
             "print(*sys.modules)"
         ).split()

@@ -34,7 +34,7 @@ from watchdog_app.core.replay import recorder, trace
 from watchdog_app.core.replay.play import answer_lines, play
 from watchdog_app.core.replay.recorder import KillCount, Recorder
 from watchdog_app.core.replay.report import as_lines, as_plot
-from watchdog_app.machine.sensors.machine import open_machine
+from watchdog_app.machine.sensors import open_machine
 
 MIB = 1024.0**2
 LIMIT = 1000 * MIB

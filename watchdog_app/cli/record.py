@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from watchdog_app.base.text.quantities import format_bytes, format_duration
     from watchdog_app.base.text.terminal import plain
     from watchdog_app.core.replay import recorder, trace
-    from watchdog_app.machine.sensors.machine import open_machine
+    from watchdog_app.machine.sensors import open_machine
 
     machine = open_machine()
     try:

@@ -108,7 +108,7 @@ def _standing(*, thaw: bool) -> list[Pause] | None:
         return None
     if not stored:
         return []
-    from watchdog_app.machine.sensors.machine import open_machine
+    from watchdog_app.machine.sensors import open_machine
 
     with closing(open_machine()) as machine:
 
@@ -210,7 +210,7 @@ def stopped() -> str:
     """
     from watchdog_app.base.text.plain import clean
     from watchdog_app.core.model.tasks import group
-    from watchdog_app.machine.sensors.machine import open_machine
+    from watchdog_app.machine.sensors import open_machine
 
     with suppress(WatchdogError, OSError), closing(open_machine()) as machine:
         seen = machine.sample(time.monotonic(), time.time())

@@ -31,7 +31,8 @@ from watchdog_app.daemon.recorder import Recorder
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.history.writer import JournalWriter
-from watchdog_app.machine.sensors.machine import PATIENCE_S, open_machine
+from watchdog_app.machine.sensors import open_machine
+from watchdog_app.machine.sensors.machine import PATIENCE_S
 from watchdog_app.machine.sensors.systemd_units import UnitQuestions
 from watchdog_app.machine.sensors.triggers import Triggers
 

@@ -16,7 +16,8 @@ import pytest
 from watchdog_app.base.errors import Gone
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
 from watchdog_app.core.model.tasks import group
-from watchdog_app.machine.sensors.machine import LinuxMachine, Machine, open_machine
+from watchdog_app.machine.sensors import open_machine
+from watchdog_app.machine.sensors.machine import LinuxMachine, Machine
 from watchdog_app.machine.sensors.portable import PortableMachine
 
 SLEEPER = "import sys; b = bytearray(b'x' * (40 << 20)); print(flush=True); sys.stdin.read()"

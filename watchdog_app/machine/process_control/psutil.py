@@ -17,8 +17,6 @@ from watchdog_app.base.errors import TargetDenied, TargetGone
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
-_ROUNDS = 20  # see linux
-
 
 def pause(
     members: Sequence[ProcessKey],
@@ -27,45 +25,37 @@ def pause(
     at_unix_s: float,
     others: Collection[ProcessKey] = (),
 ) -> Paused:
-    """See `process_control.pause`."""
+    """See `process_control.pause`. A child that begins meanwhile goes on."""
     above = (parent.pid for parent in psutil.Process().parents())
     untouchable = {0, 1, os.getpid(), *protected, *above}
-    gone = TargetGone(f"Process {members[0].pid} has ended; there is nothing to pause.")
-    try:
-        root = _find(members[0])
-        allowed = _allowed(root, untouchable, own_uid)
-    except psutil.NoSuchProcess:
-        raise gone from None
-    if not allowed:
-        raise TargetDenied(
-            f"Process {root.pid} was not paused: it belongs to another user, "
-            "or watchdog runs in it or under it."
-        )
-    stopped: dict[ProcessKey, psutil.Process] = {}  # in this order
+    found = dict(_family(members, others))
+    root = found.get(members[0])
+    stopped: list[ProcessKey] = []
     already: list[ProcessKey] = []
     skipped: list[ProcessKey] = []
     try:
-        for _ in range(_ROUNDS):
-            seen = {*stopped, *already, *skipped}
-            found = [pair for pair in _family(members, others) if pair[0] not in seen]
-            if not found:
-                break
-            for key, process in found:
-                with suppress(psutil.NoSuchProcess):
-                    if not _allowed(process, untouchable, own_uid):
-                        skipped.append(key)
-                    elif process.status() == psutil.STATUS_STOPPED:
-                        already.append(key)
-                    else:
-                        process.suspend()
-                        stopped[key] = process
+        if root is not None and not _allowed(root, untouchable, own_uid):
+            raise TargetDenied(
+                f"Process {root.pid} was not paused: it belongs to another user, "
+                "or watchdog runs in it or under it."
+            )
+        for key, process in found.items() if root is not None else ():
+            with suppress(psutil.NoSuchProcess):
+                if not _allowed(process, untouchable, own_uid):
+                    skipped.append(key)
+                elif process.status() == psutil.STATUS_STOPPED:
+                    already.append(key)
+                else:
+                    process.suspend()
+                    stopped.append(key)
     except psutil.AccessDenied as error:
-        for process in reversed(stopped.values()):
-            with suppress(psutil.Error):  # gone, or refused: nothing is left to try
-                process.resume()
-        raise TargetDenied(f"The system refused to pause process {root.pid}.") from error
+        with suppress(TargetDenied):  # nothing is left to try
+            resume(Paused(tuple(stopped), "psutil", at_unix_s))
+        raise TargetDenied(f"The system refused to pause process {members[0].pid}.") from error
+    except psutil.NoSuchProcess:
+        stopped, already = [], []
     if not stopped and not already:
-        raise gone
+        raise TargetGone(f"Process {members[0].pid} has ended; there is nothing to pause.")
     return Paused(tuple(stopped), "psutil", at_unix_s, tuple(already), tuple(skipped))
 
 

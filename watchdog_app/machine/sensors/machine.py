@@ -5,7 +5,6 @@ The machine, looked at once a tick: one consistent snapshot of everything that i
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Collection
 from typing import Protocol
 
@@ -19,7 +18,6 @@ from watchdog_app.core.model.machine import (
     ProcessSample,
     Snapshot,
 )
-from watchdog_app.machine.gpu import Gpus
 from watchdog_app.machine.sensors.devices import Disks, HardwareWatch
 from watchdog_app.machine.sensors.groups import GroupSensor, UnwatchedMembers
 from watchdog_app.machine.sensors.host import HostReader
@@ -32,36 +30,65 @@ PATIENCE_S = 0.005
 
 
 class Machine(Protocol):
-    """What every machine offers, whatever the operating system."""
+    """What every machine offers, whatever the operating system. Not for several threads at once."""
+
+    disks: Disks
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
-        """One look at everything."""
+        """
+        One look at everything.
 
-    def review(self, key: ProcessKey) -> None:
-        """Much depends on this process: the next look shows the limits that it has then."""
+        Args:
+            now_mono_s: monotonic time of the sample.
+            now_unix_s: the same by the clock.
 
-    def alive(self, key: ProcessKey) -> bool:
-        """Whether that very process still runs."""
+        Raises:
+            SensorError: the machine's memory cannot be read: there is nothing to watch by.
+        """
 
     def read_process(self, key: ProcessKey) -> ProcessSample:
-        """One process now. Raises Gone."""
+        """
+        One process now, watched or not.
 
-    def watch_disks(self, paths: Collection[str]) -> None:
-        """Watch the file systems that hold these folders, and no others."""
-
-    def follow_cards(self, closely: bool) -> None:
-        """Read the graphics cards each second, whoever is on them; or as seldom as usual."""
+        Raises:
+            Gone: it has ended, is a zombie, or its pid belongs to another process.
+            Denied, Unsupported: it may not or cannot be read.
+        """
 
     def close(self) -> None:
         """Give back what is held open."""
 
+    def alive(self, key: ProcessKey) -> bool:
+        """Whether that very process still runs; a zombie does not."""
+        try:
+            self.read_process(key)
+        except Gone:
+            return False
+        except SensorError:
+            return True  # it is there and may not be read
+        return True
 
-class LinuxMachine:
+    def watch_disks(self, paths: Collection[str]) -> None:
+        """Watch the file systems that hold these folders, and no others."""
+        self.disks.watch(paths)
+
+    def review(self, key: ProcessKey) -> None:
+        """Much depends on this process: the next look shows the limits that it has then."""
+
+    def follow_cards(self, closely: bool) -> None:
+        """
+        Read the GPUs each second, or as seldom as usual.
+
+        Where the driver does not say who computes (containers, WSL) nothing else tells that a GPU
+        is filling up.
+        """
+
+
+class LinuxMachine(Machine):
     """
     A Linux machine, read through /proc and the cgroup file systems.
 
-    Not for several threads at once. Faults are those in force: one record a
-    source, in every snapshot until the cause is gone.
+    Faults are those in force: one record a source, in every snapshot until the cause is gone.
     """
 
     def __init__(
@@ -101,16 +128,11 @@ class LinuxMachine:
         )
         self._groups = GroupSensor(layout)
         self._unwatched = UnwatchedMembers(proc)
-        self._disks = Disks()
+        self.disks = Disks()
         self._hardware = HardwareWatch() if hardware is None else hardware
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
-        """
-        One look at the machine: only the watched processes are read, by two files each.
-
-        Raises:
-            SensorError: the machine's memory cannot be read: there is nothing to watch by.
-        """
+        """As `Machine`: only the watched processes are read, by two files each."""
         host = self._host.read()
         self._swap_in_use = host.swap_free_bytes < host.swap_total_bytes
         processes = self._processes
@@ -131,54 +153,30 @@ class LinuxMachine:
             host=host,
             processes=samples,
             cgroups=groups,
-            gauges=self._disks.read(now_mono_s),
+            gauges=self.disks.read(now_mono_s),
             faults=self._faults(),
             infos=infos,
             hardware=hardware,
         )
 
     def review(self, key: ProcessKey) -> None:
-        """Much depends on this process: the next look shows the limits that it has then."""
+        """As `Machine`."""
         self._processes.review(key)
         self._groups.review()
 
-    def alive(self, key: ProcessKey) -> bool:
-        """Whether that very process still runs; a zombie does not."""
-        try:
-            self.read_process(key)
-        except Gone:
-            return False
-        except SensorError:
-            return True  # it is there and may not be read
-        return True
-
     def read_process(self, key: ProcessKey) -> ProcessSample:
-        """
-        One process now, watched or not.
-
-        Raises:
-            Gone: it has ended, is a zombie, or its pid belongs to another process.
-        """
+        """As `Machine`."""
         return self._processes.read(key, swap_in_use=self._swap_in_use)
 
-    def watch_disks(self, paths: Collection[str]) -> None:
-        """Watch the file systems that hold these folders, and no others."""
-        self._disks.watch(paths)
-
     def follow_cards(self, closely: bool) -> None:
-        """
-        Read the cards each second, or as seldom as usual.
-
-        Where the driver does not say who computes (containers, WSL) nothing else tells that
-        a card is filling up.
-        """
+        """As `Machine`."""
         self._hardware.cards_busy = closely
 
     def _faults(self) -> tuple[Fault, ...]:
         sources = (
             self._host.faults,
             self._processes.faults,
-            self._disks.faults,
+            self.disks.faults,
             self._hardware.faults,
         )
         return tuple(fault for faults in sources for fault in faults.values())
@@ -186,30 +184,8 @@ class LinuxMachine:
     def close(self) -> None:
         """Give back the descriptors and the helper thread."""
         self._servers.close()
-        self._disks.close()
+        self.disks.close()
         self._hardware.close()
         self._processes.close()
         self._groups.close()
         self._host.close()
-
-
-def open_machine(
-    own_uid: int | None = None,
-    platform: str = sys.platform,
-    *,
-    patience_s: float | None = None,
-) -> Machine:
-    """
-    The machine that we run on: /proc, /sys and its cards on Linux, psutil elsewhere.
-
-    Args:
-        own_uid: whose processes are watched; None: this process's user.
-        platform: as `sys.platform`.
-        patience_s: as of `LinuxMachine`.
-    """
-    if platform == "linux":
-        hardware = HardwareWatch(gpu=Gpus())
-        return LinuxMachine(own_uid=own_uid, hardware=hardware, patience_s=patience_s)
-    from watchdog_app.machine.sensors.portable import PortableMachine
-
-    return PortableMachine(own_uid)

@@ -8,7 +8,7 @@ GPUs, heat, another process's limit of its address space.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -27,6 +27,7 @@ from watchdog_app.core.model.machine import (
 from watchdog_app.machine.sensors.command_line import is_interpreter, kept
 from watchdog_app.machine.sensors.devices import Disks
 from watchdog_app.machine.sensors.jupyter import JupyterServers
+from watchdog_app.machine.sensors.machine import Machine
 from watchdog_app.machine.sensors.notebooks import (
     ENVIRON,
     KernelFacts,
@@ -53,9 +54,9 @@ class _Known:
     kernel: KernelFacts | None = None
 
 
-class PortableMachine:
+class PortableMachine(Machine):
     """
-    Any machine that psutil knows. Not for several threads at once.
+    Any machine that psutil knows.
 
     `ProcessKey.start_time` is in microseconds of the epoch.
     """
@@ -70,19 +71,10 @@ class PortableMachine:
         self._own_user = _optional(psutil.Process().username)
         self._known: dict[int, _Known] = {}  # by pid
         self._servers = JupyterServers(psutil.pid_exists)
-        self._disks = Disks()
+        self.disks = Disks()
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
-        """
-        One look at the machine.
-
-        Args:
-            now_mono_s: monotonic time of the sample.
-            now_unix_s: the same by the clock.
-
-        Raises:
-            SensorError: the machine's memory cannot be read: there is nothing to watch by.
-        """
+        """As `Machine`."""
         host = _host()
         self._describe_all(now_mono_s)
         kernels = [known.kernel for known in self._known.values() if known.kernel is not None]
@@ -102,33 +94,14 @@ class PortableMachine:
             unix_s=now_unix_s,
             host=host,
             processes=tuple(samples.values()),
-            gauges=self._disks.read(now_mono_s),
-            faults=tuple(self._disks.faults.values()),
+            gauges=self.disks.read(now_mono_s),
+            faults=tuple(self.disks.faults.values()),
             infos=infos,
             hardware=hardware(),
         )
 
-    def review(self, key: ProcessKey) -> None:
-        """Every sample asks for everything."""
-
-    def alive(self, key: ProcessKey) -> bool:
-        """Whether that very process still runs; a zombie does not."""
-        try:
-            self.read_process(key)
-        except Gone:
-            return False
-        except SensorError:
-            return True
-        return True
-
     def read_process(self, key: ProcessKey) -> ProcessSample:
-        """
-        One process now, watched or not.
-
-        Raises:
-            Gone: it has ended, is a zombie, or its pid belongs to another process.
-            Denied, Unsupported: it may not or cannot be read.
-        """
+        """As `Machine`."""
         try:
             process = psutil.Process(key.pid)
             with process.oneshot():
@@ -153,9 +126,8 @@ class PortableMachine:
             cpu_s=cpu.user + cpu.system,
         )
 
-    def watch_disks(self, paths: Collection[str]) -> None:
-        """Watch the file systems that hold these folders, and no others."""
-        self._disks.watch(paths)
+    def review(self, key: ProcessKey) -> None:
+        """Every sample asks for everything."""
 
     def follow_cards(self, closely: bool) -> None:
         """No GPUs are read here."""
@@ -163,7 +135,7 @@ class PortableMachine:
     def close(self) -> None:
         """Give back the helper threads."""
         self._servers.close()
-        self._disks.close()
+        self.disks.close()
 
     def _describe_all(self, now_mono_s: float) -> None:
         """Describe who is new, and everybody else again after some seconds."""
