@@ -39,14 +39,20 @@ _START = "Start it with: watchdog start"
 
 
 class Client:
-    """One connection to the daemon; open from `connect` to `close`."""
+    """
+    One connection to the daemon; open from `connect` to `close`.
+
+    Args:
+        connection: to the daemon; closed with this.
+        timeout_s: for each answer.
+    """
 
     def __init__(self, connection: socket.socket, timeout_s: float) -> None:
         self._socket = connection
         self._timeout_s = timeout_s
         self._decoder = LineDecoder()
         self._ready: deque[dict[str, Any]] = deque()  # read, not yet looked at
-        self._notices: deque[dict[str, Any]] = deque(maxlen=_MOST_NOTIFICATIONS)
+        self._kept_notifications: deque[dict[str, Any]] = deque(maxlen=_MOST_NOTIFICATIONS)
         self._last_id = 0
         self.daemon_pid: int | None = None
         self.daemon_version: str | None = None
@@ -125,7 +131,7 @@ class Client:
                     "Look at what it wrote, or restart it: watchdog stop; watchdog start"
                 )
             if "method" in message:
-                self._notices.append(message)
+                self._kept_notifications.append(message)
             elif message.get("id") == wanted:
                 if "error" in message:
                     raise _refusal(message["error"])
@@ -151,8 +157,8 @@ class Client:
             DaemonNotRunning: the connection ended.
         """
         while True:
-            if self._notices:
-                yield self._notices.popleft()
+            if self._kept_notifications:
+                yield self._kept_notifications.popleft()
                 continue
             end = None if timeout_s is None else time.monotonic() + timeout_s
             message = self._next(end)

@@ -34,7 +34,13 @@ RESPONSE: Final = "response"
 
 
 class BadLine(ProtocolError):
-    """One line is no message; the lines after it may be."""
+    """
+    One line is no message; the lines after it may be.
+
+    Args:
+        message: what is wrong with the line.
+        code: of JSON-RPC.
+    """
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -162,24 +168,51 @@ def _finite(value: Any) -> Any:
 
 
 def request(id_: int | str, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A message that wants an answer."""
+    """
+    A message that wants an answer.
+
+    Args:
+        id_: comes back in the answer.
+        method: as in docs/protocol.md.
+        params: of the method.
+    """
     return {"jsonrpc": "2.0", "id": id_, "method": method, "params": params or {}}
 
 
 def notification(method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A message that gets no answer."""
+    """
+    A message that gets no answer.
+
+    Args:
+        method: as in docs/protocol.md.
+        params: of the method.
+    """
     return {"jsonrpc": "2.0", "method": method, "params": params or {}}
 
 
 def result(id_: int | str, value: Any) -> dict[str, Any]:
-    """The answer to a request that worked."""
+    """
+    The answer to a request that worked.
+
+    Args:
+        id_: of the request.
+        value: what JSON can hold.
+    """
     return {"jsonrpc": "2.0", "id": id_, "result": value}
 
 
 def error(
     id_: int | str | None, code: int, message: str, data: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The answer to a request that did not; `id_` is None when the request could not be read."""
+    """
+    The answer to a request that did not.
+
+    Args:
+        id_: of the request; None: it could not be read.
+        code: of JSON-RPC, or one of ours.
+        message: for people.
+        data: what a program can use.
+    """
     body: dict[str, Any] = {"code": code, "message": message}
     if data is not None:
         body["data"] = data

@@ -136,7 +136,14 @@ def word(allowed: tuple[str, ...]) -> Any:
 
 
 def whole(low: int = 0, high: int = 2**63 - 1, *, default: Any = _REQUIRED) -> Any:
-    """A whole number within [low, high]."""
+    """
+    A whole number within [low, high].
+
+    Args:
+        low: the least.
+        high: the most.
+        default: its value where it is absent.
+    """
 
     def read(value: Any) -> int:
         right = isinstance(value, int) and not isinstance(value, bool)
@@ -183,7 +190,13 @@ def flag(*, default: Any = False) -> Any:
 
 
 def part(record: type[Params], *, default: Any = None) -> Any:
-    """An object."""
+    """
+    An object.
+
+    Args:
+        record: how it is read.
+        default: its value where it is absent.
+    """
 
     def read(value: Any) -> Params:
         _need(isinstance(value, dict), "must be an object")

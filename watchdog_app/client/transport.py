@@ -31,7 +31,13 @@ _LOCAL_PEERPID = 0x002
 
 
 class Peer:
-    """Who is at the other end, as the kernel says and not as the messages say."""
+    """
+    Who is at the other end, as the kernel says and not as the messages say.
+
+    Args:
+        uid: effective uid of the process.
+        pid: of the process; None: the system does not tell.
+    """
 
     __slots__ = ("pid", "uid")
 
@@ -50,6 +56,10 @@ def listen(path: str, backlog: int = 64) -> socket.socket:
     A non-blocking socket that listens at `path`, open to this user alone.
 
     Whatever lay at `path` is replaced: the caller holds the lock that makes it the only one.
+
+    Args:
+        path: of the socket.
+        backlog: connections that may wait.
 
     Raises:
         OSError: the folder cannot be written.
@@ -79,6 +89,10 @@ def listen(path: str, backlog: int = 64) -> socket.socket:
 def connect(path: str, timeout_s: float) -> socket.socket:
     """
     A connection to whoever listens at `path`, with `timeout_s` set on it.
+
+    Args:
+        path: of the socket.
+        timeout_s: for the connection, and set on it.
 
     Raises:
         OSError: nobody listens (FileNotFoundError, ConnectionRefusedError), or TimeoutError.

@@ -20,7 +20,14 @@ _MOST_TASKS = 5  # that are named beside a lack of memory
 
 
 def decision_entry(decision: Decision, name: str | None, path: str | None) -> Entry:
-    """A decision with everything that decided."""
+    """
+    A decision with everything that decided.
+
+    Args:
+        decision: of the policy.
+        name: of its task; None: it concerns none.
+        path: of its task's notebook or script.
+    """
     data = {
         "id": decision.id,
         "decision_kind": decision.kind.value,
@@ -39,7 +46,16 @@ def decision_entry(decision: Decision, name: str | None, path: str | None) -> En
 def outcome_entry(
     outcome: Outcome, kind: str, task: ProcessKey | None, name: str | None, path: str | None
 ) -> Entry:
-    """What became of a decision."""
+    """
+    What became of a decision.
+
+    Args:
+        outcome: how the decision ended.
+        kind: of the decision.
+        task: that it concerns; None: none.
+        name: of the task.
+        path: of the task's notebook or script.
+    """
     data = {
         "decision": outcome.decision,
         "decision_kind": kind,
@@ -61,7 +77,18 @@ def request_entry(
     by: str,
     unix_s: float,
 ) -> Entry:
-    """A decision that a person took."""
+    """
+    A decision that a person took.
+
+    Args:
+        id_: of the decision.
+        kind: of the decision.
+        task: that it concerns.
+        name: of the task.
+        path: of the task's notebook or script.
+        by: who asked, such as "the cli (pid 4711)".
+        unix_s: when.
+    """
     data: dict[str, Any] = {
         "id": id_,
         "decision_kind": kind,
@@ -197,7 +224,14 @@ def worker_entry(
 
 
 def about_task(info: ProcessInfo, rss_bytes: int | None, view: AgentState | None) -> dict[str, Any]:
-    """What is to be known of a task when it is gone; secrets on its command line are left out."""
+    """
+    What is to be known of a task when it is gone; secrets on its command line are left out.
+
+    Args:
+        info: of its root.
+        rss_bytes: of all its processes; None: not known.
+        view: what its agent has reported; None: it has none.
+    """
     found: dict[str, Any] = {
         "task_kind": info.kind.value,
         "kernel_id": info.kernel_id,
@@ -227,6 +261,12 @@ def surroundings(
     """
     What is to be known tomorrow of where a task ended, for its entry: who held the memory, which
     group's limit was met, with which limit to start it again.
+
+    Args:
+        facts: of the end.
+        cause: of the end.
+        tasks: those that were watched then.
+        growth: bytes a second by task; None: not known.
     """
     found: dict[str, Any] = {}
     if cause.spec.out_of_memory and not cause.spec.own:

@@ -53,6 +53,11 @@ class Journal:
     """
     An open journal in `folder`. A row that is damaged is left out of what is read.
 
+    Args:
+        folder: of the state; made where there is none.
+        max_age_s: of what is kept.
+        max_bytes: of the pages in use.
+
     Raises:
         sqlite3.Error, OSError: it cannot be opened; nothing that was there is lost.
     """
@@ -91,6 +96,11 @@ class Journal:
     ) -> None:
         """
         Write in one transaction; with `sync` it is on the disk when this returns.
+
+        Args:
+            entries: what happened.
+            series: points of series.
+            sync: whether it is to be on the disk when this returns.
 
         Raises:
             ValueError: some of it has no form here, and was left out; all else is written.
@@ -149,8 +159,14 @@ class Journal:
         """
         Entries, newest first: `unix_s`, `kind`, and what the entry holds.
 
-        `task` is a pid, or part of a name or path; `pids` are others that it had before. With
-        `fold_saves` a series of saves is one entry, see `saves.folded`.
+        Args:
+            since_unix_s: of the oldest; None: any.
+            until_unix_s: of the newest; None: any.
+            task: pid, or part of a name or path; None: every task.
+            limit: most entries.
+            kinds: those that are wanted; empty: all.
+            pids: others that the task had before.
+            fold_saves: make one entry of a series of saves, see `saves.folded`.
         """
         where, values = between(since_unix_s, until_unix_s)
         if task is not None:
@@ -186,7 +202,13 @@ class Journal:
         return read_series(self._db, task, since_unix_s, until_unix_s, limit, pids=pids)
 
     def put_state(self, key: str, data: Mapping[str, Any]) -> None:
-        """Something that the daemon wants to find again after a restart."""
+        """
+        Something that the daemon wants to find again after a restart.
+
+        Args:
+            key: what it is found under.
+            data: what JSON can hold.
+        """
         with self._db:
             self._db.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (key, _dump(data)))
 
@@ -196,7 +218,13 @@ class Journal:
         return _load(row[0]) if row else None
 
     def set_limits(self, max_age_s: float, max_bytes: int) -> None:
-        """New bounds, in force at the next `trim`."""
+        """
+        New bounds, in force at the next `trim`.
+
+        Args:
+            max_age_s: of what is kept.
+            max_bytes: of the pages in use.
+        """
         self.max_age_s, self.max_bytes = max_age_s, max_bytes
 
     def trim(self, now_unix_s: float) -> None:

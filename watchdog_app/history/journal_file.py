@@ -77,6 +77,10 @@ def check_owners(folder: str, path: str) -> None:
     """
     What a journal says is acted on: which processes are resumed, what is thawed.
 
+    Args:
+        folder: that holds the journal.
+        path: of the journal.
+
     Raises:
         PermissionError: somebody else may have written it.
     """

@@ -33,7 +33,14 @@ Entry = dict[str, Any]
 
 
 def last(journal: Journal, now_unix_s: float, within_s: float | None = LATELY_S) -> Entry | None:
-    """The newest death; of plain ends only those that nobody wanted."""
+    """
+    The newest death; of plain ends only those that nobody wanted.
+
+    Args:
+        journal: is read alone.
+        now_unix_s: seconds of the epoch.
+        within_s: how old it may be; None: any age.
+    """
     since = None if within_s is None else now_unix_s - within_s
     entries = journal.history(since_unix_s=since, kinds=_KINDS, limit=_MOST_ENTRIES)
     return next((each for each in entries if _misfortune(each)), None)
@@ -101,6 +108,13 @@ def before(
     The death, lately, that who asks for a living task may mean; None: there was none.
 
     Of a kernel that of the same id before; of others the last one of that name.
+
+    Args:
+        journal: is read alone.
+        kernel_id: of the living task; None: it is no kernel.
+        name: of the living task.
+        pid: of the living task.
+        now_unix_s: seconds of the epoch.
     """
     for each in journal.history(
         since_unix_s=now_unix_s - LATELY_S, kinds=_KINDS, limit=_MOST_ENTRIES

@@ -122,7 +122,14 @@ class SeriesPoints:
 
 
 def add_series(db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints) -> None:
-    """Write the points of one series; `ids` is the caller's memory of the rows' numbers."""
+    """
+    Write the points of one series.
+
+    Args:
+        db: the journal, in a transaction.
+        ids: the caller's memory of the rows' numbers.
+        item: the series with its new points.
+    """
     last_ms = round(item.points[-1].unix_s * 1000)
     id_ = _series_id(db, ids, item, last_ms)
     db.executemany(
@@ -252,7 +259,13 @@ def of_task(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]:
 
 
 def between(since: float | None, until: float | None) -> tuple[list[str], list[Any]]:
-    """Conditions and values for a query over `unix_ms`."""
+    """
+    Conditions and values for a query over `unix_ms`.
+
+    Args:
+        since: seconds of the epoch; None: from the beginning.
+        until: seconds of the epoch; None: to the end.
+    """
     where, values = ["unix_ms >= ?"], [round((since or 0) * 1000)]
     if until is not None:
         where.append("unix_ms <= ?")

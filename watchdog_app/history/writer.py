@@ -40,6 +40,12 @@ class JournalWriter:
     Owns the journal from `open` to `close`.
 
     `done` callbacks run in `collect`, which the loop calls after `wake` was called.
+
+    Args:
+        folder: of the state.
+        max_age_s: of what is kept.
+        max_bytes: of the journal.
+        wake: called in the thread when there is something to collect.
     """
 
     def __init__(
@@ -83,7 +89,13 @@ class JournalWriter:
             self._thread.start()
 
     def configure(self, max_age_s: float, max_bytes: int) -> None:
-        """New bounds after a reload."""
+        """
+        New bounds after a reload.
+
+        Args:
+            max_age_s: of what is kept.
+            max_bytes: of the journal.
+        """
         self._limits = (max_age_s, max_bytes)
         self.submit(lambda journal: journal.set_limits(max_age_s, max_bytes))
 
@@ -94,7 +106,13 @@ class JournalWriter:
             self._flush_within(FLUSH_S)
 
     def add_series(self, series: Sequence[SeriesPoints], at_rest: bool = False) -> None:
-        """Write these within `FLUSH_S`; at rest within a minute."""
+        """
+        Write these within `FLUSH_S`; at rest within a minute.
+
+        Args:
+            series: new points.
+            at_rest: nothing is near a limit.
+        """
         if not series:
             return
         with self._lock:
@@ -114,6 +132,10 @@ class JournalWriter:
 
         A disk that made one caller wait in vain is given little time until it has caught up, and
         once a second at most: 500 ends at once must not add up.
+
+        Args:
+            entries: what happened.
+            timeout_s: the longest wait.
         """
         written = threading.Event()
         late = self._last_sync is not None and not self._last_sync.is_set()
@@ -130,7 +152,13 @@ class JournalWriter:
         return written.wait(timeout_s) and self.fault is None
 
     def submit(self, job: Job, done: Done | None = None) -> None:
-        """Run `job` in the thread after what was handed over before."""
+        """
+        Run `job` in the thread after what was handed over before.
+
+        Args:
+            job: gets the journal.
+            done: called with what it gave, or with the error, in `collect`.
+        """
         with self._lock:
             self._jobs.append((job, done))
             self._lock.notify()

@@ -35,7 +35,14 @@ _MOST_IDLE_W = 250.0
 
 
 class DeviceError(Exception):
-    """One GPU does not answer; the others may."""
+    """
+    One GPU does not answer; the others may.
+
+    Args:
+        state: of the GPU from now on.
+        text: why, in a sentence.
+        bus_id: its PCI address, where that is known.
+    """
 
     def __init__(self, state: GpuState, text: str, bus_id: str | None = None) -> None:
         super().__init__(text)

@@ -130,7 +130,13 @@ class DeviceEvents:
             entries.remove(next(each for each in entries if each.event.code == commonest))
 
     def of(self, gpu_id: str, now_unix_s: float) -> tuple[XidEvent, ...]:
-        """Those of one GPU in the last hour, oldest first."""
+        """
+        Those of one GPU in the last hour, oldest first.
+
+        Args:
+            gpu_id: whose they are.
+            now_unix_s: seconds of the epoch.
+        """
         entries = self._by_gpu.get(gpu_id)
         if entries is None:
             return ()

@@ -50,7 +50,13 @@ UNABLE = {
 
 
 class DriverError(Exception):
-    """A question that the driver did not answer; `code` is a number of nvml.h."""
+    """
+    A question that the driver did not answer; `code` is a number of nvml.h.
+
+    Args:
+        code: of nvml.h.
+        said: the driver's words for it.
+    """
 
     def __init__(self, code: int, said: str) -> None:
         super().__init__(said)

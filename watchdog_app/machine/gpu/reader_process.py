@@ -73,6 +73,10 @@ class ReaderChild:
         """
         Start it; takes a millisecond or two.
 
+        Args:
+            argv: command line of the reader; our pid follows.
+            env: its whole environment.
+
         Raises:
             OSError: it cannot be started.
         """

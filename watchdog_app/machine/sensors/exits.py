@@ -120,7 +120,13 @@ class OomCounters:
             self._groups[new] = Counter(cgroups.group_oom_kills(new))
 
     def of(self, group: str | None, alive_mono_s: float) -> Span:
-        """What the count of a group did since then; None: that of the machine."""
+        """
+        What the count of a group did since then; None: that of the machine.
+
+        Args:
+            group: folder of the memory group; None: the whole machine.
+            alive_mono_s: when the process was last seen alive.
+        """
         counter = self.host if group is None else self._groups.get(group)
         if counter is None:
             return Span(None, None)
@@ -133,7 +139,13 @@ class OomCounters:
         return span._replace(begin_mono_s=max(begin, span.begin_mono_s))
 
     def claim(self, group: str | None, alive_mono_s: float) -> None:
-        """A process of that group was the victim of one kill."""
+        """
+        A process of that group was the victim of one kill.
+
+        Args:
+            group: folder of its memory group; None: it was in none.
+            alive_mono_s: when it was last seen alive.
+        """
         for counter in (self.host, self._groups.get(group or "")):
             if counter is not None:
                 counter.claim(alive_mono_s)

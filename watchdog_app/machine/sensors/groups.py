@@ -87,6 +87,10 @@ class GroupSensor:
         The limited groups among these and all above them, each once, outermost first.
 
         A group that ends while it is read is left out: its processes have ended too.
+
+        Args:
+            folders: of the groups in which watched processes are.
+            now_mono_s: monotonic time of the sample.
         """
         wanted = frozenset(folders)
         if wanted != self._wanted:
@@ -130,7 +134,13 @@ class GroupSensor:
 
 
 class UnwatchedMembers:
-    """Completes groups that fill up by what processes hold there that are not watched."""
+    """
+    Completes groups that fill up by what processes hold there that are not watched.
+
+    Args:
+        proc: where the proc file system is mounted.
+        clock: in seconds, to measure what a look costs.
+    """
 
     def __init__(self, proc: str, clock: Callable[[], float] = time.perf_counter) -> None:
         self._proc = proc
@@ -246,6 +256,10 @@ class Memberships:
 
         A pid that was never asked is asked at once. One whose read waits for a lock is left out
         until that read is over; the others are asked without it.
+
+        Args:
+            pids: of the watched processes.
+            now_mono_s: monotonic time of the sample.
         """
         wanted = set(pids)
         self._known &= wanted

@@ -98,7 +98,14 @@ def parse_arc(arcstats: bytes) -> int | None:
 
 
 class HostReader:
-    """Reads the machine's memory once a tick, from files that it keeps open."""
+    """
+    Reads the machine's memory once a tick, from files that it keeps open.
+
+    Args:
+        proc: where the proc file system is mounted.
+        shm: the shared memory file system.
+        sys_root: what stands for /sys.
+    """
 
     def __init__(self, proc: str, shm: str, sys_root: str = "/sys") -> None:
         self._meminfo = KeptFile(f"{proc}/meminfo")

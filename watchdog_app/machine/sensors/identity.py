@@ -36,13 +36,23 @@ _CLOCK_SET_S = 2.0  # less is rounding, and a clock that is being corrected
 
 
 def read_argv(proc: str, pid: int) -> tuple[str, ...]:
-    """Arguments of a process, as `kept`; empty: none, or not to be read. It may have to wait."""
+    """
+    Arguments of a process, as `kept`; empty: none, or not to be read. It may have to wait.
+
+    Args:
+        proc: where the proc file system is mounted.
+        pid: of the process.
+    """
     return kept(process.read_argv(pid, proc))
 
 
 def read_owner(proc: str, pid: int) -> int:
     """
     Effective uid of a process; that of root when it has hidden itself (prctl PR_SET_DUMPABLE).
+
+    Args:
+        proc: where the proc file system is mounted.
+        pid: of the process.
 
     Raises:
         Gone: it has ended.
@@ -54,7 +64,13 @@ def read_owner(proc: str, pid: int) -> int:
 
 
 def read_exe(proc: str, pid: int) -> str | None:
-    """Executable of a process, also when its file was replaced since; None: none or denied."""
+    """
+    Executable of a process, also when its file was replaced since; None: none or denied.
+
+    Args:
+        proc: where the proc file system is mounted.
+        pid: of the process.
+    """
     return _read_link(f"{proc}/{pid}/exe")
 
 
@@ -64,6 +80,10 @@ def says_python(proc: str, pid: int) -> bool:
 
     It has to do where the executable may not be seen: root without the right to trace, in some
     containers. It may have to wait for the process.
+
+    Args:
+        proc: where the proc file system is mounted.
+        pid: of the process.
     """
     argv = read_argv(proc, pid)
     return bool(argv) and is_interpreter(argv[0])
@@ -74,6 +94,11 @@ def embeds_python(proc: str, pid: int, exe: str) -> bool:
     Whether a program of the user's that is no interpreter holds one: frozen or embedded.
 
     Reads the memory map: dear for big programs, so ask once for each. It may have to wait for it.
+
+    Args:
+        proc: where the proc file system is mounted.
+        pid: of the process.
+        exe: its executable.
     """
     if exe.startswith(_SYSTEM_FOLDERS):
         return False
@@ -81,7 +106,14 @@ def embeds_python(proc: str, pid: int, exe: str) -> bool:
 
 
 class Describer:
-    """Reads processes in full and names them."""
+    """
+    Reads processes in full and names them.
+
+    Args:
+        proc: where the proc file system is mounted.
+        layout: of the control groups.
+        sessions: what Jupyter servers say of their kernels.
+    """
 
     def __init__(self, proc: str, layout: Layout, sessions: Sessions) -> None:
         self._proc = proc
@@ -103,13 +135,27 @@ class Describer:
         return self._describe(pid, stat, uid, waits=True)
 
     def outside(self, pid: int, stat: process.Stat, uid: int) -> Description:
-        """The same as far as it never has to wait: without command line and environment."""
+        """
+        The same as far as it never has to wait: without command line and environment.
+
+        Args:
+            pid: of a process that is a Python.
+            stat: of the same, just read.
+            uid: its owner.
+        """
         return self._describe(pid, stat, uid, waits=False)
 
     def placed(
         self, description: Description, stat: process.Stat, now_unix_s: float
     ) -> Description:
-        """The same with its start by the clock as it is now, and a kernel with its name."""
+        """
+        The same with its start by the clock as it is now, and a kernel with its name.
+
+        Args:
+            description: from `describe` or `outside`.
+            stat: of the same process.
+            now_unix_s: seconds of the epoch.
+        """
         info = replace(description.info, started_unix_s=self.started(stat, now_unix_s))
         return replace(description, info=self.renamed(info, description.kernel))
 
@@ -139,7 +185,13 @@ class Describer:
         return replace(found, info=info)
 
     def renamed(self, info: ProcessInfo, kernel: KernelFacts | None) -> ProcessInfo:
-        """The same process under the name that it has now: only kernels change theirs."""
+        """
+        The same process under the name that it has now: only kernels change theirs.
+
+        Args:
+            info: of the process.
+            kernel: what the machine tells about its name; None: it is no kernel.
+        """
         return named(info, kernel, self._sessions)
 
     def group(self, membership: bytes) -> str | None:

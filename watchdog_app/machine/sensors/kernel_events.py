@@ -106,7 +106,13 @@ _PATTERNS = (
 
 
 def parse(message: str, mono_s: float) -> KernelLogLine | None:
-    """What one line says of an end; None: nothing. Rows of tables are `Table`'s."""
+    """
+    What one line says of an end; None: nothing. Rows of tables are `Table`'s.
+
+    Args:
+        message: of the kernel log, without its head.
+        mono_s: when it was written, since boot.
+    """
     for pattern in _PATTERNS:
         found = pattern.form.search(message)
         if found is not None:
@@ -146,7 +152,13 @@ class Table:
         self._rows: list[KernelLogLine] = []
 
     def take(self, message: str, mono_s: float) -> bool:
-        """Take in a line; False: it is no part of a table."""
+        """
+        Take in a line; False: it is no part of a table.
+
+        Args:
+            message: of the kernel log, without its head.
+            mono_s: when it was written, since boot.
+        """
         header = _HEADER.match(message)
         if header:
             names = header[1].split()

@@ -56,6 +56,10 @@ class ProcessFiles:
 
     They stay open: a read of a kept one fails once its process has ended, even when the pid is in
     use again.
+
+    Args:
+        proc: where the proc file system is mounted.
+        key: of the process.
     """
 
     def __init__(self, proc: str, key: ProcessKey) -> None:
@@ -182,7 +186,16 @@ class _Watched:
 
 
 class ProcessTable:
-    """Who is watched, and what they use."""
+    """
+    Who is watched, and what they use.
+
+    Args:
+        proc: where the proc file system is mounted.
+        describer: reads a process in full.
+        own_uid: whose processes are watched; 0: everybody's.
+        own_pid: never watched.
+        patience_s: how long a look waits for one process; None: until it answers.
+    """
 
     def __init__(
         self,
@@ -232,7 +245,13 @@ class ProcessTable:
             self._changed |= info != each.info
 
     def update(self, now_mono_s: float, now_unix_s: float) -> None:
-        """Find who is new, drop who is gone, look again at who may have changed."""
+        """
+        Find who is new, drop who is gone, look again at who may have changed.
+
+        Args:
+            now_mono_s: monotonic time of the sample.
+            now_unix_s: the same by the clock.
+        """
         changes = self._discovery.look(now_mono_s)
         if changes.there is not None:
             self._keep(changes.there)
@@ -250,7 +269,14 @@ class ProcessTable:
     def sample(
         self, now_mono_s: float, now_unix_s: float, *, swap_in_use: bool
     ) -> tuple[ProcessSample, ...]:
-        """All watched processes now. One that ends while it is read is dropped: that is normal."""
+        """
+        All watched processes now. One that ends while it is read is dropped: that is normal.
+
+        Args:
+            now_mono_s: monotonic time of the sample.
+            now_unix_s: the same by the clock.
+            swap_in_use: whether the machine has anything in swap.
+        """
         samples = []
         keep = len(self._watched) <= self._kept
         self._regroup(now_mono_s)
@@ -283,6 +309,10 @@ class ProcessTable:
     def read(self, key: ProcessKey, *, swap_in_use: bool) -> ProcessSample:
         """
         One process now, watched or not.
+
+        Args:
+            key: of the process.
+            swap_in_use: whether the machine has anything in swap.
 
         Raises:
             Gone: it has ended, or its pid belongs to another process.

@@ -83,7 +83,13 @@ class SharedPages:
     def complete(
         self, samples: Sequence[ProcessSample], now_mono_s: float
     ) -> tuple[ProcessSample, ...]:
-        """The samples, those of forks with what they share with their family."""
+        """
+        The samples, those of forks with what they share with their family.
+
+        Args:
+            samples: of all watched processes.
+            now_mono_s: monotonic time of the sample.
+        """
         at_rest = now_mono_s - self._last_mono_s >= _REST_S
         self._last_mono_s = now_mono_s
         parents = self._parents(samples)

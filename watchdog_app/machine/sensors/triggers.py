@@ -44,7 +44,14 @@ class Poller(Protocol):
     """What waits for descriptors."""
 
     def add(self, fd: int, events: int, ready: Callable[[int], None]) -> None:
-        """Call `ready(events)` whenever `fd` has one of `events`, an error or a hang-up."""
+        """
+        Call `ready(events)` whenever `fd` has one of `events`, an error or a hang-up.
+
+        Args:
+            fd: is watched until `remove`.
+            events: of epoll(7), or-ed.
+            ready: called in the thread of the loop.
+        """
 
     def remove(self, fd: int) -> None:
         """No more calls for `fd`."""
