@@ -194,8 +194,8 @@ def test_a_click_never_reaches_another_process_with_the_same_number(tray):
     tray.daemon.status = status(tasks=[task(4711, "other.py", start_time=1)])
     until(lambda: "other.py" in str(tray.panel_.lines()), "the other one is seen")
 
-    with pytest.raises(RuntimeError, match="no item"):
-        tray.panel_.event(number)
+    tray.panel_.event(number)
+    time.sleep(0.5)
 
     assert [] == tray.daemon.called("task.pause")
 
@@ -297,7 +297,7 @@ def test_labels_change_in_an_open_menu_without_closing_it(tray):
     assert revision == panel.layout()[0]
 
 
-def test_a_task_that_comes_changes_the_layout(tray):
+def test_a_task_that_comes_gets_a_line_without_a_new_layout(tray):
     """And what was there keeps its number."""
     panel = tray.panel_
     before, _ = panel.line("train")
@@ -308,7 +308,7 @@ def test_a_task_that_comes_changes_the_layout(tray):
     )
     until(lambda: "new.ipynb" in str(panel.lines()), "the new one is there")
 
-    assert "LayoutUpdated" in [name for name, _ in panel.signals]
+    assert "LayoutUpdated" not in [name for name, _ in panel.signals]
     assert before == panel.line("train")[0]
 
 
@@ -493,22 +493,23 @@ def test_what_a_faulty_daemon_sends_ends_nothing(tray):
 
 
 def test_an_open_menu_keeps_its_lines_under_the_pointer(tray):
-    """A task that ends and one that comes move nothing; the next opening has them right."""
+    """A task that ends and one that comes move nothing; the next opening sorts them."""
     panel = tray.panel_
     number, _ = panel.line("train")
     panel.event(0, "opened")
     panel.signals.clear()
 
     tray.daemon.status = status(tasks=[task(5000, "new.ipynb")])
-    until(lambda: "has ended" in str(panel.lines()), "its end is told")
+    until(lambda: "has ended" in str(panel.lines()), "the menu says that it has ended")
 
     assert "LayoutUpdated" not in [name for name, _ in panel.signals]
-    assert "new.ipynb" not in str(panel.lines())
     assert (number, False) == (
         panel.line("train.ipynb has ended")[0],
         panel.line("train")[1]["enabled"],
     )
+    panel.event(number)  # as a panel does that is late
+    assert number < panel.line("new.ipynb")[0]
 
-    panel.event(0, "closed")
-    until(lambda: "new.ipynb" in str(panel.lines()), "the new one is there")
-    assert "train.ipynb" not in str(panel.lines())
+    panel.call(panel.item, "/MenuBar", "com.canonical.dbusmenu", "AboutToShow", "i", [0])
+    until(lambda: "train.ipynb" not in str(panel.lines()), "its line is gone")
+    assert number == panel.line("new.ipynb")[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
+from dataclasses import replace
 
 import pytest
 from tray_readings import GIB, MIB, agent, ceiling, leaking, status, task
@@ -10,7 +12,7 @@ from tray_readings import GIB, MIB, agent, ceiling, leaking, status, task
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Resource, Status, Task
 from watchdog_app.tray import labels
-from watchdog_app.tray.menu_model import MOST_TASKS, Do, Entry, Wish, chosen_tasks, menu
+from watchdog_app.tray.menu_model import MOST_TASKS, Do, Entry, Slots, Wish, chosen_tasks, menu
 from watchdog_app.tray.state import (
     FILL_STEPS,
     NO_DAEMON,
@@ -34,7 +36,19 @@ def flat(entries) -> list[Entry]:
 
 
 def menu_of(reading, **more) -> tuple[Entry, ...]:
-    return menu(Status.read(reading), seen(reading), now_unix_s=time.time(), **more)
+    """The lines that are visible."""
+    entries = menu(Status.read(reading), seen(reading), now_unix_s=time.time(), **more)
+    return visible(entries)
+
+
+def visible(entries) -> tuple[Entry, ...]:
+    return tuple(
+        replace(entry, children=visible(entry.children)) for entry in entries if entry.visible
+    )
+
+
+def shape(entries) -> list:
+    return [(entry.key, bool(entry.label), shape(entry.children)) for entry in entries]
 
 
 def test_at_rest_the_gauge_shows_memory_and_nothing_is_said():
@@ -172,7 +186,7 @@ def test_a_daemon_of_another_version_does_no_harm(reading):
 
 def test_without_a_daemon_the_menu_offers_to_start_it():
     """And keeps what works without one."""
-    entries = menu(None, NO_DAEMON, at_login=False, now_unix_s=0.0)
+    entries = visible(menu(None, NO_DAEMON, at_login=False, now_unix_s=0.0))
 
     wishes = [entry.wish.do for entry in entries if entry.wish is not None]
     assert [Do.START_DAEMON, Do.LIVE_VIEW, Do.START_AT_LOGIN, Do.SETTINGS, Do.QUIT] == wishes
@@ -185,7 +199,7 @@ def test_a_daemon_that_hangs_is_not_offered_to_be_started():
         NO_DAEMON.picture, "The daemon cannot be reached", "no answer in 5 s", hot=False
     )
 
-    entries = menu(None, hangs, now_unix_s=0.0)
+    entries = visible(menu(None, hangs, now_unix_s=0.0))
 
     assert Do.START_DAEMON not in {entry.wish.do for entry in entries if entry.wish}
 
@@ -197,13 +211,64 @@ def test_exactly_one_entry_is_what_a_left_click_does():
     assert [Wish(Do.LIVE_VIEW)] == [entry.wish for entry in defaults]
 
 
-def test_keys_are_unique_and_stay_when_figures_change():
-    """They are what a label is known again by."""
-    before, after = menu_of(leaking()), menu_of(leaking(used=15 * GIB))
+def test_the_menu_keeps_its_shape_over_a_thousand_statuses():
+    """Whatever runs, with or without a daemon: only properties change in an open menu."""
+    source = random.Random(7)
+    slots = Slots()
+    expected = shape(menu(None, NO_DAEMON, now_unix_s=0.0))
+    for entries in (expected, *(children for _, _, children in expected)):
+        assert len({key for key, *_ in entries}) == len(entries)
 
-    for entries in (before, *(entry.children for entry in before)):
-        assert len({entry.key for entry in entries}) == len(entries)
-    assert [entry.key for entry in flat(before)] == [entry.key for entry in flat(after)]
+    for _ in range(1000):
+        pids = source.sample(range(1, 40), source.randrange(20))
+        now = [
+            task(pid, f"{pid}.ipynb", source.randrange(GIB), agent=source.choice([None, agent()]))
+            for pid in pids
+        ]
+        reading = Status.read(status(tasks=now)) if source.random() < 0.9 else None
+        if source.random() < 0.2:
+            slots.sort(reading)
+        found = seen(status(tasks=now)) if reading is not None else NO_DAEMON
+        entries = menu(reading, found, slots.update(reading), now_unix_s=0.0)
+        assert expected == shape(entries)
+        lines = [entry for entry in visible(entries) if entry.key.startswith("task-")]
+        clickable = {child.wish.task.pid for line in lines for child in line.children if child.wish}
+        assert clickable <= set(pids if reading is not None else ())
+
+
+def test_a_task_keeps_its_line_until_the_menu_is_opened_again():
+    """One that ends says so; one that comes takes a free line; then they are sorted."""
+    slots = Slots()
+
+    def names(*tasks):
+        reading = Status.read(status(tasks=list(tasks)))
+        lines = visible(menu(reading, seen(status()), slots.update(reading), now_unix_s=0.0))
+        return [line.label.partition(":")[0] for line in lines if line.key.startswith("task-")]
+
+    a, b, c = (task(pid, f"{name}.ipynb") for pid, name in ((1, "a"), (2, "b"), (3, "c")))
+    first = names(a, b)
+    second = names(c, b)
+    slots.sort(Status.read(status(tasks=[c, b])))
+    third = names(c, b)
+
+    assert ["a.ipynb", "b.ipynb"] == first
+    assert ["a.ipynb has ended", "b.ipynb", "c.ipynb"] == second
+    assert ["b.ipynb", "c.ipynb"] == third
+
+
+def test_a_line_is_never_given_to_another_task_in_an_open_menu():
+    """Where all lines are taken a new task waits for the next opening."""
+    slots = Slots()
+    every = [task(pid, f"{pid}.ipynb", GIB) for pid in range(1, MOST_TASKS + 1)]
+    slots.update(Status.read(status(tasks=every)))
+    reading = Status.read(status(tasks=[*every[1:], task(99, "new.ipynb", GIB)]))
+
+    kept = slots.update(reading)
+    slots.sort(reading)
+
+    assert [(1, True), (2, False)] == [(slot.task.pid, slot.ended) for slot in kept[:2]]
+    assert 99 not in [slot.task.pid for slot in kept]
+    assert 99 in [slot.task.pid for slot in slots.update(reading) if slot is not None]
 
 
 def test_protection_says_until_when_it_is_off():

@@ -152,14 +152,14 @@ class Panel(OnBus):
         return revision, tree
 
     def lines(self) -> dict[tuple[str, ...], tuple[int, dict[str, Any]]]:
-        """Every line of the menu by its labels from the top: number and properties."""
+        """Every visible line of the menu by its labels from the top: number and properties."""
         found: dict[tuple[str, ...], tuple[int, dict[str, Any]]] = {}
 
         def walk(node: list[Any], above: tuple[str, ...]) -> None:
             for child in node[2]:
                 number, properties, _ = child.value
                 plain = {key: value.value for key, value in properties.items()}
-                if plain.get("type") == "separator":
+                if plain.get("type") == "separator" or not plain["visible"]:
                     continue
                 path = (*above, plain["label"])
                 found[path] = (number, plain)

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--backend",
-        choices=("auto", "sni", "appindicator", "gtk", "xorg"),
+        choices=("auto", "sni", "xorg"),
         default="auto",
         help="how the icon is shown, where auto finds the wrong way",
     )
@@ -120,10 +120,12 @@ def _once() -> int:
         text = f"{sign}{plain(entry.label)}" if entry.label else "-"
         print(f"{'  ' * depth}{text}" if entry.enabled else f"{'  ' * depth}({text})")
         for child in entry.children:
-            show(child, depth + 1)
+            if child.visible:
+                show(child, depth + 1)
 
     for entry in menu(status, seen, now_unix_s=now_unix_s):
-        show(entry, 1)
+        if entry.visible:
+            show(entry, 1)
     return EXIT_OK
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_OPEN_MENU_S = 30.0  # a menu counts as open this long: not every panel tells when it is closed
+_OPEN_MENU_S = 30.0  # a menu is kept up to date every second for this long
 _LOOK_FOR_TRAY_S = 2.0
 _GRACE_S = 6.0  # a panel that comes with the session is given this long before an old tray is taken
 _SIZE = 64  # for backends that take one picture and scale it
@@ -122,8 +122,6 @@ class Companion:
             else:
                 _say("no daemon runs yet. Start it with: watchdog start")
             self._had_status = status is not None
-        if time.monotonic() >= self._hot_until_mono_s:
-            self._shown.hold(False)  # not every panel tells when it is closed
         outlook = self._shown.update(status, why_gone(error))
         hot = outlook.hot or time.monotonic() < self._hot_until_mono_s
         self._link.set_pace(HOT_S if hot else REST_S)
@@ -178,17 +176,16 @@ class Companion:
             if before != self._at_login:
                 self._link.look_soon()
 
-    def _menu_opened(self, now: bool) -> None:
-        """An open menu is kept up to date every second, and its check mark is true."""
-        self._hot_until_mono_s = time.monotonic() + (_OPEN_MENU_S if now else 0.0)
-        self._shown.hold(now)
-        if now:
-            self._link.set_pace(HOT_S)
-            self._link.look_soon()
-            # Desktops have settings of their own for what starts at login.
-            if time.monotonic() >= self._login_read_mono_s + _OPEN_MENU_S / 10:
-                self._login_read_mono_s = time.monotonic()
-                threading.Thread(target=self._read_login, daemon=True).start()
+    def _menu_opened(self) -> None:
+        """Bring the menu up to date, and keep it so every second for a while."""
+        self._hot_until_mono_s = time.monotonic() + _OPEN_MENU_S
+        self._shown.opened()
+        self._link.set_pace(HOT_S)
+        self._link.look_soon()
+        # Desktops have settings of their own for what starts at login.
+        if time.monotonic() >= self._login_read_mono_s + _OPEN_MENU_S / 10:
+            self._login_read_mono_s = time.monotonic()
+            threading.Thread(target=self._read_login, daemon=True).start()
 
     # The desktop
 
@@ -292,11 +289,10 @@ class Companion:
         from watchdog_app.tray.menu_items import items
         from watchdog_app.tray.pystray_api import Menu
 
-        menu = Menu(lambda: items(self._shown.entries, self._wanted))
+        on_bus = self._item is not None and icon_class.__module__ == "watchdog_app.tray.sni"
+        menu = Menu(lambda: items(self._shown.entries, self._wanted, every=on_bus))
         outlook = self._shown.outlook
-        more = {}
-        if self._item is not None and icon_class.__module__ == "watchdog_app.tray.sni":
-            more["part"] = self._item
+        more = {"part": self._item} if on_bus else {}
         image = self._image(outlook, icon_class)
         icon = icon_class("watchdog", image, outlook.title, menu, **more)
 

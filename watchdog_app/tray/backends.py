@@ -1,10 +1,9 @@
 """
 Which of pystray's backends shows the icon here.
 
-First ours on the session bus, where a panel for such icons runs; else those of
-pystray: appindicator and gtk where this Python has GTK's bindings, then xorg.
-On Windows and macOS their own. A panel may come after us: who finds nothing
-asks again.
+First ours on the session bus, where a panel for such icons runs; else pystray's
+for the old trays of X11. On Windows and macOS their own. A panel may come
+after us: a caller that finds nothing asks again.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ import os
 import sys
 from importlib import import_module
 
-from watchdog_app.tray.gtk import mended as mended_gtk
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-NAMES = ("auto", "sni", "appindicator", "gtk", "xorg")
+NAMES = ("auto", "sni", "xorg")
 
 
 def own_of_system() -> Any:
@@ -47,12 +44,7 @@ def for_x11(wanted: str = "auto", env: Mapping[str, str] = os.environ) -> tuple[
         return None
     if not xorg.tray_there():
         return None
-    if wanted in ("auto", "appindicator", "gtk"):
-        for name in ("appindicator", "gtk") if wanted == "auto" else (wanted,):
-            found = _load(f"_{name}")
-            if found is not None:
-                return mended_gtk(found), name
-    return (xorg.Icon, "xorg") if wanted in ("auto", "xorg") else None
+    return xorg.Icon, "xorg"
 
 
 def _load(module: str) -> Any:

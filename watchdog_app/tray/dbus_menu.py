@@ -2,21 +2,28 @@
 The menu on the bus: com.canonical.dbusmenu.
 
 Answers are made from the layout as it was last set, in the bus's thread, and
-wait for nothing. A changed label is sent as a changed property, so that a menu
-that is open stays open.
+wait for nothing. The tree keeps its shape: a change is sent as changed
+properties, which an open menu takes without closing.
+
+Source: com.canonical.dbusmenu, version 3 (libdbusmenu, dbus-menu.xml).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import count
+
 from dbus_fast import Message, Variant
 
 from watchdog_app.tray.dbus_object import BusObject
-from watchdog_app.tray.menu_layout import EMPTY, Node, changes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
+
+    from watchdog_app.tray.menu_model import Entry
+    from watchdog_app.tray.pystray_api import Menu
 
 PATH = "/MenuBar"
 INTERFACE = "com.canonical.dbusmenu"
@@ -51,6 +58,54 @@ _XML = """
 </signal>"""
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One line of the menu, or the menu itself (number 0)."""
+
+    number: int
+    properties: Mapping[str, str | bool | int]
+    item: Any = None  # pystray's; None: the root
+    children: tuple[Node, ...] = ()
+
+    def walk(self) -> Iterator[Node]:
+        """This one and everything below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+
+EMPTY = Node(0, {"children-display": "submenu"})
+
+
+def layout(menu: Menu) -> Node:
+    """A menu of `menu_items.items(..., every=True)` as numbered nodes, top to bottom."""
+    numbers = count(1)
+
+    def children(items: Iterable[Any]) -> tuple[Node, ...]:
+        return tuple(
+            Node(next(numbers), _properties(item.entry), item, children(item.submenu or ()))
+            for item in items
+        )
+
+    return Node(0, EMPTY.properties, None, children(menu))
+
+
+def _properties(entry: Entry) -> dict[str, str | bool | int]:
+    if not entry.label:
+        return {"type": "separator", "visible": entry.visible}
+    found: dict[str, str | bool | int] = {
+        "label": entry.label.replace("_", "__"),  # a single one underlines what follows
+        "enabled": entry.enabled,
+        "visible": entry.visible,
+    }
+    if entry.checked is not None:
+        found["toggle-type"] = "radio" if entry.radio else "checkmark"
+        found["toggle-state"] = int(entry.checked)
+    if entry.children:
+        found["children-display"] = "submenu"
+    return found
+
+
 class DBusMenu:
     """
     The menu as an object on the bus.
@@ -58,14 +113,14 @@ class DBusMenu:
     Args:
         signal: sends a signal of this interface: member, signature, values.
         clicked: called with pystray's item, in the bus's thread.
-        opened: called when the menu is about to be shown (True) or has been closed (False).
+        opened: called when the menu is about to be shown.
     """
 
     def __init__(
         self,
         signal: Callable[[str, str, list[Any]], None],
         clicked: Callable[[Any], None],
-        opened: Callable[[bool], None],
+        opened: Callable[[], None],
     ) -> None:
         self._signal = signal
         self._clicked = clicked
@@ -96,13 +151,16 @@ class DBusMenu:
 
     def set(self, root: Node) -> None:
         """The menu from now on. From any thread, but from one at a time."""
-        changed = changes(self._root, root)
-        nodes = {node.number: node for node in root.walk()}
+        before, nodes = self._nodes, {node.number: node for node in root.walk()}
         self._root, self._nodes = root, nodes
-        if changed is None:
+        if before.keys() != nodes.keys():  # the icon has just come, or goes
             self._revision += 1
             self._signal("LayoutUpdated", "ui", [self._revision, root.number])
-        elif changed:
+            return
+        changed = [
+            node for node in nodes.values() if node.properties != before[node.number].properties
+        ]
+        if changed:
             updated = [[node.number, _variants(node, ())] for node in changed]
             self._signal("ItemsPropertiesUpdated", "a(ia{sv})a(ias)", [updated, []])
 
@@ -127,8 +185,8 @@ class DBusMenu:
             # The panel may be slow: what it clicks was enabled, and is asked again.
             if node.properties.get("enabled") and not node.children:
                 self._clicked(node.item)
-        elif kind in ("opened", "closed") and number == self._root.number:
-            self._opened(kind == "opened")
+        elif kind == "opened" and number == self._root.number:
+            self._opened()
         return []
 
     def _event_group(self, events: Iterable[list[Any]]) -> list[Any]:
@@ -141,12 +199,13 @@ class DBusMenu:
         return [unknown]
 
     def _about_to_show(self, number: int) -> list[Any]:
-        self._node(number)
-        self._opened(True)
+        if self._node(number) is self._root:
+            self._opened()
         return [False]  # what is shown is current; what changes is sent when it does
 
     def _about_to_show_group(self, numbers: list[int]) -> list[Any]:
-        self._opened(True)
+        if self._root.number in numbers:
+            self._opened()
         return [[], [number for number in numbers if number not in self._nodes]]
 
     def _node(self, number: int) -> Node:

@@ -14,42 +14,46 @@ if TYPE_CHECKING:
     from watchdog_app.tray.menu_model import Entry, Wish
 
 
-class KeyedItem(MenuItem):  # type: ignore[misc]
-    """A menu item that keeps its key when the menu is rebuilt."""
+class Line(MenuItem):  # type: ignore[misc]
+    """A menu item that knows its entry."""
 
-    def __init__(self, key: str, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, entry: Entry, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.key = key
+        self.entry = entry
 
 
-def items(entries: Iterable[Entry], wanted: Callable[[Wish], None]) -> list[MenuItem]:
+def items(
+    entries: Iterable[Entry], wanted: Callable[[Wish], None], every: bool = False
+) -> list[MenuItem]:
     """
     pystray's items for the entries.
 
     Args:
         entries: of one level.
         wanted: called with the wish of an item that is clicked.
+        every: invisible entries and separators are lines too, which the panel hides and draws.
     """
-    return [_item(entry, wanted) for entry in entries]
+    return [_item(entry, wanted, every) for entry in entries]
 
 
-def _item(entry: Entry, wanted: Callable[[Wish], None]) -> MenuItem:
-    if not entry.label:
+def _item(entry: Entry, wanted: Callable[[Wish], None], every: bool) -> MenuItem:
+    if not entry.label and not every:
         return Menu.SEPARATOR
     action: Any = None
     if entry.children:
-        action = Menu(*items(entry.children, wanted))
+        action = Menu(*items(entry.children, wanted, every))
     elif entry.wish is not None:
         wish = entry.wish
         action = lambda _icon, _item: wanted(wish)  # noqa: E731 - one line, and no name for it
     checked = entry.checked
-    return KeyedItem(
-        entry.key,
+    return Line(
+        entry,
         _label(entry.label),
         action,
         checked=None if checked is None else lambda _: checked,
         radio=entry.radio,
         default=entry.default,
+        visible=every or entry.visible,
         enabled=entry.enabled,
     )
 

@@ -1,20 +1,21 @@
 """
 What the menu holds: a tree of plain entries, made of one status. Pure.
 
-An entry says what a click asks for as a `Wish`; who carries it out is not its
-business. Keys are stable over time, so that a label can change in an open menu.
+The tree never changes its shape: entries change their label, and whether they are enabled and
+visible. A panel can show that in an open menu. An entry says what a click asks for as a `Wish`.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from watchdog_app.base.text import quantities
 from watchdog_app.core.explain.selection import KERNELS, SMALL_BYTES
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
+from watchdog_app.core.model.status import Task
 from watchdog_app.tray import labels
 from watchdog_app.tray.state import (
     Outlook,
@@ -25,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from watchdog_app.core.model.status import Agent, Status, Task
+    from watchdog_app.core.model.status import Agent, Status
 
 MOST_TASKS = 12
 HOUR_S = 3600.0
@@ -76,64 +77,132 @@ class Wish:
 class Entry:
     """One line of the menu."""
 
-    key: str  # unique among its siblings and the same over time
+    key: str  # unique among its siblings
     label: str = ""  # empty: a separator
     wish: Wish | None = None
     enabled: bool = True
+    visible: bool = True
     checked: bool | None = None  # None: nothing to check
     radio: bool = False
     default: bool = False  # what a click on the icon itself does
     children: tuple[Entry, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One line of the menu for a task."""
+
+    task: Task
+    ended: bool = False
+
+
+class Slots:
+    """
+    Which task has which line of the menu.
+
+    A task keeps its line until the menu is opened again, so that nothing moves under the pointer.
+    """
+
+    def __init__(self) -> None:
+        self._slots: list[Slot | None] = [None] * MOST_TASKS
+
+    def update(self, status: Status | None) -> tuple[Slot | None, ...]:
+        """Take in a status: a task that has ended keeps its line, a new one gets a free line."""
+        if status is None:
+            self._slots = [None] * MOST_TASKS
+            return tuple(self._slots)
+        running = {_key(task): task for task in status.tasks}
+        for number, slot in enumerate(self._slots):
+            if slot is not None:
+                task = running.get(_key(slot.task))
+                self._slots[number] = Slot(task or slot.task, ended=task is None)
+        shown = {_key(slot.task) for slot in self._slots if slot is not None}
+        for task in chosen_tasks(status, self._pids()):
+            if _key(task) not in shown and None in self._slots:
+                self._slots[self._slots.index(None)] = Slot(task)
+        return tuple(self._slots)
+
+    def sort(self, status: Status | None) -> None:
+        """Give the lines to the tasks worth one, in their order; for a menu that is opened."""
+        tasks = chosen_tasks(status, self._pids()) if status is not None else []
+        self._slots = [Slot(task) for task in tasks]
+        self._slots += [None] * (MOST_TASKS - len(tasks))
+
+    def _pids(self) -> list[int]:
+        return [slot.task.pid or 0 for slot in self._slots if slot is not None]
+
+
+def _key(task: Task) -> tuple[int | None, int | None]:
+    return task.pid, task.start_time
+
+
 def menu(
     status: Status | None,
     outlook: Outlook,
+    slots: Sequence[Slot | None] | None = None,
     *,
-    shown: Sequence[int] = (),
     at_login: bool | None = None,
     now_unix_s: float,
 ) -> tuple[Entry, ...]:
     """
-    The whole menu.
+    The whole menu; equal in shape whatever the status.
 
     Args:
         status: the last one; None: no daemon.
         outlook: of the same status.
-        shown: pids of the tasks that were in the menu before; they keep their places.
+        slots: the `MOST_TASKS` lines of tasks; None: those worth one, in their order.
         at_login: whether the companion starts at login; None: that cannot be set here.
         now_unix_s: what ages are counted to.
     """
     # In danger it is the one line to read: not greyed, and a click on it says why.
     danger = status is not None and outlook.picture.level in (Level.WARNING, Level.CRITICAL)
     headline = Wish(Do.EXPLAIN) if danger else None
-    entries = [Entry("headline", outlook.headline, headline, enabled=danger)]
-    if outlook.detail:
-        entries.append(Entry("detail", outlook.detail, enabled=False))
-    if status is None and not outlook.detail:  # one that hangs cannot be started
-        entries.append(Entry("start", "Start the daemon", Wish(Do.START_DAEMON)))
-    entries.append(Entry("line-tasks"))
-    if status is not None:
-        tasks = chosen_tasks(status, shown)
-        entries += [_task(one, now_unix_s) for one in tasks]
-        left = len(status.tasks) - len(tasks)
-        if left > 0:
-            more = "and 1 more Python process" if left == 1 else f"and {left} more Python processes"
-            text = more if tasks else more.removeprefix("and ").replace(" more", "")
-            entries.append(Entry("more", text, enabled=False))
-        elif not tasks:
-            entries.append(Entry("more", "No Python process is running", enabled=False))
-        entries.append(Entry("line-machine"))
-        entries += _protection(status)
-        entries.append(Entry("explain", "Explain what is going on", Wish(Do.EXPLAIN)))
-    entries.append(Entry("live", "Open live view", Wish(Do.LIVE_VIEW), default=True))
-    entries.append(Entry("line-own"))
-    if at_login is not None:
-        login = Wish(Do.START_AT_LOGIN, on=not at_login)
-        entries.append(Entry("login", "Start at login", login, checked=at_login))
-    entries.append(Entry("settings", "Settings", Wish(Do.SETTINGS)))
-    entries.append(Entry("quit", "Quit", Wish(Do.QUIT)))
-    return tuple(entries)
+    watched = status is not None
+    if slots is None:
+        sorted_slots = Slots()
+        sorted_slots.sort(status)
+        slots = sorted_slots.update(status)
+    more = _more(status, slots)
+    login = Wish(Do.START_AT_LOGIN, on=not at_login)
+    return (
+        Entry("headline", outlook.headline, headline, enabled=danger),
+        Entry("detail", outlook.detail or "-", enabled=False, visible=bool(outlook.detail)),
+        Entry(
+            "start",
+            "Start the daemon",
+            Wish(Do.START_DAEMON),
+            visible=not watched and not outlook.detail,  # one that hangs cannot be started
+        ),
+        Entry("line-tasks"),
+        *(_slot(number, slot, now_unix_s) for number, slot in enumerate(slots)),
+        Entry("more", more or "-", enabled=False, visible=bool(more)),
+        Entry("line-machine", visible=watched),
+        _protection(status),
+        Entry("explain", "Explain what is going on", Wish(Do.EXPLAIN), visible=watched),
+        Entry("live", "Open live view", Wish(Do.LIVE_VIEW), default=True),
+        Entry("line-own"),
+        Entry(
+            "login",
+            "Start at login",
+            login,
+            checked=bool(at_login),
+            visible=at_login is not None,
+        ),
+        Entry("settings", "Settings", Wish(Do.SETTINGS)),
+        Entry("quit", "Quit", Wish(Do.QUIT)),
+    )
+
+
+def _more(status: Status | None, slots: Sequence[Slot | None]) -> str:
+    """How many tasks have no line."""
+    if status is None:
+        return ""
+    shown = sum(slot is not None and not slot.ended for slot in slots)
+    left = len(status.tasks) - shown
+    if left <= 0:
+        return "" if shown else "No Python process is running"
+    text = "1 more Python process" if left == 1 else f"{left} more Python processes"
+    return f"and {text}" if shown else text.replace(" more", "")
 
 
 def chosen_tasks(status: Status, shown: Sequence[int] = ()) -> list[Task]:
@@ -182,19 +251,20 @@ def _is_listed(task: Task) -> bool:
     )
 
 
-def _task(task: Task, now_unix_s: float) -> Entry:
+def _slot(number: int, slot: Slot | None, now_unix_s: float) -> Entry:
+    task = Task() if slot is None else slot.task
     target = Target(task.pid or 0, task.start_time, labels.name(task.name))
-    # A pid that is used again is another entry, in another place of the menu's memory.
-    return Entry(
-        entry_key(task),
+    entry = Entry(
+        f"task-{number}",
         f"{target.name}: {_summary(task)}",
+        visible=slot is not None,
         children=(*_figures(task, now_unix_s), Entry("line"), *_actions(task, target)),
     )
-
-
-def entry_key(task: Task) -> str:
-    """The key of a task's entry."""
-    return f"task-{task.pid}-{task.start_time}"
+    if slot is not None and not slot.ended:
+        return entry
+    # Nothing of it can be clicked.
+    off = tuple(replace(child, wish=None, enabled=False) for child in entry.children)
+    return replace(entry, label=f"{target.name} has ended", enabled=False, children=off)
 
 
 def _summary(task: Task) -> str:
@@ -214,19 +284,26 @@ def _figures(task: Task, now_unix_s: float) -> list[Entry]:
     ram = f"RAM: {quantities.size(task.ram_bytes)}"
     if (task.swap_bytes or 0) >= 1024**2:
         ram += f", swap {quantities.size(task.swap_bytes)}"
-    lines = {"ram": ram}
+    gpu, airbag = "", ""
     if task.gpu_memory_bytes is not None:
-        lines["gpu"] = f"GPU memory: {quantities.size(task.gpu_memory_bytes)}"
+        gpu = f"GPU memory: {quantities.size(task.gpu_memory_bytes)}"
     guard = task.guard
     if guard is not None:
         used, limit = quantities.size(guard.used_bytes), quantities.size(guard.limit_bytes)
-        held = ", held" if guard.stopped else ""
+        stopped = ", stopped" if guard.stopped else ""
         reserve = quantities.size(guard.reserve_bytes)
-        lines["guard"] = f"Airbag: {used} of {limit}, reserve {reserve}{held}"
-    lines["trend"] = f"Trend: {labels.rate(task.slope_bytes_per_s)}"
-    lines["eta"] = f"End: {labels.until_full(task) or 'none in sight'}"
-    lines["rescue"] = _rescue(task.agent, now_unix_s)
-    return [Entry(key, text, enabled=False) for key, text in lines.items()]
+        airbag = f"Airbag: {used} of {limit}, reserve {reserve}{stopped}"
+    lines = {
+        "ram": ram,
+        "gpu": gpu,
+        "guard": airbag,
+        "trend": f"Trend: {labels.rate(task.slope_bytes_per_s)}",
+        "eta": f"End: {labels.until_full(task) or 'none in sight'}",
+        "rescue": _rescue(task.agent, now_unix_s),
+    }
+    return [
+        Entry(key, text or "-", enabled=False, visible=bool(text)) for key, text in lines.items()
+    ]
 
 
 def _rescue(agent: Agent | None, now_unix_s: float) -> str:
@@ -252,9 +329,9 @@ def _actions(task: Task, target: Target) -> list[Entry]:
     for do in (Do.SAVE, Do.PAUSE, Do.RESUME, Do.MORE_MEMORY, Do.NO_LIMIT, Do.END, Do.EXPLAIN):
         action = ACTIONS[do.value]
         fits = action.shown(task)
-        if fits or do in always:
-            label = labels_now.get(do) or action.menu
-            found.append(Entry(do.value, label, Wish(do, target), enabled=fits))
+        label = labels_now.get(do) or action.menu
+        shown = fits or do in always
+        found.append(Entry(do.value, label, Wish(do, target), enabled=fits, visible=shown))
     folder = task.agent.directory if task.agent is not None else None
     folder = folder if folder and folder.startswith("/") else None
     rescues = Wish(Do.RESCUES, target, path=folder)
@@ -262,11 +339,9 @@ def _actions(task: Task, target: Target) -> list[Entry]:
     return found
 
 
-def _protection(status: Status) -> list[Entry]:
+def _protection(status: Status | None) -> Entry:
     known = protection(status)
-    if known is None:
-        return []
-    on, until = known
+    on, until = known or (True, None)
     for_a_while = not on and until is not None
     hour = f"Off until {labels.clock(until)}" if until is not None and not on else "Off for an hour"
     word = "on" if on else hour.lower() if for_a_while else "off"
@@ -287,4 +362,4 @@ def _protection(status: Status) -> list[Entry]:
             radio=True,
         ),
     )
-    return [Entry("protection", f"Protection: {word}", children=choices)]
+    return Entry("protection", f"Protection: {word}", visible=known is not None, children=choices)

@@ -18,12 +18,11 @@ from dbus_fast.aio import MessageBus
 
 from watchdog_app.base.dbus import call
 from watchdog_app.tray.bus import Part, SessionBus, has_owner
+from watchdog_app.tray.dbus_menu import EMPTY, DBusMenu, layout
 from watchdog_app.tray.dbus_menu import INTERFACE as MENU_INTERFACE
 from watchdog_app.tray.dbus_menu import PATH as MENU_PATH
-from watchdog_app.tray.dbus_menu import DBusMenu
 from watchdog_app.tray.dbus_object import BusObject
 from watchdog_app.tray.drawing import SIZES, argb
-from watchdog_app.tray.menu_layout import EMPTY, Numbering
 from watchdog_app.tray.pystray_api import BaseIcon
 
 TYPE_CHECKING = False
@@ -73,7 +72,7 @@ class StatusNotifierPart(Part):
         self.icon: Icon | None = None  # None: there is nothing to show yet
         self.has_panel = threading.Event()  # somebody is there to show an icon
         self.menu = DBusMenu(self._menu_signal, self._clicked, self._opened)
-        self.on_menu_opened: Callable[[bool], None] = lambda _: None
+        self.on_menu_opened: Callable[[], None] = lambda: None
         self._bus: MessageBus | None = None
         self._object = BusObject(
             PATH,
@@ -146,8 +145,8 @@ class StatusNotifierPart(Part):
         if self.icon is not None:
             item(self.icon)
 
-    def _opened(self, now: bool) -> None:
-        self.on_menu_opened(now)
+    def _opened(self) -> None:
+        self.on_menu_opened()
 
     def _properties(self) -> Mapping[str, Variant]:
         icon = self.icon
@@ -186,7 +185,7 @@ class Icon(BaseIcon):  # type: ignore[misc]
     """
 
     HAS_NOTIFICATION = False  # `notifications` does it better
-    LIVE_LABELS = True  # labels change in an open menu
+    SAYS_WHEN_OPENED = True  # the panel tells that the menu is about to be shown
     TAKES_RENDITIONS = True  # a picture may be drawn anew for each size
 
     def __init__(
@@ -194,7 +193,6 @@ class Icon(BaseIcon):  # type: ignore[misc]
     ) -> None:
         super().__init__(name, icon, title, menu)
         self._part = part
-        self._numbering = Numbering()
         self._ended = threading.Event()
         self.shown_pixmaps: list[Any] = []
 
@@ -217,7 +215,7 @@ class Icon(BaseIcon):  # type: ignore[misc]
         self._part.signal("NewTitle", "NewToolTip")
 
     def _update_menu(self) -> None:
-        self._part.menu.set(self._numbering.layout(self._menu) if self._menu else EMPTY)
+        self._part.menu.set(layout(self._menu) if self._menu else EMPTY)
 
     def _run(self) -> None:
         self._mark_ready()

@@ -35,7 +35,6 @@ _MOST_WAITING = 8  # the link, the end, and some room
 class Icon(_xorg.Icon):  # type: ignore[misc]
     """An icon in an XEmbed tray."""
 
-    LIVE_LABELS = False
     TAKES_RENDITIONS = True
     _icon_data: Any
     _ground: tuple[int, int, int] | None = None  # what transparency is drawn on
