@@ -35,7 +35,7 @@ MAY_IMPORT = {
     "machine.gpu": {"core.model", "core.diagnosis.gpu_faults", "base"},
     "machine.sensors": {"core", "machine.gpu", "base"},
     "machine.process_control": {"core.model", "base"},
-    "client": {"core.model.machine", "core.model.agent", "base"},
+    "client": {"core.model", "base"},
     "history": {"core", "client", "base"},
     "daemon": {"core", "config", "history", "machine", "airbag", "client", "base"},
     "cli": {"client", "config", *SCREENS, "base"},

@@ -18,13 +18,12 @@ from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, Static
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.base.text.terminal import plain, plain_block
+from watchdog_app.client.feed import Answer, Feed
 from watchdog_app.core.explain.selection import KERNELS, nearest_resource
 from watchdog_app.core.model.actions import ACTIONS, Action
 from watchdog_app.core.model.status import Status, Task
 from watchdog_app.top import charts, rows
-from watchdog_app.top.link import Answer, Link
 from watchdog_app.top.manner import BINDINGS, CSS
 from watchdog_app.top.past import SPAN_S, Past, resource_key, task_key
 from watchdog_app.top.screens import KEYS, Page, Question
@@ -32,8 +31,7 @@ from watchdog_app.top.table import TaskTable
 
 _START = "The daemon is not running: nothing is watched. Start it with: watchdog start"
 _MOST_SERIES_POINTS = 2000
-_LOOK_S = 1.0
-_SILENT_S = 6.0
+_ANSWER_S = 330.0  # a save of a large model on a slow disk
 _THEMES = ("ansi-dark", "textual-ansi", "textual-dark")  # by the names of Textual's versions
 
 
@@ -53,9 +51,7 @@ class TopApp(App[None]):
         self._wanted = ""
         self._everything = False
         self._detail = False
-        self._came_mono_s = 0.0
-        self._silent = False  # what is said of a loss is that
-        self._link = Link(self._status_came, self._lost_came)
+        self._feed = Feed(self._status_came)
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
@@ -75,24 +71,23 @@ class TopApp(App[None]):
         self._table.focus()
         # Sixteen colours, the terminal's own: readable on light and on dark, over ssh too.
         self.theme = next(each for each in _THEMES if each in self.available_themes)
-        self._link.start()
-        self.set_interval(_LOOK_S, self._look_at_age)
+        self._feed.start()
 
     def on_unmount(self) -> None:
         """Leave the daemon alone."""
-        self._link.close()
+        self._feed.stop()
 
     def on_resize(self, _: Resize) -> None:
         """Other columns fit now."""
         self._draw()
 
-    # What the daemon says, in the link's thread
+    # What the daemon says, in the feed's thread
 
-    def _status_came(self, raw: dict[str, Any]) -> None:
-        self._in_screen(self._take, Status.read(raw))
-
-    def _lost_came(self, message: str) -> None:
-        self._in_screen(self._say_lost, message)
+    def _status_came(self, status: Status | None, error: WatchdogError | None) -> None:
+        if status is not None:
+            self._in_screen(self._take, status)
+        else:
+            self._in_screen(self._say_lost, str(error))
 
     def _answer(self, show: Answer) -> Answer:
         return lambda result, error: self._in_screen(show, result, error)
@@ -106,14 +101,11 @@ class TopApp(App[None]):
 
     def _take(self, status: Status) -> None:
         self._status = status
-        self._came_mono_s = time.monotonic()
         self._past.add(status)
-        self._silent = False
         self.query_one("#lost").display = False
         self._draw()
 
     def _say_lost(self, message: str) -> None:
-        self._silent = False
         lost = self.query_one("#lost", Static)
         known = "What is shown is old. " if self._status is not None else ""
         text = _START if "not running" in message else plain(message)
@@ -121,21 +113,6 @@ class TopApp(App[None]):
         lost.display = True
         if self._status is None:
             self.query_one("#resources", Static).update(Text(""))
-
-    def _look_at_age(self) -> None:
-        """Say that the figures are old when the daemon sends nothing, as one that is stopped."""
-        lost = next(iter(self.query("#lost").results(Static)), None)
-        # The timer may fire once more while the view closes: then there is no such line.
-        if self._status is None or lost is None or (lost.display and not self._silent):
-            return
-        daemon = self._status.daemon
-        pace_s = (daemon.interval_s if daemon else None) or 1.0
-        seconds = time.monotonic() - self._came_mono_s
-        self._silent = seconds > max(_SILENT_S, 5 * pace_s)
-        if self._silent:
-            silence = f"The daemon has said nothing for {format_duration(seconds)}: it is stopped"
-            lost.update(Text(f"{silence} or overloaded. What is shown is old."))
-            lost.display = True
 
     def _draw(self) -> None:
         status = self._status
@@ -221,7 +198,7 @@ class TopApp(App[None]):
                 self._past.fill(found, one.get("points") or [])
             self._draw()
 
-        self._link.ask(
+        self._feed.ask(
             "series",
             self._answer(show),
             task=str(task.pid),
@@ -315,7 +292,7 @@ class TopApp(App[None]):
             text = str(error) if error is not None else str((result or {}).get("text") or "")
             self.push_screen(Page("Explain", plain_block(text)))
 
-        self._link.ask("explain", self._answer(show), task=pid)
+        self._feed.ask("explain", self._answer(show), task=pid)
 
     def _ask(self, action: Action, task: Task) -> None:
         def done(yes: bool | None) -> None:
@@ -324,7 +301,10 @@ class TopApp(App[None]):
             elif yes:
                 self.notify(f"{_name(task)}: asked.", timeout=2, markup=False)
                 answer = self._answer(self._told)
-                self._link.ask(action.method, answer, task=str(task.pid), **action.params)
+                wait_s = _ANSWER_S
+                self._feed.ask(
+                    action.method, answer, wait_s=wait_s, task=str(task.pid), **action.params
+                )
 
         question = action.confirm.format(name=_name(task), pid=task.pid)
         self.push_screen(Question(question, _consequence(action.key, task)), done)

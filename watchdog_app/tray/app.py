@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
+from watchdog_app.client.feed import Feed, why_gone
 from watchdog_app.tray import labels, launching, plyer_notifications
-from watchdog_app.tray.link import HOT_S, REST_S, DaemonLink, why_gone
 from watchdog_app.tray.menu_model import Do, Wish
 from watchdog_app.tray.shown import Shown
 from watchdog_app.tray.wishes import Wishes, wish_of
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
+_REST_S = 3.0  # between two statuses at rest: both ends sleep in between
+_HOT_S = 1.0  # in danger, or while the menu is open
 _OPEN_MENU_S = 30.0  # a menu is kept up to date every second for this long
 _LOOK_FOR_TRAY_S = 2.0
 _GRACE_S = 6.0  # a panel that comes with the session is given this long before an old tray is taken
@@ -66,7 +68,7 @@ class Companion:
         self._login_read_mono_s = 0.0
         self._dark_panel = _dark_panel(options.theme)
         self._shown = Shown(self._image, lambda: self._at_login)
-        self._link = DaemonLink(self._on_status, self._on_notification)
+        self._feed = Feed(self._on_status, self._on_notification, role="tray", pace_s=_REST_S)
         self._wishes = Wishes(
             tell=lambda notification: self._show_notification(notification, lambda *_: None),
             done=self._wish_done,
@@ -88,12 +90,12 @@ class Companion:
         self._handle_signals()
         try:
             self._connect()
-            self._link.start()
+            self._feed.start()
             # systemd may have to be asked, and takes its time.
             threading.Thread(target=self._read_login, daemon=True).start()
             self._show_icons()
         finally:
-            self._link.stop()
+            self._feed.stop()
             if self._bus is not None:
                 self._bus.stop()
             if self._lock_fd is not None:
@@ -124,7 +126,7 @@ class Companion:
             self._had_status = status is not None
         outlook = self._shown.update(status, why_gone(error))
         hot = outlook.hot or time.monotonic() < self._hot_until_mono_s
-        self._link.set_pace(HOT_S if hot else REST_S)
+        self._feed.set_pace(_HOT_S if hot else _REST_S)
         if status is not None and self._notifications is not None:
             self._notifications.look_over(status)
 
@@ -138,7 +140,7 @@ class Companion:
 
         def answered(delivered: bool, detail: str) -> None:
             if id_ is not None:
-                self._link.send("notification.shown", id=id_, delivered=delivered, detail=detail)
+                self._feed.send("notification.shown", id=id_, delivered=delivered, detail=detail)
 
         self._show_notification(notification, answered)
 
@@ -168,20 +170,20 @@ class Companion:
 
     def _wish_done(self) -> None:
         self._read_login()
-        self._link.look_soon()
+        self._feed.look_soon()
 
     def _read_login(self) -> None:
         if self._login is not None:
             before, self._at_login = self._at_login, self._login.state()
             if before != self._at_login:
-                self._link.look_soon()
+                self._feed.look_soon()
 
     def _menu_opened(self) -> None:
         """Bring the menu up to date, and keep it so every second for a while."""
         self._hot_until_mono_s = time.monotonic() + _OPEN_MENU_S
         self._shown.opened()
-        self._link.set_pace(HOT_S)
-        self._link.look_soon()
+        self._feed.set_pace(_HOT_S)
+        self._feed.look_soon()
         # Desktops have settings of their own for what starts at login.
         if time.monotonic() >= self._login_read_mono_s + _OPEN_MENU_S / 10:
             self._login_read_mono_s = time.monotonic()
@@ -302,7 +304,7 @@ class Companion:
             except Exception as error:  # it is tried again with the next picture
                 _say(f"the tray has not taken the icon: {error!r}.")
             self._shown.attach(shown, outlook)
-            self._link.look_soon()
+            self._feed.look_soon()
             if self._ending.is_set():
                 shown.stop()
 

@@ -11,10 +11,10 @@ import time
 from watchdog_app.base import paths
 from watchdog_app.base.errors import ProtocolError, WatchdogError
 from watchdog_app.base.text import quantities
+from watchdog_app.client.feed import request
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.status import Notification, Rescue
 from watchdog_app.tray import labels, launching
-from watchdog_app.tray.link import ask
 from watchdog_app.tray.menu_model import Do, Target, Wish
 from watchdog_app.tray.notification_gate import ANSWER
 
@@ -72,7 +72,6 @@ class Wishes:
         done: called after each wish: what is shown may have changed.
         status: the last one, or None.
         login: starting at login; None: not to be set here.
-        path: the daemon's socket; None: this user's.
     """
 
     def __init__(
@@ -81,13 +80,11 @@ class Wishes:
         done: Callable[[], None],
         status: Callable[[], Status | None],
         login: Login | None = None,
-        path: str | None = None,
     ) -> None:
         self._tell = tell
         self._done = done
         self._status = status
         self._login = login
-        self._path = path
         self._under_way: set[Wish] = set()
         self._lock = threading.Lock()
 
@@ -147,7 +144,7 @@ class Wishes:
         if wish.do is Do.SNOOZE:
             return self._snooze(wish)
         if wish.do is Do.PROTECT:
-            ask("protection.set", path=self._path, on=wish.on is True, for_s=wish.for_s)
+            request("protection.set", on=wish.on is True, for_s=wish.for_s)
         elif wish.do is Do.LIVE_VIEW:
             launching.in_terminal(launching.live_view_command())
         elif wish.do is Do.EXPLAIN:
@@ -166,9 +163,7 @@ class Wishes:
         """Make the request of an action; the answer."""
         action = ACTIONS[do.value]
         wait_s = action.params.get("timeout_s", 0.0) + _MORE_S
-        found = ask(
-            action.method, path=self._path, wait_s=wait_s, task=str(task.pid), **action.params
-        )
+        found = request(action.method, wait_s=wait_s, task=str(task.pid), **action.params)
         return found if isinstance(found, dict) else {}
 
     def _same(self, task: Target) -> None:
@@ -223,7 +218,7 @@ class Wishes:
             params["incident"] = wish.incident
         elif wish.task is not None:
             params["task"] = str(wish.task.pid)
-        ask("snooze", path=self._path, **params)
+        request("snooze", **params)
         return None  # silence is what was asked for
 
     def _explain(self, task: Target | None) -> tuple[str, str, str] | None:
@@ -231,7 +226,7 @@ class Wishes:
         try:
             launching.in_terminal(launching.own_command(words), hold=True)
         except WatchdogError:
-            found = ask("explain", path=self._path, task=None if task is None else str(task.pid))
+            found = request("explain", task=None if task is None else str(task.pid))
             text = labels.plain_block(found.get("text") if isinstance(found, dict) else "", 1200)
             return _with_name("Explained", task), text, "low"
         return None

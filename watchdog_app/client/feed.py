@@ -1,9 +1,7 @@
 """
-The daemon at the other end: its notifications at once, its status now and then, over its restarts.
+The status every few seconds and notifications at once, over restarts of the daemon.
 
-A thread of its own. At rest the status is asked for every few seconds and not
-pushed every second: both ends sleep in between. A notification, an open menu or
-danger makes it every second.
+A connection in a thread of its own. The status is asked for at the pace that the screen needs.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ import selectors
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 from watchdog_app.base.errors import DaemonNotRunning, WatchdogError
@@ -21,47 +20,49 @@ from watchdog_app.core.model.status import Notification, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     Json = dict[str, Any]
 
-REST_S = 3.0
-HOT_S = 1.0
+Answer = Callable[["Any", WatchdogError | None], None]
+
 _ANSWER_S = 5.0
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 5.0  # a daemon that is started is seen within this time
 
 
-class DaemonLink:
+class Feed:
     """
     Keeps a connection to the daemon.
 
     Args:
         on_status: called with each status, or with None and why there is none.
-        on_notice: called with each notification; must return soon.
-        path: the socket; None: this user's.
+        on_notification: called with each notification; must return soon. None: none are wanted.
+        role: "tray" or "cli".
+        pace_s: seconds between two statuses.
 
-    Both are called in the link's own thread.
+    Both are called in the feed's own thread.
     """
 
     def __init__(
         self,
         on_status: Callable[[Status | None, WatchdogError | None], None],
-        on_notification: Callable[[Notification], None],
-        path: str | None = None,
+        on_notification: Callable[[Notification], None] | None = None,
+        *,
+        role: str = "cli",
+        pace_s: float = 1.0,
     ) -> None:
         self._on_status = on_status
         self._on_notification = on_notification
-        self._path = path
-        self._pace_s = REST_S
+        self._role = role
+        self._pace_s = pace_s
         self._soon = False
         self._ending = False
         self._outbox: deque[tuple[str, Json]] = deque(maxlen=256)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._thread = threading.Thread(target=self._run, name="daemon-link", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="daemon-feed", daemon=True)
 
     def start(self) -> None:
         """Begin; nothing is called before."""
@@ -90,6 +91,27 @@ class DaemonLink:
         self._outbox.append((method, params))
         self._wake()
 
+    def ask(self, method: str, done: Answer, *, wait_s: float = 10.0, **params: Any) -> None:
+        """
+        Make a request in a thread and on a connection of its own.
+
+        Args:
+            method: as in docs/protocol.md.
+            done: called in that thread with the result, or with None and the error.
+            wait_s: how long the answer may take.
+            params: of the method.
+        """
+
+        def run() -> None:
+            try:
+                result = request(method, wait_s=wait_s, **params)
+            except WatchdogError as error:
+                done(None, error)
+            else:
+                done(result, None)
+
+        threading.Thread(target=run, name=f"ask-{method}", daemon=True).start()
+
     def _wake(self) -> None:
         try:
             os.write(self._wake_write, b"x")
@@ -100,14 +122,15 @@ class DaemonLink:
         pause_s = _FIRST_PAUSE_S
         while not self._ending:
             try:
-                with Client.connect(self._path, role="tray", timeout_s=_ANSWER_S) as client:
-                    client.call("subscribe", topics=["notifications"])
+                with Client.connect(role=self._role, timeout_s=_ANSWER_S) as client:
+                    if self._on_notification is not None:
+                        client.call("subscribe", topics=["notifications"])
                     pause_s = _FIRST_PAUSE_S
                     self._serve(client)
             except WatchdogError as error:
                 self._gone(error)
-            except Exception as error:  # a fault of ours: said, and the link lives
-                self._gone(WatchdogError(f"The companion failed at what it was told: {error!r}."))
+            except Exception as error:  # a fault of ours: reported, and the feed continues
+                self._gone(WatchdogError(f"A message of the daemon was not understood: {error!r}."))
             if not self._ending:
                 self._rest(pause_s)
                 pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
@@ -153,10 +176,12 @@ class DaemonLink:
                     self._hear(client)
 
     def _hear(self, client: Client) -> None:
+        show = self._on_notification
         for message in client.notifications(0):
             params = message.get("params")
-            if message.get("method") == "notification" and isinstance(params, dict):
-                self._on_notification(Notification.read(params))
+            wanted = message.get("method") == "notification" and isinstance(params, dict)
+            if wanted and show is not None:
+                show(Notification.read(params))
                 self._soon = True
 
     def _drain(self) -> None:
@@ -167,14 +192,19 @@ class DaemonLink:
             pass
 
 
-def ask(method: str, *, path: str | None = None, wait_s: float = 10.0, **params: Any) -> Any:
+def request(method: str, *, wait_s: float = 10.0, **params: Any) -> Any:
     """
     The answer to one request, over a connection of its own: it may take its time.
+
+    Args:
+        method: as in docs/protocol.md.
+        wait_s: how long the answer may take.
+        params: of the method.
 
     Raises:
         WatchdogError: no daemon, or it refused and says why.
     """
-    with Client.connect(path, role="tray", timeout_s=_ANSWER_S) as client:
+    with Client.connect(timeout_s=_ANSWER_S) as client:
         return client.call(method, reply_timeout_s=wait_s, **params)
 
 
