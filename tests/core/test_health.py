@@ -624,7 +624,7 @@ def test_a_machine_is_explained_with_lost_cards_and_without_heat_that_goes_nowhe
         now_unix_s=WALL_S + world.now,
     )  # fmt: skip
 
-    assert "GPU 1 (NVIDIA RTX 4090): for" in text
+    assert "GPU 1 (NVIDIA RTX 4090): noticed" in text
     assert "Xid 79" in text
     assert "heat of GPU 0" not in text
 

@@ -94,8 +94,8 @@ def test_it_is_opened_looked_into_and_told_once():
             tick.stall_reasons[training.agent.key], training.machine._task(training.program)
         )
     )
-    told = status.about_incident(incident, 0.0)
-    assert "needs somebody" in told
+    told = status.about_incident(incident, incident.opened_unix_s + 2.0)
+    assert "train.py stands still: noticed 2.0 s ago; needs somebody." in told, "for a minute by then"
     assert "of the growth" not in told
 
     tick = training.look(59)

@@ -173,7 +173,7 @@ def about_incident(incident: Incident, now_unix_s: float) -> str:
     worst = "" if incident.peak <= incident.stage else f" (at worst: {_STAGES[incident.peak]})"
     head = f"{label}: in danger for {since}; now {_STAGES[incident.stage]}{worst}."
     if broken:
-        head = f"{label}: for {since}; {_SEVERITIES.get(incident.stage, 'critical')}."
+        head = f"{label}: noticed {since} ago; {_SEVERITIES.get(incident.stage, 'critical')}."
     lines = [head, f"  {'What' if broken else 'Why'}: {clean(incident.why, 300)}."]
     lines += (f"  {_part(incident, each)}" for each in incident.contributors)
     if not broken and not incident.contributors:
