@@ -618,6 +618,23 @@ def test_a_note_that_may_be_a_strangers_is_not_believed(place: Place, kind: str)
     assert [3] == place.kill(step=4).began
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving files away needs root")
+def test_a_stranger_who_copies_a_rescue_takes_nothing_from_its_training(place: Place):
+    """Under the name of its run, as if it were the newest: neither gone on from nor counted."""
+    place.kill(step=3)
+    (name,) = place.rescues()
+    planted = place.rescues_in / f"rescue-0000000009-000099-{name.split('-', 3)[3]}"
+    shutil.copytree(place.rescues_in / name, planted)
+    for path in (planted, *planted.iterdir()):
+        os.chown(path, STRANGER, STRANGER)
+
+    again = place.kill(step=5, WISHES='{"keep": 1}')
+    last = place.run()
+
+    assert ([3], [5]) == (again.began, last.began)
+    assert "was put there by another user: to go on from it, copy it yourself." in again.words
+
+
 ODD = (
     "rescue-0000000001-000001-1.1.00000000",
     f"rescue-0000000001-{'9' * 200}-1.1.00000000",

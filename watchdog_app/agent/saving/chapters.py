@@ -394,6 +394,7 @@ def _begin(
 
 
 _RUNS = "is of a training that still runs"
+_STRANGERS = "was put there by another user"
 _POOLED = "may be of another task of a pool of processes"
 
 
@@ -413,7 +414,7 @@ def _sorted_out(
         run_lock.remove_unused(folder, here)
     for left in sorted(lefts, key=lambda each: each.newest_ns):
         if names.is_strangers(left.directory, left.names[-1]):
-            told.others.append((left, "was put there by another user"))
+            told.others.append((left, _STRANGERS))
             continue
         another = (
             None if left.run is not None and left.run == _asked else left.another(program, training)
@@ -499,6 +500,8 @@ def _told(told: _Sorted) -> list[tuple[str, bool]]:
                 f"from it, end that process first. {_APART}"
             )
             lines.append((text, True))
+        elif why == _STRANGERS:  # whom nothing believes, not even "force"
+            lines.append((f"{left.path} {why}: to go on from it, copy it yourself.", True))
         elif why.startswith("belongs to another training"):
             text = f"{left.path} {why} and waits for it: it is left alone. {_FORCE} {_APART}"
             lines.append((text, False))

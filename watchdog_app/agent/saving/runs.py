@@ -63,7 +63,8 @@ class Run:
 
     def may_prune(self, name: RescueName) -> bool:
         """Whether a rescue is of this run, or of a finished one of the same training."""
-        return name.run is not None and (name.run == self.id or name.run in self.finished_ones)
+        same = name.run is not None and (name.run == self.id or name.run in self.finished_ones)
+        return same and not names.is_strangers(self.directory, name)
 
     def after_fork(self) -> None:
         """A forked child that trains on has a run of its own, unless its parent has ended."""
@@ -178,7 +179,7 @@ class Left:
 def left_in(directory: str) -> list[Left]:
     """The runs that have rescues in a folder, the one that saved last at the end; never raises."""
     over = finished.read(directory).rescues
-    found: dict[tuple[str | None, str], Left] = {}
+    found: dict[tuple[str | None, str, bool], Left] = {}
     for name in names.complete_ones(directory):
         path = os.path.join(directory, str(name))
         try:
@@ -188,7 +189,8 @@ def left_in(directory: str) -> list[Left]:
         if not names.is_folder(there):
             continue
         owner = name.owner_text if name.run is None else ""
-        left = found.setdefault((name.run, owner), Left(directory, name.run))
+        strangers = names.is_strangers(directory, name)  # whatever run its name claims
+        left = found.setdefault((name.run, owner, strangers), Left(directory, name.run))
         left.names.append(name)
         left.newest_ns = max(left.newest_ns, there.st_mtime_ns)
     for left in found.values():
