@@ -95,7 +95,7 @@ def test_it_is_opened_looked_into_and_told_once():
         )
     )
     told = status.about_incident(incident, incident.opened_unix_s + 2.0)
-    assert "train.py stands still: noticed 2.0 s ago; needs somebody." in told, "for a minute by then"
+    assert "train.py stands still: noticed 2.0 s ago; needs somebody." in told
     assert "of the growth" not in told
 
     tick = training.look(59)
