@@ -93,3 +93,6 @@ def test_the_rescue_of_a_worker_is_named_whether_its_launcher_lives_or_dies(
         assert "/r/rescue-90" in answer["death_text"]
     if kernel:
         assert found[0]["memory"]
+        for entry in found[1:]:  # of the launcher, which says that it ended by itself
+            told = [each["text"] for each in entry["evidence"] if each["source"] == "worker"]
+            assert [True] == [f"process {worker}) was killed by the kernel" in one for one in told]

@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 
+from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task, TaskKind
 from watchdog_app.history import past_exits
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.series import Point, SeriesPoints
@@ -67,3 +68,31 @@ def test_any_other_death_is_drawn_with_the_ceiling_that_it_was_nearest_to(tmp_pa
     group = series("cgroup:/g", "cgroup", (998.0, 20, 200), (999.0, 96, 200))
 
     assert "ram" == plot_of(tmp_path, "host_memory", group)["resource"]["kind"]
+
+
+@pytest.mark.parametrize(
+    ("began_s", "args", "taken"),
+    [
+        pytest.param(END + 3.0, {}, True, id="started anew"),
+        pytest.param(END - 40.0, {}, False, id="ran beside it"),
+        pytest.param(END - 40.0, {"kernel_id": "k"}, True, id="a kernel is known by its id"),
+        pytest.param(None, {}, True, id="nobody knows since when"),
+    ],
+)
+def test_what_ran_beside_a_script_takes_not_its_place(tmp_path, began_s, args, taken):
+    """Two folds of one script at once: one dies, the other goes on."""
+    path = "/home/ann/fit.py"
+    key = ProcessKey(8, 80)
+    kernel = args.get("kernel_id")
+    info = ProcessInfo(
+        key, 1, 1000, "ann", "/usr/bin/python3", ("python3", path), "/home/ann",
+        TaskKind.KERNEL if kernel else TaskKind.SCRIPT, "fit.py", script=path, kernel_id=kernel,
+        started_unix_s=began_s,
+    )  # fmt: skip
+    other = Task(key, "fit.py", TaskKind.SCRIPT, 1000, (), MIB, 0, 1.0, info)
+    entry = {"pid": 7, "name": "fit.py", "start_time": 70, "cause": "killed", "path": path, **args}
+    with closing(Journal(str(tmp_path), 1e9, 10**8)) as journal:
+        journal.add([Entry(END, "death", entry, 7, "fit.py")], [])
+        found = past_exits.answer(journal, "7", 10.0, END + 60.0, tasks=[other])
+
+    assert taken == ("fit.py runs again" in found["death_text"])

@@ -21,7 +21,7 @@ from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
 from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth
-from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts
+from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, Evidence, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.agents import Agent
 from watchdog_app.daemon.guards import guard_end, newest_rescue
@@ -61,6 +61,7 @@ class _End:
     task: Task | None
     agent: Agent | None
     view: AgentState | None  # of that agent, or of the worker that trained
+    worker: tuple[Evidence, ...]  # that was killed before
     facts: ExitFacts
     mono_s: float
     unix_s: float
@@ -74,10 +75,11 @@ class _End:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """A worker with an agent that has ended: its rescue is its task's."""
+    """A worker that has ended: its rescue is its task's."""
 
-    view: AgentState
+    view: AgentState | None
     mono_s: float
+    killed: Evidence | None = None  # by the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +255,7 @@ class ExitMonitor:
             question = self._units.ask(facts.group, key.pid, alive_unix_s, guards=guards)
         by_gpu = cause.spec.card_may_explain and facts.card_fault is None
         on_gpu = by_gpu and task is not None and self._seen.on_gpu(task.key)
+        lost = self._lost_worker(key)
         until = [now_mono_s]
         until += [] if question is None else [question.until_mono_s]
         until += [now_mono_s + _GPU_WAIT_S] if on_gpu else []
@@ -261,7 +264,8 @@ class ExitMonitor:
                 key=key,
                 task=task,
                 agent=agent,
-                view=self._view(key, task, agent),
+                view=self._view(key, task, agent, cause),
+                worker=() if lost is None or lost.killed is None else (lost.killed,),
                 facts=facts,
                 mono_s=now_mono_s,
                 unix_s=unix_s,
@@ -274,15 +278,23 @@ class ExitMonitor:
             )
         )
 
-    def _view(self, key: ProcessKey, task: Task | None, agent: Agent | None) -> AgentState | None:
+    def _view(
+        self, key: ProcessKey, task: Task | None, agent: Agent | None, cause: Cause
+    ) -> AgentState | None:
         """Of the agent; of a launcher that of its worker which trained and ended just before."""
-        now_mono_s = time.monotonic()
         if agent is not None:
             if task is not None and task.key != key:
-                self._lost[task.key] = _Lost(agent.view, now_mono_s)
+                killed = _killed(key, cause) if cause.memory else None
+                self._lost[task.key] = _Lost(agent.view, time.monotonic(), killed)
             return agent.view
+        lost = self._lost_worker(key)
+        return None if lost is None else lost.view
+
+    def _lost_worker(self, key: ProcessKey) -> _Lost | None:
+        """The worker that a task lost shortly before now."""
         lost = self._lost.get(key)
-        return lost.view if lost is not None and now_mono_s - lost.mono_s <= _LAUNCHER_S else None
+        late = lost is None or time.monotonic() - lost.mono_s > _LAUNCHER_S
+        return None if late else lost
 
     def _is_known(self, end: _End, now_mono_s: float) -> bool:
         """Whether an end waits for nothing any more."""
@@ -313,7 +325,7 @@ class ExitMonitor:
             name,
             None if task is None else task.info.notebook or task.info.script,
             cause=cause,
-            evidence=evidence_of(facts),
+            evidence=[*evidence_of(facts), *end.worker],
             rescue=newest_rescue(end.view, facts.guard),
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
@@ -392,8 +404,9 @@ class ExitMonitor:
             self._done.append(key)
             agent = self._agent_of(key)
             view = None if agent is None else agent.view
-            if view is not None:
-                self._lost[now.key] = _Lost(view, time.monotonic())
+            earlier = self._lost_worker(now.key)
+            kept = view if view is not None or earlier is None else earlier.view
+            self._lost[now.key] = _Lost(kept, time.monotonic(), _killed(key, cause))
             grew = self._grew(now.key)
             self._exits.append(_worker_exit(now, key.pid, facts, cause=cause, view=view, grew=grew))
 
@@ -411,6 +424,12 @@ class ExitMonitor:
 
 def _has(task: Task, key: ProcessKey) -> bool:
     return any(member.key == key for member in task.members)
+
+
+def _killed(worker: ProcessKey, cause: Cause) -> Evidence:
+    """For the end of its launcher, which follows from it."""
+    text = f"Before, its worker (process {worker.pid}) was {cause.text}."
+    return Evidence("worker", text, cause.certainty)
 
 
 def _asks_systemd(facts: ExitFacts, cause: Cause, task: Task | None, agent: Agent | None) -> bool:

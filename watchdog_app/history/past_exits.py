@@ -19,6 +19,7 @@ from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.status import Incident
 from watchdog_app.history.journal import Journal
 
+_CLOCKS_S = 2.0  # between the start of a process by the kernel's clock and a death by ours
 LATELY_S = 12 * 3600.0
 MINUTES = 10.0
 _MOST_ENTRIES = 1000
@@ -180,7 +181,10 @@ def _successor(entry: Mapping[str, Any], tasks: Sequence[Task]) -> dict[str, Any
         ):
             continue
         same = info.kernel_id == kernel_id if kernel_id else (info.notebook or info.script) == path
-        if same and (kernel_id or path):
+        # One of two that ran side by side takes nobody's place.
+        began_s = None if kernel_id else info.started_unix_s
+        beside = began_s is not None and began_s < entry["unix_s"] - _CLOCKS_S
+        if same and (kernel_id or path) and not beside:
             return {"pid": task.key.pid, "name": task.name}
     return None
 
