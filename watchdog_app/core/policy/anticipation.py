@@ -26,7 +26,6 @@ _MARGIN = 0.02  # of the limit: what has to stay free for growth to count as fit
 _EXPLAINED = 0.8  # of the resource's growth
 _SUSTAINED_S = 2.0  # too little room for what comes, for so long
 _OUTLIVES_S = 6.0
-_CLEAR = 1.1
 _THRASH_S = 5.0
 _THRASH_FULL_PERCENT = 10.0  # of the time nothing at all can run for want of memory
 _ROOMY = 0.25  # of RAM is there for the taking: it is not the machine that swaps
@@ -52,7 +51,6 @@ class TrainingPhases:
         self._seen: dict[ProcessKey, float] = {}  # its agent, last
         self._names: dict[ProcessKey, str] = {}
         self._short_since: dict[ResourceKey, float] = {}
-        self._said: dict[ResourceKey, tuple[float, Expected]] = {}  # open until, what
         self._now = 0.0
 
     def follow(self, look: Observation, tracker: Tracker) -> None:
@@ -66,7 +64,6 @@ class TrainingPhases:
         usage, agents = tracker.usage, look.agents
         self._now = now_mono_s = look.snapshot.mono_s
         keys = {reading.key for reading in look.readings}
-        self._said = {key: each for key, each in self._said.items() if key in keys}
         self._short_since = {key: at for key, at in self._short_since.items() if key in keys}
         self._names = {key: look.tasks[key].name for key in agents}
         for key in self._tasks.keys() - agents.keys():
@@ -89,22 +86,13 @@ class TrainingPhases:
         """What is coming that this resource has no room for; None: nothing that is known."""
         if not SPECS[reading.key.kind].of_ram or not reading.fatal or reading.limit <= 0:
             return None
-        room = max(0.0, reading.limit - reading.used)
-        open_until, said = self._said.get(reading.key, (0.0, None))
-        bound = room / _CLEAR if said is not None and self._now <= open_until else room
-        found = self._does_not_fit(reading, bound, room)
+        found = self._does_not_fit(reading, max(0.0, reading.limit - reading.used))
         if found is None:
             self._short_since.pop(reading.key, None)
-        else:
-            expected, at_once = found
-            since = self._short_since.setdefault(reading.key, self._now)
-            if at_once or self._now - since >= _SUSTAINED_S or said is not None:
-                self._said[reading.key] = (self._now + _OUTLIVES_S, expected)
-                return expected
-        if said is not None and self._now <= open_until:
-            return said
-        self._said.pop(reading.key, None)
-        return None
+            return None
+        expected, at_once = found
+        since = self._short_since.setdefault(reading.key, self._now)
+        return expected if at_once or self._now - since >= _SUSTAINED_S else None
 
     def explains(self, reading: Reading, attribution: Attribution, under: Iterable[Task]) -> bool:
         """
@@ -138,9 +126,8 @@ class TrainingPhases:
         found = {key: phases.filling(self._now) for key, phases in self._tasks.items()}
         return {key: Filling(*each) for key, each in found.items() if each is not None}
 
-    def _does_not_fit(
-        self, reading: Reading, bound: float, room: float
-    ) -> tuple[Expected, bool] | None:
+    def _does_not_fit(self, reading: Reading, room: float) -> tuple[Expected, bool] | None:
+        """What will need more than there is room for, and whether that is sure at once."""
         for key in reading.tasks:
             phases = self._tasks.get(key)
             if phases is None:
@@ -148,7 +135,7 @@ class TrainingPhases:
             left = f"{format_bytes(room)} are left of {format_bytes(reading.limit)}"
             contributor = Contributor(key, self._names.get(key, ""), 0.0, 1.0)
             rest = phases.rest()
-            if rest is not None and rest.bytes > bound:
+            if rest is not None and rest.bytes > room:
                 why = (
                     f"{rest.what} will need another {format_bytes(rest.bytes)}, {left}: "
                     "it will not fit"
@@ -156,7 +143,7 @@ class TrainingPhases:
                 return Expected(why, Stage.SAVE, contributor), True
             least = _MARGIN * reading.limit
             for need in phases.coming(self._now):
-                if need.bytes > max(bound, least):
+                if need.bytes > max(room, least):
                     why = f"{need.what} needed {format_bytes(need.bytes)} more"
                     if need.epoch is not None:
                         why += f" in epoch {need.epoch + 1}"
