@@ -231,6 +231,7 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
     [
         ("group_limit", True, True),
         ("oom_daemon", False, True),
+        ("airbag", False, True),
         ("killed", False, True),
         ("ended", False, False),
     ],
@@ -249,6 +250,8 @@ def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory,
 
     assert shown is (line in text)
     assert 1 >= text.count(line)
+    # What was advised in the danger counts where it died of that.
+    assert (shown and cause != "killed") is ("It grows." in text)
 
 
 @pytest.mark.parametrize(

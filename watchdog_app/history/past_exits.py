@@ -248,7 +248,8 @@ def _around(journal: Journal, entry: Entry, begin: float, end: float) -> list[En
 def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:
     """What was advised in the last danger that it was in, if it died in it; else by its cause."""
     general = list(exits.after(entry))
-    if not (cause_spec(entry.get("cause")).out_of_memory or general):
+    spec = cause_spec(entry.get("cause"))
+    if not (spec.out_of_memory or spec.of_group or general):
         return list(exits.grew(entry))
     general = [*exits.grew(entry), *general]
     for each in journal.history(
