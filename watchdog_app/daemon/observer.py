@@ -107,7 +107,7 @@ class Observer:
         self._failures = 0
         self._faults.clear("engine")
         self.ticks += 1
-        self.machine.follow_cards(
+        self.machine.follow_gpus(
             any(
                 key.kind is ResourceKind.GPU_MEMORY and each.stage >= Stage.WATCH
                 for key, each in result.assessments.items()

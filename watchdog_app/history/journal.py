@@ -217,16 +217,6 @@ class Journal:
         row = self._db.execute("SELECT data FROM state WHERE key = ?", (key,)).fetchone()
         return _load(row[0]) if row else None
 
-    def set_limits(self, max_age_s: float, max_bytes: int) -> None:
-        """
-        New bounds, in force at the next `trim`.
-
-        Args:
-            max_age_s: of what is kept.
-            max_bytes: of the pages in use.
-        """
-        self.max_age_s, self.max_bytes = max_age_s, max_bytes
-
     def trim(self, now_unix_s: float) -> None:
         """Forget what is too old, then the oldest of what is too much."""
         # A wall clock that stands far ahead, from a boot or of a sudden, is soon mended; what is

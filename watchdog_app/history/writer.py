@@ -97,7 +97,11 @@ class JournalWriter:
             max_bytes: of the journal.
         """
         self._limits = (max_age_s, max_bytes)
-        self.submit(lambda journal: journal.set_limits(max_age_s, max_bytes))
+
+        def take(journal: Journal) -> None:
+            journal.max_age_s, journal.max_bytes = max_age_s, max_bytes
+
+        self.submit(take)
 
     def add(self, *entries: Entry) -> None:
         """Write these within `FLUSH_S`."""

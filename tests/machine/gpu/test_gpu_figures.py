@@ -136,7 +136,7 @@ def test_a_driver_without_answers_leaves_every_figure_unknown(stub, ticker):
         gpu.ecc_uncorrected,
         gpu.remap_failed,
     ]
-    assert "Power: this card does not tell." in gpu.notes
+    assert "Power: this GPU does not tell." in gpu.notes
 
 
 @pytest.mark.parametrize(

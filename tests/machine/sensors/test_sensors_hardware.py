@@ -211,9 +211,9 @@ def test_cards_are_read_closely_for_as_long_as_somebody_asks(watch_of, tree):
     watch = watch_of(str(tree.root), gpu=cards)
 
     watch.read(1.0)
-    watch.cards_busy = True
+    watch.gpus_busy = True
     watch.read(2.0)
-    watch.cards_busy = False
+    watch.gpus_busy = False
     watch.read(3.0)
 
     assert [False, True, False] == cards.busy

@@ -29,7 +29,7 @@ _MOST_NOTES = 20
 # Boards briefly draw more than their limit.
 _OVER_LIMIT = 1.5
 _OVER_LIMIT_W = 25.0
-# Some laptop cards, which tell no limit, said 593 W with nothing to do.
+# Some laptop GPUs, which tell no limit, said 593 W with nothing to do.
 _IDLE_PERCENT = 5
 _MOST_IDLE_W = 250.0
 
@@ -138,7 +138,7 @@ BACKENDS = (
         backend="watchdog_app.machine.gpu.nvml:NvmlBackend",
         pci_vendor="0x10de",
         kernel_drivers=frozenset(("nvidia",)),
-        # /dev/dxg is Windows' card seen from WSL.
+        # /dev/dxg is Windows' GPU seen from WSL.
         signs=("/proc/driver/nvidia/version", "/sys/module/nvidia", "/dev/nvidiactl", "/dev/dxg"),
         find=nvml_driver.find,
         updated=nvml_driver.updated,
@@ -166,7 +166,7 @@ def present(root: str = "") -> bool:
 class GpuLook:
     """The GPUs at one tick."""
 
-    gpus: tuple[Gpu, ...] = ()  # by index, MIG instances behind their card
+    gpus: tuple[Gpu, ...] = ()  # by index, MIG instances behind their GPU
     read_mono_s: float | None = None  # when the figures were true; None: there are none
     driver_version: str | None = None
     cuda_version: int | None = None  # what the driver offers: 12080 is 12.8

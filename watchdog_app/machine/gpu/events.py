@@ -55,7 +55,7 @@ class LogLine:
 
 def parse_line(message: str, mono_s: float) -> LogLine | None:
     """
-    What one message says of a card; None: nothing.
+    What one message says of a GPU; None: nothing.
 
     Args:
         message: of the kernel log, without its head.
@@ -84,7 +84,7 @@ def parse_line(message: str, mono_s: float) -> LogLine | None:
 
 
 def parse_record(record: bytes) -> LogLine | None:
-    """What one record of /dev/kmsg says of a card; None: nothing."""
+    """What one record of /dev/kmsg says of a GPU; None: nothing."""
     if b"NVRM" not in record:
         return None
     found = message_of(record)

@@ -60,9 +60,9 @@ class _Device:
     gpu: Gpu
     computing: int
     rows: Sequence[Sequence[Any]]  # of its processes, as the reader told them
-    missing_since_mono_s: float | None = None
-    # Of one that the last reading left out on purpose: how it is shown until it is read again.
-    left_out: GpuState | None = None
+    # Of one that the last reading did not hold: how it is shown until it is read again, since when.
+    unread: GpuState | None = None
+    unread_mono_s: float = 0.0
 
 
 class GpuMonitor:
@@ -205,7 +205,7 @@ class GpuMonitor:
             reader.let_go()
             return
         if any(gpu.state in _BROKEN for gpu in gpus):
-            reader.renew(now_mono_s, NEW_READER_S)
+            reader.rest(now_mono_s, 0.0, NEW_READER_S)
         if not reader.running:
             if self._library is not None:
                 reader.start(now_mono_s, self._library.folder)
@@ -303,10 +303,9 @@ class GpuMonitor:
         """The reading is complete."""
         self._read_mono_s = self._reader.asked_mono_s or now_mono_s
         for gpu_id, device in self._devices.items():
-            if gpu_id not in self._coming:
-                device.left_out = self._reader.left_out(device.gpu.index)
-                if device.left_out is None and device.missing_since_mono_s is None:
-                    device.missing_since_mono_s = self._read_mono_s
+            if gpu_id not in self._coming and device.unread is not GpuState.LOST:
+                device.unread = self._reader.left_out(device.gpu.index) or GpuState.LOST
+                device.unread_mono_s = self._read_mono_s
         self._coming = {}
         in_use = any(each.gpu.processes for each in self._devices.values())
         self._power_saving.seen(now_mono_s, in_use)
@@ -355,17 +354,16 @@ class GpuMonitor:
         )
 
     def _shown(self, now_mono_s: float, current: bool, skipped: frozenset[int]) -> tuple[Gpu, ...]:
-        """Every GPU as it can be shown now, by index, MIG instances behind their card."""
+        """Every GPU as it can be shown now, by index, MIG instances behind their GPU."""
         places = {gpu.address: gpu for gpu in self._on_bus}
         found: list[Gpu] = []
         for gpu_id, device in list(self._devices.items()):
             gpu = self._state(device, places.get(gpu_id), current, skipped)
-            since = device.missing_since_mono_s
-            if since is not None and gpu.state is GpuState.LOST:
-                place = places.get(gpu_id)
+            if device.unread is GpuState.LOST and gpu.state is GpuState.LOST:
+                place, since_s = places.get(gpu_id), now_mono_s - device.unread_mono_s
                 taken = place is not None and place.driver not in (None, *self._drivers)
                 # A MIG instance was taken down, or a virtual machine has the GPU now.
-                if gpu.parent_id is not None or taken or now_mono_s - since > _MISSED_S:
+                if gpu.parent_id is not None or taken or since_s > _MISSED_S:
                     del self._devices[gpu_id]
                     continue
             events = self._events.of(gpu_id, self._wall_clock())
@@ -387,13 +385,13 @@ class GpuMonitor:
             return _without_figures(gpu, GpuState.ASLEEP, _ASLEEP)
         if gpu.index in skipped:
             return _without_figures(gpu, GpuState.SILENT, _SKIPPED)
-        if device.missing_since_mono_s is not None:
+        if device.unread is GpuState.LOST:
             return _without_figures(gpu, GpuState.LOST, _MISSING)
-        if gpu.state is not GpuState.OK or (current and device.left_out is None):
+        if gpu.state is not GpuState.OK or (current and device.unread is None):
             return gpu
-        if device.left_out is GpuState.SILENT:
+        if device.unread is GpuState.SILENT:
             return _without_figures(gpu, GpuState.SILENT, _SKIPPED)
-        if device.left_out is None and self._reader.fault is not None:
+        if device.unread is None and self._reader.fault is not None:
             return _without_figures(gpu, GpuState.SILENT, _SILENT)
         return _without_figures(gpu, GpuState.OK, _LEFT_ALONE)
 

@@ -49,7 +49,7 @@ _BROKEN: dict[int, tuple[GpuState, str]] = {
     ),
 }
 _REASONS: dict[int, str] = {
-    Code.NOT_SUPPORTED: "this card does not tell",
+    Code.NOT_SUPPORTED: "this GPU does not tell",
     Code.FUNCTION_NOT_FOUND: "this driver is too old to tell",
     Code.NO_PERMISSION: "the driver tells it to root alone",
 }
@@ -352,7 +352,7 @@ class _Device:
         except DriverError as error:
             self.why["name"] = f"Name: the driver does not tell ({error.said})."
         if questions:
-            with suppress(DriverError):  # WSL; the daemon knows the bus
+            with suppress(DriverError, UnicodeDecodeError):  # WSL; the daemon knows the bus
                 self.identity["bus_id"] = driver.ask("nvmlDeviceGetPciInfo", handle).busId
 
     def read(self, now_mono_s: float) -> DeviceRow:
@@ -498,7 +498,7 @@ class _Device:
 
 
 class _Events:
-    """One event set for all GPUs, polled. Where there is none (WSL, old cards) nothing comes."""
+    """One event set for all GPUs, polled. Where there is none (WSL, old GPUs) nothing comes."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver

@@ -233,7 +233,7 @@ _REFUSED: dict[int, tuple[str, str]] = {
     Code.DRIVER_NOT_LOADED: (
         "The NVIDIA driver is installed and not loaded.",
         (
-            "Load it: sudo modprobe nvidia. If that fails, nouveau may hold the card, or the "
+            "Load it: sudo modprobe nvidia. If that fails, nouveau may hold the GPU, or the "
             "module was not built for this kernel: see sudo dmesg | grep -i -e nvrm -e nouveau."
         ),
     ),

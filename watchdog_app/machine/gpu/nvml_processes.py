@@ -1,5 +1,5 @@
 """
-Who runs on a card, as the driver lists it. Runs in the child alone.
+Who runs on a GPU, as the driver lists it. Runs in the child alone.
 
 Some 535 drivers filled an array of 24-byte records with records of 32 bytes: pids made of other
 fields. Such a list is read again by the older function, whose records are right there.
@@ -22,7 +22,7 @@ _GARBLED_WHY = "Processes: the driver's records are garbled (known of some 535 d
 
 @dataclass(frozen=True, slots=True)
 class ProcessList:
-    """Pids with their bytes on the card, and how many of them compute."""
+    """Pids with their bytes on the GPU, and how many of them compute."""
 
     rows: tuple[tuple[int, int | None], ...] = ()
     computing: int = 0
@@ -70,7 +70,7 @@ class ProcessLister:
                     why.append(_ZERO_WHY)
                 elif memory is None:
                     why.append(_UNKNOWN_WHY)
-                # In both lists stands the same figure: a process has one memory on a card.
+                # In both lists stands the same figure: a process has one memory on a GPU.
                 found[pid] = max(memory or 0, found.get(pid) or 0) or None
                 if kind != "Graphics":
                     computing.add(pid)

@@ -102,16 +102,16 @@ class PowerSaving:
         self._away_s = FIRST_AWAY_S
         self._slept = False
 
-    def may_read(self, cards: Sequence[PciGpu], in_use: bool, now_mono_s: float) -> bool:
+    def may_read(self, gpus: Sequence[PciGpu], in_use: bool, now_mono_s: float) -> bool:
         """
         Whether a reader may run now.
 
         Args:
-            cards: those on the bus; none: nobody can say, so nobody sleeps.
+            gpus: those on the bus; none: nobody can say, so nobody sleeps.
             in_use: somebody was on a GPU at the last reading.
             now_mono_s: now.
         """
-        if cards and all(card.asleep for card in cards):
+        if gpus and all(gpu.asleep for gpu in gpus):
             self._slept = True
             return False
         if self._slept:
@@ -119,7 +119,7 @@ class PowerSaving:
             self._slept = False
             self._come_back()
             self._away_s = FIRST_AWAY_S
-        if not cards or not all(card.may_sleep for card in cards):
+        if not gpus or not all(gpu.may_sleep for gpu in gpus):
             self._come_back()
             return True
         if self._away_until_mono_s is not None:

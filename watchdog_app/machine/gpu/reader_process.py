@@ -332,29 +332,20 @@ class ReaderProcess:
         self.asked_mono_s = None
         self._reap()
 
-    def rest(self, now_mono_s: float, seconds: float) -> None:
+    def rest(self, now_mono_s: float, seconds: float, after_s: float = 0.0) -> None:
         """
         No reader for so long, once the reading that is under way is in.
 
         Args:
             now_mono_s: now.
             seconds: until the next reader may start.
-        """
-        if self._child is not None and self._ready and not self._waiting:
-            self.let_go()
-            self._retry.until_mono_s = now_mono_s + seconds
-
-    def renew(self, now_mono_s: float, after_s: float) -> None:
-        """
-        A new reader in place of one that is so old.
-
-        Args:
-            now_mono_s: now.
-            after_s: the age at which a reader is replaced.
+            after_s: a reader that is younger goes on.
         """
         started = self._started_mono_s
-        if started is not None and now_mono_s - started >= after_s and not self._waiting:
+        old = started is not None and now_mono_s - started >= after_s
+        if self._child is not None and self._ready and not self._waiting and old:
             self.let_go()
+            self._retry.until_mono_s = now_mono_s + seconds
 
     def distrust(self, now_mono_s: float) -> None:
         """It said what no reader says: the driver has damaged it."""

@@ -307,7 +307,7 @@ def freeze(group: Group) -> bool:
 
 def freezer_of(pid: int, tree: Collection[int], proc: str = "/proc") -> Group | None:
     """
-    The group that holds the task and nobody else, where this user may freeze it; no airbag's.
+    The group that holds the task and nobody else, where this user may freeze it; no guard's.
 
     Args:
         pid: root of the task.

@@ -228,7 +228,7 @@ class HardwareWatch:
         self._find_mono_s = float("-inf")
         self.faults: dict[str, Fault] = {}
         # Somebody waits for figures of the GPUs: they are read each second, whoever is on them.
-        self.cards_busy = False
+        self.gpus_busy = False
 
     def read(self, now_mono_s: float) -> Hardware:
         """Everything as last heard; takes microseconds, whatever the devices do."""
@@ -236,7 +236,7 @@ class HardwareWatch:
         found = self._heat_and_power(now_mono_s) or _NOTHING
         if self._gpu is None:
             return found
-        look = self._gpu.read(now_mono_s, self.cards_busy)
+        look = self._gpu.read(now_mono_s, self.gpus_busy)
         self.faults.update((fault.source, fault) for fault in look.faults)
         return replace(
             found,

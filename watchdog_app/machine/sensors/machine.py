@@ -75,7 +75,7 @@ class Machine(Protocol):
     def review(self, key: ProcessKey) -> None:
         """Much depends on this process: the next look shows the limits that it has then."""
 
-    def follow_cards(self, closely: bool) -> None:
+    def follow_gpus(self, closely: bool) -> None:
         """
         Read the GPUs each second, or as seldom as usual.
 
@@ -107,7 +107,7 @@ class LinuxMachine(Machine):
             cgroup_root: what stands for /sys/fs/cgroup.
             shm: the shared memory file system.
             own_uid: whose processes are watched; 0: everybody's. None: this process's user.
-            hardware: cards, heat and power; closed with this. None: heat and power of /sys.
+            hardware: GPUs, heat and power; closed with this. None: heat and power of /sys.
             patience_s: how long a look waits for one process whose memory map is locked; None:
                 until it is not.
         """
@@ -168,9 +168,9 @@ class LinuxMachine(Machine):
         """As `Machine`."""
         return self._processes.read(key, swap_in_use=self._swap_in_use)
 
-    def follow_cards(self, closely: bool) -> None:
+    def follow_gpus(self, closely: bool) -> None:
         """As `Machine`."""
-        self._hardware.cards_busy = closely
+        self._hardware.gpus_busy = closely
 
     def _faults(self) -> tuple[Fault, ...]:
         sources = (

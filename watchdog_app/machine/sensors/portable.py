@@ -129,7 +129,7 @@ class PortableMachine(Machine):
     def review(self, key: ProcessKey) -> None:
         """Every sample asks for everything."""
 
-    def follow_cards(self, closely: bool) -> None:
+    def follow_gpus(self, closely: bool) -> None:
         """No GPUs are read here."""
 
     def close(self) -> None:

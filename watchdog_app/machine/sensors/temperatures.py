@@ -138,7 +138,7 @@ class HeatReader:
 def _sensor(path: str, record: Temperature) -> _Sensor:
     name, _, _ = record.key.partition("/")
     chip = _CHIPS.get(name.split(" ")[0])
-    # Reading a card that the system has put to sleep wakes it, on kernels before 6.13.
+    # Reading a GPU that the system has put to sleep wakes it, on kernels before 6.13.
     status = f"{os.path.dirname(path)}/device/power/runtime_status"
     may_sleep = sysfs_text(status) in ("active", "suspended", "suspending", "resuming")
     return _Sensor(record, 0.0 if chip is None else chip.every_s, status if may_sleep else None)
