@@ -88,6 +88,7 @@ class Found:
     def metered(self, meter: Meter) -> None:
         """Time all that is called of ours."""
         automatic_torch._stepped = meter.metered(automatic_torch._stepped)
+        automatic_torch._about_to_draw = meter.metered(automatic_torch._about_to_draw)
         begin = meter.metered(automatic_torch._about_to_begin, seldom=True)  # a pass
         automatic_torch._about_to_begin = begin
         self.session._attend = meter.metered(self.session._attend, seldom=True)

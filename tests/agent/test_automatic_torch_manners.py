@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import itertools
+import pickle
 import sys
 import threading
 import time
@@ -23,7 +26,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from watchdog_app.agent import hook  # noqa: E402
-from watchdog_app.agent.found import automatic_torch, loop_end  # noqa: E402
+from watchdog_app.agent.found import automatic_torch  # noqa: E402
 from watchdog_app.agent.saving import finished  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 
@@ -118,7 +121,7 @@ def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):
     def at(count: int) -> None:
         if count == 8:
             training = only()
-            late.append(Rescue(here / "late", optimizer=training.steps.optimizers()[0], model=net))
+            late.append(Rescue(here / "late", optimizer=training.optimizers()[0], model=net))
             ask(training)
 
     late: list[Rescue] = []
@@ -220,8 +223,8 @@ def apart(program: Callable[[], None]) -> None:
         pool.submit(program).result()
 
 
-def test_steps_without_a_loop_are_told(here: Path, capsys: pytest.CaptureFixture[str]):
-    """Nobody can tell where one iteration ends."""
+def test_steps_without_a_loop_are_saved_where_the_model_computes_next(here: Path):
+    """The program need not have a loop that anybody knows of."""
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -230,34 +233,73 @@ def test_steps_without_a_loop_are_told(here: Path, capsys: pytest.CaptureFixture
         optimizer.step()
 
     def steps() -> None:
-        step(), step(), step(), step(), step(), step(), step(), step()
+        step(), time.sleep(0.55), step(), step(), step(), step()
+        ask(only())
+        step(), step()
 
-    loops = loop_end.loops(steps.__code__)
     apart(steps)
 
-    assert () == loops
-    assert "no loop was found" in capsys.readouterr().err
+    (path,) = rescues(here)
+    assert path.name.startswith("rescue-0000000006-")
 
 
-def test_a_debugger_keeps_its_trace(here: Path, capsys: pytest.CaptureFixture[str]):
-    """Nothing is saved in its way, and that is said."""
+def test_an_iteration_whose_end_is_not_seen_is_told_with_the_explicit_way(
+    here: Path, capsys: pytest.CaptureFixture[str]
+):
+    """Tensors of the program's own, which neither a loader nor a module leads to."""
+    weight = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for count in range(100):
+        if count == 2:
+            time.sleep(0.55)
+        weight.sum().backward()
+        optimizer.step()
 
-    def traced(*_: Any) -> None:
-        return None
+    said = capsys.readouterr().err
+    assert 1 == said.count("is not saved by itself: the end of its iterations is not seen")
+
+
+@pytest.mark.parametrize("tracer", ["debugger", "none"])
+def test_whoever_traces_the_program_keeps_his_trace_and_it_is_saved(here: Path, tracer: str):
+    """A debugger, a coverage tool, or a program that takes every trace off."""
+    trace = (lambda *_: None) if tracer == "debugger" else None
 
     def at(count: int) -> None:
         if count == 8:
             ask(only())
-            sys.settrace(traced)
+            sys.settrace(trace)
 
+    before = sys.gettrace()
     try:
         train(12, at)
-        assert traced is sys.gettrace()
+        assert trace is sys.gettrace()
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
 
-    assert [] == rescues(here)
-    assert "a debugger or a coverage tool traces this program" in capsys.readouterr().err
+    (path,) = rescues(here)
+    assert path.name.startswith("rescue-0000000009-")
+
+
+@pytest.mark.parametrize("data", ["a loader", "its own"])
+def test_a_model_can_be_copied_and_pickled_at_any_step(here: Path, data: str):
+    """It carries nothing of ours, and what is loaded elsewhere needs no watchdog there."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    pickled = set()
+    for count, (features, targets) in enumerate(
+        itertools.chain.from_iterable([loader()] * 3 if data == "a loader" else [[*loader()]] * 3)
+    ):
+        if count == 2:
+            time.sleep(0.55)
+        if count == 8:
+            ask(only())
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(features), targets).backward()
+        optimizer.step()
+        pickled.add(b"watchdog" in pickle.dumps(copy.deepcopy(model)))
+
+    assert 1 == len(rescues(here))
+    assert {False} == pickled
 
 
 def test_switching_off_puts_everything_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -167,6 +167,16 @@ class Session:
             now >= self._next_report or self.link.wanted is not None or self.published is not None
         )
 
+    @property
+    def due(self) -> bool:
+        """Whether the next boundary is more than counted: reported, published or saved."""
+        published = self.published
+        return (
+            self.link.wanted is not None
+            or self._clock() >= self._next_report
+            or (published is not None and published.due)
+        )
+
     def attend(self, step: int, **position: Any) -> SavedRescue | None:
         """The second half of `boundary`, as that: publish, save and report where it is due."""
         try:

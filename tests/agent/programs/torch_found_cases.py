@@ -54,8 +54,8 @@ class Journal:
             os.kill(os.getpid(), signal.SIGKILL)
         self.count += 1
 
-    def note(self, *values: float | torch.Tensor) -> None:
-        drawn = (random.random(), float(np.random.rand()), float(torch.rand(())))
+    def note(self, *values: float | torch.Tensor, draws: bool = True) -> None:
+        drawn = (random.random(), float(np.random.rand()), float(torch.rand(()))) if draws else ()
         print(
             *(value.hex() for value in (*map(number, values), *drawn)), file=self.file, flush=True
         )
@@ -207,6 +207,27 @@ def no_loader(journal: Journal, folder: str | None) -> None:
             rescue.step()
 
 
+def whole_batch(journal: Journal, folder: str | None) -> None:
+    """All rows in each step, and nothing drawn but by the dropout within it."""
+    rows, targets = plain().tensors
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    step = 0
+    if folder:
+        rescue = Rescue(folder, model=model, optimizer=optimizer)
+        step = rescue.step_number
+    while step < EPOCHS * 10:
+        journal.begin()
+        loss = nn.functional.mse_loss(model(rows), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        journal.note(loss, draws=False)
+        step += 1
+        if folder:
+            rescue.step()
+
+
 def adversarial(journal: Journal, folder: str | None) -> None:
     """Two networks, each with an optimizer, that step one after the other."""
     generator, critic = nn.Linear(3, 6), network()
@@ -278,7 +299,8 @@ def main(case: str, role: str, folder: Path) -> None:
         os.environ["WATCHDOG_AGENT_RESUME"] = "no"
         for path in glob.glob(f"{Path(__file__).parent}/rescues/*/rescue-*"):
             with LoadedRescue(path) as rescue:
-                found = rescue.meta["found"]
+                found = {**rescue.meta["found"], "lost": rescue.meta["not_restored"]}
+                found["step"] = rescue.step
             if found["where"].endswith(where(case)):
                 saved = found["directory"]
                 (folder / f"{case}.names.json").write_text(json.dumps(found))

@@ -194,14 +194,11 @@ def _by_hand(error: BaseException) -> bool:
     """Whether a `raise` in Python made it: no allocation failed there."""
     if type(error) is not MemoryError:
         return False
-    place = error.__traceback__
-    while place is not None and place.tb_next is not None:
-        place = place.tb_next
-    if place is None:
-        return True
-    from opcode import opmap
+    import re
+    import traceback
 
-    return place.tb_frame.f_code.co_code[place.tb_lasti] == opmap["RAISE_VARARGS"]
+    places = traceback.extract_tb(error.__traceback__)
+    return not places or re.search(r"\braise\b", places[-1].line or "") is not None
 
 
 def _room_bytes() -> int | None:

@@ -2,7 +2,8 @@
 PyTorch trainings that name no Rescue: met where their optimizers step.
 
 PyTorch calls a global hook after each step of each optimizer, whoever wrote the loop. The
-passes over DataLoaders are seen as they begin. Nothing of the program is changed.
+iterators of DataLoaders are wrapped, so that each batch that is drawn is seen. Nothing of the
+program is changed.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _attach_loader(kind: Any) -> None:
         iterator = before(self)
         if begun is not None:
             with _guard:
-                begun(iterator)
+                return begun(iterator, _about_to_draw)
         return iterator
 
     kind.__iter__ = __iter__
@@ -115,6 +116,13 @@ def _about_to_begin(loader: Any) -> Any:
     from watchdog_app.agent.found.automatic_torch_data import about_to_begin
 
     return about_to_begin(loader)
+
+
+def _about_to_draw() -> None:
+    """A batch is about to be drawn in this thread."""
+    training = _of_thread.get(threading.get_ident())
+    if training is not None:
+        training.draws()
 
 
 def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -150,11 +158,11 @@ def _meet(optimizer: Any, frame: FrameType) -> None:
     thread = threading.get_ident()
     training = _of_thread.get(thread)
     if training is not None and not training.over:
-        living = training.steps.optimizers()
-        if living and training.is_in(frame) and not training.steps.left_behind():
+        living = training.optimizers()
+        if living and training.is_in(frame) and not training.detector.left_behind:
             if len(living) < _MOST_OPTIMIZERS:
-                training.add(optimizer)
                 _known[key] = training
+                training.step(optimizer, frame)
             return
         training.end(well=training.ended_well())
     if _trainings >= _MOST_TRAININGS:
@@ -165,7 +173,7 @@ def _meet(optimizer: Any, frame: FrameType) -> None:
         return
     _trainings += 1
     _of_thread[thread] = _known[key] = training = FoundTraining(_guard)
-    training.add(optimizer)
+    training.step(optimizer, frame)
 
 
 def _several_processes() -> bool:
@@ -187,7 +195,7 @@ def _gone(key: int, _reference: Any) -> None:
     """An optimizer was let go of. Runs wherever the last reference was dropped."""
     _references.pop(key, None)
     training = _known.pop(key, None)
-    if training is None or training.over or training.steps.optimizers():
+    if training is None or training.over or training.optimizers():
         return
     training.over = True
     # Its end waits for a thread and the disk: not here.

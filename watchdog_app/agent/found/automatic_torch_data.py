@@ -69,25 +69,56 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-def about_to_begin(loader: Any) -> Callable[[Any], None]:
+class Watched:
+    """The iterator of one pass over a DataLoader, as the loader's own; it counts its batches."""
+
+    def __init__(self, iterator: Any, about_to_draw: Callable[[], None]) -> None:
+        """
+        Args:
+            iterator: of the loader.
+            about_to_draw: called before each batch is drawn; must not raise.
+        """
+        self.plain_iterator = iterator
+        self.drawn = 0
+        self._about_to_draw = about_to_draw
+
+    def __iter__(self) -> Watched:
+        return self
+
+    def __next__(self) -> Any:
+        self._about_to_draw()
+        batch = next(self.plain_iterator)
+        self.drawn += 1
+        return batch
+
+    def __len__(self) -> int:
+        return len(self.plain_iterator)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "plain_iterator":  # a copy that is being made has none yet
+            raise AttributeError(name)
+        return getattr(self.plain_iterator, name)
+
+
+def about_to_begin(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
     """
     Note the random numbers before a pass over `loader`.
 
     Returns:
-        To be called with the iterator of the pass.
+        Given the pass's iterator, and what to call before each batch: the iterator to be used.
     """
     generators = own_random.find(loader)
     begin, begin_own = torch_random.take(), own_random.take(generators)
 
-    def begun(iterator: Any) -> None:
+    def begun(iterator: Any, about_to_draw: Callable[[], None]) -> Watched:
+        watched = Watched(iterator, about_to_draw)
         for each in list(_thread.passes):
-            there = each.iterator()
-            # One that workers stay for begins anew; one that is gone does not move on any more.
-            if there is iterator or there is None:
+            if each.iterator() is None:  # it does not move on any more
                 _thread.passes.remove(each)
         _thread.passes.append(
-            Seen(reference(loader), weakref.ref(iterator), begin, generators, begin_own)
+            Seen(reference(loader), weakref.ref(watched), begin, generators, begin_own)
         )
+        return watched
 
     return begun
 
@@ -108,7 +139,7 @@ class SeenPasses(Passes):
             iterator = seen.iterator()
             if iterator is None:
                 continue
-            drawn = iterator._num_yielded
+            drawn = iterator.drawn
             between = drawn - seen.drawn
             if between == 0:
                 continue
@@ -166,7 +197,7 @@ class SeenPasses(Passes):
         for each in self._epoch:
             iterator = each.seen.iterator() if isinstance(each, SeenPass) and each.seen else None
             if iterator is not None and not self._stays:
-                each.drawn = iterator._num_yielded
+                each.drawn = iterator.drawn
         return super().position(tensors)
 
     def _begins(self, seen: Seen) -> None:

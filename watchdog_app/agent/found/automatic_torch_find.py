@@ -2,22 +2,21 @@
 What a PyTorch training that named no Rescue consists of, under the names the program has for it.
 
 From the frames that lead to the optimizer's step: modules, schedulers, gradient scalers, random
-generators and trained tensors that somebody has a name for. Modules and schedulers that no
-frame leads to, since a library holds them, are looked for among all objects once.
+generators and trained tensors that somebody has a name for. What a library holds for the program is
+asked of that library.
 """
 
 from __future__ import annotations
 
-import gc
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 import torch
 
-from watchdog_app.agent.found import found_names
+from watchdog_app.agent.found import found_names, loop_lines
 from watchdog_app.agent.loops import own_random
 from watchdog_app.agent.loops.torch_optimizers import drives, parameters
 
@@ -42,7 +41,7 @@ class Named:
 
 
 def things(
-    optimizers: Sequence[Any], frame: FrameType | None, passing: Collection[str] = ()
+    optimizers: Sequence[Any], frame: FrameType | None, of_library: Sequence[Any] = ()
 ) -> list[Named]:
     """
     The objects whose state makes up the training of these optimizers.
@@ -50,7 +49,7 @@ def things(
     Args:
         optimizers: that have stepped.
         frame: where one of them did.
-        passing: variables that each iteration gives another value to.
+        of_library: modules and schedulers that the library which runs the loop holds.
     """
     trained = {id(item): item for each in optimizers for item in parameters(each)}
     ours = {id(each) for each in optimizers}
@@ -69,7 +68,7 @@ def things(
             or (own_random.is_generator(thing) and not own_random.is_global(thing))
         )
 
-    found = found_names.search(frame, wanted, passing)
+    found = found_names.search(frame, wanted, loop_lines.assigned(loop_lines.places(frame)))
     chosen: list[tuple[str, str, Any]] = []
     modules = [each for each in found if isinstance(each.thing, torch.nn.Module)]
     inner = {id(part) for each in modules for part in list(each.thing.modules())[1:]}
@@ -78,9 +77,13 @@ def things(
         if id(each.thing) not in inner:
             chosen.append((each.name, each.expression, each.thing))
             owned.update(map(id, _tensors(each.thing)))
-    for module in _owners({key for key in trained if key not in owned}, trained):
-        chosen.append(("model", f"<the {type(module).__name__}>", module))
-        owned.update(map(id, _tensors(module)))
+    for thing in of_library:
+        trains = isinstance(thing, torch.nn.Module) and any(
+            id(item) in trained and id(item) not in owned for item in thing.parameters()
+        )
+        if trains:
+            chosen.append(("model", f"<the {type(thing).__name__}>", thing))
+            owned.update(map(id, _tensors(thing)))
     for each in found:
         if isinstance(each.thing, torch.nn.Module) or id(each.thing) in owned:
             continue
@@ -89,11 +92,12 @@ def things(
     for optimizer in optimizers:
         if id(optimizer) not in known:
             chosen.append(("optimizer", f"<the {type(optimizer).__name__}>", optimizer))
-    driving = [thing for _, _, thing in chosen]
-    for optimizer in optimizers:
-        if not any(drives(each, optimizer) for each in driving):
-            for each in _schedulers_of(optimizer):
-                chosen.append(("scheduler", f"<the {type(each).__name__}>", each))
+    known = {id(thing) for _, _, thing in chosen}
+    chosen += [
+        ("scheduler", f"<the {type(thing).__name__}>", thing)
+        for thing in of_library
+        if id(thing) not in known and any(drives(thing, each) for each in optimizers)
+    ]
     within = {
         id(part) for _, _, each in chosen for part in getattr(each, "_schedulers", None) or ()
     }
@@ -135,46 +139,6 @@ def weak(thing: Any) -> Callable[[], Any]:
         return weakref.ref(thing)
     except TypeError:  # generators, which hold nothing
         return lambda: thing
-
-
-def _owners(wanted: set[int], trained: dict[int, Any]) -> list[Any]:
-    """The outermost modules that own these tensors, among all objects of the process."""
-    if not wanted:
-        return []
-    direct = _among_all(
-        lambda thing: (
-            issubclass(type(thing), torch.nn.Module)
-            and any(id(item) in wanted for item in thing.parameters())
-        )
-    )
-    inner = {id(part) for each in direct for part in list(each.modules())[1:]}
-    found: list[Any] = []
-    left = set(wanted)
-    outer = [each for each in direct if id(each) not in inner]
-    # The one that owns most: a metric or a wrapper beside it adds nothing.
-    outer.sort(key=lambda each: -sum(id(item) in trained for item in each.parameters()))
-    for each in outer:
-        owned = {id(item) for item in each.parameters()}
-        if owned & left:
-            found.append(each)
-            left -= owned
-    return found
-
-
-def _among_all(wanted: Callable[[Any], bool]) -> list[Any]:
-    found = []
-    for thing in gc.get_objects():
-        try:
-            if wanted(thing):
-                found.append(thing)
-        except Exception:  # noqa: S112 - a thing that does not let itself be looked at
-            continue
-    return found
-
-
-def _schedulers_of(optimizer: Any) -> list[Any]:
-    kind = torch.optim.lr_scheduler.LRScheduler
-    return _among_all(lambda thing: issubclass(type(thing), kind) and drives(thing, optimizer))
 
 
 def _scales(kind: type) -> bool:

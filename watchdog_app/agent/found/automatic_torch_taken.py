@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from watchdog_app.agent.found.automatic_torch_find import Named, weak
-from watchdog_app.agent.found.loop_end import Loop
 from watchdog_app.agent.loops.torch_part import Part
 from watchdog_app.agent.loops.torch_state import TorchState
 
@@ -14,18 +13,16 @@ from watchdog_app.agent.loops.torch_state import TorchState
 class Taken:
     """Of one capture; keeps nothing of the program alive."""
 
-    def __init__(
-        self, names: list[Named], data: list[str], loop: Loop | None, state: TorchState
-    ) -> None:
+    def __init__(self, names: list[Named], loaders: Sequence[Any], state: TorchState) -> None:
         """
         Args:
             names: of all that the training consists of.
-            data: names of its loaders.
-            loop: that it trains in.
+            loaders: that its data comes from.
             state: that was taken.
         """
-        self.names, self.data, self.loop = names, data, loop
+        self.names = names
         self.never: Sequence[str] = state.never
+        self._loaders = [weak(each) for each in loaders]
         self._parts: list[tuple[str, type[Part], Callable[[], Any]]] = [
             (name, type(part), weak(part.thing)) for name, part in state.parts.items()
         ]
@@ -41,6 +38,8 @@ class Taken:
             return None
         return {name: kind(name, thing) for name, (kind, thing) in found.items()}
 
-    def same(self) -> bool:
-        """Whether nothing was written to what was left out."""
+    def same(self, loaders: Sequence[Any]) -> bool:
+        """Whether its data comes from the same loaders, and nothing that was left out changed."""
+        if [id(each) for each in loaders] != [id(get()) for get in self._loaders]:
+            return False
         return all(each.part() is None for each in self._left_out)

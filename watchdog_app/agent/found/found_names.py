@@ -138,14 +138,14 @@ def _names_in(frame: FrameType) -> dict[str, Any]:
     code, outer = frame.f_code, frame.f_globals
     names: dict[str, Any] = {}
     if code.co_flags & _OPTIMIZED:
-        names.update(_locals_of(frame))
+        names.update(locals_of(frame))
     names.update(
         (name, outer[name]) for name in _named_by(code) if name in outer and name not in names
     )
     return names
 
 
-def _locals_of(frame: FrameType) -> dict[str, Any]:
+def locals_of(frame: FrameType) -> dict[str, Any]:
     """
     The variables of a function that runs.
 

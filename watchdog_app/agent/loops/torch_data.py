@@ -217,7 +217,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
         if itself:
             later_draws.draw_again(self._draw, iterator, known.total, known.later)
         elif _indices_suffice(dataset, iterator):
-            inner: Any = iterator
+            inner = _plain(iterator)
             for _ in range(known.drawn):
                 next(inner._sampler_iter, None)
             inner._num_yielded = known.drawn
@@ -316,10 +316,15 @@ def _indices_suffice(dataset: Any, iterator: Any) -> bool:
         isinstance(dataset, DataLoader)
         and dataset.num_workers == 0
         and not isinstance(dataset.dataset, IterableDataset)
-        and type(iterator).__name__ == "_SingleProcessDataLoaderIter"
+        and type(_plain(iterator)).__name__ == "_SingleProcessDataLoaderIter"
         and hasattr(iterator, "_sampler_iter")
         and hasattr(iterator, "_num_yielded")
     )
+
+
+def _plain(iterator: Any) -> Any:
+    """The DataLoader's own iterator, where the agent that is switched on has one around it."""
+    return getattr(iterator, "plain_iterator", iterator)
 
 
 def _reads_here(dataset: Any) -> bool:

@@ -1,0 +1,148 @@
+"""The end of an iteration, by lists of events: no framework is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from watchdog_app.agent.found.detector import Detector, Head
+
+# An iteration of each loop as its events: d: a batch is drawn; c: the model computes; a number: an
+# optimizer steps; |: the iteration ends here, which is to be told at the next event.
+LOOPS = {
+    "plain": ("dc1", Head.DRAW),
+    "no model is known": ("d1", Head.DRAW),
+    "accumulation": ("dcdcdc1", Head.DRAW),
+    "adversarial": ("dc1c2", Head.DRAW),
+    "critic steps five times": ("dc1dc1dc1dc1dc1c2", Head.DRAW),
+    "a batch for each of two": ("dc1dc2", Head.DRAW),
+    "three in turn": ("dc123", Head.DRAW),
+    "no loader": ("c1", Head.COMPUTE),
+    "no loader, adversarial": ("c1c2", Head.COMPUTE),
+    "no loader, a generator twice": ("c1c2c2", Head.COMPUTE),
+    "drawn ahead in the middle": ("cd1", Head.COMPUTE),
+    "drawn ahead, accumulation": ("cdcd1", Head.COMPUTE),
+}
+
+
+def play(detector: Detector, events: str) -> list[int]:
+    """Places among `events` at which the end of an iteration is told."""
+    told = []
+    for at, event in enumerate(events):
+        if (event == "d" and detector.drawn()) or (event == "c" and detector.computes()):
+            told.append(at)
+        elif event.isdigit():
+            detector.stepped(int(event))
+    return told
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_end_of_an_iteration_is_told_at_the_first_event_of_the_next_alone(loop: str) -> None:
+    """Never in the middle of one, and of each once the loop is known."""
+    events, head = LOOPS[loop]
+    detector = Detector()
+    assert [] == play(detector, events * 3)
+    detector.watch()
+
+    told = play(detector, events * 40)
+
+    assert head is detector.head
+    assert {0} == {at % len(events) for at in told}
+    assert len(told) >= 36
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_the_watch_may_begin_at_any_event(loop: str) -> None:
+    """A training is found in the middle of whatever it does."""
+    events, _ = LOOPS[loop]
+    for first in range(len(events)):
+        detector = Detector()
+        play(detector, events * 3 + events[:first])
+        detector.watch()
+
+        told = play(detector, events[first:] + events * 40)
+
+        assert {0} == {(at + first) % len(events) for at in told}, first
+
+
+@pytest.mark.parametrize("loop", [each for each in LOOPS if not each.startswith("critic")])
+def test_iterations_are_counted_from_the_first(loop: str) -> None:
+    """Also while it is not known yet which optimizers there are."""
+    detector = Detector()
+
+    play(detector, LOOPS[loop][0] * 9)
+
+    assert 9 == detector.iterations
+
+
+def test_nothing_is_told_of_a_loop_whose_beginning_is_not_clear() -> None:
+    """It computes before it draws and behind that: where it begins nobody can tell."""
+    detector = Detector()
+    detector.watch()
+
+    assert [] == play(detector, "cdc1" * 80)
+    assert detector.head is None
+
+
+def test_a_loop_that_takes_to_a_loader_or_leaves_it_is_learned_anew() -> None:
+    """Batches that are kept, and a loader that is read again."""
+    detector = Detector()
+    detector.watch()
+    play(detector, "dc1" * 5)
+
+    kept = play(detector, "c1" * 10)
+    again = play(detector, "dc1" * 10)
+
+    assert Head.DRAW is detector.head
+    assert {0} == {at % 2 for at in kept}
+    assert {0} == {at % 3 for at in again[2:]}
+
+
+def test_what_was_learned_stays_where_it_is_not_always_told_that_the_model_computes() -> None:
+    """Else a loop that draws ahead would look like one that draws first."""
+    detector = Detector()
+    detector.watch()
+    play(detector, "cd1" * 5)
+    detector.rest()
+
+    assert [] == play(detector, "d1" * 10)
+    assert [0] == play(detector, "cd1")
+
+
+def test_an_optimizer_that_comes_later_ends_the_iteration_where_it_is_the_last() -> None:
+    """Layers that are thawed have one of their own, behind the first one or before it."""
+    for events in ("dc12", "dc21"):
+        detector = Detector()
+        detector.watch()
+        play(detector, "dc1" * 20)
+        before = detector.iterations
+
+        told = play(detector, events * 20)
+
+        assert {0} == {at % 4 for at in told}
+        assert 20 == detector.iterations - before
+
+
+def test_one_that_steps_no_more_is_waited_for_no_more() -> None:
+    """A warm-up has an optimizer of its own, which stays alive."""
+    detector = Detector()
+    detector.watch()
+    play(detector, "dc1" * 20)
+
+    told = play(detector, "dc2" * 400)
+
+    assert detector.left_behind
+    assert told
+    assert {0} == {at % 3 for at in told[-10:]}
+
+
+def test_whether_a_step_is_under_way_is_known() -> None:
+    """What runs out of memory between two optimizers of one iteration has no whole state."""
+    detector = Detector()
+    play(detector, "dc1c2" * 4)
+
+    seen = [detector.between]
+    for event in "1", "2", "d":
+        play(detector, event)
+        seen.append(detector.between)
+
+    assert [True, False, True, True] == seen

@@ -1,0 +1,148 @@
+"""
+When an iteration of a training loop has ended, by the events that its framework tells.
+
+The state machine is pure: optimizers step, batches are drawn, a model computes. The steps of an
+iteration are those of the iteration before, in the same order, beginning with the optimizer that
+stepped first. Behind the last of them the iteration ends where the next batch is drawn. In a loop
+that reads no DataLoader, or draws ahead in the middle of an iteration, it ends where the model
+computes next. Both are learned from some iterations before any end is told.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+_APART = 100  # steps of the others after which an optimizer is no longer one of the loop
+_LEARNED = 2  # iterations of the same steps in a row
+_DRAWN, _COMPUTED = "d", "c"
+
+
+class Head(Enum):
+    """What the iterations of a loop begin with."""
+
+    DRAW = "a batch is drawn from a DataLoader"
+    COMPUTE = "the model computes"
+
+
+class Detector:
+    """One training loop. Optimizers are told apart by any number that is theirs."""
+
+    def __init__(self) -> None:
+        self.iterations = 0
+        self.head: Head | None = None  # None: not learned yet
+        self._last: dict[int, int] = {}  # of each optimizer: the number of its latest step
+        self._total = 0
+        self._first: int | None = None  # the optimizer whose step is the first of an iteration
+        self._steps: list[int] = []  # of this iteration: the optimizers in their order
+        self._steps_before: list[int] = []  # of the iteration before
+        self._alike = 0  # iterations in a row with the same steps
+        self._waits = False  # the last step is made, and the end has not come
+        self._between = True
+        self.watching = False  # whether it is told when the model computes, and learns
+        self._events = ""  # since the last step, each kind once in a row
+        self._head_before: Head | None = None
+
+    def watch(self) -> None:
+        """From now on it is told when the model computes: learn what iterations begin with."""
+        self.watching = True
+        self._events = ""
+        self._head_before = None
+
+    def stepped(self, optimizer: int) -> bool:
+        """
+        An optimizer has made a step.
+
+        Returns:
+            Whether it is the last one of an iteration, which ends at the next event.
+        """
+        if optimizer not in self._last:
+            self._join(optimizer)
+        self._total += 1
+        self._last[optimizer] = self._total
+        alone = len(self._active()) == 1
+        if alone:
+            self._first = optimizer
+        if alone or (optimizer == self._first and self._steps[-1:] != [optimizer]):
+            self._begin()
+        self._steps.append(optimizer)
+        self._waits = self._between = alone or self._steps == self._steps_before
+        if self._waits:
+            self.iterations += 1
+            self._alike += 1
+            self._learn()
+        return self._waits
+
+    def rest(self) -> None:
+        """From now on it is told that only where it helps: what was learned stays."""
+        self.watching = False
+
+    def drawn(self) -> bool:
+        """A batch is about to be drawn; whether an iteration has ended here."""
+        return self._happens(_DRAWN) and self.head is Head.DRAW and self._ends()
+
+    def computes(self) -> bool:
+        """The model is about to compute; whether an iteration has ended here."""
+        return self._happens(_COMPUTED) and self.head is Head.COMPUTE and self._ends()
+
+    def forget(self, optimizer: int) -> None:
+        """This optimizer is gone."""
+        self._last.pop(optimizer, None)
+        if optimizer == self._first:
+            self._first = None
+
+    @property
+    def between(self) -> bool:
+        """Whether all steps of an iteration are made, and none of the next."""
+        return self._between
+
+    @property
+    def left_behind(self) -> bool:
+        """Some optimizer has not stepped for long while another one did: two trainings."""
+        return len(self._active()) < len(self._last)
+
+    def _join(self, optimizer: int) -> None:
+        """One more optimizer: in the first iteration, or later, behind the others or before."""
+        if self._waits and self.iterations:  # behind: the iteration goes on
+            self.iterations -= 1
+        if self._first is None or (self.iterations > 1 and not self._waits):
+            self._first = optimizer
+        self._alike = 0
+        self._last[optimizer] = self._total
+
+    def _active(self) -> list[int]:
+        oldest = self._total - _APART * len(self._last)
+        return [each for each, last in self._last.items() if last >= oldest]
+
+    def _begin(self) -> None:
+        """The first step of an iteration is being made."""
+        if self._steps and not self._between:
+            self._alike = 0
+            self.iterations += 1
+        self._steps_before, self._steps = self._steps, []
+
+    def _learn(self) -> None:
+        events, self._events = self._events, ""
+        if not self.watching:
+            return
+        now = _head(events)
+        if now is not None and now is self._head_before:
+            self.head = now
+        self._head_before = now
+
+    def _happens(self, event: str) -> bool:
+        if self._events[-1:] != event:
+            self._events = (self._events + event)[-8:]
+        return self._waits
+
+    def _ends(self) -> bool:
+        self._waits = False
+        return self._alike >= _LEARNED
+
+
+def _head(events: str) -> Head | None:
+    """What an iteration of these events begins with; None where that is not clear."""
+    if events == _DRAWN or (events[:1] == _DRAWN and events[-1:] == _COMPUTED):
+        return Head.DRAW
+    if events == _COMPUTED or (events[:1] == _COMPUTED and events[-1:] == _DRAWN):
+        return Head.COMPUTE
+    return None

@@ -1,0 +1,127 @@
+"""
+The loops of a program in which a training steps, by the lines of its source.
+
+Whether two optimizers step in one loop, and whether the program has left it, is told by the lines
+at which its functions stand. Of a library that the program calls, the function that it called is
+taken for the loop. Without source nothing is known of a loop.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import dropwhile
+from types import CodeType, FrameType
+
+from watchdog_app.agent.found.found_names import is_program
+
+_MOST_FRAMES = 200
+_LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp)
+_FRAMEWORK = "torch."  # its own functions between the program and a hook
+
+Place = tuple[CodeType, int]  # of a function that runs, and the line at which it stands
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Lines of a function in which it repeats something."""
+
+    code: CodeType
+    first: int
+    last: int
+
+    def has(self, places: Iterable[Place]) -> bool:
+        """Whether the program stands in it."""
+        return any(code is self.code and self.first <= line <= self.last for code, line in places)
+
+
+def places(frame: FrameType | None) -> tuple[Place, ...]:
+    """Where the program, and what it has called, stand: the innermost function first."""
+    found: list[tuple[Place, bool]] = []
+    outside = 0  # what calls the program (a kernel, a test runner) is left out
+    while frame is not None and len(found) < _MOST_FRAMES:
+        if not str(frame.f_globals.get("__name__")).startswith(_FRAMEWORK):
+            found.append(((frame.f_code, frame.f_lineno or 0), is_program(frame.f_code)))
+            if found[-1][1]:
+                outside = len(found)
+        frame = frame.f_back
+    return tuple(place for place, _ in found[:outside])
+
+
+def around(standing: Sequence[Place]) -> list[Loop]:
+    """The loops around a place of the program, the innermost first."""
+    found: list[Loop] = []
+    for code, line in standing:
+        found += _loops_at(code, line)
+    if found:
+        return found
+    called = [code for code, _ in standing if not is_program(code)]
+    return [Loop(called[-1], 0, sys.maxsize)] if called else []
+
+
+def together(one: Sequence[Place], other: Sequence[Place]) -> bool:
+    """Whether two places are in one loop, as far as the source tells."""
+    lines = dict(reversed(one))  # of a function that calls itself, the innermost call's
+    # A wrapper around an optimizer is called by any loop.
+    inner = dropwhile(lambda place: not is_program(place[0]), other)
+    shared = [(code, line) for code, line in inner if code in lines]
+    for code, line in shared:
+        if is_program(code) and not _source(code):
+            return True
+        if any(loop.has([(code, lines[code])]) for loop in _loops_at(code, line)):
+            return True
+    return any(not is_program(code) for code, _ in shared)
+
+
+def assigned(standing: Sequence[Place]) -> frozenset[str]:
+    """The variables that the loops around a place of the program give other values to."""
+    return frozenset(
+        name
+        for code, line in standing
+        for loop in _loops_at(code, line)
+        for at, name in _stored(_source(code))
+        if loop.first <= at <= loop.last
+    )
+
+
+def _loops_at(code: CodeType, line: int) -> list[Loop]:
+    if not is_program(code):
+        return []
+    begin = 0 if code.co_name == "<module>" else code.co_firstlineno
+    return [
+        Loop(code, first, last)
+        for first, last in _loops(_source(code))
+        if begin <= first <= line <= last
+    ]
+
+
+def _source(code: CodeType) -> str:
+    return "".join(linecache.getlines(code.co_filename))
+
+
+@lru_cache(maxsize=16)
+def _loops(source: str) -> tuple[tuple[int, int], ...]:
+    """First and last line of each loop, the innermost first."""
+    tree = _parsed(source)
+    found = [
+        (each.lineno, each.end_lineno or 0) for each in ast.walk(tree) if isinstance(each, _LOOPS)
+    ]
+    return tuple(sorted(found, key=lambda lines: lines[1] - lines[0]))
+
+
+@lru_cache(maxsize=16)
+def _stored(source: str) -> tuple[tuple[int, str], ...]:
+    """Line and name of each variable that is given a value."""
+    names = [each for each in ast.walk(_parsed(source)) if isinstance(each, ast.Name)]
+    return tuple((each.lineno, each.id) for each in names if isinstance(each.ctx, ast.Store))
+
+
+def _parsed(source: str) -> ast.AST:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
