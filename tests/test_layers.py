@@ -43,7 +43,8 @@ MAY_IMPORT = {
     "desktop": {"base"},
     "enable": {"agent.hook", "base"},
     "top": {"client", *SCREENS, "base"},
-    "agent": {"client", "airbag", "base"},
+    "rescue": {"base"},
+    "agent": {"client", "airbag", "rescue", "base"},
     # It writes rescues as the agent would, and looks at the processes in its group.
     "airbag": {
         *("agent.saving", "agent.reporting.identity", "core", "client", "base"),

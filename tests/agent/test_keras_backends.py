@@ -143,6 +143,6 @@ def test_a_rescue_of_another_backend_is_refused_by_name(trained):
 
     output = ended(start("jax", "resumed", left, "left_over"), 1)
 
-    assert "was saved by Keras on torch; this is Keras on jax" in output
+    assert "saved by a fit of Keras on torch, and this is a fit of Keras on jax" in output
     assert "Nothing was loaded" in output
     assert before == sorted(path.name for path in (left / "left_over.rescues").glob("rescue-*"))

@@ -95,10 +95,10 @@ def test_a_wider_layer_is_named_and_nothing_is_trained(after, runs):
     assert 1 == len(list((runs[2] / "wider").glob("rescue-*")))
 
 
-def test_another_batch_size_is_refused(after):
-    """A place in the data means nothing when the batches are others."""
-    assert "10 batches an epoch, this one has 8" in after["batches"]["error"]
-    assert 0 == after["batches"]["iterations"]
+def test_another_batch_size_goes_on_at_the_same_sample(after):
+    """Two of ten batches of its second epoch were trained, of eight rows each."""
+    assert "batches are of 10 rows now (were 8): goes on after 16 rows" in after["batches"]["said"]
+    assert 12 + 7 + 8 == after["batches"]["iterations"]
 
 
 def test_resume_false_begins_anew(after):

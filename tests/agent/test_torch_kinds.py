@@ -11,7 +11,7 @@ import torch
 from torch import nn, optim
 from torch.optim import lr_scheduler
 
-from watchdog_app.agent.loops.torch_part import StatefulPart
+from watchdog_app.agent.identity import torch_facts
 from watchdog_app.agent.torch import Rescue
 
 pytestmark = pytest.mark.torch
@@ -110,19 +110,19 @@ def test_how_far_a_schedule_has_come_is_no_setting(kind: str):
     model = nn.Linear(2, 1)
     optimizer = optim.SGD(model.parameters(), lr=0.05)
     schedule = SCHEDULERS[kind](optimizer)
-    part = StatefulPart("scheduler", schedule)
-    before = part.settings()
+    before = torch_facts.settings_of({"scheduler": schedule})
     for _ in range(5):
         optimizer.step()
         schedule.step(*([1.0] if kind == "plateau" else []))
 
-    assert before == part.settings()
+    assert before == torch_facts.settings_of({"scheduler": schedule})
 
 
 def test_what_a_schedule_was_given_is_a_setting():
     """That the program says otherwise now is worth a word."""
     optimizer = optim.SGD(nn.Linear(2, 1).parameters(), lr=0.05)
 
-    found = StatefulPart("scheduler", lr_scheduler.StepLR(optimizer, 7)).settings()
+    found = torch_facts.settings_of({"scheduler": lr_scheduler.StepLR(optimizer, 7)})
 
-    assert {"step_size": 7, "gamma": 0.1} == found
+    assert 7 == found["scheduler's step_size"]
+    assert {"gamma", "step_size", "base_lrs"} == {each.rpartition(" ")[2] for each in found}

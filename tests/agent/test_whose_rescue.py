@@ -9,12 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from watchdog_app.agent.saving import manifest
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -197,13 +200,6 @@ def test_more_epochs_are_really_trained(place: Place, framework: str):
     done = place.run("--epochs", "4", FRAMEWORK=framework, EPOCHS=4)
 
     assert ([3], [20]) == (done.began, done.ended)
-
-
-def test_a_learning_rate_that_has_no_effect_is_told_so(place: Place):
-    """The optimizer's state is the rescue's."""
-    place.kill("--lr", "0.1")
-
-    assert "learning rate of the rescue" in place.run("--lr", "0.2").words
 
 
 def test_the_way_to_the_script_and_the_working_folder_do_not_matter(place: Place):
@@ -393,6 +389,21 @@ def test_a_rescue_of_an_earlier_version_is_left_alone_until_it_is_forced(place: 
     assert left_alone(place.run(), "an earlier watchdog", 'resume="force"')
     assert [3] == place.run(WISHES='{"resume": "force"}').began
     assert [0] == place.run().began
+
+
+def test_a_rescue_of_the_first_format_is_left_alone_until_it_is_forced(place: Place):
+    """It says too little of its program."""
+    place.kill()
+    (name,) = place.rescues()
+    described = place.rescues_in / name / manifest.MANIFEST_FILE
+    body = json.loads(described.read_text())["rescue"]
+    body["meta"]["run"] = body.pop("run")
+    text = json.dumps({**body, "format": 1}).encode()
+    head = b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text)
+    described.write_bytes(head + text + b"}\n")
+
+    assert left_alone(place.run(), "an earlier watchdog, which noted too little", 'resume="force"')
+    assert [3] == place.run(WISHES='{"resume": "force"}').began
 
 
 @pytest.mark.tensorflow

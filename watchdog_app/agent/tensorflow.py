@@ -107,6 +107,9 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
     def _build(self, saved: SavedLoop) -> None:
         self._state.build(saved)
 
+    def _check(self, saved: SavedLoop) -> None:
+        self._state.check(saved)
+
     def _put(self, saved: SavedLoop) -> None:
         self._state.put(saved)
 

@@ -94,6 +94,9 @@ class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
     def _read(self, path: str, meta: Mapping[str, Any], read: Any) -> SavedTorch:
         return SavedTorch(path, meta, read)
 
+    def _check(self, saved: SavedTorch) -> None:
+        self._state.check(saved)
+
     def _put(self, saved: SavedTorch) -> None:
         self._state.put(saved)
 
@@ -103,9 +106,6 @@ class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
 
     def _circumstances(self) -> Mapping[str, Any]:
         return circumstances()
-
-    def _changed_settings(self, saved: SavedTorch) -> list[str]:
-        return self._state.changed_settings(saved)
 
     def _stepped(self) -> None:
         self._state._stepped.forget()

@@ -109,4 +109,13 @@ class RescueDamaged(RescueError):
 
 
 class RescueMismatch(RescueError):
-    """A rescue is whole, but belongs to a different program; the message names the difference."""
+    """
+    A rescue is whole, but does not fit the program; the message names the differences.
+
+    Attributes:
+        differences: each in words.
+    """
+
+    def __init__(self, message: str, differences: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.differences = differences

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.fit import callback_state, keras_optimizers, position, program
+from watchdog_app.agent.fit import callback_state, fit_identity, keras_optimizers, position
 from watchdog_app.agent.fit.keras_backend import Backend, Kept
+from watchdog_app.agent.identity import keras_facts
 from watchdog_app.agent.loops import own_random, randomness
 from watchdog_app.agent.saving import environment, matching, rows
 from watchdog_app.agent.saving.rows import Holding, Row
@@ -48,8 +49,9 @@ class FitState:
         self._left_over = False
         self._training_metrics: dict[int, Kept] | None = None
         self._random_at_validation: randomness.State | None = None
-        self._optimizer = _configured(model)
-        self.program = program.record(model)  # now: callbacks may change rates as they go
+        # Now: callbacks may change rates as they go.
+        self.identity = fit_identity.gather(model, course.iterator, backend.name)
+        self._identity = self.identity.to_json()
         self._stateful: list[str] | None = None  # operations of the step, once it is traced
         self.lost: list[str] = []  # what the last capture could not take, in words
 
@@ -111,8 +113,8 @@ class FitState:
             "variables": listed,
             "callback_arrays": len(arrays),
             "optimizers": keras_optimizers.optimizer_targets(self.model),
-            "optimizer": self._optimizer,
-            "program": self.program,
+            "identity": self._identity,
+            "settings": keras_facts.settings_of(keras_facts.named_optimizers(self.model)),
             **changing,
             "environment": self.backend.circumstances(),
             "not_restored": lost,
@@ -214,7 +216,9 @@ class SavedFit:
         self.position: dict[str, Any] = meta["position"]
         listed = [(name, dtype, tuple(shape)) for name, dtype, shape in meta["variables"]]
         self._rows: dict[str, Row] = {row[0]: row for row in listed}
-        self._variables = listed[: len(listed) - meta["callback_arrays"]]
+        of_model = listed[: len(listed) - meta["callback_arrays"]]
+        self._variables = [row for row in of_model if not _is_metric(row)]
+        self._metrics = [row for row in of_model if _is_metric(row)]
         self._read_raw = read
 
     def build(self, model: Any, state: FitState) -> None:
@@ -227,17 +231,23 @@ class SavedFit:
         keras_optimizers.build_optimizers(model, self.meta["optimizers"])
 
     def differences(self, current: Sequence[Holding]) -> list[str]:
-        """What keeps this rescue from fitting the program, in words."""
-        return matching.differences(self._variables, current)
+        """What keeps this rescue from fitting the program, in words. Metrics do not."""
+        return matching.differences(self._variables, _others(current))
 
-    def only_missing(self, current: Sequence[Holding]) -> bool:
+    def lacks(self, current: Sequence[Holding]) -> bool:
         """The program lacks variables of the rescue, and differs in nothing else."""
-        found = self.differences(current)
-        return all(text.endswith(matching.RESCUE_ONLY) for text in found)
+        found = self.differences(current) + matching.differences(self._metrics, _metrics(current))
+        return bool(found) and all(text.endswith(matching.RESCUE_ONLY) for text in found)
 
-    def load_variables(self, current: Sequence[Holding]) -> None:
-        """Set all variables, one at a time."""
-        matching.load(self._variables, current, self.read)
+    def load_variables(self, current: Sequence[Holding]) -> list[str]:
+        """Set all variables, one at a time; returns metrics that begin anew."""
+        matching.load(self._variables, _others(current), self.read)
+        return matching.load_those_that_fit(self._metrics, _metrics(current), self.read)
+
+    def merge_settings(self, model: Any, state: FitState) -> tuple[str, ...]:
+        """Once the variables are loaded: set what the program changed on purpose. In words."""
+        optimizers = keras_facts.named_optimizers(model)
+        return keras_facts.merge(optimizers, self.meta, state.identity.settings)
 
     def load_own_random(self, state: FitState) -> bool:
         """Set the data's own generators as the epoch began; False: they are others now."""
@@ -255,19 +265,9 @@ class SavedFit:
         )
         return absent
 
-    def changed(self, model: Any, state: FitState) -> list[str]:
+    def changed(self, state: FitState) -> list[str]:
         """Circumstances that are not as they were, in words."""
-        changed = environment.differences(self.meta["environment"], state.backend.circumstances())
-        before, now = self.meta["optimizer"], _configured(model)
-        for key in before:
-            if key in now and before[key] != now[key]:
-                # A schedule is no variable, so there is nothing to be given back.
-                goes_on = "the program's" if str(now[key]).startswith("{") else "the saved value"
-                changed.append(
-                    f"the optimizer's {key} was {before[key]}, is {now[key]} in the program: "
-                    f"{goes_on} goes on"
-                )
-        return changed
+        return environment.differences(self.meta["environment"], state.backend.circumstances())
 
     def read(self, name: str) -> np.ndarray[Any, Any]:
         """One tensor of the rescue."""
@@ -291,21 +291,16 @@ def _sources(iterator: Any, backend: Backend) -> Any:
     return None
 
 
-def _configured(model: Any) -> dict[str, Any]:
-    """The optimizer as the program set it up: what a user changes and then wonders about."""
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None:
-        return {}
-    with program.tensorflow_left_alone():
-        config = optimizer.get_config()
-    return {
-        "name": type(optimizer).__name__,
-        "learning_rate": _said(config.get("learning_rate")),
-    }
+def _is_metric(row: Row) -> bool:
+    return row[0].startswith(f"{rows.METRIC}/")
 
 
-def _said(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _metrics(current: Sequence[Holding]) -> list[Holding]:
+    return [item for item in current if _is_metric(item.row)]
+
+
+def _others(current: Sequence[Holding]) -> list[Holding]:
+    return [item for item in current if not _is_metric(item.row)]
 
 
 def _numbers(logs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -336,7 +336,13 @@ class FitRescue:
             return None
         try:
             with chapters.restoring(choice.rescue.path):
-                resumption = Resumption(choice.rescue, self.model, state, self._callback_list)
+                resumption = Resumption(
+                    choice.rescue,
+                    self.model,
+                    state,
+                    self._callback_list,
+                    forced=self._beginning.resume == "force",
+                )
         except RescueMismatch as error:
             if choice.certain:
                 raise

@@ -126,6 +126,14 @@ def find_in_fit(name: str, kind: str) -> Any:
     return None
 
 
+def argument_of_fit(name: str) -> Any:
+    """What the `fit` that is calling was given as this argument; None where nobody calls."""
+    for frame in _frames_of_keras():
+        if frame.f_code.co_name == "fit":
+            return frame.f_locals.get(name)
+    return None
+
+
 def unsupported(iterator: Any) -> str | None:
     """Why the place in the data cannot be found again with this Keras; None when it can."""
     if iterator is None:

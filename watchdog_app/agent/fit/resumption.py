@@ -10,18 +10,18 @@ for those who look at them earlier.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Set
 from functools import partial
 from typing import Any
 
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.fit import fit_state, position, program
+from watchdog_app.agent.fit import fit_identity, fit_state
 from watchdog_app.agent.fit.fit_state import FitState, SavedFit
-from watchdog_app.agent.fit.keras_backend import TENSORFLOW
 from watchdog_app.agent.loops import own_random, randomness
 from watchdog_app.agent.saving import chapters, matching
 from watchdog_app.agent.saving.loaded import LoadedRescue
-from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.rescue.identity.compare import Decision, compare, described, judge, mismatch
 
 _METRICS_HOOK = "_get_metrics_result_or_logs"
 
@@ -30,7 +30,13 @@ class Resumption:
     """Made in `on_train_begin`; from then on the first epoch's hooks lead it to its end."""
 
     def __init__(
-        self, rescue: LoadedRescue, model: Any, state: FitState, callbacks: Any = None
+        self,
+        rescue: LoadedRescue,
+        model: Any,
+        state: FitState,
+        callbacks: Any = None,
+        *,
+        forced: bool = False,
     ) -> None:
         """
         Compare, load the variables and get ready for the first epoch.
@@ -40,16 +46,18 @@ class Resumption:
             model: that is fitted.
             state: of this fit.
             callbacks: the CallbackList of this fit.
+            forced: go on although the program computes something else.
 
         Raises:
-            RescueMismatch: the rescue is of another program; nothing was changed.
+            RescueMismatch: the rescue does not fit the program; nothing was changed.
         """
+        shown = described(rescue.path, rescue.step, rescue.created_unix_s)
         if rescue.meta.get("kind") != fit_state.KIND:
-            raise RescueMismatch(
-                f"The rescue {rescue.path} was not saved by a Keras fit. Give each training a "
-                "folder of its own, or start afresh with Rescue(..., resume=False)."
-            )
-        _same_backend(rescue, state)
+            found = ["it was not saved by a Keras fit"]
+            raise mismatch(shown, found, may_be_forced=False)
+        verdict = compare(rescue.meta.get("identity"), state.identity)
+        if verdict.texts(Decision.NEVER):
+            judge(verdict, shown, forced=forced)
         self._rescue = rescue
         self._model = model
         self._state = state
@@ -57,23 +65,23 @@ class Resumption:
         self._saved = saved = SavedFit(rescue.path, rescue.meta, rescue.read)
         self._arrived = False
         self._replay: Any = None
+        self._said: list[str] = []
         course = state.course
+        self._find_place(verdict.keys())
         iterator = course.iterator if saved.position["followed"] else None
         saved.build(model, state)
         current = state.variables()
-        found = saved.differences(current)
         # What the first training step alone can make, it makes during the replay.
-        waits = bool(found) and iterator is not None and saved.only_missing(current)
+        waits = iterator is not None and saved.lacks(current)
+        found = saved.differences(current)
         if found and not waits:
-            raise matching.mismatch(rescue.path, found)
-        configured = program.differences(rescue.meta.get("program"), state.program)
-        if configured:
-            raise matching.mismatch(rescue.path, configured)
-        _same_length(saved, course)
-        changed = saved.changed(model, state)
+            raise matching.mismatch(shown, found)
+        self._said += judge(verdict, shown, forced=forced)
+        changed = saved.changed(state)
         self._loaded = not found
         if not found:
             saved.load_variables(current)
+            saved.merge_settings(model, state)
         if state.order is not None and rescue.meta["order_seed"] is not None:
             state.order.seed = rescue.meta["order_seed"]
         course.continue_from(saved.position)
@@ -167,7 +175,10 @@ class Resumption:
             raise matching.mismatch(self._rescue.path, found)
         # Between two epochs: fit and the callbacks have begun the epoch with what was loaded first.
         if not (self._loaded and self._saved.position.get("between_epochs")):
-            self._saved.load_variables(current)
+            anew = self._saved.load_variables(current)
+            self._say_all(self._saved.merge_settings(self._model, self._state))
+            for name in sorted({each.split("/")[1] for each in anew}):
+                say(f"the metric {name} begins anew.")
         absent = self._saved.load_rest(self._state)
         if absent:
             say(f"the rescue holds the memory of callbacks that are gone: {', '.join(absent)}.")
@@ -179,6 +190,19 @@ class Resumption:
             last = self._saved.meta["logs"]
             vars(self._model)[_METRICS_HOOK] = lambda logs: original(logs or last)
 
+    def _find_place(self, differ: Set[str]) -> None:
+        """The place of the rescue in the data of this program; see `fit_identity.rebatched`."""
+        saved = self._saved
+        before = (saved.meta.get("identity") or {}).get("data", {})
+        saved.position, text = fit_identity.rebatched(
+            saved.position, before, self._state.identity.data
+        )
+        if text is not None:
+            self._said.append(text)
+        # Of other data the place has no meaning.
+        if differ & {"kind", "rows", "elements", "batches"}:
+            saved.position = {**saved.position, "followed": False}
+
     def _tell(self, changed: list[str]) -> None:
         at = self._saved.position
         age = format_duration(max(0.0, time.time() - self._rescue.created_unix_s))
@@ -187,33 +211,13 @@ class Resumption:
             f"going on from {self._rescue.path}: step {self._rescue.step}, epoch "
             f"{at['epoch'] + 1}, {place}, saved {age} ago. {self._state.anew}"
         )
+        self._say_all(self._said)
         lost = self._saved.meta.get("not_restored")
         if lost:
             say(f"what does not come back: {'; '.join(lost)}.")
         if changed:
             say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
 
-
-def _same_backend(rescue: LoadedRescue, state: FitState) -> None:
-    saved, now = rescue.meta.get("backend", TENSORFLOW), state.backend.name
-    if saved != now:
-        raise RescueMismatch(
-            f"The rescue {rescue.path} was saved by {_called(saved)}; this is {_called(now)}, "
-            "whose random numbers and order of the data are others, so it could not go on where "
-            f"that training was. Train with {_called(saved)} again, or start afresh with "
-            "Rescue(..., resume=False). Nothing was loaded or overwritten."
-        )
-
-
-def _called(backend: str) -> str:
-    return backend if backend.startswith("Keras") else f"Keras on {backend}"
-
-
-def _same_length(saved: SavedFit, course: position.Course) -> None:
-    before, now = saved.position["num_batches"], course.num_batches
-    if before is not None and now is not None and before != now:
-        raise RescueMismatch(
-            f"The rescue {saved.path} is of a training with {before} batches an epoch, this one "
-            f"has {now}, so its place in the data has no meaning here. Train on the same data "
-            "with the same batch size, or start afresh with Rescue(..., resume=False)."
-        )
+    def _say_all(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            say(line)

@@ -49,6 +49,10 @@ class HandlerAdapter:
         self.shuffle = bool(getattr(adapter, "_shuffle_sequence", False))
         self.py_dataset = getattr(adapter, "_keras_sequence", None)
         self._shuffle = getattr(adapter, "_shuffle", False)
+        self.batch_size = adapter.batch_size()
+        self.num_batches = adapter.get_size()
+        self.has_partial_batch = adapter.has_partial_batch()
+        self.partial_batch_size = adapter.partial_batch_size()
 
     def get_tf_dataset(self) -> Any:
         """The pipeline that is iterated over."""

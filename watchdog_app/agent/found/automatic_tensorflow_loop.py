@@ -194,7 +194,7 @@ class FoundLoop:
 
     def _make_state(self) -> LoopState:
         held = {name: thing for name, _, weak in self._names if (thing := weak()) is not None}
-        return LoopState(held, self._position, self._passes)
+        return LoopState(held, self._position, self._passes, begins=False)
 
     @property
     def _epoch(self) -> int | None:

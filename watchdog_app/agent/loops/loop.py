@@ -25,9 +25,12 @@ from watchdog_app.agent.loops.loop_words import LoopWords
 from watchdog_app.agent.notebook import notebook_path
 from watchdog_app.agent.reporting.link import Link
 from watchdog_app.agent.saving import chapters, environment
+from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.agent.session import Capture, Session
 from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.rescue.identity.compare import compare, described, judge
+from watchdog_app.rescue.identity.run import RunIdentity
 
 # Reading the loss waits for the device: as often as it is reported and no more.
 _LOSS_EVERY_S = 0.5
@@ -45,7 +48,9 @@ class _State(Protocol):
     """The named objects of a loop, as the framework takes and gives them back."""
 
     lost: list[str]
+    identity: RunIdentity
 
+    def merge_settings(self, saved: Any) -> tuple[str, ...]: ...
     def capture(self) -> Capture: ...
     def guards(self) -> Any: ...
     def take_random(self) -> dict[str, Any]: ...
@@ -141,6 +146,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """A rescue; RescueMismatch where it is no loop of this framework."""
 
     @abstractmethod
+    def _check(self, saved: V) -> None:
+        """RescueMismatch where names, shapes or types of tensors do not fit."""
+
+    @abstractmethod
     def _put(self, saved: V) -> None:
         """Set everything to what the rescue holds."""
 
@@ -158,10 +167,6 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _circumstances(self) -> Mapping[str, Any]:
         """What decides whether the last digits are repeated; see `environment.differences`."""
         return environment.record()
-
-    def _changed_settings(self, _saved: V) -> list[str]:
-        """Settings that the program gives otherwise than the rescue, whose count."""
-        return []
 
     def _stepped(self) -> None:
         """A step has ended, and was saved where that was wanted."""
@@ -353,7 +358,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
             with chapters.restoring(rescue.path):
                 saved = self._read(rescue.path, rescue.meta, rescue.read)
                 self._build(saved)
+                said = self._fits(rescue, saved)
                 self._put(saved)
+                said += self._state.merge_settings(saved)
         except RescueMismatch as error:
             if choice.certain:
                 raise
@@ -370,7 +377,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             rescue,
             saved.position["epoch"],
             saved.meta.get("not_restored") or (),
-            self._changed_settings(saved),
+            said,
             environment.differences(saved.meta["environment"], self._circumstances()),
         )
         for line in choice.notes:
@@ -381,6 +388,14 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if self._saved is not None and not self._passes.gone_on:
             with chapters.restoring(self._saved.path):
                 self._put(self._saved)
+                self._state.merge_settings(self._saved)
+
+    def _fits(self, rescue: LoadedRescue, saved: V) -> list[str]:
+        """What is to be said of the differences; raises RescueMismatch where it does not fit."""
+        verdict = compare(saved.meta.get("identity"), self._state.identity)
+        self._check(saved)
+        shown = described(rescue.path, rescue.step, rescue.created_unix_s)
+        return judge(verdict, shown, forced=self._beginning.resume == "force")
 
     def _position(self, *passes: Any) -> dict[str, Any]:
         """Where the loop stands, as JSON, for the state that is being taken."""

@@ -19,12 +19,14 @@ import numpy as np
 import tensorflow as tf
 
 from watchdog_app.agent.fit.callback_state import plain
+from watchdog_app.agent.identity import keras_facts, tensorflow_facts
 from watchdog_app.agent.loops import own_random, randomness, state_values, variables
 from watchdog_app.agent.loops.passes import Passes
 from watchdog_app.agent.loops.variables import Row, StateVariable
 from watchdog_app.agent.saving import environment, matching
 from watchdog_app.agent.session import Capture
-from watchdog_app.base.errors import RescueError, RescueMismatch
+from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.identity.compare import mismatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,12 +58,15 @@ class LoopState:
         objects: Mapping[str, Any],
         position: Callable[[], dict[str, Any]],
         passes: Passes,
+        *,
+        begins: bool = True,
     ) -> None:
         """
         Args:
             objects: as the user named them.
             position: where the loop stands, as JSON.
             passes: over its data; knows what of that cannot come back.
+            begins: the training does; else it is under way, and its settings may have moved.
 
         Raises:
             TypeError: an object's state cannot be taken.
@@ -75,6 +80,11 @@ class LoopState:
         self._others: dict[str, Any] = {}
         for name, thing in objects.items():
             self._sort(name, thing)
+        self._objects = dict(objects)
+        self.identity = tensorflow_facts.gather(
+            objects, lambda: tensorflow_facts.settings_of(objects) if begins else {}
+        )
+        self._identity = self.identity.to_json()
         self._early = {item.name for item in self.variables()}
         self.not_repeatable: list[str] = []  # orders of data, filled in by the loop
 
@@ -108,6 +118,8 @@ class LoopState:
             "variables": rows,
             "arrays": len(arrays),
             "late": late,
+            "identity": self._identity,
+            "settings": tensorflow_facts.settings_of(self._objects),
             "optimizers": {name: self._targets(thing) for name, thing in optimizers.items()},
             "others": others,
             "random": randomness.take(),
@@ -145,16 +157,15 @@ class LoopState:
             if not thing.built and indices and max(indices) < len(trained):
                 thing.build([trained[index] for index in indices])
 
-    def put(self, saved: SavedLoop) -> None:
+    def check(self, saved: SavedLoop) -> None:
         """
-        Set everything to what the rescue holds.
+        Compare names, shapes and types with those of the rescue.
 
         Raises:
-            RescueMismatch: it does not fit; nothing was set.
+            RescueMismatch: they differ; nothing was set.
         """
         current = self.variables()
-        rows = saved.rows({item.name for item in current})
-        found = matching.differences(rows, current)
+        found = matching.differences(saved.rows({item.name for item in current}), current)
         names = set(saved.meta["others"])
         found += [f"{name} is in the rescue only" for name in sorted(names - set(self._others))]
         found += [f"{name} is in the program only" for name in sorted(set(self._others) - names)]
@@ -164,12 +175,28 @@ class LoopState:
                 found.append(f"the array {name} has another type or shape in the rescue")
         if found:
             raise matching.mismatch(saved.path, found)
+
+    def put(self, saved: SavedLoop) -> None:
+        """
+        Set everything to what the rescue holds.
+
+        Raises:
+            RescueMismatch: it does not fit; nothing was set.
+        """
+        self.check(saved)
+        current = self.variables()
+        rows = saved.rows({item.name for item in current})
         matching.load(rows, current, saved.read)
         for name, array in self._arrays.items():
             array[...] = saved.read(f"{name}/")
         for name, thing in self._others.items():
             _put(thing, saved.meta["others"][name], saved.read)
         randomness.put(saved.meta["random"])
+
+    def merge_settings(self, saved: SavedLoop) -> tuple[str, ...]:
+        """Once everything is put: set what the program changed on purpose. In words."""
+        optimizers = tensorflow_facts.optimizers_of(self._objects)
+        return keras_facts.merge(optimizers, saved.meta, self.identity.settings)
 
     def take_random(self) -> dict[str, Any]:
         """The global random numbers and those of the named generators, as JSON."""
@@ -245,10 +272,8 @@ class SavedLoop:
 
     def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
         if meta.get("kind") != KIND:
-            raise RescueMismatch(
-                f"The rescue {path} was not saved by a custom training loop. Give each training "
-                "a folder of its own, or start afresh with Rescue(..., resume=False)."
-            )
+            found = ["it was not saved by a TensorFlow training loop"]
+            raise mismatch(path, found, may_be_forced=False)
         self.path = path
         self.meta = meta
         self.position: dict[str, Any] = meta["position"]

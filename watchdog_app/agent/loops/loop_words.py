@@ -19,7 +19,7 @@ class LoopWords:
         rescue: LoadedRescue,
         epoch: int | None,
         lost: Iterable[str],
-        settings: Iterable[str],
+        said: Iterable[str],
         changed: Iterable[str],
     ) -> None:
         """
@@ -29,7 +29,7 @@ class LoopWords:
             rescue: that one.
             epoch: in which it was saved; None where nobody knows it.
             lost: what it does not hold.
-            settings: which the program gives otherwise, and the rescue's count.
+            said: of settings and of what the program was edited in, a line each.
             changed: circumstances in which the last digits may differ.
         """
         place = "epoch not known: the epochs begin at 1" if epoch is None else f"epoch {epoch + 1}"
@@ -37,9 +37,10 @@ class LoopWords:
             f"going on from {rescue.path}: step {rescue.step}, {place}. "
             "To begin anew: Rescue(..., resume=False)."
         )
+        for line in said:
+            say(line)
         for what, each in (
             ("what does not come back", lost),
-            ("the settings of the rescue are used", settings),
             ("not as it was when the rescue was saved", changed),
         ):
             text = "; ".join(each)

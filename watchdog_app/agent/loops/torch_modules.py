@@ -16,8 +16,6 @@ from watchdog_app.agent.loops import torch_tensors, torch_values
 from watchdog_app.agent.loops.torch_part import GRADIENT, Part, Read, RowOf
 from watchdog_app.agent.loops.torch_values import Tensors
 
-_TORCH_LAYERS = "torch.nn."
-
 
 class ModulePart(Part):
     """A model, a layer, an averaged model."""
@@ -55,15 +53,10 @@ class ModulePart(Part):
                 parameter.requires_grad_(key not in frozen)
 
     def program(self) -> Any:
-        """As `Part.program`."""
-        layers = []
-        for key, module in self.thing.named_modules():
-            kind = type(module)
-            ours = kind.__module__.startswith(_TORCH_LAYERS)  # others may name addresses
-            layers.append([key, kind.__name__, module.extra_repr() if ours else ""])
-        return layers
+        """As `Part.program`; what a module computes is told by `identity.torch_facts`."""
+        return "module"
 
-    def differences(self, state: Any, program: Any, row: RowOf, same_version: bool) -> list[str]:
+    def differences(self, state: Any, _program: Any, row: RowOf) -> list[str]:
         """As `Part.differences`."""
         found = []
         saved = dict(torch_values.tensor_names(state["state"]))
@@ -87,7 +80,7 @@ class ModulePart(Part):
             if path not in saved:
                 after = torch_tensors.described(*rows[name][1:])
                 found.append(f"{self.name}{path} {after} is in the program only")
-        return found or list(self._layers(program, same_version))
+        return found
 
     def gradients(self, tensors: Tensors, of: set[int]) -> Any:
         """As `Part.gradients`."""
@@ -136,21 +129,3 @@ class ModulePart(Part):
                 continue
             path, _, last = key.rpartition(".")
             self.thing.get_submodule(path).register_buffer(last, value, persistent=False)
-
-    def _layers(self, program: Any, same_version: bool) -> Iterator[str]:
-        before = {key: (kind, text) for key, kind, text in program}
-        after = {key: (kind, text) for key, kind, text in self.program()}
-        for key in dict.fromkeys((*before, *after)):
-            shown = f"{self.name}.{key}" if key else self.name
-            if key not in after:
-                yield f"{shown} {before[key][0]} is in the rescue only"
-            elif key not in before:
-                yield f"{shown} {after[key][0]} is in the program only"
-            elif before[key][0] != after[key][0]:
-                yield f"{shown} is {after[key][0]} in the program, {before[key][0]} in the rescue"
-            # Another version of PyTorch may word it otherwise.
-            elif same_version and before[key] != after[key]:
-                yield (
-                    f"{shown} is {after[key][0]}({after[key][1]}) in the program, "
-                    f"{before[key][0]}({before[key][1]}) in the rescue"
-                )

@@ -39,20 +39,11 @@ class OptimizerPart(StatefulPart):
 
     def program(self) -> Any:
         """As `Part.program`."""
-        return [
-            type(self.thing).__name__,
-            [[list(each.shape) for each in group["params"]] for group in self.thing.param_groups],
-        ]
+        return [[list(each.shape) for each in group["params"]] for group in self.thing.param_groups]
 
-    def settings(self) -> dict[str, Any]:
-        """As `Part.settings`."""
-        return torch_values.settings(self.thing.defaults)
-
-    def differences(self, _state: Any, program: Any, _row: RowOf, _same_version: bool) -> list[str]:
+    def differences(self, _state: Any, program: Any, _row: RowOf) -> list[str]:
         """As `Part.differences`."""
-        (kind, groups), (kind_then, groups_then) = self.program(), program
-        if kind != kind_then:
-            return [f"{self.name} is {kind} in the program, {kind_then} in the rescue"]
+        groups, groups_then = self.program(), program
         if len(groups) != len(groups_then):
             count = f"{len(groups)} parameter group{'' if len(groups) == 1 else 's'}"
             text = f"{self.name} has {count} in the program, {len(groups_then)} in the rescue"

@@ -6,7 +6,6 @@ The plain kinds are here; modules and optimizers have modules of their own.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,8 +19,6 @@ Read = Callable[[str], torch.Tensor]
 RowOf = Callable[[str], Row]
 
 GRADIENT = "gradient"
-_OF_TORCH = "torch.optim."
-_PLACES = frozenset(("last_epoch",))  # of a schedule: given, and moved on with each step
 
 
 class Part:
@@ -48,11 +45,7 @@ class Part:
         """What of the program decides whether a rescue fits, as JSON."""
         return type(self.thing).__name__
 
-    def settings(self) -> dict[str, Any]:
-        """What the program sets and the rescue sets otherwise, as JSON: to be told."""
-        return {}
-
-    def differences(self, _state: Any, program: Any, _row: RowOf, _same_version: bool) -> list[str]:
+    def differences(self, _state: Any, program: Any, _row: RowOf) -> list[str]:
         """What keeps the rescue from fitting, one plain phrase each."""
         now = self.program()
         if program != now:
@@ -82,18 +75,9 @@ class StatefulPart(Part):
         """As `Part.put`."""
         self.thing.load_state_dict(torch_values.decode(state, read))
 
-    def settings(self) -> dict[str, Any]:
-        """As `Part.settings`."""
-        if not type(self.thing).__module__.startswith(_OF_TORCH):
-            return {}
-        # What a schedule has come to is no setting: only what its constructor was given is one.
-        given = inspect.signature(type(self.thing)).parameters.keys() - _PLACES
-        found = torch_values.settings(self.thing.state_dict())
-        return {name: value for name, value in found.items() if name in given}
-
-    def differences(self, state: Any, program: Any, row: RowOf, same_version: bool) -> list[str]:
+    def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
         """As `Part.differences`."""
-        found = super().differences(state, program, row, same_version)
+        found = super().differences(state, program, row)
         if found or not isinstance(state, dict):
             return found
         now = torch_values.encode(self.thing.state_dict(), self.name, Tensors())

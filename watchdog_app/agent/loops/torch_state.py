@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from watchdog_app.agent.identity import torch_facts
 from watchdog_app.agent.loops import (
     own_random,
     torch_optimizers,
@@ -25,9 +26,9 @@ from watchdog_app.agent.loops.torch_part import Part
 from watchdog_app.agent.loops.torch_values import Tensors
 from watchdog_app.agent.saving import environment
 from watchdog_app.agent.saving.element_types import Row
-from watchdog_app.agent.saving.mismatch import mismatch
 from watchdog_app.agent.session import Capture
-from watchdog_app.base.errors import RescueError, RescueMismatch
+from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.identity.compare import merge_settings, mismatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class TorchState:
         torch_parts.check_owners(self._parts)
         # What no capture can take, in words.
         self.never = torch_optimizers.forgotten_schedulers(objects)
-        self._settings = {name: part.settings() for name, part in self._parts.items()}
+        self._objects = dict(objects)
+        self.identity = torch_facts.gather(objects, self._settings_at_start(waiting is None))
+        self._identity = self.identity.to_json()
         self._stepped = torch_optimizers.Stepped(() if waiting else objects.values())
         self._waiting = waiting or self._stepped.adding_up
 
@@ -92,7 +95,7 @@ class TorchState:
             "tensors": tensors.rows,
             "parts": parts,
             "gradients": gradients,
-            "settings": self._settings,
+            "identity": self._identity,
             "programs": {name: part.program() for name, part in self._parts.items()},
             "random": torch_random.take(),
             "environment": circumstances(),
@@ -127,13 +130,12 @@ class TorchState:
         before = saved.meta["parts"]
         found = [f"{name} is in the rescue only" for name in before if name not in self._parts]
         found += [f"{name} is in the program only" for name in self._parts if name not in before]
-        same_version = saved.meta["environment"].get("PyTorch") == torch.__version__
         for name, part in self._parts.items():
             if name in before:
                 program = saved.meta["programs"][name]
-                found += part.differences(before[name], program, saved.row, same_version)
+                found += part.differences(before[name], program, saved.row)
         if found:
-            raise mismatch(saved.path, found)
+            raise mismatch(saved.path, found, may_be_forced=False)
 
     def put(self, saved: SavedTorch) -> None:
         """
@@ -150,17 +152,27 @@ class TorchState:
                 self._parts[name].put_gradients(held, saved.read)
         torch_random.put(saved.meta["random"])
 
-    def changed_settings(self, saved: SavedTorch) -> list[str]:
-        """Settings that the program gives otherwise than the one that saved; the rescue's count."""
-        found = []
-        for name, now in self._settings.items():
-            before = saved.meta["settings"].get(name, {})
-            found += [
-                f"{name}'s {key} was {before[key]}, the program says {value}"
-                for key, value in now.items()
-                if key in before and before[key] != value
-            ]
-        return found
+    def merge_settings(self, saved: SavedTorch) -> tuple[str, ...]:
+        """
+        Once everything is put: set what the program changed on purpose. In words.
+
+        A schedule starts from what the program says only if the learning rate is the program's.
+        """
+        base = (saved.meta.get("identity") or {}).get("settings", {})
+        theirs = torch_facts.settings_of(self._objects)
+        mine = self.identity.settings
+        beginnings = {key: value for key, value in theirs.items() if torch_facts.follows(key)}
+        others = {key: value for key, value in theirs.items() if key not in beginnings}
+        merged = merge_settings(base, others, mine)
+        values = dict(merged.values)
+        moved = [key for key in values if torch_facts.is_rate(key) and values[key] != mine[key]]
+        if not moved:
+            values |= merge_settings(base, beginnings, mine).values
+        torch_facts.put_settings(self._objects, values)
+        return merged.said
+
+    def _settings_at_start(self, begins: bool) -> Callable[[], dict[str, Any]]:
+        return lambda: torch_facts.settings_of(self._objects) if begins else {}
 
     def take_random(self) -> dict[str, Any]:
         """The global random numbers and those of the named generators, as JSON."""
@@ -187,10 +199,8 @@ class SavedTorch:
 
     def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
         if meta.get("kind") != KIND:
-            raise RescueMismatch(
-                f"The rescue {path} was not saved by a PyTorch training loop. Give each training "
-                "a folder of its own, or start afresh with Rescue(..., resume=False)."
-            )
+            found = ["it was not saved by a PyTorch training loop"]
+            raise mismatch(path, found, may_be_forced=False)
         self.path = path
         self.meta = meta
         self.position: dict[str, Any] = meta["position"]

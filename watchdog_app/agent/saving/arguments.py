@@ -213,13 +213,8 @@ def differing(saved: Mapping[str, Any], now: Arguments, *, common: bool = False)
     return found
 
 
-def changes(saved: Mapping[str, Any], now: Arguments) -> list[tuple[str, bool]]:
-    """
-    Benign options that are given otherwise than in the saved run.
-
-    Returns:
-        For each `--epochs 20 (was 10)`, and whether it is a learning rate.
-    """
+def changes(saved: Mapping[str, Any], now: Arguments) -> list[str]:
+    """Benign options that are given otherwise than in the saved run: `--epochs 20 (was 10)`."""
     before = {str(name): str(value) for name, value in saved["clear"].items()}
     found = []
     for name in sorted(before.keys() | now.clear.keys()):
@@ -233,8 +228,7 @@ def changes(saved: Mapping[str, Any], now: Arguments) -> list[tuple[str, bool]]:
             text = f"{shown} {new} (was not given)"
         else:
             text = f"{shown} {new} (was {old})"
-        rate = _RATES.names.fullmatch(_last(name))
-        found.append((text.replace(f" {_GIVEN} ", " "), rate is not None))
+        found.append(text.replace(f" {_GIVEN} ", " "))
     return found
 
 

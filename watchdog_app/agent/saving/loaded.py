@@ -52,6 +52,11 @@ class LoadedRescue:
             raise RescueError(f"it cannot be read ({error.strerror or error})") from error
 
     @property
+    def format(self) -> int:
+        """In which it was written; 1 says too little of its program."""
+        return self._manifest.format
+
+    @property
     def step(self) -> int:
         """The step that it was saved after."""
         return self._manifest.step

@@ -23,7 +23,11 @@ from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.stream import CHECKSUM
 from watchdog_app.base.errors import RescueDamaged, RescueError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READ_VERSIONS = (1, FORMAT_VERSION)
+# What a rescue of every framework has: beside `meta` on disk, and in one mapping here.
+_BESIDE = ("reason", "run", "identity", "position")
+_MISSING = "not_restored"
 MOST_BYTES = 256 * 1024 * 1024  # a million tensors; whatever is longer is no rescue.json
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "rescue.json"
@@ -42,6 +46,7 @@ _NO_MANIFEST = (
 class Manifest:
     """The contents of a rescue.json that is whole."""
 
+    format: int
     created_unix_s: float
     step: int
     meta: Mapping[str, Any]
@@ -68,12 +73,16 @@ def render(
     Raises:
         RescueError: `meta` holds something that JSON has no form for.
     """
+    missing = list(meta.get(_MISSING) or ())
     body = {
         "format": FORMAT_VERSION,
         "created_unix_s": created_unix_s,
         "writer": writer,
         "step": step,
-        "meta": meta,
+        "exact": not missing,
+        "missing": missing,
+        **{key: meta.get(key) for key in _BESIDE},
+        "meta": {key: value for key, value in meta.items() if key not in (*_BESIDE, _MISSING)},
         "state": {
             "file": STATE_FILE,
             "bytes": file_bytes,
@@ -115,17 +124,22 @@ def read(data: bytes) -> Manifest:
     try:
         body = json.loads(text)
         version = body["format"]
-        if version != FORMAT_VERSION:
+        if version not in _READ_VERSIONS:
             raise RescueError(
                 f"it is of format {version} and this watchdog reads format {FORMAT_VERSION}: "
                 "update watchdog-app"
             )
         state = body["state"]
         tensors = state["tensors"]
+        meta = dict(body["meta"])
+        if version == FORMAT_VERSION:
+            meta |= {key: body[key] for key in _BESIDE if body[key] is not None}
+            meta[_MISSING] = list(body["missing"])
         return Manifest(
+            format=version,
             created_unix_s=float(body["created_unix_s"]),
             step=int(body["step"]),
-            meta=dict(body["meta"]),
+            meta=meta,
             file_bytes=int(state["bytes"]),
             header_crc32=int(state["header"], 16),
             crc32={item["name"]: int(item[state["checksum"]], 16) for item in tensors},
@@ -159,4 +173,4 @@ def not_ours_to_judge(path: str) -> bool:
     except OSError:
         return True
     found = _FORMAT.match(head)
-    return found is not None and int(found[1]) != FORMAT_VERSION
+    return found is not None and int(found[1]) > FORMAT_VERSION

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.saving.mismatch import mismatch as another_program
 from watchdog_app.agent.saving.rows import OPTIMIZER, Holding, Row
 from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.rescue.identity.compare import mismatch as does_not_fit
 
 RESCUE_ONLY = "is in the rescue only"
 
@@ -50,7 +50,7 @@ def mismatch(rescue: str, found: Sequence[str]) -> RescueMismatch:
     """The error that names the differences and the way out."""
     # Slots follow the weights they belong to: of a wider layer, the layer is what a person changed.
     found = [text for text in found if not text.startswith(f"{OPTIMIZER}/")] or found
-    return another_program(rescue, found)
+    return does_not_fit(rescue, found, may_be_forced=False)
 
 
 def load(
@@ -74,6 +74,27 @@ def load(
         raise ValueError("the rescue does not fit these variables")
     for item, name in zip(current, pairs, strict=True):
         item.assign(read(name))
+
+
+def load_those_that_fit(
+    saved: Sequence[Row],
+    current: Sequence[Holding],
+    read: Callable[[str], np.ndarray[Any, Any]],
+) -> list[str]:
+    """As `load`, of those alone that are on both sides; returns the names of the others."""
+    if _pairs(saved, [item.row for item in current]) is not None:
+        load(saved, current, read)
+        return []
+    before = dict(_keyed(saved, _plain_path))
+    left = []
+    for item, (key, row) in zip(
+        current, _keyed([each.row for each in current], _plain_path), strict=True
+    ):
+        if key in before and before[key][1:] == row[1:]:
+            item.assign(read(before[key][0]))
+        else:
+            left.append(item.name)
+    return left
 
 
 def _pairs(saved: Sequence[Row], now: Sequence[Row]) -> list[str] | None:

@@ -165,13 +165,7 @@ def changes(saved: Mapping[str, Any], program: Program) -> list[str]:
         found = arguments.changes(saved["arguments"], program.arguments)
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
-    sentences = [f"started with {', '.join(text for text, _ in found)}."] if found else []
-    if any(rate for _, rate in found):
-        sentences.append(
-            "the optimizer goes on with the learning rate of the rescue, not with the one that "
-            "was given: to change it, set it after the rescue was loaded."
-        )
-    return sentences
+    return [f"started with {', '.join(found)}."] if found else []
 
 
 def described(saved: Mapping[str, Any]) -> str | None:

@@ -104,6 +104,7 @@ class Left:
     newest_ns: int = 0
     problem: str | None = None  # why none of them tells whose it is
     _said: Mapping[str, Any] | None = None
+    _format: int = manifest.FORMAT_VERSION
 
     @property
     def path(self) -> str:
@@ -142,6 +143,8 @@ class Left:
         record = self._record()
         if record.get("id") != self.run:
             return self.problem or "does not say whose it is"
+        if self._format < manifest.FORMAT_VERSION:
+            return "was saved by an earlier watchdog, which noted too little of its program"
         moved = self.moved_from(program) is not None
         key = program_key.moved(self.key, program) if moved else self.key
         return program_key.another(key, program, training)
@@ -161,7 +164,7 @@ class Left:
             for name in reversed(self.names):
                 try:
                     with LoadedRescue(os.path.join(self.directory, str(name))) as loaded:
-                        told = loaded.meta.get(KEY)
+                        told, self._format = loaded.meta.get(KEY), loaded.format
                 except (RescueError, OSError, ValueError) as error:
                     self.problem = self.problem or f"cannot be used ({error})"
                     continue

@@ -1,0 +1,305 @@
+"""What a function computes, as a fingerprint: harmless edits leave it, others change it."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from watchdog_app.agent.identity import code
+
+LOSS = '''
+import time
+import logging
+import math as m
+from functools import lru_cache
+
+SCALE = 0.5
+BATCH_SIZE = 32
+seen = 0
+log = logging.getLogger(__name__)
+
+
+def squared(value):
+    """A square."""
+    return value * value
+
+
+def other_helper(value):
+    return value + 1
+
+
+class Net:
+    def __init__(self):
+        self.width = 4
+
+    def hidden(self, x):
+        return x * 2
+
+    def call(self, x, training=False):
+        """One pass."""
+        h = self.hidden(x)  # the first layer
+        print("h", h)
+        if training:
+            h = h - 1
+        return m.sqrt(squared(h)) * SCALE
+
+
+def loss(truth, guess):
+    """Mean of squares."""
+    global seen
+    error = truth - guess  # the difference
+    print("error", error)
+    seen += 1
+    assert error is not None
+    total = 0.0
+    for each in (error, error):
+        total = total + squared(each)
+    return SCALE * total / seen
+'''
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """A module of this text, imported anew."""
+    count = 0
+
+    def load(text: str) -> ModuleType:
+        nonlocal count
+        count += 1
+        name = f"program_{count}"
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        module = ModuleType(name)
+        module.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, name, module)
+        linecache.clearcache()
+        exec(compile(text, str(path), "exec"), vars(module))
+        return module
+
+    return load
+
+
+def hashes(function: Any) -> list[str]:
+    found = code.fingerprint(function)
+    assert found is not None
+    return [each for _, each in found]
+
+
+LEGAL = {
+    "comment": ("# the difference", "# truth less guess"),
+    "formatting": ("truth - guess", "(truth   -  guess)"),
+    "docstring": ("Mean of squares.", "MSE"),
+    "no docstring": ('    """Mean of squares."""\n', ""),
+    "no print": ('    print("error", error)\n', ""),
+    "another print": ('print("error", error)', 'print(f"{error:.3f} of", truth)'),
+    "a log line": ("    seen += 1", '    seen += 1\n    log.info("%s", error)'),
+    "tensorboard": ("    seen += 1", '    seen += 1\n    writer.add_scalar("e", error.item())'),
+    "a print on a condition": (
+        "    seen += 1",
+        "    seen += 1\n    if len(truth) > 3:\n        print(truth)",
+    ),
+    "timing": (
+        "    error = truth",
+        "    began = time.perf_counter()\n    error = truth",
+    ),
+    "timing that is printed": (
+        "    total = 0.0",
+        "    began = time.time()\n    print(time.time() - began)\n    total = 0.0",
+    ),
+    "a breakpoint": ("    total = 0.0", "    breakpoint()\n    total = 0.0"),
+    "an assertion": ("assert error is not None", "assert error is not None, 'no error'"),
+    "a local renamed": ("error", "difference"),
+    "parameters renamed": ("guess", "prediction"),
+    "a loop variable renamed": ("each", "item"),
+    "annotations": ("loss(truth, guess):", "loss(truth: float, guess: float) -> float:"),
+    "an annotated local": ("total = 0.0", "total: float = 0.0"),
+    "the helper renamed": ("squared", "to_the_second"),
+    "the helper's docstring": ("A square.", "The second power."),
+    "the function renamed": ("def loss(", "def criterion("),
+    "another helper": ("return value + 1", "return value + 2"),
+    "a line above": ("SCALE = 0.5", "import json\n\n\nSCALE = 0.5"),
+    "another batch size": ("BATCH_SIZE = 32", "BATCH_SIZE = 16"),
+    "a pass": ("    total = 0.0", "    pass\n    total = 0.0"),
+    "a decorator that compiles": ("def loss(", "@lru_cache\ndef loss("),
+    "a number written otherwise": ("SCALE = 0.5", "SCALE = 5e-1"),
+}
+
+
+@pytest.mark.parametrize("edit", LEGAL)
+def test_a_harmless_edit_of_a_loss_leaves_its_fingerprint(
+    program: Callable[[str], ModuleType], edit: str
+):
+    """What changes no number is left out."""
+    before, after = LEGAL[edit]
+    assert before in LOSS
+    text = LOSS.replace(before, after)
+
+    changed = program(text)
+    function = getattr(changed, "loss", None) or changed.criterion
+
+    assert hashes(program(LOSS).loss) == hashes(function)
+
+
+OTHERS = {
+    "sign": ("truth - guess", "guess + truth"),
+    "order": ("truth - guess", "guess - truth"),
+    "helper": ("value * value", "value * value * value"),
+    "constant of the module": ("SCALE = 0.5", "SCALE = 0.25"),
+    "constant": ("total = 0.0", "total = 1.0"),
+    "other helper": ("squared(each)", "other_helper(each)"),
+    "more": ("    total = 0.0", "    error = error * 2\n    total = 0.0"),
+    "less": ("        total = total + squared(each)\n", "        total = squared(each)\n"),
+    "a call that computes": ("    total = 0.0", "    _ = squared.update(error)\n    total = 0.0"),
+}
+
+
+@pytest.mark.parametrize("edit", OTHERS)
+def test_what_changes_the_numbers_changes_the_fingerprint(
+    program: Callable[[str], ModuleType], edit: str
+):
+    """Also in what it calls, and in the constants of its module."""
+    before, after = OTHERS[edit]
+    assert before in LOSS
+
+    assert hashes(program(LOSS).loss) != hashes(program(LOSS.replace(before, after)).loss)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ("hidden", "first", True),
+        ('print("h", h)', "pass", True),
+        ("# the first layer", "# x", True),
+        ("import math as m", "import math\nm = math", True),
+        ("return x * 2", "return x * 3", False),
+        ("h - 1", "h + 1", False),
+        ("m.sqrt", "m.exp", False),
+    ],
+)
+def test_methods_of_a_class_are_followed(
+    program: Callable[[str], ModuleType], before: str, after: str, same: bool
+):
+    """A method that is called on `self`, of whatever name."""
+    first, second = (hashes(program(text).Net.call) for text in (LOSS, LOSS.replace(before, after)))
+
+    assert same == (first == second)
+
+
+def test_the_function_that_changed_is_named(program: Callable[[str], ModuleType]):
+    """Each is listed by itself, the outermost first."""
+    found = code.fingerprint(program(LOSS).Net.call)
+
+    assert found is not None
+    assert ["Net.call", "Net.hidden", "squared"] == [name for name, _ in found]
+
+
+def test_lambdas_in_one_line_are_told_apart(program: Callable[[str], ModuleType]):
+    """By the columns that they stand at."""
+    module = program("pair = (lambda x: x * 2, lambda y: y * 3)\nagain = [lambda z: z * 2]\n")
+    first, second = module.pair
+
+    assert hashes(first) == hashes(module.again[0]) != hashes(second)
+
+
+def test_values_of_closures_and_partials_count(program: Callable[[str], ModuleType]):
+    """`make(0.5)` and `make(0.9)` compute different things."""
+    text = "def make(alpha):\n    def loss(x):\n        return alpha * x\n    return loss\n"
+    make = program(text).make
+
+    assert hashes(make(0.5)) == hashes(make(0.5)) != hashes(make(0.9))
+
+
+def test_wrappers_are_seen_through(program: Callable[[str], ModuleType]):
+    """Partials, bound methods, `functools.wraps`."""
+    module = program(LOSS)
+
+    @functools.wraps(module.loss)
+    def wrapper(*given):
+        return module.loss(*given)
+
+    plain = hashes(module.loss)
+
+    assert plain == hashes(functools.partial(module.loss)) == hashes(wrapper)
+    assert hashes(module.Net.call) == hashes(module.Net().call)
+
+
+def test_a_file_that_was_edited_after_its_import_is_not_believed(
+    program: Callable[[str], ModuleType],
+):
+    """What runs counts: then the bytecode, which says so."""
+    module = program(LOSS)
+    Path(str(module.__file__)).write_text(LOSS.replace("truth - guess", "guess - truth"))
+
+    found = hashes(module.loss)
+
+    assert found[0].startswith(code.BYTECODE)
+    Path(str(module.__file__)).write_text(LOSS.replace("# the difference", "#"))
+    assert not hashes(module.loss)[0].startswith(code.BYTECODE)
+
+
+def test_without_source_the_bytecode_counts():
+    """`exec`, a prompt, a deleted file."""
+    first, same, other = {}, {}, {}
+    exec("def f(x):\n    return x * 2", first)
+    exec("def f(x):\n    return x * 2", same)
+    exec("def f(x):\n    return x * 3", other)
+
+    assert hashes(first["f"])[0].startswith(code.BYTECODE)
+    assert hashes(first["f"]) == hashes(same["f"]) != hashes(other["f"])
+
+
+@pytest.mark.parametrize("thing", [len, Path.exists, functools.wraps, code.fingerprint, 7, None])
+def test_what_is_not_of_the_program_has_no_fingerprint(thing: object):
+    """Libraries are told by their versions."""
+    assert code.fingerprint(thing) is None
+
+
+def test_objects_that_fail_when_looked_at_do_no_harm(program: Callable[[str], ModuleType]):
+    """Attributes that raise, names that are not there."""
+
+    class Odd:
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+        def __call__(self):
+            pass
+
+    module = program("odd = None\ndef loss(x):\n    return odd(x) + missing(x)\n")
+    module.odd = Odd()
+
+    assert hashes(module.loss)
+    assert code.fingerprint(Odd()) is None
+
+
+def test_plain_attributes_of_an_object_are_those_that_decide_what_it_computes():
+    """No seeds, names, folders, time stamps, and nothing that is another in each run."""
+
+    class Layer:
+        def __init__(self):
+            self.temperature, self.kind, self.size, self.flag = 0.5, "relu", (1, 2), True
+            self.seed, self.run_name, self.log_dir, self.began = 7, "a", "x/y", 1.7e9
+            self.batch_size, self.learning_rate, self._count, self.things = 32, 0.1, 3, [1]
+
+    assert {"temperature": 0.5, "kind": "relu", "size": (1, 2), "flag": True} == (
+        code.plain_attributes(Layer())
+    )
+
+
+def test_statements_of_a_program_are_told_without_comments(tmp_path: Path):
+    """Each top-level one with its lines; nothing of a file that cannot be read."""
+    first, second = tmp_path / "a.py", tmp_path / "b.py"
+    first.write_text("x = 1\ny = 2  # two\n")
+    second.write_text("\nx = 1\n\ny = (2)\nz = [\n    3]\n")
+
+    told = code.statements(str(second))
+
+    assert [text for text, *_ in code.statements(str(first))] == [text for text, *_ in told[:2]]
+    assert (5, 6) == told[2][1:]
+    assert [] == code.statements(str(tmp_path / "none.py")) == code.statements(None)

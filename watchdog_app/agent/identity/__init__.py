@@ -1,0 +1,1 @@
+"""What a training computes, gathered from a running program for `rescue.identity`."""

@@ -1,0 +1,570 @@
+"""
+A fingerprint of what a function of the program computes.
+
+It leaves out what changes no number: comments, formatting, docstrings, annotations, prints, log
+lines, assertions, timing, names of local variables. Functions of the program that it calls are
+followed, and plain constants of its module count with their values.
+
+The source is used only while it is what runs: a file that was edited after its import no longer
+is. Then, and where there is no source, the bytecode counts, which one version of Python alone
+repeats.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import inspect
+import linecache
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from watchdog_app.agent.saving import arguments
+
+Fingerprint = list[list[str]]  # name and hash of the function, then of those that it calls
+
+BYTECODE = "bytecode"
+_MOST_FUNCTIONS = 64  # of one fingerprint; a program that calls more is compared by these
+_MOST_BYTES = 2_000_000  # of a source file; whatever is longer was generated
+_HASH_DIGITS = 16
+_WRAPPED = ("__wrapped__", "python_function", "_torchdynamo_orig_callable")
+# Calls whose result is not used change no number.
+_SAYS = frozenset(
+    (
+        *("print", "pprint", "display", "warn", "warning", "info", "debug", "error", "exception"),
+        *("critical", "log", "log_dict", "log_metrics", "write", "set_description", "flush"),
+        *("set_postfix", "set_postfix_str", "scalar", "histogram", "image", "text", "figure"),
+        *("add_scalar", "add_scalars", "add_histogram", "add_image", "add_text", "add_figure"),
+        *("breakpoint", "set_trace", "record_function", "range_push", "range_pop"),
+    )
+)
+# Calls whose result is only shown, once no line is left that uses it.
+_LOOKS = _SAYS | frozenset(
+    (
+        *("time", "perf_counter", "monotonic", "process_time", "perf_counter_ns", "time_ns"),
+        *("len", "str", "repr", "format", "float", "int", "bool", "round", "type", "id", "join"),
+        *("item", "detach", "cpu", "numpy", "tolist", "size", "numel", "dim", "getLogger"),
+        *("memory_allocated", "max_memory_allocated", "now", "strftime"),
+    )
+)
+# The only decorators that change what is computed.
+_COMPUTING = frozenset(("no_grad", "inference_mode", "enable_grad", "custom_gradient"))
+_LONGEST_WORD = 64
+# Attributes and constants that say how or how far a program trains, and not what.
+_OF_A_RUN = frozenset(
+    (
+        *("training", "built", "compiled", "epoch", "step", "global_step", "random_state"),
+        *("verbose", "steps_per_execution", "run_eagerly", "jit_compile", "stop_training"),
+    )
+)
+
+
+def fingerprint(function: object) -> Fingerprint | None:
+    """
+    What a function computes; None where it is not the program's own.
+
+    Args:
+        function: a function, method, `functools.partial`, or what tf.function, torch.compile or
+            `functools.wraps` made of one.
+
+    Never raises.
+    """
+    try:
+        plain, _ = unwrapped(function)
+        return None if plain is None else _Fingerprinter().of(plain)
+    except Exception:  # whatever the program's own objects do when they are looked at
+        return None
+
+
+def is_own(thing: object) -> bool:
+    """Whether a function or class is written in the program itself, and in no library."""
+    if isinstance(thing, FunctionType):
+        return _own_file(thing.__code__.co_filename)
+    if not isinstance(thing, type):
+        return False
+    module = sys.modules.get(thing.__module__)
+    if module is None:
+        return False
+    path = getattr(module, "__file__", None)
+    if path is None:
+        return thing.__module__ == "__main__"  # a notebook, a prompt
+    return _own_file(str(path))
+
+
+def place(function: object) -> str:
+    """File and line of a function as a person is shown it; empty where there is none."""
+    plain, _ = unwrapped(function)
+    if plain is None or plain.__code__.co_filename.startswith("<"):
+        return ""
+    return f"{os.path.basename(plain.__code__.co_filename)}:{plain.__code__.co_firstlineno}"
+
+
+def name(function: object) -> str:
+    """Its qualified name, without the functions that it was made in."""
+    plain, _ = unwrapped(function)
+    return "" if plain is None else plain.__qualname__.rpartition("<locals>.")[2]
+
+
+def unwrapped(function: object) -> tuple[FunctionType | None, Mapping[str, object]]:
+    """The program's own function within, and the values that a partial gives it."""
+    given: dict[str, object] = {}
+    for _ in range(16):
+        if isinstance(function, functools.partial):
+            given |= {str(index): value for index, value in enumerate(function.args)}
+            given |= function.keywords
+            function = function.func
+        elif isinstance(function, MethodType):
+            function = function.__func__
+        else:
+            inner = next(
+                (each for name in _WRAPPED if (each := _attribute(function, name)) is not None),
+                None,
+            )
+            if inner is None:
+                break
+            function = inner
+    if isinstance(function, FunctionType) and is_own(function):
+        return function, given
+    return None, given
+
+
+def plain_attributes(thing: object) -> dict[str, Any]:
+    """
+    Numbers and words that an object of the program's own holds, for they decide what it computes.
+
+    Left out: what options that make no other training say (`batch_size`, `log_dir`), seeds,
+    names, and what is another in each run, such as a time stamp.
+    """
+    found = {}
+    for key, value in sorted(_variables(thing).items()):
+        if not key.startswith("_") and is_plain(value) and not _makes_no_other(key, value):
+            found[key] = value
+    return found
+
+
+def is_plain(value: object) -> bool:
+    """Whether a value is the same in every run: a number, a word, or a few of them."""
+    if value is None or isinstance(value, bool):
+        return True
+    if isinstance(value, int | float):
+        return abs(value) < 1e9
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_WORD and value.replace("_", "").isalpha()
+    return isinstance(value, tuple) and len(value) <= 16 and all(map(is_plain, value))
+
+
+def statements(path: str | None) -> list[tuple[str, int, int]]:
+    """
+    The top-level statements of a program's text: hash, first and last line.
+
+    Empty where it cannot be read. Comments and formatting do not count.
+    """
+    try:
+        source = _source(path or "")
+        return [
+            (_hash(ast.dump(each)), each.lineno, each.end_lineno or each.lineno)
+            for each in (ast.parse(source).body if source else ())
+        ]
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return []
+
+
+class _Fingerprinter:
+    """One function and those that it calls, in the order in which it names them."""
+
+    def __init__(self) -> None:
+        self._known: dict[CodeType, int] = {}
+        self._found: Fingerprint = []
+
+    def of(self, function: FunctionType) -> Fingerprint:
+        self.number(function, None)
+        return self._found
+
+    def number(self, function: FunctionType, owner: type | None) -> int | None:
+        """The place of a function in the fingerprint; None: it is left out."""
+        code = function.__code__
+        if code in self._known:
+            return self._known[code]
+        if len(self._found) >= _MOST_FUNCTIONS:
+            return None
+        self._known[code] = number = len(self._found)
+        entry = [name(function), ""]
+        self._found.append(entry)
+        written = _Written.of(code)
+        if written is None:
+            entry[1] = (
+                f"{BYTECODE}-{sys.version_info[0]}.{sys.version_info[1]}:{_of_bytecode(code)}"
+            )
+            return number
+        tree = _Meaning(written.node, _Names(function, owner, written.changed, self)).tree
+        entry[1] = _hash(ast.dump(tree, annotate_fields=False))
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A function in the text of its file."""
+
+    node: ast.AST
+    changed: frozenset[str]  # globals that functions of that file set
+
+    @classmethod
+    def of(cls, code: CodeType) -> _Written | None:
+        """None where there is no text, or the text is not what runs."""
+        source = _source(code.co_filename)
+        file = _parsed(code.co_filename, source) if source else None
+        if file is None or not file.runs(code):
+            return None
+        found = [each for each in file.nodes if _stands_at(each, code)]
+        if len(found) > 1:  # several lambdas in one line
+            found = [each for each in found if _begins_at(each, code)]
+        return cls(found[0], file.changed) if len(found) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    nodes: tuple[ast.AST, ...]  # functions and lambdas
+    codes: Mapping[tuple[str, int], list[tuple[Any, ...]]]
+    changed: frozenset[str]
+
+    def runs(self, code: CodeType) -> bool:
+        """Whether a function that runs was compiled from this text."""
+        there = self.codes.get((code.co_name, code.co_firstlineno), ())
+        return _compiled(code) in there
+
+
+@functools.lru_cache(maxsize=32)
+def _parsed(filename: str, source: str) -> _File | None:
+    try:
+        tree = ast.parse(source)
+        whole = compile(tree, filename, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    codes: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
+    for code in _codes(whole):
+        codes.setdefault((code.co_name, code.co_firstlineno), []).append(_compiled(code))
+    walked = list(ast.walk(tree))
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    changed = [each.names for each in walked if isinstance(each, ast.Global)]
+    return _File(
+        tuple(each for each in walked if isinstance(each, functions)),
+        codes,
+        frozenset(each for names in changed for each in names),
+    )
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _compiled(code: CodeType) -> tuple[Any, ...]:
+    """What two compilations of one text have in common."""
+    constants = tuple(
+        _compiled(each) if isinstance(each, CodeType) else repr(each)
+        for each in code.co_consts
+        if not isinstance(each, frozenset)  # printed in any order
+    )
+    return code.co_code, code.co_names, code.co_varnames, constants
+
+
+def _stands_at(node: ast.AST, code: CodeType) -> bool:
+    if isinstance(node, ast.Lambda):
+        return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != code.co_name:
+        return False
+    first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+    return code.co_firstlineno == first
+
+
+def _begins_at(node: ast.AST, code: CodeType) -> bool:
+    body = node.body if isinstance(node, ast.Lambda) else node
+    columns = [
+        column
+        for line, _, column, _ in code.co_positions()
+        if line == getattr(body, "lineno", None) and column
+    ]
+    return bool(columns) and getattr(body, "col_offset", None) == min(columns)
+
+
+class _Names:
+    """What the names in one function stand for."""
+
+    def __init__(
+        self,
+        function: FunctionType,
+        owner: type | None,
+        changed: frozenset[str],
+        follow: _Fingerprinter,
+    ) -> None:
+        self._function = function
+        self._changed = changed
+        self._follow = follow
+        self._owner = owner or _owner(function)
+        self._values = {**function.__globals__, **_closure(function)}
+
+    def meaning(self, written: str) -> str | None:
+        """One text for a name that is not local; None: it stays as it is written."""
+        if written not in self._values:
+            return None
+        value = self._values[written]
+        if isinstance(value, ModuleType):
+            return value.__name__
+        inner, given = unwrapped(value) if callable(value) else (None, {})
+        if inner is not None:
+            number = self._follow.number(inner, None)
+            values = {key: each for key, each in given.items() if is_plain(each)}
+            return None if number is None else f"function {number} {sorted(values.items())}"
+        if written in self._changed or _attribute(value, "__name__") is not None:
+            return None
+        if is_plain(value):
+            return None if _makes_no_other(written, value) else f"value {value!r}"
+        return f"a {type(value).__qualname__}"  # a loss, a layer: renamed, it computes the same
+
+    def method(self, written: str) -> str | None:
+        """One text for an attribute of `self` that is a function of the program."""
+        found = inspect.getattr_static(self._owner, written, None) if self._owner else None
+        if isinstance(found, staticmethod | classmethod):
+            found = found.__func__
+        inner = unwrapped(found)[0] if callable(found) else None
+        number = None if inner is None else self._follow.number(inner, self._owner)
+        return None if number is None else f"method {number}"
+
+
+class _Meaning(ast.NodeTransformer):
+    """The tree of a function without what changes no number; changes a copy of it."""
+
+    def __init__(self, node: ast.AST, names: _Names) -> None:
+        self._names = names
+        root: Any = ast.parse(ast.unparse(node)).body[0]  # a copy
+        root = root.value if isinstance(root, ast.Expr) else root
+        self._self = next((each.arg for each in (*root.args.posonlyargs, *root.args.args)), "")
+        root = _Quiet().visit(root)
+        while _without_unused(root):
+            pass
+        self._local = _local_names(root)
+        self._renamed: dict[str, str] = {}
+        self.tree: ast.AST = self.visit(root)
+
+    def visit_FunctionDef(self, node: Any) -> Any:
+        """A function of any name, with those decorators alone that compute."""
+        node.name = self._new(node.name) if node.name in self._local else "f"
+        node.returns = None
+        node.decorator_list = [
+            each for each in node.decorator_list if _last_name(each) in _COMPUTING
+        ]
+        return self.generic_visit(node)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        """Parameters are local names."""
+        node.annotation = None
+        node.arg = self._new(node.arg)
+        return node
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.AST:
+        """The name of an error is local."""
+        node.name = None if node.name is None else self._new(node.name)
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        """Local names by their order, others by what they stand for."""
+        if node.id in self._local:
+            node.id = self._new(node.id)
+        else:
+            node.id = self._names.meaning(node.id) or node.id
+        return node
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        """A method of the program may be called otherwise."""
+        if isinstance(node.value, ast.Name) and node.value.id == self._self:
+            node.attr = self._names.method(node.attr) or node.attr
+        return self.generic_visit(node)
+
+    def _new(self, written: str) -> str:
+        return self._renamed.setdefault(written, f"local {len(self._renamed)}")
+
+
+class _Quiet(ast.NodeTransformer):
+    """Takes out docstrings, lines that only say something, assertions and annotations."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        """A text by itself, or a call that says something."""
+        value = node.value.value if isinstance(node.value, ast.Await) else node.value
+        if isinstance(value, ast.Constant):
+            return None
+        if isinstance(value, ast.Call) and _last_name(value) in _SAYS and _only_looks(value):
+            return None
+        return self.generic_visit(node)
+
+    def visit_Assert(self, _node: ast.Assert) -> None:
+        """It holds, or nothing is trained."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        """The same without its annotation."""
+        if node.value is None:
+            return None
+        return self.generic_visit(ast.Assign([node.target], node.value))
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        """Nothing is left of it when all it did was to say something."""
+        self.generic_visit(node)
+        if not node.body and not node.orelse and _only_looks(node.test):
+            return None
+        return node
+
+    def visit_With(self, node: ast.With) -> ast.AST | list[ast.stmt]:
+        """`with record_function(...)`: what stands within."""
+        self.generic_visit(node)
+        if all(_last_name(each.context_expr) in _SAYS for each in node.items):
+            return node.body
+        return node
+
+
+def _without_unused(root: ast.AST) -> bool:
+    """Take out values that are looked at and then used by no line; whether there were any."""
+    used = {each.id for each in ast.walk(root) if isinstance(each, ast.Name) and not _is_set(each)}
+    found = False
+    for block in (each for each in ast.walk(root) if isinstance(getattr(each, "body", None), list)):
+        for field in ("body", "orelse", "finalbody"):
+            lines = getattr(block, field, None)
+            if isinstance(lines, list):
+                kept = [each for each in lines if not _is_unused(each, used)]
+                found = found or len(kept) < len(lines)
+                setattr(block, field, kept)
+    return found
+
+
+def _is_unused(line: ast.stmt, used: set[str]) -> bool:
+    if isinstance(line, ast.Pass):
+        return True
+    if not isinstance(line, ast.Assign):
+        return False
+    names = [each.id for each in line.targets if isinstance(each, ast.Name)]
+    return len(names) == len(line.targets) and not used & set(names) and _only_looks(line.value)
+
+
+def _only_looks(value: ast.AST) -> bool:
+    """Whether an expression does nothing but look at values."""
+    return all(
+        _last_name(each) in _LOOKS for each in ast.walk(value) if isinstance(each, ast.Call)
+    ) and not any(isinstance(each, ast.NamedExpr | ast.Yield) for each in ast.walk(value))
+
+
+def _last_name(node: ast.AST) -> str:
+    if isinstance(node, ast.Call):
+        return _last_name(node.func)
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_set(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store | ast.Del)
+
+
+def _local_names(root: ast.AST) -> set[str]:
+    found: set[str | None] = set()
+    outer: set[str] = set()
+    for each in ast.walk(root):
+        if isinstance(each, ast.arg):
+            found.add(each.arg)
+        elif isinstance(each, ast.Name) and _is_set(each):
+            found.add(each.id)
+        elif isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ExceptHandler):
+            found.add(None if each is root else each.name)
+        elif isinstance(each, ast.Global | ast.Nonlocal):
+            outer |= set(each.names)
+    return {each for each in found if each is not None} - outer
+
+
+def _closure(function: FunctionType) -> dict[str, object]:
+    found = {}
+    for name_, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        try:
+            found[name_] = cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+    return found
+
+
+def _owner(function: FunctionType) -> type | None:
+    """The class that a method is defined in."""
+    found: object = sys.modules.get(function.__module__)
+    path = function.__qualname__.split(".")[:-1]
+    if "<locals>" in path:  # `__class__` of a method that uses super()
+        found = _closure(function).get("__class__")
+        return found if isinstance(found, type) else None
+    for each in path:
+        found = inspect.getattr_static(found, each, None)
+    return found if isinstance(found, type) else None
+
+
+def _makes_no_other(key: str, value: object) -> bool:
+    word = key.lower()
+    return (
+        word.endswith(("name", "seed", "path", "dir", "device"))
+        or word in _OF_A_RUN
+        or arguments.makes_no_other(word, str(value))
+    )
+
+
+def _variables(thing: object) -> dict[str, object]:
+    try:
+        return dict(vars(thing))
+    except TypeError:
+        return {}
+
+
+def _attribute(thing: object, key: str) -> object:
+    try:
+        return getattr(thing, key, None)
+    except Exception:  # of an object of the program's own
+        return None
+
+
+def _of_bytecode(code: CodeType) -> str:
+    return _hash(repr(_compiled(code)))
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
+
+
+def _source(filename: str) -> str | None:
+    try:
+        if not filename.startswith("<") and os.path.getsize(filename) > _MOST_BYTES:
+            return None
+    except OSError:
+        return None
+    linecache.checkcache(filename)
+    return "".join(linecache.getlines(filename)) or None
+
+
+@functools.lru_cache(maxsize=1024)
+def _own_file(filename: str) -> bool:
+    if filename.startswith("<"):
+        return not filename.startswith(("<frozen", "<__array_function__"))
+    path = os.path.realpath(filename)
+    if "site-packages" in path or "dist-packages" in path:
+        return False
+    return not path.startswith(_libraries())
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    """Folders of what the program did not write: the standard library, packages, and us."""
+    paths = [sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")]
+    paths += [*site.getsitepackages(), site.getusersitepackages()]
+    paths.append(os.path.dirname(os.path.dirname(os.path.dirname(__file__))))
+    return tuple(os.path.join(os.path.realpath(each), "") for each in paths if each)

@@ -1,0 +1,336 @@
+"""
+What a Keras model computes: layers and wiring, loss, optimizers, and the program's own code in it.
+
+Recorded is what is the same in every run of an unchanged program: plain numbers and words; no
+names (Keras numbers them), no tables of data, no initializers, and nothing that a resume gives
+back anyway.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from watchdog_app.agent.fit.keras_kinds import is_a, of_keras
+from watchdog_app.agent.fit.keras_optimizers import optimizers_of
+from watchdog_app.agent.identity import code
+from watchdog_app.rescue.identity.compare import merge_settings
+
+Layers = list[dict[str, Any]]
+Functions = list[dict[str, Any]]
+
+_LEFT_OUT = re.compile(
+    r"name|.*_name|trainable|dtype|seed|batch_shape|batch_input_shape|vocabulary_size|"
+    r"learning_rate|iterations|initial_scale|build_config|shared_object_id|.*initializer"
+)
+_NUMBER = re.compile(r"_\d+$")
+_WORD = re.compile(r"[A-Za-z0-9_.+ -]{0,64}")
+_DEPTH = 6
+_ITEMS = 16
+_UNSTABLE = object()
+COMPUTE = ("call", "train_step", "compute_loss", "forward", "__call__")
+# Made of methods that make variables, and of steps; the loss has a part of its own.
+_NO_PART = frozenset(
+    ("build", "quantize", "train_function", "test_function", "predict_function", "loss")
+)
+_WIRED = ("Functional", "Sequential")
+LEARNING_RATE = "learning_rate"
+
+
+@contextmanager
+def tensorflow_left_alone() -> Iterator[None]:
+    """
+    Within it Keras does not import TensorFlow merely to see whether a setting is one of its types.
+
+    That takes seconds and hundreds of MB where Keras runs on another backend.
+    """
+    asked: Any = getattr(sys.modules.get("keras.src.utils.module_utils"), "tensorflow", None)
+    if "tensorflow" in sys.modules or getattr(asked, "_available", True) is not None:
+        yield
+        return
+    asked._available = False
+    try:
+        yield
+    finally:
+        asked._available = None
+
+
+def layers(model: Any) -> Layers:
+    """
+    Each layer of a model in order, as `rescue.identity.run` has it.
+
+    Never raises: what cannot be looked at is left out.
+    """
+    found: Layers = []
+    with tensorflow_left_alone():
+        _try(lambda: _describe(model, None, None, found))
+    counted = Counter(each["label"] for each in found)
+    numbers: Counter[str] = Counter()
+    for each in found:
+        label = each["label"]
+        if counted[label] > 1:
+            numbers[label] += 1
+            each["label"] = f"{label} {numbers[label]}"
+    return found
+
+
+def functions(things: Sequence[Any], losses: Any = None) -> Functions:
+    """
+    The program's own functions that layers, optimizers and losses compute with.
+
+    Args:
+        things: models, layers, optimizers, modules.
+        losses: a loss, or dicts and lists of them.
+    """
+    found: Functions = []
+    seen: set[int] = set()
+    for thing in (each for outer in things for each in _with_layers(outer)):
+        if id(thing) not in seen:
+            seen.add(id(thing))
+            found += of_object(thing)
+    for loss in _flat(losses):
+        found += of_object(loss)
+        found += of_function(loss, code.name(loss))
+    return found
+
+
+def of_object(thing: Any, methods: Sequence[str] = COMPUTE) -> Functions:
+    """The methods that an object of the program's own computes with, and functions given to it."""
+    found: Functions = []
+    kind = type(thing)
+    for method in methods:
+        own = getattr(kind, method, None)
+        found += of_function(own, code.name(own))
+    for key, value in sorted(_variables(thing).items()):
+        if callable(value) and key not in _NO_PART:
+            found += of_function(value, f"{kind.__name__}'s {key.lstrip('_')}")
+    return found
+
+
+def of_function(function: Any, name: str) -> Functions:
+    """One function of the program's own; nothing where it is of a library."""
+    found = code.fingerprint(function)
+    if found is None:
+        return []
+    return [{"name": name, "at": code.place(function), "functions": found}]
+
+
+def loss_of(model: Any) -> dict[str, Any]:
+    """The loss that a model was compiled with, and its weights."""
+    found = {"loss": _loss(getattr(model, "loss", None))}
+    weights = _try(lambda: model._compile_loss._user_loss_weights)
+    found["loss weights"] = list(weights.values()) if isinstance(weights, dict) else weights
+    return found
+
+
+def optimizer_classes(optimizers: Mapping[str, Any]) -> dict[str, str]:
+    """Name to class."""
+    return {name: class_of(each) for name, each in optimizers.items()}
+
+
+def settings_of(optimizers: Mapping[str, Any]) -> dict[str, Any]:
+    """Learning rate, momentum and so on of each, as they are now."""
+    found: dict[str, Any] = {}
+    for name, optimizer in optimizers.items():
+        with tensorflow_left_alone():
+            config = _try(optimizer.get_config) or {}
+        whose = _whose(name, optimizers)
+        for key, value in config.items():
+            stable = _stable(value)
+            if stable is not _UNSTABLE and (key == LEARNING_RATE or not _LEFT_OUT.fullmatch(key)):
+                found[f"{whose}{key}"] = stable
+    return found
+
+
+def merge(
+    optimizers: Mapping[str, Any], meta: Mapping[str, Any], mine: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """
+    Once the variables of a rescue are loaded: set what the program changed on purpose. In words.
+
+    Args:
+        optimizers: of the program.
+        meta: of the rescue.
+        mine: as `settings_of` gave it before anything was loaded.
+    """
+    loaded = settings_of(optimizers)
+    # Those that are variables are newer than what was noted beside them.
+    rates = {
+        key: value
+        for key, value in loaded.items()
+        if key.endswith(LEARNING_RATE) and isinstance(value, float)
+    }
+    base = (meta.get("identity") or {}).get("settings", {})
+    merged = merge_settings(base, {**(meta.get("settings") or {}), **rates}, mine)
+    for name, optimizer in optimizers.items():
+        whose = _whose(name, optimizers)
+        for key in _try(optimizer.get_config) or {}:
+            value = merged.values.get(f"{whose}{key}")
+            if isinstance(value, int | float) and value != loaded.get(f"{whose}{key}"):
+                setattr(optimizer, key, value)
+    return merged.said
+
+
+def _whose(name: str, optimizers: Mapping[str, Any]) -> str:
+    return "" if len(optimizers) == 1 else f"{name}'s "
+
+
+def named_optimizers(model: Any) -> dict[str, Any]:
+    """The compiled optimizer first, then others that the model holds."""
+    found = _try(lambda: optimizers_of(model)) or []
+    return {
+        "the optimizer" if index == 0 else f"optimizer {index + 1}": each
+        for index, each in enumerate(found)
+    }
+
+
+def class_of(thing: Any) -> str:
+    """Its class; of one of the program's own the library's class that it is made of."""
+    for kind in type(thing).__mro__:
+        if not code.is_own(kind):
+            return str(kind.__name__)
+    return type(thing).__name__
+
+
+def _describe(layer: Any, config: Mapping[str, Any] | None, inputs: Any, found: Layers) -> None:
+    """A layer, and those within it."""
+    config = config if config is not None else _try(layer.get_config)
+    wired = is_a(layer, *_WIRED)
+    settings = {} if config is None or wired else _plain_settings(config)
+    if code.is_own(type(layer)):
+        settings |= code.plain_attributes(layer)
+    found.append(_entry(type(layer).__name__, class_of(layer), inputs, settings))
+    inner = {each.name: each for each in layer._flatten_layers(include_self=False, recursive=False)}
+    if not wired or config is None:
+        places = {name: index for index, name in enumerate(inner)}
+        for each in inner.values():
+            _describe(each, None, _parents(each, places) if wired else None, found)
+        return
+    names = {_name_of(entry): index for index, entry in enumerate(config["layers"])}
+    settings["outputs"] = _wiring(config.get("output_layers"), names)
+    for entry in config["layers"]:
+        sequential = "inbound_nodes" not in entry
+        if sequential and entry["class_name"] == "InputLayer":
+            continue  # given, or made with the first batch
+        inputs = None if sequential else _wiring(entry["inbound_nodes"], names)
+        within = inner.get(_name_of(entry))
+        if within is not None:
+            _describe(within, entry["config"], inputs, found)
+        else:  # an operation that is no layer
+            operation = str(entry["class_name"])
+            found.append(_entry(operation, operation, inputs, _plain_settings(entry["config"])))
+
+
+def _entry(label: str, kind: str, inputs: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    return {"label": label, "class": kind, "inputs": inputs, "settings": settings}
+
+
+def _name_of(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("name") or entry["config"].get("name"))
+
+
+def _parents(layer: Any, places: Mapping[str, int]) -> Any:
+    """The layers that a layer is fed by, where its model has no configuration."""
+    return _try(
+        lambda: [
+            [places.get(parent.operation.name, -1) for parent in node.parent_nodes]
+            for node in layer._inbound_nodes
+        ]
+    )
+
+
+def _wiring(value: Any, names: Mapping[str, int]) -> Any:
+    """Whose outputs are given, as JSON: layers by their place, and plain values."""
+    if isinstance(value, Mapping):
+        history = value.get("config", {}) if value.get("class_name") == "__keras_tensor__" else {}
+        if "keras_history" in history:
+            return _wiring(history["keras_history"], names)
+        return {str(key): _wiring(each, names) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_wiring(each, names) for each in value]
+    if isinstance(value, str):
+        return names.get(value, value)
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    return type(value).__name__
+
+
+def _plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    stable = {key: _stable(value) for key, value in config.items() if not _LEFT_OUT.fullmatch(key)}
+    return {key: value for key, value in stable.items() if value is not _UNSTABLE}
+
+
+def _loss(loss: Any) -> Any:
+    if isinstance(loss, dict):
+        return [_loss(loss[key]) for key in sorted(loss, key=str)]
+    if isinstance(loss, (list, tuple)):
+        return [_loss(item) for item in loss]
+    if loss is None or isinstance(loss, str):
+        return loss
+    if hasattr(loss, "get_config"):
+        config = _plain_settings(_try(loss.get_config) or {})
+        own = code.plain_attributes(loss) if code.is_own(type(loss)) else {}
+        return [class_of(loss), {**config, **own}]
+    if code.unwrapped(loss)[0] is not None:
+        return "a function of the program"  # its code tells it apart
+    name = getattr(loss, "__name__", None)
+    return name if isinstance(name, str) and name.isidentifier() else type(loss).__name__
+
+
+def _stable(value: Any, depth: int = 0) -> Any:
+    """`value` as far as it is the same in every run, or `_UNSTABLE`."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, str):
+        return _NUMBER.sub("", value) if _WORD.fullmatch(value) else _UNSTABLE
+    if depth == _DEPTH:
+        return _UNSTABLE
+    if isinstance(value, (list, tuple)):
+        numbers = all(item is None or type(item) is int for item in value)
+        return list(value) if numbers and len(value) <= _ITEMS else _UNSTABLE
+    if isinstance(value, dict) and isinstance(value.get("class_name"), str):
+        if value["class_name"] in ("function", "__lambda__"):
+            return "a function of the program"  # its code tells it apart
+        config = value.get("config")
+        plain = {
+            key: inner
+            for key, item in (config.items() if isinstance(config, dict) else ())
+            if not _LEFT_OUT.fullmatch(key) and (inner := _stable(item, depth + 1)) is not _UNSTABLE
+        }
+        return [value["class_name"], plain]
+    if hasattr(value, "__float__") and getattr(value, "shape", None) == ():
+        return _try(lambda: float(value))
+    return _UNSTABLE
+
+
+def _with_layers(thing: Any) -> Iterator[Any]:
+    yield thing
+    if of_keras(type(thing).__module__) or hasattr(thing, "_flatten_layers"):
+        yield from _try(lambda: list(thing._flatten_layers(include_self=False))) or ()
+        yield from _try(lambda: optimizers_of(thing)) or ()
+
+
+def _flat(losses: Any) -> Iterator[Any]:
+    if isinstance(losses, Mapping):
+        for key in sorted(losses, key=str):
+            yield from _flat(losses[key])
+    elif isinstance(losses, (list, tuple)):
+        for each in losses:
+            yield from _flat(each)
+    elif losses is not None and not isinstance(losses, str):
+        yield losses
+
+
+def _variables(thing: Any) -> dict[str, Any]:
+    return _try(lambda: dict(vars(thing))) or {}
+
+
+def _try(look: Callable[[], Any]) -> Any:
+    try:
+        return look()
+    except Exception:  # the program's own classes, and Keras's older and newer ones
+        return None

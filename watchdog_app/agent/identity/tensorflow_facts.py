@@ -1,0 +1,55 @@
+"""What a TensorFlow loop computes: its Keras models and optimizers, and the program's own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from watchdog_app.agent.identity import gathering, keras_facts
+from watchdog_app.rescue.identity.run import RunIdentity
+
+FRAMEWORK = "a TensorFlow loop"
+
+
+def gather(objects: Mapping[str, Any], settings: Callable[[], dict[str, Any]]) -> RunIdentity:
+    """
+    The identity of a loop.
+
+    Args:
+        objects: as the program named them.
+        settings: see `settings_of`; empty where the training is under way, as its beginning is
+            not known then.
+    """
+    models = [each for each in objects.values() if isinstance(each, keras.Layer)]
+    others = [each for each in objects.values() if isinstance(each, tf.Module | keras.Layer)]
+    optimizers = optimizers_of(objects)
+    return gathering.gather(
+        FRAMEWORK,
+        f"{keras.__version__}, {tf.__version__}",
+        model=lambda: [layer for model in models for layer in keras_facts.layers(model)],
+        code=lambda: keras_facts.functions(
+            others, [each.loss for each in models if getattr(each, "loss", None) is not None]
+        ),
+        optimizers=lambda: keras_facts.optimizer_classes(optimizers),
+        settings=settings,
+    )
+
+
+def optimizers_of(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Keras's, those that a model was compiled with too, by what a person calls them."""
+    found: dict[str, Any] = {}
+    for name, thing in objects.items():
+        if isinstance(thing, keras.optimizers.Optimizer):
+            found[name] = thing
+        elif isinstance(thing, keras.Model):
+            named = keras_facts.named_optimizers(thing)
+            found |= {f"{label} of {name}": each for label, each in named.items()}
+    return found
+
+
+def settings_of(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """Learning rate, momentum and so on of each optimizer, as they are now."""
+    return keras_facts.settings_of(optimizers_of(objects))

@@ -1,0 +1,128 @@
+"""What a PyTorch loop computes: modules as they are configured, optimizers, the program's code."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Any
+
+import torch
+
+from watchdog_app.agent.identity import code, gathering, keras_facts
+from watchdog_app.agent.loops import torch_values
+from watchdog_app.rescue.identity.run import RunIdentity
+
+FRAMEWORK = "a PyTorch loop"
+_METHODS = ("forward", "__call__", "training_step", "step", "closure")
+_IN_PLACE = re.compile(r"(, )?inplace=\w+")
+_TORCH_LAYERS = "torch.nn."
+# What a schedule starts from: it follows the learning rate of its optimizer.
+_BEGINNINGS = ("initial_lr", "base_lrs")
+_PLACES = frozenset(("last_epoch",))  # of a schedule: given, and moved on with each step
+
+
+def gather(objects: Mapping[str, Any], settings: Callable[[], dict[str, Any]]) -> RunIdentity:
+    """
+    The identity of a loop.
+
+    Args:
+        objects: as the program named them.
+        settings: see `settings_of`; empty where the training is under way, as its beginning is
+            not known then.
+    """
+    return gathering.gather(
+        FRAMEWORK,
+        torch.__version__,
+        model=lambda: list(_modules(objects)),
+        code=lambda: list(_functions(objects)),
+        optimizers=lambda: {
+            name: keras_facts.class_of(each)
+            for name, each in objects.items()
+            if isinstance(each, torch.optim.Optimizer)
+        },
+        settings=settings,
+        seeds=lambda: {"the seed": torch.initial_seed()},
+    )
+
+
+def settings_of(objects: Mapping[str, Any]) -> dict[str, Any]:
+    """What groups of optimizers and schedules are set to, as they are now."""
+    found: dict[str, Any] = {}
+    for label, holder in _holders(objects):
+        values = torch_values.settings(holder)
+        found |= {f"{label}'s {key}": value for key, value in values.items()}
+    return found
+
+
+def put_settings(objects: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Set those of `settings_of` that differ."""
+    for label, holder in _holders(objects):
+        for key, now in torch_values.settings(holder).items():
+            value = values.get(f"{label}'s {key}", now)
+            if value != now:
+                # JSON has no tuples.
+                holder[key] = tuple(value) if isinstance(holder[key], tuple) else value
+
+
+def follows(key: str) -> bool:
+    """Whether a setting is what a schedule starts from."""
+    return key.endswith(_BEGINNINGS)
+
+
+def is_rate(key: str) -> bool:
+    """Whether a setting is the learning rate of a group."""
+    return key.endswith("'s lr")
+
+
+def _holders(objects: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The dicts that hold settings, and what a person calls them."""
+    for name, thing in objects.items():
+        if isinstance(thing, torch.optim.Optimizer):
+            many = len(thing.param_groups) > 1
+            for index, group in enumerate(thing.param_groups):
+                yield (
+                    (f"group {index} of {name}" if many else name),
+                    _Settings(group, group.keys() - {"params"}),
+                )
+        elif isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
+            # What a schedule has come to is no setting: what its constructor was given is one.
+            given = inspect.signature(type(thing)).parameters.keys() - _PLACES
+            yield name, _Settings(vars(thing), {*given, "base_lrs"})
+
+
+class _Settings(dict[str, Any]):
+    """Some of the values of a dict; what is set here is set there."""
+
+    def __init__(self, values: dict[str, Any], keys: Set[str]) -> None:
+        super().__init__({key: value for key, value in values.items() if key in keys})
+        self._values = values
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._values[key] = value
+
+
+def _modules(objects: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for name, thing in objects.items():
+        if not isinstance(thing, torch.nn.Module):
+            continue
+        for key, module in thing.named_modules():
+            settings: dict[str, Any] = {}
+            # Those of others may name addresses.
+            if type(module).__module__.startswith(_TORCH_LAYERS):
+                settings["configuration"] = _IN_PLACE.sub("", module.extra_repr())
+            elif code.is_own(type(module)):
+                settings = code.plain_attributes(module)
+            label = f"{name}.{key}" if key else name
+            kind = keras_facts.class_of(module)
+            yield {"label": label, "class": kind, "inputs": None, "settings": settings}
+
+
+def _functions(objects: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    seen: set[int] = set()
+    for thing in objects.values():
+        within = thing.modules() if isinstance(thing, torch.nn.Module) else (thing,)
+        for each in within:
+            if id(each) not in seen and not isinstance(each, dict | list):
+                seen.add(id(each))
+                yield from keras_facts.of_object(each, _METHODS)

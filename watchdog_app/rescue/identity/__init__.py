@@ -1,0 +1,1 @@
+"""What a training computes, as plain records, and whether a rescue fits it."""

@@ -1,0 +1,375 @@
+"""
+Whether a rescue fits the program that would go on from it: one table of rules.
+
+Whose rescue it is comes first and is told elsewhere; so are names, shapes and types of tensors,
+which fit or do not whatever a person says.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from enum import Enum
+from typing import Any
+
+from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.rescue.identity.run import Json, RunIdentity
+
+_SHOWN_DIFFERENCES = 6
+_LONGEST_VALUE = 120
+_BYTECODE = "bytecode-"
+
+
+class Decision(Enum):
+    """What becomes of a resume when something differs."""
+
+    NEVER = "never"  # not even resume="force" goes on
+    REFUSE = "refuse"
+    SAY = "say"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that may differ: how that is found and put into words, and what is decided."""
+
+    key: str
+    decision: Decision
+    differences: Callable[[RunIdentity, RunIdentity], Iterator[str]]  # rescue, program
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One that was found."""
+
+    key: str
+    decision: Decision
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All differences between a rescue and a program."""
+
+    found: tuple[Difference, ...] = ()
+
+    def keys(self) -> set[str]:
+        """Of the rules whose subject differs."""
+        return {each.key for each in self.found}
+
+    def texts(self, decision: Decision) -> list[str]:
+        """Those of one decision, in words."""
+        return [each.text for each in self.found if each.decision is decision]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Settings after a three-way merge."""
+
+    values: Mapping[str, Json]  # what each is from here on
+    said: tuple[str, ...] = ()
+
+
+def compare(saved: object, now: RunIdentity) -> Verdict:
+    """
+    What differs between the program that saved and this one.
+
+    Args:
+        saved: as `RunIdentity.to_json` gave it, from a file that may hold anything.
+        now: of this program.
+    """
+    try:
+        before = RunIdentity.read(saved)
+        found = [
+            Difference(rule.key, rule.decision, text)
+            for rule in RULES
+            for text in rule.differences(before, now)
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+        text = "what it was saved by cannot be read from it"
+        return Verdict((Difference("identity", Decision.REFUSE, text),))
+    return Verdict(tuple(found))
+
+
+def judge(verdict: Verdict, rescue: str, *, forced: bool) -> list[str]:
+    """
+    Refuse a rescue that does not fit, or give the lines to be said once it goes on.
+
+    Args:
+        verdict: of `compare`.
+        rescue: as `described` shows it.
+        forced: `resume="force"` was given.
+
+    Raises:
+        RescueMismatch: it does not fit.
+    """
+    never, refused = verdict.texts(Decision.NEVER), verdict.texts(Decision.REFUSE)
+    if never:
+        raise mismatch(rescue, never + refused, may_be_forced=False)
+    if refused and not forced:
+        raise mismatch(rescue, refused)
+    said = verdict.texts(Decision.SAY)
+    if refused:
+        said.insert(0, f'resume="force" goes on although {_listed(refused)}.')
+    return said
+
+
+def mismatch(rescue: str, found: Sequence[str], *, may_be_forced: bool = True) -> RescueMismatch:
+    """
+    The error to raise.
+
+    Args:
+        rescue: its folder, or as `described` shows it.
+        found: what differs, a plain phrase each; the first few are shown.
+        may_be_forced: whether `resume="force"` goes on all the same.
+    """
+    force = 'To go on all the same: Rescue(..., resume="force"); to' if may_be_forced else "To"
+    return RescueMismatch(
+        f"The rescue {rescue} does not fit this program: {_listed(found)}. Nothing was loaded or "
+        f"overwritten. {force} begin anew: Rescue(..., resume=False).",
+        tuple(found),
+    )
+
+
+def described(path: str, step: int, created_unix_s: float) -> str:
+    """A rescue with its step and age, as it stands in an error."""
+    ago = format_duration(max(0.0, time.time() - created_unix_s))
+    return f"{path} (step {step}, saved {ago} ago)"
+
+
+def merge_settings(
+    base: Mapping[str, Json], theirs: Mapping[str, Json], mine: Mapping[str, Json]
+) -> Merged:
+    """
+    Settings as git merges lines: changed by the program on purpose, or moved by the training.
+
+    Args:
+        base: as the program set them when the saved run began.
+        theirs: as they were when it was saved.
+        mine: as this program sets them.
+    """
+    values: dict[str, Json] = {}
+    said = []
+    for key, moved in theirs.items():
+        if key not in mine or key not in base:
+            continue
+        own = mine[key]
+        before, then, now = _shown(base[key]), _shown(moved), _shown(own)
+        shown = key.replace("_", " ")
+        as_it_was = _same(moved, base[key])
+        values[key] = own if as_it_was else moved
+        if as_it_was and not _same(own, moved):
+            said.append(f"{shown}: {now} of the program is used from here on (was {then}).")
+        elif not as_it_was and _same(own, base[key]):
+            said.append(f"{shown}: {then} of the rescue goes on (the program began with {before}).")
+        elif not as_it_was and not _same(own, moved):
+            said.append(
+                f"{shown}: {then}, which the training had come to, goes on; the program says {now}."
+                " To set it, do so once the rescue was loaded."
+            )
+    return Merged(values, tuple(said))
+
+
+def _framework(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    if saved.framework != now.framework:
+        yield f"it was saved by {saved.framework}, and this is {now.framework}"
+
+
+def _model(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    classes = (
+        [str(each["class"]) for each in saved.model],
+        [str(each["class"]) for each in now.model],
+    )
+    matcher = SequenceMatcher(None, *classes, autojunk=False)
+    for kind, first, last, begin, end in matcher.get_opcodes():
+        if kind == "equal":
+            for before, after in zip(saved.model[first:last], now.model[begin:end], strict=True):
+                yield from _layer(before, after, same_version=saved.version == now.version)
+        elif kind == "replace" and last - first == end - begin:
+            for before, after in zip(saved.model[first:last], now.model[begin:end], strict=True):
+                yield (
+                    f"{after['label']} is a {after['class']} in the program, a {before['class']} "
+                    "in the rescue"
+                )
+        else:
+            for before in saved.model[first:last]:
+                yield f"{before['label']} ({before['class']}) is in the rescue only"
+            for after in now.model[begin:end]:
+                yield f"{after['label']} ({after['class']}) is in the program only"
+
+
+def _layer(
+    saved: Mapping[str, Any], now: Mapping[str, Any], *, same_version: bool
+) -> Iterator[str]:
+    label = now["label"]
+    yield from _settings(f"{label}'s ", saved["settings"], now["settings"], same_version)
+    if saved["inputs"] != now["inputs"]:
+        yield f"{label} is given other inputs in the program than in the rescue"
+
+
+def _settings(
+    whose: str, saved: Mapping[str, Json], now: Mapping[str, Json], same_version: bool
+) -> Iterator[str]:
+    for key in dict.fromkeys((*saved, *now)):
+        # What one side lacks may be the wording of another version.
+        if not same_version and (key not in saved or key not in now):
+            continue
+        before, after = saved.get(key), now.get(key)
+        if not _same(before, after):
+            yield (
+                f"{whose}{key} is {_shown(after)} in the program, {_shown(before)} in the rescue"
+            )
+
+
+def _code(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    before, after = list(saved.code), list(now.code)
+    if len(before) != len(after):
+        names = {each["name"] for each in before} & {each["name"] for each in after}
+        for each in after:
+            if each["name"] not in names:
+                yield f"the code of {_at(each)} is in the program only"
+        for each in before:
+            if each["name"] not in names:
+                yield f"the code of {each['name']} is in the rescue only"
+        before = [each for each in before if each["name"] in names]
+        after = [each for each in after if each["name"] in names]
+    for then, each in zip(before, after, strict=False):
+        changed = _changed_function(then["functions"], each["functions"])
+        if changed is None:
+            continue
+        inner = f" ({changed}, which it calls)" if changed != each["name"] else ""
+        yield f"the code of {_at(each)} has changed{inner}"
+
+
+def _at(function: Mapping[str, Any]) -> str:
+    return f"{function['name']} ({function['at']})" if function["at"] else str(function["name"])
+
+
+def _changed_function(saved: list[Any], now: list[Any]) -> str | None:
+    """The name of the first function that computes something else."""
+    for (_, before), (name, after) in zip(saved, now, strict=False):
+        kinds = before.partition(":")[0], after.partition(":")[0]
+        # The bytecode of one version of Python says nothing of another's.
+        if any(kind.startswith(_BYTECODE) for kind in kinds) and kinds[0] != kinds[1]:
+            return None
+        if before != after:
+            return str(name)
+    return None if len(saved) == len(now) else str(now[0][0])
+
+
+def _loss(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    yield from _settings("the ", saved.loss, now.loss, saved.version == now.version)
+
+
+def _optimizers(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    for name in dict.fromkeys((*saved.optimizers, *now.optimizers)):
+        before, after = saved.optimizers.get(name), now.optimizers.get(name)
+        if before is None or after is None:
+            yield f"{name} is in the {'rescue' if after is None else 'program'} only"
+        elif before != after:
+            yield f"{name} is {after} in the program, {before} in the rescue"
+
+
+def _known(key: str, saved: RunIdentity, now: RunIdentity) -> tuple[Json, Json] | None:
+    """What both sides know of their data and know otherwise."""
+    before, after = saved.data.get(key), now.data.get(key)
+    return None if before is None or after is None or before == after else (before, after)
+
+
+def _rows(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    if (found := _known("rows", saved, now)) is not None:
+        yield f"the data has {found[1]} rows in the program, {found[0]} in the rescue"
+
+
+def _elements(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    if (found := _known("elements", saved, now)) is not None:
+        yield (
+            f"a row of the data is {_shown(found[1])} in the program, {_shown(found[0])} in the "
+            "rescue"
+        )
+
+
+def _batches(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    found = _known("batches", saved, now)
+    if found is not None and _known("batch_size", saved, now) is None:
+        yield f"an epoch has {found[1]} batches in the program, {found[0]} in the rescue"
+
+
+def _sample(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    same = _known("rows", saved, now) is None and _known("elements", saved, now) is None
+    if same and _known("sample", saved, now) is not None:
+        yield "the rows of the data hold other values than when the rescue was saved."
+
+
+def _kind(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    if (found := _known("kind", saved, now)) is not None:
+        yield (
+            f"the data comes as {found[1]} (was {found[0]}): the epoch begins at its first batch, "
+            "with the state of the rescue."
+        )
+
+
+def _seeds(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    for name, after in now.seeds.items():
+        before = saved.seeds.get(name)
+        if before is not None and after is not None and before != after:
+            yield (
+                f"{name} {after} of the program has no effect (was {before}): the random numbers "
+                "of the rescue go on."
+            )
+
+
+def _statements(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
+    if not saved.statements or not now.statements or saved.statements == now.statements:
+        return
+    left = list(saved.statements)
+    new = []
+    for statement, lines in zip(now.statements, now.lines, strict=True):
+        if statement in left:
+            left.remove(statement)
+        else:
+            new.append(lines)
+    shown = ", ".join(
+        str(first) if first == last else f"{first}-{last}"
+        for first, last in new[:_SHOWN_DIFFERENCES]
+    )
+    more = ", and others" if len(new) > _SHOWN_DIFFERENCES else ""
+    where = f" (lines {shown}{more})" if new else ""
+    yield f"the program was edited since the rescue was saved{where}; the state fits and goes on."
+
+
+RULES = (
+    Rule("framework", Decision.NEVER, _framework),
+    Rule("model", Decision.REFUSE, _model),
+    Rule("code", Decision.REFUSE, _code),
+    Rule("loss", Decision.REFUSE, _loss),
+    Rule("optimizer", Decision.REFUSE, _optimizers),
+    Rule("rows", Decision.REFUSE, _rows),
+    Rule("elements", Decision.REFUSE, _elements),
+    Rule("batches", Decision.REFUSE, _batches),
+    Rule("sample", Decision.SAY, _sample),
+    Rule("kind", Decision.SAY, _kind),
+    Rule("seeds", Decision.SAY, _seeds),
+    Rule("statements", Decision.SAY, _statements),
+)
+
+
+def _same(before: Json, after: Json) -> bool:
+    """Equal as JSON: a tuple is a list."""
+    return before == after or json.dumps(before, default=str) == json.dumps(after, default=str)
+
+
+def _listed(found: Sequence[str]) -> str:
+    listed = "; ".join(found[:_SHOWN_DIFFERENCES])
+    more = len(found) - _SHOWN_DIFFERENCES
+    return f"{listed}; and {more} more" if more > 0 else listed
+
+
+def _shown(value: Json) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

@@ -1,0 +1,78 @@
+"""What is known of a training before its first step, to tell later whether a rescue fits it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+Json = Any
+LIST = "list"
+MAPPING = "mapping"
+
+
+def _part(kind: str) -> Any:
+    default = list if kind == LIST else dict
+    return field(default_factory=default, metadata={"kind": kind})
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """
+    Gathered facts, all of them JSON values.
+
+    Attributes:
+        framework: who trains, with its backend: "a Keras fit on torch".
+        version: of the framework; another one may word a configuration otherwise.
+        model: for each layer or module in order `label`, `class`, `inputs` (which outputs it is
+            given) and `settings`.
+        code: for each function of the program that computes `name`, `at` (file and line) and
+            `functions` (name and hash of it and of those that it calls).
+        loss: its class, configuration and weights.
+        optimizers: name to class.
+        settings: what training may change and a program may set anew: learning rate, momentum.
+        data: `kind`, `rows`, `batch_size`, `batches`, `elements` (types and shapes of a row) and
+            `sample` (a checksum of a few rows), as far as they are known.
+        seeds: of the global random generators.
+        statements: a hash of each top-level statement of the program.
+        lines: first and last line of each of them, not saved.
+    """
+
+    framework: str
+    version: str = ""
+    model: Sequence[Mapping[str, Json]] = _part(LIST)
+    code: Sequence[Mapping[str, Json]] = _part(LIST)
+    loss: Mapping[str, Json] = _part(MAPPING)
+    optimizers: Mapping[str, str] = _part(MAPPING)
+    settings: Mapping[str, Json] = _part(MAPPING)
+    data: Mapping[str, Json] = _part(MAPPING)
+    seeds: Mapping[str, Json] = _part(MAPPING)
+    statements: Sequence[str] = _part(LIST)
+    lines: Sequence[tuple[int, int]] = ()
+
+    def to_json(self) -> dict[str, Json]:
+        """For rescue.json."""
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        del told["lines"]
+        return told
+
+    @classmethod
+    def read(cls, told: object) -> RunIdentity:
+        """
+        From what lies in a rescue.json.
+
+        Raises:
+            ValueError: it is not what `to_json` gave.
+        """
+        if not isinstance(told, dict) or not isinstance(told.get("framework"), str):
+            raise ValueError("no identity")  # noqa: TRY004 - of a file, not of a caller
+        found: dict[str, Json] = {"framework": told["framework"]}
+        for each in fields(cls):
+            kind = each.metadata.get("kind")
+            if kind is None:
+                continue
+            value = told.get(each.name)
+            if not isinstance(value, list if kind == LIST else dict):
+                raise ValueError(f"no {each.name}")  # noqa: TRY004 - of a file, not of a caller
+            found[each.name] = value
+        return cls(**found, version=str(told.get("version", "")))
