@@ -147,6 +147,29 @@ def test_a_harmless_edit_of_a_loss_leaves_its_fingerprint(
     assert hashes(program(LOSS).loss) == hashes(function)
 
 
+LOCAL_IMPORT = """
+def loss(x):
+    from math import {} as f
+    return f(x)
+"""
+
+
+def test_imports_within_a_function_count_by_what_they_import(
+    program: Callable[[str], ModuleType],
+):
+    """Not by their names."""
+    first, renamed, other = (
+        hashes(program(text).loss)
+        for text in (
+            LOCAL_IMPORT.format("exp"),
+            LOCAL_IMPORT.format("exp").replace("f(x)", "g(x)").replace("as f", "as g"),
+            LOCAL_IMPORT.format("log"),
+        )
+    )
+
+    assert first == renamed != other
+
+
 OTHERS = {
     "sign": ("truth - guess", "guess + truth"),
     "order": ("truth - guess", "guess - truth"),

@@ -52,6 +52,8 @@ _LOOKS = _SAYS | frozenset(
         *("len", "str", "repr", "format", "float", "int", "bool", "round", "type", "id", "join"),
         *("item", "detach", "cpu", "numpy", "tolist", "size", "numel", "dim", "getLogger"),
         *("memory_allocated", "max_memory_allocated", "now", "strftime"),
+        *("mean", "sum", "max", "min", "std", "var", "norm", "abs", "sqrt", "argmax", "argmin"),
+        *("any", "all", "isnan", "isinf", "isfinite", "exp"),
     )
 )
 # The only decorators that change what is computed.
@@ -348,7 +350,9 @@ class _Meaning(ast.NodeTransformer):
         root: Any = ast.parse(ast.unparse(node)).body[0]  # a copy
         root = root.value if isinstance(root, ast.Expr) else root
         self._self = next((each.arg for each in (*root.args.posonlyargs, *root.args.args)), "")
-        root = _Quiet().visit(root)
+        quiet = _Quiet()
+        root = quiet.visit(root)
+        self._imported = quiet.imported
         while _without_unused(root):
             pass
         self._local = _local_names(root)
@@ -381,6 +385,8 @@ class _Meaning(ast.NodeTransformer):
         """Local names by their order, others by what they stand for."""
         if node.id in self._local:
             node.id = self._new(node.id)
+        elif node.id in self._imported:
+            node.id = self._imported[node.id]
         else:
             node.id = self._names.meaning(node.id) or node.id
         return node
@@ -396,7 +402,21 @@ class _Meaning(ast.NodeTransformer):
 
 
 class _Quiet(ast.NodeTransformer):
-    """Takes out docstrings, lines that only say something, assertions and annotations."""
+    """Takes out docstrings, lines that only say something, assertions, annotations, imports."""
+
+    def __init__(self) -> None:
+        self.imported: dict[str, str] = {}  # name in the function: what it is imported from
+
+    def visit_Import(self, node: ast.Import) -> None:
+        """The names that it gives say where they are from."""
+        for each in node.names:
+            top = each.name.partition(".")[0]
+            self.imported[each.asname or top] = each.name if each.asname else top
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        """As `visit_Import`."""
+        for each in node.names:
+            self.imported[each.asname or each.name] = f"{node.module}.{each.name}"
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         """A text by itself, or a call that says something."""
