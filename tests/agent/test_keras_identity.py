@@ -170,8 +170,6 @@ LEGAL = {
     "a parameter renamed": ("guess", "prediction"),
     "a helper renamed": ("scaled", "divided"),
     "the loss renamed": ("loss", "criterion"),
-    "the class renamed": ("Net", "Network"),
-    "a layer class renamed": ("Scale", "Factor"),
     "a helper outside": ("return len(model.layers)", "return model.count_params()"),
     "more epochs": ("EPOCHS = 3", "EPOCHS = 30"),
     "a smaller batch": ("BATCH_SIZE = 8", "BATCH_SIZE = 4"),

@@ -114,7 +114,7 @@ class FitState:
             "callback_arrays": len(arrays),
             "optimizers": keras_optimizers.optimizer_targets(self.model),
             "identity": self._identity,
-            "settings": keras_facts.settings_of(keras_facts.named_optimizers(self.model)),
+            "settings": keras_facts.noted_settings(keras_facts.named_optimizers(self.model)),
             **changing,
             "environment": self.backend.circumstances(),
             "not_restored": lost,

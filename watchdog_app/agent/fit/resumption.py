@@ -75,7 +75,7 @@ class Resumption:
         waits = iterator is not None and saved.lacks(current)
         found = saved.differences(current)
         if found and not waits:
-            raise matching.mismatch(shown, found)
+            raise matching.mismatch(shown, verdict.texts(Decision.REFUSE) + found)
         self._said += judge(verdict, shown, forced=forced)
         changed = saved.changed(state)
         self._loaded = not found

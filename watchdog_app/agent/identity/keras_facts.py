@@ -146,6 +146,13 @@ def settings_of(optimizers: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def noted_settings(optimizers: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that no variable of a rescue holds."""
+    return {
+        key: value for key, value in settings_of(optimizers).items() if not _is_rate(key, value)
+    }
+
+
 def merge(
     optimizers: Mapping[str, Any], meta: Mapping[str, Any], mine: Mapping[str, Any]
 ) -> tuple[str, ...]:
@@ -158,12 +165,7 @@ def merge(
         mine: as `settings_of` gave it before anything was loaded.
     """
     loaded = settings_of(optimizers)
-    # Those that are variables are newer than what was noted beside them.
-    rates = {
-        key: value
-        for key, value in loaded.items()
-        if key.endswith(LEARNING_RATE) and isinstance(value, float)
-    }
+    rates = {key: value for key, value in loaded.items() if _is_rate(key, value)}
     base = (meta.get("identity") or {}).get("settings", {})
     merged = merge_settings(base, {**(meta.get("settings") or {}), **rates}, mine)
     for name, optimizer in optimizers.items():
@@ -173,6 +175,11 @@ def merge(
             if isinstance(value, int | float) and value != loaded.get(f"{whose}{key}"):
                 setattr(optimizer, key, value)
     return merged.said
+
+
+def _is_rate(key: str, value: Any) -> bool:
+    """Whether a setting is a learning rate that lies in a variable, and is no schedule."""
+    return key.endswith(LEARNING_RATE) and isinstance(value, float)
 
 
 def _whose(name: str, optimizers: Mapping[str, Any]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from watchdog_app.agent.identity import gathering, keras_facts
+from watchdog_app.agent.identity import code, gathering, keras_facts
 from watchdog_app.rescue.identity.run import RunIdentity
 
 FRAMEWORK = "a TensorFlow loop"
@@ -29,13 +29,25 @@ def gather(objects: Mapping[str, Any], settings: Callable[[], dict[str, Any]]) -
     return gathering.gather(
         FRAMEWORK,
         f"{keras.__version__}, {tf.__version__}",
-        model=lambda: [layer for model in models for layer in keras_facts.layers(model)],
+        model=lambda: (
+            [layer for model in models for layer in keras_facts.layers(model)]
+            + list(_modules(objects))
+        ),
         code=lambda: keras_facts.functions(
             others, [each.loss for each in models if getattr(each, "loss", None) is not None]
         ),
         optimizers=lambda: keras_facts.optimizer_classes(optimizers),
         settings=settings,
     )
+
+
+def _modules(objects: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Modules of the program's own that are no layers of Keras."""
+    for name, thing in objects.items():
+        own = code.is_own(type(thing)) and isinstance(thing, tf.Module)
+        if own and not isinstance(thing, keras.Layer):
+            settings, kind = code.plain_attributes(thing), keras_facts.class_of(thing)
+            yield {"label": name, "class": kind, "inputs": None, "settings": settings}
 
 
 def optimizers_of(objects: Mapping[str, Any]) -> dict[str, Any]:

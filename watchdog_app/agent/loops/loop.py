@@ -29,7 +29,7 @@ from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.agent.session import Capture, Session
 from watchdog_app.base.errors import RescueMismatch
-from watchdog_app.rescue.identity.compare import compare, described, judge
+from watchdog_app.rescue.identity.compare import Decision, compare, described, judge, mismatch
 from watchdog_app.rescue.identity.run import RunIdentity
 
 # Reading the loss waits for the device: as often as it is reported and no more.
@@ -393,8 +393,12 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _fits(self, rescue: LoadedRescue, saved: V) -> list[str]:
         """What is to be said of the differences; raises RescueMismatch where it does not fit."""
         verdict = compare(saved.meta.get("identity"), self._state.identity)
-        self._check(saved)
         shown = described(rescue.path, rescue.step, rescue.created_unix_s)
+        try:
+            self._check(saved)
+        except RescueMismatch as error:
+            found = (*verdict.texts(Decision.REFUSE), *error.differences)
+            raise mismatch(shown, found, may_be_forced=False) from None
         return judge(verdict, shown, forced=self._beginning.resume == "force")
 
     def _position(self, *passes: Any) -> dict[str, Any]:

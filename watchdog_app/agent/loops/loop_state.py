@@ -119,7 +119,7 @@ class LoopState:
             "arrays": len(arrays),
             "late": late,
             "identity": self._identity,
-            "settings": tensorflow_facts.settings_of(self._objects),
+            "settings": keras_facts.noted_settings(tensorflow_facts.optimizers_of(self._objects)),
             "optimizers": {name: self._targets(thing) for name, thing in optimizers.items()},
             "others": others,
             "random": randomness.take(),
