@@ -91,7 +91,6 @@ CERTAIN = replace(DOUBTFUL, notify=True, rescue=True, stage=Stage.SAVE)
         (DOUBTFUL, {"used": 98}, COMING, 9.0, Stage.SAVE),
         (CERTAIN, {"used": 98, "fatal": False}, None, 9.0, Stage.SAVE),
         (replace(CERTAIN, stage=Stage.PAUSE), {"fatal": False}, None, 0.0, Stage.SAVE),
-        (replace(CERTAIN, stage=Stage.PAUSE), {"fatal": False, "key": HEAT}, None, 0.0, Stage.WARN),
         (CERTAIN, {"fatal": True, "key": HEAT}, None, 0.0, Stage.SAVE),
     ],
 )
