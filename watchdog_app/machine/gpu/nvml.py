@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from watchdog_app.base import vendored
 from watchdog_app.base.linux.cgroups import room
@@ -27,9 +27,7 @@ from watchdog_app.machine.gpu.backend import (
     DeviceRow,
 )
 from watchdog_app.machine.gpu.nvml_driver import UNABLE, Code, Driver, DriverError
-from watchdog_app.machine.gpu.nvml_processes import ProcessLister
-
-T = TypeVar("T")
+from watchdog_app.machine.gpu.nvml_processes import ProcessList, ProcessLister
 
 SLOW_S = 10.0  # how often is asked for what hardly moves
 PROCESSES_S = 5.0
@@ -151,6 +149,7 @@ MORE_QUESTIONS = (
 )
 _MEMORY = Question("memory_used_bytes", "nvmlDeviceGetMemoryInfo")
 _MEMORY_V2 = Question("memory_v2", "nvmlDeviceGetMemoryInfo", (_V2,), optional=True)
+_PROCESSES = Question("processes", "nvmlDeviceGetComputeRunningProcesses")
 _MARGIN = Question("margin_c", "nvmlDeviceGetMarginTemperature", optional=True)
 
 
@@ -344,6 +343,7 @@ class _Device:
         self._limits_mono_s: float | None = None
         self._listed_mono_s: float | None = None
         self._listed_bytes = 0
+        self._listed: ProcessList | None = None
         self._lister = ProcessLister(driver)
         self._asked = self._answered = 0
         self.identity = {"uuid": driver.ask("nvmlDeviceGetUUID", handle), "name": "NVIDIA GPU"}
@@ -376,17 +376,39 @@ class _Device:
             raise DriverError(-1, "it answers no question")
         return {**found, **self.identity, "index": self.index, "notes": list(self.why.values())}
 
-    def _ask(self, question: Question, now_mono_s: float) -> Any:
-        """The answer in the field's unit, asked for when it is due; None: there is none."""
+    def _ask(
+        self, question: Question, now_mono_s: float, call: Callable[[], Any] | None = None
+    ) -> Any:
+        """
+        The answer in the field's unit, asked for when it is due; None: there is none.
+
+        Args:
+            question: where it has no answer a note says why, unless it is optional.
+            now_mono_s: of the reading.
+            call: asks in another way than by the question's functions.
+        """
         answer = self._answers.setdefault(question.field, _Answer(function=question.function))
-        if now_mono_s >= answer.due_mono_s:
-            answer.due_mono_s = now_mono_s + question.every_s
-            label = None if question.optional else question.label
-            call = partial(self._call, question, answer)
-            said = self._try(question.field, label, call, now_mono_s)
-            answer.value = None if said is None else question.convert(said)
-            if answer.unable:
+        if now_mono_s < answer.due_mono_s:
+            return answer.value
+        answer.due_mono_s = now_mono_s + question.every_s
+        answer.value, answer.unable = None, False
+        self._asked += 1
+        try:
+            said = call() if call is not None else self._call(question, answer)
+        except DriverError as error:
+            if error.code in _BROKEN:
+                raise
+            if error.code in UNABLE:
+                self._answered += 1  # that it cannot tell is an answer
+                answer.unable, answer.due_mono_s = True, now_mono_s + ASK_AGAIN_S
                 answer.function = question.function
+            if not question.optional:
+                other = f"the driver answers with an error ({error.said})"
+                self.why[question.field] = f"{question.label}: {_REASONS.get(error.code, other)}."
+            return None
+        self._answered += 1
+        self.why.pop(question.field, None)
+        answer.value = question.convert(said)
         return answer.value
 
     def _call(self, question: Question, answer: _Answer) -> Any:
@@ -397,29 +419,6 @@ class _Device:
                 raise
         answer.function = str(question.instead)
         return self._driver.ask(answer.function, self.handle, *question.arguments)
-
-    def _try(
-        self, name: str, label: str | None, call: Callable[[], T], now_mono_s: float
-    ) -> T | None:
-        """One answer; None where there is none, and a note if it has a label."""
-        answer = self._answers.setdefault(name, _Answer())
-        answer.unable = False
-        self._asked += 1
-        try:
-            said = call()
-        except DriverError as error:
-            if error.code in _BROKEN:
-                raise
-            if error.code in UNABLE:
-                self._answered += 1  # that it cannot tell is an answer
-                answer.unable, answer.due_mono_s = True, now_mono_s + ASK_AGAIN_S
-            if label is not None:
-                other = f"the driver answers with an error ({error.said})"
-                self.why[name] = f"{label}: {_REASONS.get(error.code, other)}."
-            return None
-        self._answered += 1
-        self.why.pop(name, None)
-        return said
 
     def _temperature_limits(self, found: DeviceRow, now_mono_s: float) -> dict[str, float]:
         """From where on it clocks down and switches off, found otherwise where it is not told."""
@@ -480,20 +479,18 @@ class _Device:
 
     def _read_processes(self, found: DeviceRow, now_mono_s: float) -> None:
         used = found.get("memory_used_bytes", 0)
-        answer = self._answers.setdefault("processes", _Answer())
         since = None if self._listed_mono_s is None else now_mono_s - self._listed_mono_s
         moved = abs(used - self._listed_bytes) >= _MOVED_BYTES
         if since is None or since >= (_MOVED_AT_LEAST_S if moved else PROCESSES_S):
             self._listed_mono_s, self._listed_bytes = now_mono_s, used
             total = None if found.get("unified_memory") else found.get("memory_total_bytes")
-            if now_mono_s >= answer.due_mono_s:
-                read = partial(self._lister.read, self.handle, total)
-                answer.value = self._try("processes", "Processes", read, now_mono_s)
-                if answer.value is not None and answer.value.why:
-                    self.why["processes"] = " ".join(answer.value.why)
-        if answer.value is not None:
-            found["processes"] = [list(row) for row in answer.value.rows]
-            found["computing"] = answer.value.computing
+            read = partial(self._lister.read, self.handle, total)
+            self._listed = self._ask(_PROCESSES, now_mono_s, read)
+            if self._listed is not None and self._listed.why:
+                self.why["processes"] = " ".join(self._listed.why)
+        if self._listed is not None:
+            found["processes"] = [list(row) for row in self._listed.rows]
+            found["computing"] = self._listed.computing
             found["processes_mono_s"] = self._listed_mono_s
 
 
