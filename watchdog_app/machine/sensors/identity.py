@@ -121,45 +121,19 @@ class Describer:
         self._sessions = sessions
         self._users: dict[int, str | None] = {}
 
-    def describe(self, pid: int, stat: process.Stat, uid: int) -> Description:
-        """
-        All about one process. What may not be read is None.
-
-        It may have to wait for the process: for any thread. `placed` adds what is known at once.
-
-        Args:
-            pid: of a process that is a Python.
-            stat: of the same, just read.
-            uid: its owner.
-        """
-        return self._describe(pid, stat, uid, waits=True)
-
-    def outside(self, pid: int, stat: process.Stat, uid: int) -> Description:
-        """
-        The same as far as it never has to wait: without command line and environment.
-
-        Args:
-            pid: of a process that is a Python.
-            stat: of the same, just read.
-            uid: its owner.
-        """
-        return self._describe(pid, stat, uid, waits=False)
-
-    def placed(
-        self, description: Description, stat: process.Stat, now_unix_s: float
+    def describe(
+        self, pid: int, stat: process.Stat, uid: int, *, waits: bool = True
     ) -> Description:
         """
-        The same with its start by the clock as it is now, and a kernel with its name.
+        All about one process. What may not be read is None; `placed` adds what is known at once.
 
         Args:
-            description: from `describe` or `outside`.
-            stat: of the same process.
-            now_unix_s: seconds of the epoch.
+            pid: of a process that is a Python.
+            stat: of the same, just read.
+            uid: its owner.
+            waits: read command line and environment too, for which any thread may have to wait.
         """
-        info = replace(description.info, started_unix_s=self.started(stat, now_unix_s))
-        return replace(description, info=self.renamed(info, description.kernel))
 
-    def _describe(self, pid: int, stat: process.Stat, uid: int, *, waits: bool) -> Description:
         def argv_of(pid: int) -> tuple[str, ...]:
             return read_argv(self._proc, pid) if waits else ()
 
@@ -183,6 +157,20 @@ class Describer:
         leads = stat.session == pid and stat.tty == 0
         info = replace(found.info, rlimit_as_bytes=self.rlimit_as(pid), leads_session=leads)
         return replace(found, info=info)
+
+    def placed(
+        self, description: Description, stat: process.Stat, now_unix_s: float
+    ) -> Description:
+        """
+        The same with its start by the clock as it is now, and a kernel with its name.
+
+        Args:
+            description: from `describe`.
+            stat: of the same process.
+            now_unix_s: seconds of the epoch.
+        """
+        info = replace(description.info, started_unix_s=self.started(stat, now_unix_s))
+        return replace(description, info=self.renamed(info, description.kernel))
 
     def renamed(self, info: ProcessInfo, kernel: KernelFacts | None) -> ProcessInfo:
         """

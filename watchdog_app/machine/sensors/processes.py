@@ -355,7 +355,7 @@ class ProcessTable:
                     self._asked[pid] = asked_mono_s
                     if pid in self._watched or now_mono_s - asked_mono_s < _NAMELESS_AFTER_S:
                         return False
-                    description = self._describer.outside(pid, stat, uid)
+                    description = self._describer.describe(pid, stat, uid, waits=False)
                 if not description.own:
                     description = self._describer.placed(description, stat, now_unix_s)
                     self._watch(pid, stat, description, now_mono_s)
