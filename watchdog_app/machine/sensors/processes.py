@@ -345,10 +345,10 @@ class ProcessTable:
         """Look at a pid of which it is not known what it is; whether it is watched from now on."""
         asked_mono_s = self._asked.pop(pid, now_mono_s)
         try:
-            uid = read_owner(self._proc, pid)
-            ours = pid != self._own_pid and self._own_uid in (0, uid)
-            if ours and self._discovery.holds_python(pid):
-                stat = self._stat_of(pid)
+            # Root may ask anyone at once; others are refused all but the owner of foreign ones.
+            foreign = self._own_uid != 0 and read_owner(self._proc, pid) != self._own_uid
+            if pid != self._own_pid and not foreign and self._discovery.holds_python(pid):
+                uid, stat = read_owner(self._proc, pid), self._stat_of(pid)
                 description = self._described(pid, stat, uid)
                 if description is None:
                     self._discovery.forget(pid)
