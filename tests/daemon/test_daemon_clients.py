@@ -197,7 +197,7 @@ def test_a_daemon_without_room_can_be_done_without(world):
     assert "runs but does not serve this command" in status.stderr
     assert "watchdog start" not in status.stderr
     assert (0, "") == (resumed.returncode, resumed.stderr)
-    assert "goes on" in resumed.stdout
+    assert "resumed" in resumed.stdout
     assert "served too many others and was ended" in stopped.stdout
     assert 0 == world.process.wait(30)
 
@@ -459,7 +459,7 @@ def test_what_is_paused_is_resumed_without_a_daemon_from_a_disk_that_takes_nothi
         env=world.env, capture_output=True, text=True, timeout=30, check=False,
     )  # fmt: skip
 
-    assert "goes on" in found.stdout
+    assert "resumed" in found.stdout
     world.until(lambda: state(pid) in "SR", "it runs again")
 
 

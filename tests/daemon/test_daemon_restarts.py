@@ -63,7 +63,7 @@ class Told:
 
     def died(self, *words) -> None:
         """A task has ended."""
-        self._tell(self.restarts.died(*words))
+        self._tell(self.restarts.ended(*words))
 
     def _tell(self, told) -> None:
         if told is not None:

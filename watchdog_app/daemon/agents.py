@@ -194,7 +194,7 @@ class Agents:
         """
         The training ended well, or its interpreter is about to exit.
 
-        In the second case what is known of it is kept until the process is gone: it may be a death.
+        In the second case what is known of it is kept until the process is gone.
         """
         agent.said_bye = True
         agent.finished = params.finished

@@ -139,7 +139,7 @@ class App:
         parts.pauses.recover()
         parts.kept_state.recover(journal)
         self.control.recover_quiet(journal)
-        parts.faults.guard("deaths", partial(parts.missed_exits.look, journal))
+        parts.faults.guard("exits", partial(parts.missed_exits.look, journal))
         started = _started(journal)
         parts.journal.start()
         return started

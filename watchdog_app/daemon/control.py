@@ -108,8 +108,8 @@ class Control:
         if task is None:
             return {**found, "text": "\n\n".join([*guards.acting(), found["text"]])}
         text = found["text"]
-        bag = guards.of(task.key)
-        if bag is not None and bag.held:  # as the kernel has it, it sleeps in a page fault
+        guard = guards.of(task.key)
+        if guard is not None and guard.held:  # as the kernel has it, it sleeps in a page fault
             text = text.replace(": waiting for the disk.", ": held at the limit of its airbag.", 1)
         kernels = self._parts.observer.kernels
         told = [text, guards.sentence(task.key), kernels.sentence(task.key)]

@@ -2,7 +2,7 @@
 Ends of watched processes: each once, as data, with its cause and its entry for the journal.
 
 The evidence of an end is read at once. Where systemd or the next reading of its GPU may say more,
-the end waits for that and is then diagnosed once. An end is a death if it was a kill, a crash or
+the end waits for that and is then diagnosed once. An end is notable if it was a kill, a crash or
 an unfinished training. Other ends are noted only of what ran for a while.
 """
 
@@ -28,7 +28,7 @@ from watchdog_app.daemon.guards import guard_end, newest_rescue
 from watchdog_app.daemon.last_seen import LastSeen
 from watchdog_app.daemon.poller import PidFds, Poller
 from watchdog_app.daemon.status import Look
-from watchdog_app.history.entries import about_task, death_entry, surroundings, worker_entry
+from watchdog_app.history.entries import about_task, exit_entry, surroundings, worker_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.machine.sensors.exits import KERNELS, ExitEvidence
 from watchdog_app.machine.sensors.systemd_units import UnitQuestion, UnitQuestions
@@ -91,6 +91,7 @@ class Exit:
     view: AgentState | None
     entry: Entry
     mono_s: float  # when it ended
+    notable: bool = True  # False: it is written down for who asks
 
 
 class ExitMonitor:
@@ -155,7 +156,7 @@ class ExitMonitor:
         """Follow the tasks of one more sample."""
         now = {task.key: task for task in look.tasks}
         # Reading the machine's counter costs as much as ten processes: seldom, as long as nobody
-        # is missing. What counts is that it was read some seconds before a death.
+        # is missing. What counts is that it was read some seconds before an end.
         if look.snapshot.mono_s >= self._next_count_mono_s or now.keys() != self._watched.keys():
             self._next_count_mono_s = look.snapshot.mono_s + _COUNT_S
             self._counts.count()
@@ -320,7 +321,7 @@ class ExitMonitor:
         name = task.name if task is not None else None
         if name is None:
             name = (agent.notebook if agent is not None else None) or f"process {end.key.pid}"
-        entry = death_entry(
+        entry = exit_entry(
             end.key,
             name,
             None if task is None else task.info.notebook or task.info.script,
@@ -331,9 +332,9 @@ class ExitMonitor:
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
             about=about | end.grew | surroundings(facts, cause, end.tasks, end.growth),
-            plain_end=not news,
+            notable=news,
         )
-        return Exit(task, cause, end.view, entry, end.mono_s)
+        return Exit(task, cause, end.view, entry, end.mono_s, notable=news)
 
     def _facts(
         self,

@@ -1,9 +1,9 @@
 """
-The airbags of this user, as their keepers write them down: shown, told of, and told what to do.
+The guards of this user, as their supervisors write them down: shown, reported, and given orders.
 
-A keeper needs no daemon and never waits for one. It replaces a small file when something changes
-and calls `guard.changed`; here the file is read, and believed only where the kernel says that the
-program named in it is in that group.
+A supervisor needs no daemon and never waits for one. It replaces a small file when something
+changes and calls `guard.changed`; here the file is read, and believed only where the kernel says
+that the program named in it is in that group.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What happened to a bag: for people and for the journal."""
+    """What happened to a guard: for people and for the journal."""
 
     notification: Notification
     entry: Entry
@@ -68,7 +68,7 @@ class News:
 
 class Guards:
     """
-    Every bag of this user.
+    Every guard of this user.
 
     Args:
         observer: has the last look.
@@ -83,16 +83,16 @@ class Guards:
         self._stages: dict[str, str] = {}
         self._of: dict[ProcessKey, str] = {}
         self._next_sweep_mono_s = 0.0
-        # A keeper that is started where memory runs out takes seconds: no look waits for it.
+        # A supervisor that is started where memory runs out takes seconds: no look waits for it.
         self._sweeper = Worker()
 
     def look(self) -> None:
-        """Read what the keepers have written; `take_news` returns what people should know."""
+        """Read what the supervisors have written; `take_news` returns what people should know."""
         self._sweeper.collect()
         due = not self._sweeper.waiting and time.monotonic() >= self._next_sweep_mono_s
         if self._guards and due:
             self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
-            # Nobody is held for ever where keeper and second were both killed.
+            # Nobody is held for ever where supervisor and second were both killed.
             self._sweeper.submit(record.sweep, _swept)
         self._guards = {
             groups.name_of(each.pid, each.start_time): each
@@ -101,44 +101,44 @@ class Guards:
         }
         self._take_figures()
         self._of = self._found()
-        for name, bag in self._guards.items():
+        for name, guard in self._guards.items():
             before = self._stages.get(name, "calm")
-            if bag.stage != before:
-                self._stages[name] = bag.stage
-                self._changed(name, bag, before)
+            if guard.stage != before:
+                self._stages[name] = guard.stage
+                self._changed(name, guard, before)
         for name in self._stages.keys() - self._guards.keys():
             del self._stages[name]
 
-    def _seen(self) -> Iterator[tuple[Reading, BagRecord]]:
-        """The bags that the last look has read."""
+    def _read(self) -> Iterator[tuple[Reading, BagRecord]]:
+        """The guards that the last look has read."""
         for reading in self._observer.readings() if self._guards else ():
-            bag = self._guards.get(_group_name(reading.key.subject))
-            if bag is not None:
-                yield reading, bag
+            guard = self._guards.get(_group_name(reading.key.subject))
+            if guard is not None:
+                yield reading, guard
 
     def _take_figures(self) -> None:
         """Of the last look, where it is newer: records are written at changes and seldom else."""
-        for reading, bag in self._seen():
-            calm, used = bag.stage == "calm", int(reading.used)
-            bag.used_bytes = used if calm else max(used, bag.used_bytes)
-            if calm and bag.follows_machine and "swap" not in (reading.note or ""):
-                bag.limit_bytes = int(reading.limit)
+        for reading, guard in self._read():
+            calm, used = guard.stage == "calm", int(reading.used)
+            guard.used_bytes = used if calm else max(used, guard.used_bytes)
+            if calm and guard.follows_machine and "swap" not in (reading.note or ""):
+                guard.limit_bytes = int(reading.limit)
 
     def limits(self) -> dict[str, int]:
-        """Limits of bags that may have given their reserve, without it, by folder of the group."""
+        """Limits of guards that may have given their reserve, without it, by folder of group."""
         return {
-            reading.key.subject: bag.limit_bytes
-            for reading, bag in self._seen()
-            if bag.stage not in ("calm", "opened")
+            reading.key.subject: guard.limit_bytes
+            for reading, guard in self._read()
+            if guard.stage not in ("calm", "opened")
         }
 
     def _found(self) -> dict[ProcessKey, str]:
-        """The bag of every task that is in one."""
+        """The guard of every task that is in one."""
         found: dict[ProcessKey, str] = {}
         if not self._guards:
             return found
         for task in self._observer.tasks():
-            # A program may be started in a bag from within a task that is in none.
+            # A program may be started in a guard from within a task that is in none.
             for key in (task.key, *(member.key for member in task.members[:_MOST_MEMBERS])):
                 # Never asked of the kernel here: that can wait for a lock.
                 name = groups.bag_in(self._observer.group_of(key) or "")
@@ -148,12 +148,12 @@ class Guards:
         return found
 
     def take_news(self) -> list[News]:
-        """Return what happened to bags since the last call."""
+        """Return what happened to guards since the last call."""
         news, self._news = self._news, []
         return news
 
     def of(self, task: ProcessKey) -> BagRecord | None:
-        """The bag that a task is in."""
+        """The guard that a task is in."""
         name = self._of.get(task)
         return None if name is None else self._guards.get(name)
 
@@ -162,9 +162,9 @@ class Guards:
         return {task: guard_of(self._guards[name]) for task, name in self._of.items()}
 
     def sentence(self, task: ProcessKey) -> str | None:
-        """What `explain` says of a task's bag; None: it is in none."""
-        bag = self.of(task)
-        return None if bag is None else report.explained(bag)
+        """What `explain` says of a task's guard; None: it is in none."""
+        guard = self.of(task)
+        return None if guard is None else report.explained(guard)
 
     def held(self, task: ProcessKey) -> str | None:
         """
@@ -172,17 +172,17 @@ class Guards:
 
         As of the last `look`: who acts on it looks first, once for all tasks.
         """
-        bag = self.of(task)
-        if bag is None or not bag.held:
+        guard = self.of(task)
+        if guard is None or not guard.held:
             return None
-        what, _, choices = report.told(bag).partition("\n")
+        what, _, choices = report.told(guard).partition("\n")
         if not choices:
             return f"{what} Ask again in a moment."
         return f"{what} {choices.partition(chr(10))[0]}"  # of an answer in one line
 
     def acting(self) -> list[str]:
-        """What `explain` says of the bags whose limit was met, for who asks of everything."""
-        return [report.told(bag) for bag in self._guards.values() if bag.stage != "calm"]
+        """What `explain` says of the guards whose limit was met, for who asks of everything."""
+        return [report.told(guard) for guard in self._guards.values() if guard.stage != "calm"]
 
     def settled(self, decision: Decision) -> str | None:
         """Why nobody is warned of a limit any more: its airbag has met it, and has told of that."""
@@ -190,54 +190,54 @@ class Guards:
         if decision.evidence.get("topic") != Topic.WARNING.value or key.kind != ResourceKind.GUARD:
             return None
         self.look()
-        bag = self._guards.get(_group_name(key.subject))
-        if bag is None or bag.stage == "calm":
+        guard = self._guards.get(_group_name(key.subject))
+        if guard is None or guard.stage == "calm":
             return None
         return "Its airbag has met that limit, and has told of it."
 
     def limit(self, params: LimitGuard) -> tuple[Task, Callable[[], str]]:
         """
-        Change what a task may hold: `guard.limit`. The task, and what asks its keeper.
+        Change what a task may hold: `guard.limit`. The task, and what asks its supervisor.
 
-        That waits for the keeper, which may stand still: it is for another thread, and it raises
-        an ActionError where the keeper refuses or does not answer.
+        That waits for the supervisor, which may stand still: it is for another thread. It raises
+        an ActionError where the supervisor refuses or does not answer.
 
         Raises:
-            RequestError: it is in no bag, or the parameters are wrong.
+            RequestError: it is in no guard, or the parameters are wrong.
             TaskNotFound: there is no such task.
         """
         task = find(params.task, self._observer.tasks())
         self.look()
-        bag = self.of(task.key)
-        if bag is None:
+        guard = self.of(task.key)
+        if guard is None:
             raise RequestError(
                 f"{named(task)} is in no airbag. Those that are were started "
                 "with: watchdog exec -- COMMAND",
                 REFUSED,
             )
-        return task, partial(wishes.ask, bag.socket_path, _request(params))
+        return task, partial(wishes.ask, guard.socket_path, _request(params))
 
-    def _changed(self, name: str, bag: BagRecord, before: str) -> None:
-        told = bag.stage in _TOLD or (bag.stage == "calm" and before in _TOLD)
+    def _changed(self, name: str, guard: BagRecord, before: str) -> None:
+        told = guard.stage in _TOLD or (guard.stage == "calm" and before in _TOLD)
         if not told:
             return
         now = time.time()
-        text = report.told(bag)
-        self._log.warning(f"an airbag is {bag.stage}", pid=bag.pid, name=bag.name)
+        text = report.told(guard)
+        self._log.warning(f"an airbag is {guard.stage}", pid=guard.pid, name=guard.name)
         key = next((key for key, value in self._of.items() if value == name), None)
-        notification = _notification(bag, text, key, now)
+        notification = _notification(guard, text, key, now)
         entry = Entry(
             now,
             "decision",
             {
                 "id": notification.id,
-                "decision_kind": "hold" if bag.held else f"airbag {bag.stage}",
-                "name": bag.name,
+                "decision_kind": "hold" if guard.held else f"airbag {guard.stage}",
+                "name": guard.name,
                 "text": text.split("\n")[0],
-                "guard": guard_of(bag).to_json(),
+                "guard": guard_of(guard).to_json(),
             },
-            bag.pid,
-            bag.name,
+            guard.pid,
+            guard.name,
         )
         task = next((task for task in self._observer.tasks() if task.key == key), None)
         self._news.append(News(notification, entry, task))
@@ -249,21 +249,21 @@ def _swept(_: object, error: Exception | None) -> None:
 
 
 def _group_name(folder: str) -> str:
-    """A bag's group as `groups.name_of` names it."""
+    """A guard's group as `groups.name_of` names it."""
     return os.path.basename(folder.rstrip("/")).removesuffix(".scope")
 
 
-def guard_of(bag: BagRecord) -> records.Guard:
+def guard_of(guard: BagRecord) -> records.Guard:
     """A guard as clients and the journal know it."""
-    newest = bag.rescues[-1] if bag.rescues else None
+    newest = guard.rescues[-1] if guard.rescues else None
     return records.Guard.of(
-        bag,
-        kind=bag.how,
-        state=_STATES.get(bag.stage, bag.stage),
-        stopped=bag.held,
-        since_unix_s=bag.since_unix_s if bag.stage != "calm" else None,
-        automatic_limit=bag.follows_machine,
-        reason=bag.because or None,
+        guard,
+        kind=guard.how,
+        state=_STATES.get(guard.stage, guard.stage),
+        stopped=guard.held,
+        since_unix_s=guard.since_unix_s if guard.stage != "calm" else None,
+        automatic_limit=guard.follows_machine,
+        reason=guard.because or None,
         rescue=None if newest is None else str(newest.get("path")),
     )
 
@@ -285,32 +285,32 @@ def _request(params: LimitGuard) -> dict[str, Any]:
     return {name: True for name, on in wanted.items() if on}
 
 
-def _notification(bag: BagRecord, text: str, task: ProcessKey | None, now: float) -> Notification:
-    pid = bag.pid if task is None else task.pid
+def _notification(guard: BagRecord, text: str, task: ProcessKey | None, now: float) -> Notification:
+    pid = guard.pid if task is None else task.pid
     actions = []
-    if bag.stage in ("held", "refusing"):
-        more = report.next_limit(bag)
+    if guard.stage in ("held", "refusing"):
+        more = report.next_limit(guard)
         actions = [
             NotificationAction(
-                "more_memory", f"Give it {more}", f"watchdog limit {bag.pid} {more}"
+                "more_memory", f"Give it {more}", f"watchdog limit {guard.pid} {more}"
             ),
             *(
-                NotificationAction(key, ACTIONS[key].label, ACTIONS[key].command_for(bag.pid))
+                NotificationAction(key, ACTIONS[key].label, ACTIONS[key].command_for(guard.pid))
                 for key in ("no_limit", "end")
             ),
         ]
     title, _, _ = text.partition("\n")
     return Notification(
-        id=f"bag-{bag.pid}-{bag.stage}-{now:.3f}",
+        id=f"bag-{guard.pid}-{guard.stage}-{now:.3f}",
         incident="",
-        stage="pause" if bag.stage in ("held", "ending") else "warn",
-        urgency=_TOLD.get(bag.stage, "normal"),
-        title=f"{_TITLES[bag.stage]}: {clean(bag.name)}",
+        stage="pause" if guard.stage in ("held", "ending") else "warn",
+        urgency=_TOLD.get(guard.stage, "normal"),
+        title=f"{_TITLES[guard.stage]}: {clean(guard.name)}",
         body=title if actions else text,
         task=pid,
         unix_s=now,
         actions=tuple(actions),
-        topic=(Topic.RESUMED if bag.stage == "calm" else Topic.STOPPED).value,
+        topic=(Topic.RESUMED if guard.stage == "calm" else Topic.STOPPED).value,
     )
 
 
@@ -321,49 +321,49 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
     Args:
         group: folder of its memory group, as last seen.
     """
-    bag = past.of(key.pid, key.start_time, group)
-    if bag is None:
+    guard = past.of(key.pid, key.start_time, group)
+    if guard is None:
         return None
-    limit = "" if bag.follows_machine else f"{bag.limit_bytes >> 20}M"
+    limit = "" if guard.follows_machine else f"{guard.limit_bytes >> 20}M"
     return GuardEnd(
-        limit_bytes=bag.limit_bytes,
-        next_limit=report.next_limit(bag) if report.full(bag) else limit,
+        limit_bytes=guard.limit_bytes,
+        next_limit=report.next_limit(guard) if report.full(guard) else limit,
         limit=limit,
-        refused=bag.stage == "refusing" or _was_refused(bag),
-        ended=report.cause_of_end(bag),
-        held=report.held_at_end(bag),
+        refused=guard.stage == "refusing" or _was_refused(guard),
+        ended=report.cause_of_end(guard),
+        held=report.held_at_end(guard),
         last_message=""
-        if not bag.events
-        else str(bag.events[-1].get("text", "")).partition("\n")[0],
-        rescue=_copied_rescue(bag, key.pid),
+        if not guard.events
+        else str(guard.events[-1].get("text", "")).partition("\n")[0],
+        rescue=_copied_rescue(guard, key.pid),
     )
 
 
-def _was_refused(bag: BagRecord) -> bool:
+def _was_refused(guard: BagRecord) -> bool:
     """Just now: a MemoryError gives back what it was about, and the airbag is calm again."""
     since = time.time() - _JUST_NOW_S
     return any(
         each.get("kind") == "refusing" and float(each.get("unix_s") or 0.0) > since
-        for each in bag.events
+        for each in guard.events
     )
 
 
-def newest_rescue(view: AgentState | None, bag: GuardEnd | None) -> RescueRecord | None:
+def newest_rescue(view: AgentState | None, guard: GuardEnd | None) -> RescueRecord | None:
     """The rescue to go on from: the agent's own, or a later one that was copied from outside."""
     own = None if view is None else view.rescue
-    copied = None if bag is None else bag.rescue
+    copied = None if guard is None else guard.rescue
     if copied is None or (own is not None and own.saved_unix_s >= copied.saved_unix_s - 1.0):
         return own
     return copied if own is None else replace(copied, by_lines=own.by_lines)
 
 
-def _copied_rescue(bag: BagRecord, pid: int) -> RescueRecord | None:
-    for each in reversed(bag.rescues):
+def _copied_rescue(guard: BagRecord, pid: int) -> RescueRecord | None:
+    for each in reversed(guard.rescues):
         path, step = each.get("path"), each.get("step")
         if each.get("pid") != pid or not isinstance(path, str) or not isinstance(step, int):
             continue
         size = each.get("bytes")
-        at = bag.saved_unix_s or 0.0
+        at = guard.saved_unix_s or 0.0
         return RescueRecord(path, step, size if isinstance(size, int) else _size(path), 0.0, at)
     return None
 

@@ -25,7 +25,7 @@ from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.history.journal import Entry
 from watchdog_app.machine.sensors import groups
 
-_DURABLE_S = 0.1  # waited for a disk by all deaths of one turn
+_DURABLE_S = 0.1  # waited for a disk by all notable ends of one turn
 _CHORES_S = 3.0
 _STATE_S = 15.0
 _GARBAGE_S = 60.0
@@ -65,7 +65,7 @@ class Loop:
         parts.poller.wait(self._wait_s(time.monotonic()))
         guard("wakeups", self._take_wakeup)
         guard("agents", self._end_agents)
-        guard("deaths", partial(self.take_exits, time.monotonic()))
+        guard("exits", partial(self.take_exits, time.monotonic()))
         guard("requests", parts.server.serve)
         guard("airbags", self._announce)
         now = time.monotonic()
@@ -96,7 +96,7 @@ class Loop:
             parts.pace.ends(wanted_s, time.thread_time() - spent_s)
         self._tell_lateness()
         tasks = parts.observer.tasks()
-        guard("deaths", partial(parts.missed_exits.keep, parts.observer.latest))
+        guard("exits", partial(parts.missed_exits.keep, parts.observer.latest))
         guard("restarts", partial(self._follow_kernels, tasks))
         guard("inspections", parts.inspections.look)
         self._control.cost.update(time.monotonic())
@@ -110,12 +110,12 @@ class Loop:
         exits = parts.exit_monitor.ended(now_mono_s)
         if not exits:
             return
-        parts.journal.add(*(each.entry for each in exits if each.entry.kind == "end"))
-        deaths = [each.entry for each in exits if each.entry.kind != "end"]
-        for entry in deaths:
+        parts.journal.add(*(each.entry for each in exits if not each.notable))
+        notable = [each.entry for each in exits if each.notable]
+        for entry in notable:
             self._log.warning(str(entry.data["text"]))
-        if deaths:  # on the disk when this returns, unless it is slow
-            parts.journal.durable(deaths, _DURABLE_S)
+        if notable:  # on the disk when this returns, unless it is slow
+            parts.journal.durable(notable, _DURABLE_S)
         parts.pace.look_soon()
         for each in exits:  # one that cannot be told keeps no other from being told
             parts.faults.guard("exits", partial(self._report, each))
@@ -129,7 +129,7 @@ class Loop:
         before = parts.observer.latest
         look = parts.observer.look(parts.guards.limits())
         if look is not None:
-            guard("deaths", partial(self._follow, look))
+            guard("exits", partial(self._follow, look))
             guard("decisions", partial(self._decide, look))
             guard("announcements", parts.checkpoints.considered)
             guard("journal", partial(self._record, look))
@@ -145,14 +145,14 @@ class Loop:
         """Tell people of an end where the engine says so."""
         parts, look, task = self._parts, self._parts.observer.latest, ended.task
         decisions: Sequence[Decision] = ()
-        if ended.entry.kind != "end" and task is not None and look is not None:
+        if ended.notable and task is not None and look is not None:
             decisions = parts.observer.ask(
                 lambda engine: engine.task_ended(task, ended.view, ended.cause, look.snapshot)
             )
             if decisions:
                 parts.executor.carry_out(decisions, {task.key: task})
         decision = decisions[0] if decisions else None
-        restarted = parts.restarts.died(task, decision, ended.mono_s)
+        restarted = parts.restarts.ended(task, decision, ended.mono_s)
         if restarted is not None:
             self._notify(*restarted)
 
@@ -161,7 +161,7 @@ class Loop:
         self._parts.executor.carry_out([decision], {task.key: task})
 
     def _follow_kernels(self, tasks: Sequence[Task]) -> None:
-        """Kernels that were restarted keep their snoozes; people hear of it after a death."""
+        """Kernels that were restarted keep their snoozes; people hear of it after a notable end."""
         parts = self._parts
         for restart in parts.restarts.take(tasks):
             self._control.follow(restart.before, restart.now)

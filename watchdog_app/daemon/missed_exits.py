@@ -31,7 +31,7 @@ from watchdog_app.core.model.exits import (
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.kept_state import KeptState
 from watchdog_app.daemon.status import Look
-from watchdog_app.history.entries import about_task, death_entry
+from watchdog_app.history.entries import about_task, exit_entry
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.sensors import crash_reports
 from watchdog_app.machine.sensors.exits import KERNELS
@@ -203,7 +203,7 @@ def _entry(missed: _Missed) -> Entry:
     if said is not None:
         evidence = [*evidence, Evidence("python", f"Python wrote: {said}.")]
     about = dict(missed.kept.get("about") or {})
-    return death_entry(
+    return exit_entry(
         missed.key,
         str(missed.kept.get("name")),
         about.get("path"),
@@ -214,7 +214,7 @@ def _entry(missed: _Missed) -> Entry:
         was_paused=False,
         unix_s=unix_s,
         about=about,
-        plain_end=cause.kind is CauseKind.UNKNOWN,
+        notable=cause.kind is not CauseKind.UNKNOWN,
     )
 
 

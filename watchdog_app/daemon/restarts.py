@@ -19,14 +19,14 @@ from watchdog_app.history.journal import Entry
 
 T = TypeVar("T")
 
-_MOST_DEATHS = 100
+_MOST = 100
 # Jupyter's restarter looks every 3 s and starts at once; a loaded machine takes its time.
-_AFTER_DEATH_S = 120.0
+_AFTER_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Death:
-    """The death of a kernel."""
+class _End:
+    """The end of a kernel."""
 
     task: Task
     notified: Decision | None  # the notification; None: people were not notified
@@ -56,14 +56,14 @@ class Restarts:
 
     def __init__(self, kernels: KernelRegistry) -> None:
         self._kernels = kernels
-        self._deaths: dict[ProcessKey, _Death] = {}
-        self._restarts: dict[ProcessKey, tuple[Restart, float]] = {}  # whose death is not known yet
+        self._ends: dict[ProcessKey, _End] = {}
+        self._restarts: dict[ProcessKey, tuple[Restart, float]] = {}  # whose end is not known yet
 
-    def died(
+    def ended(
         self, task: Task | None, notified: Decision | None, mono_s: float | None = None
     ) -> Notified | None:
         """
-        A task has died.
+        A task has ended.
 
         Args:
             task: None: it never was in a look.
@@ -71,54 +71,54 @@ class Restarts:
             mono_s: when it ended; None: now.
 
         Returns:
-            The notification of a restart that was seen before the death was known, if there is one.
+            The notification of a restart that was seen before the end was known, if there is one.
         """
         if task is None or task.info.kernel_id is None:
             return None  # nobody starts it again under the same name
-        death = _Death(task, notified, time.monotonic() if mono_s is None else mono_s)
+        end = _End(task, notified, time.monotonic() if mono_s is None else mono_s)
         restarted = self._restarts.pop(task.key, None)
         if restarted is not None:  # its cause was waited for meanwhile
-            return _again(*restarted, death)
-        _put(self._deaths, task.key, death)
+            return _again(*restarted, end)
+        _put(self._ends, task.key, end)
         return None
 
     def take(self, tasks: Sequence[Task]) -> list[KernelRestart]:
         """Those of one more look; what is new."""
         found = []
         for restart in self._kernels.take(tasks):
-            death = self._deaths.pop(restart.before, None)
+            end = self._ends.pop(restart.before, None)
             notified = None
-            if death is None:
+            if end is None:
                 _put(self._restarts, restart.before, (restart, time.monotonic()))
             else:
-                notified = _again(restart, time.monotonic(), death)
-            entry = _entry(restart, death, time.time())
+                notified = _again(restart, time.monotonic(), end)
+            entry = _entry(restart, end, time.time())
             found.append(KernelRestart(restart.before, restart.now.key, entry, notified))
         return found
 
 
-def _again(restart: Restart, seen_mono_s: float, death: _Death) -> Notified | None:
-    """The notification that a kernel whose death was told runs again."""
-    after_s = max(0.0, seen_mono_s - death.mono_s)
-    if death.notified is None or after_s > _AFTER_DEATH_S:
+def _again(restart: Restart, seen_mono_s: float, end: _End) -> Notified | None:
+    """The notification that a kernel whose end was told runs again."""
+    after_s = max(0.0, seen_mono_s - end.mono_s)
+    if end.notified is None or after_s > _AFTER_S:
         return None
-    again = _decision(restart, death.notified, after_s)
-    return replace(again, notification=notification(again, death.task)), death.task
+    again = _decision(restart, end.notified, after_s)
+    return replace(again, notification=notification(again, end.task)), end.task
 
 
 def _put(known: dict[ProcessKey, T], key: ProcessKey, value: T) -> None:
-    while len(known) >= _MOST_DEATHS:
+    while len(known) >= _MOST:
         del known[next(iter(known))]
     known[key] = value
 
 
-def _entry(restart: Restart, death: _Death | None, unix_s: float) -> Entry:
+def _entry(restart: Restart, end: _End | None, unix_s: float) -> Entry:
     task, before = restart.now, restart.before
     text = (
         f"The kernel of {clean(task.name)} was restarted: process {before.pid} became "
         f"{task.key.pid}. Its variables are gone."
     )
-    if death is not None and death.notified is not None:
+    if end is not None and end.notified is not None:
         text += " It had died, see before."
     data = {
         "pid": task.key.pid,

@@ -344,7 +344,7 @@ class RpcServer:
             return 0
         count = 0
         for connection in subscribers:
-            # A slow reader misses some statuses. It gets all notices, or is dropped.
+            # A slow reader misses some statuses. It gets all notifications, or is dropped.
             if topic == "notifications" or connection.unread_bytes < _SKIP_UNREAD_BYTES:
                 self._write(connection, line)
                 count += not connection.closed

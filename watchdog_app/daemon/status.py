@@ -17,8 +17,6 @@ from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.resource import SPECS, ResourceKey, ResourceKind
 from watchdog_app.core.policy.engine import TickResult
 
-MOST_TASKS = 500  # in one status: it has to fit into a message; the largest are shown
-MOST_PROCESSES = 128  # of one GPU, for the same reason
 _SEVERITIES = ("ok", "note", "warning", "critical")
 _LEVELS = dict(zip(_SEVERITIES, Level, strict=False))
 
@@ -68,14 +66,6 @@ def status(
             problems=tuple(problems),
         )
     guards, ours, result = guards or {}, set(paused), look.result
-    shown = look.tasks
-    if len(shown) > MOST_TASKS:
-        shown = tuple(sorted(shown, key=lambda task: -task.rss_bytes)[:MOST_TASKS])
-        message = (
-            f"{len(look.tasks)} tasks are watched; the {MOST_TASKS} that hold most memory "
-            "are listed."
-        )
-        problems.append(records.Problem(source="status", message=message))
     resources = tuple(_resource(each, result.assessments.get(each.key)) for each in look.readings)
     incidents = tuple(incident(each) for each in result.incidents)
     gpus = _gpus(look)
@@ -109,7 +99,7 @@ def status(
         hardware=_hardware(look.snapshot),
         tasks=tuple(
             _task(task, look, task.key in ours, on_gpus.get(task.key), guards.get(task.key))
-            for task in shown
+            for task in look.tasks
         ),
         incidents=incidents,
         problems=tuple(problems),
@@ -305,9 +295,6 @@ def _gpu(gpu: hardware.Gpu, look: Look, owners: Mapping[int, machine.Task]) -> r
     processes = sorted(
         devices.listed(gpu, look.snapshot.hardware), key=lambda each: -(each.memory_bytes or 0)
     )
-    notes = gpu.notes
-    if len(processes) > MOST_PROCESSES:
-        notes = (*notes, f"{len(processes) - MOST_PROCESSES} more processes are on it")
     return records.Gpu.of(
         gpu,
         partition=None if gpu.part is None else _partition(gpu.id),
@@ -320,8 +307,8 @@ def _gpu(gpu: hardware.Gpu, look: Look, owners: Mapping[int, machine.Task]) -> r
             for each in gpu.xids
             for row in (gpu_faults.of_xid(each.code),)
         ),
-        processes=tuple(_gpu_process(each, owners) for each in processes[:MOST_PROCESSES]),
-        notes=notes,
+        processes=tuple(_gpu_process(each, owners) for each in processes),
+        notes=gpu.notes,
     )
 
 

@@ -115,7 +115,7 @@ def _entry(
     return Entry(unix_s, kind, {**data, "pid": pid, "name": name}, pid, name, path)
 
 
-def death_entry(
+def exit_entry(
     key: ProcessKey,
     name: str,
     path: str | None,
@@ -127,19 +127,19 @@ def death_entry(
     was_paused: bool,
     unix_s: float,
     about: Mapping[str, Any] | None = None,
-    plain_end: bool = False,
+    notable: bool = True,
 ) -> Entry:
     """
-    A death: who, of what, how that is known, and what is left to go on from.
+    An end: who, of what, how that is known, and what is left to go on from.
 
     Args:
         about: what else is to be there tomorrow, from `about_task`.
-        plain_end: it is no news, and only for who asks: kind "end".
+        notable: False: it is no news, and only for who asks: kind "end".
     """
     left = "It left no rescue." if had_agent else "It held no agent that could have saved it."
     if rescue is not None:
         left = _left(rescue, unix_s)
-    elif plain_end:
+    elif not notable:
         left = ""
     held = " It was paused: Jupyter kills a paused kernel on Restart and on Shutdown."
     text = f"{name} (pid {key.pid}): {cause.text}.{held if was_paused else ''} {left}"
@@ -150,7 +150,7 @@ def death_entry(
         **(about or {}),
         "start_time": key.start_time,
     }
-    return _entry(unix_s, "end" if plain_end else "death", data, key, name=name, path=path)
+    return _entry(unix_s, "death" if notable else "end", data, key, name=name, path=path)
 
 
 def _of_cause(
@@ -201,7 +201,7 @@ def worker_entry(
     about: Mapping[str, Any] | None = None,
 ) -> Entry:
     """
-    The death of a worker whose task lives on.
+    The end of a worker whose task lives on.
 
     Args:
         rescue: of the training that the worker held, below a launcher.
