@@ -50,8 +50,8 @@ class World:
             place=Frame("/x/train.py", 7, "f"),
         )
         self.agents = SimpleNamespace(
-            within=lambda members: [self.agent] if with_agent and KEY in members else [],
-            view_of=lambda members: self.view if with_agent else None,
+            within=lambda task: [self.agent] if with_agent else [],
+            view_of=lambda task: self.view if with_agent else None,
             send=lambda agent, method, params: self.sent.append((method, params)),
         )
         self.task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
@@ -229,7 +229,7 @@ def test_no_more_traces_are_asked_for_than_are_kept():
     """Whoever connects anew for each of them included; those that end make room."""
     agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
     agents = SimpleNamespace(
-        within=lambda members: [agent], get=lambda key: agent, send=lambda *_: None
+        within=lambda task: [agent], get=lambda key: agent, send=lambda *_: None
     )
     traces = AllocationTraces(agents, lambda *_: None)
     task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
@@ -370,7 +370,7 @@ def test_what_grows_is_known_from_the_first_answer_on():
     agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
     sent, found, ended = [], [], []
     agents = SimpleNamespace(
-        within=lambda members: [agent],
+        within=lambda task: [agent],
         get=lambda key: agent,
         send=lambda *each: sent.append(each),
     )

@@ -480,9 +480,25 @@ def test_a_save_that_does_not_come_is_waited_for_by_a_bounded_crowd():
 
 def test_a_request_for_a_save_names_no_place():
     """Where a rescue goes is the program's own business: no message can choose it."""
-    from watchdog_app.daemon.agents import checkpoint_params
+    from types import SimpleNamespace
 
-    assert {"request", "reason", "deadline_s"} == set(checkpoint_params("a", "b", 1.0))
+    from watchdog_app.core.model.machine import ProcessKey
+    from watchdog_app.daemon.checkpoints import Checkpoints
+
+    mine = SimpleNamespace(key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0))
+    sent = []
+    agents = SimpleNamespace(
+        within=lambda _: [mine],
+        out_of_process=SimpleNamespace(ask_every_batch=lambda *_: None),
+        send=lambda *message: sent.append(message),
+    )
+    task = SimpleNamespace(key=mine.key, name="a", members=[SimpleNamespace(key=mine.key)])
+
+    Checkpoints(agents, Log(False)).request(task, "r-1", "because", 0.0)
+
+    ((_, method, params),) = sent
+    assert "agent.checkpoint" == method
+    assert {"request", "reason", "deadline_s"} == params.keys()
 
 
 def test_numbers_and_texts_of_any_size_harm_nothing(world, raw):

@@ -27,15 +27,14 @@ from watchdog_app.core.model.agent import (
     MemoryParts,
     RescueRecord,
 )
-from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.rpc import Connection, RpcServer
 
 T = TypeVar("T")
 
-_POLL_S = 0.2  # without a handle of the process: how often it is looked for
-_ENDING_S = 5.0  # ... and how long after its connection ended
+_ENDING_S = 5.0  # a process without a handle is looked for so long after its connection ended
 
 
 @dataclass(slots=True)
@@ -210,25 +209,19 @@ class Agents:
                 agent.lost_mono_s = now_mono_s
                 agent.view = replace(agent.view, saving=False)
                 if agent.finished:
-                    self.out_of_process.forget(
-                        agent.key
-                    )  # its next training gets a page of its own
+                    # Its next training gets a page of its own.
+                    self.out_of_process.forget(agent.key)
                     self._forget(agent)
                 elif agent.handle is None:
                     self._look(agent)
 
-    def look(self, now_mono_s: float) -> float | None:
-        """
-        Look for processes without a handle whose connection ended; seconds to the next look.
-        """
-        waiting = False
+    def look(self, now_mono_s: float) -> None:
+        """Look for processes without a handle whose connection ended."""
         for agent in list(self._agents.values()):
             if agent.handle is None and agent.lost_mono_s is not None:
                 self._look(agent)
                 if now_mono_s - agent.lost_mono_s > _ENDING_S:
                     self._forget(agent)
-                waiting = True
-        return _POLL_S if waiting else None
 
     @property
     def has_ended(self) -> bool:
@@ -268,12 +261,14 @@ class Agents:
             if agent.notebook is not None
         }
 
-    def within(self, members: set[ProcessKey]) -> list[Agent]:
-        """Connected agents of these processes."""
+    def within(self, task: Task) -> list[Agent]:
+        """Connected agents of a task."""
+        members = {member.key for member in task.members}
         return [agent for agent in self.connected() if agent.key in members]
 
-    def view_of(self, members: set[ProcessKey]) -> AgentState | None:
+    def view_of(self, task: Task) -> AgentState | None:
         """What a task's agent last said; the one that trains where there are several."""
+        members = {member.key for member in task.members}
         views = [agent.view for agent in self._agents.values() if agent.key in members]
         return max(views, key=lambda view: (view.training, view.step or 0), default=None)
 

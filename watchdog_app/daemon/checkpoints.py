@@ -97,7 +97,7 @@ class Checkpoints:
             One for each agent; empty when the task has none that could save.
         """
         found = []
-        agents = self._agents.within({member.key for member in task.members})
+        agents = self._agents.within(task)
         if agent_pid is not None:
             agents = [agent for agent in agents if agent.key.pid == agent_pid]
         for number, agent in enumerate(agents):
@@ -161,7 +161,7 @@ class Checkpoints:
         Those that were asked and had no time to answer are saved so. One that saved itself as it
         was stopped has published nothing newer, and keeps what it has.
         """
-        for agent in self._agents.within({member.key for member in task.members}):
+        for agent in self._agents.within(task):
             self._agents.out_of_process.copy(
                 agent.key, agent.view.directory, partial(self._copied, agent)
             )

@@ -42,7 +42,6 @@ class Control:
         self.memory_fault: str | None = None
         self.cost = OwnCost()
         self._parts = parts
-        self._settings = parts.settings
         self._sources = sources
         self._config_path = config_path
         self._log = log
@@ -119,7 +118,7 @@ class Control:
 
     def settings(self) -> list[dict[str, Any]]:
         """Every setting with its source."""
-        return config.describe(self._settings, self._sources)
+        return config.describe(self._parts.settings, self._sources)
 
     def reload(self) -> None:
         """
@@ -141,7 +140,7 @@ class Control:
             raise
         parts.faults.clear("config")
         self.report_old_keys(old_keys)
-        self._settings, self._sources = settings, sources
+        parts.settings, self._sources = settings, sources
         parts.observer.apply(settings)
         parts.pace.settings = settings.watch
         parts.dispatcher.apply(settings.notify)

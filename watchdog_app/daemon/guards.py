@@ -80,7 +80,6 @@ class Guards:
         self._log = log
         self._news: list[News] = []
         self._guards: dict[str, BagRecord] = {}  # by the name of their group
-        self._stages: dict[str, str] = {}
         self._of: dict[ProcessKey, str] = {}
         self._next_sweep_mono_s = 0.0
         # A supervisor that is started where memory runs out takes seconds: no look waits for it.
@@ -94,6 +93,7 @@ class Guards:
             self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
             # Nobody is held for ever where supervisor and second were both killed.
             self._sweeper.submit(record.sweep, _swept)
+        before = self._guards
         self._guards = {
             groups.name_of(each.pid, each.start_time): each
             for each in record.every()
@@ -102,12 +102,9 @@ class Guards:
         self._take_figures()
         self._of = self._found()
         for name, guard in self._guards.items():
-            before = self._stages.get(name, "calm")
-            if guard.stage != before:
-                self._stages[name] = guard.stage
-                self._changed(name, guard, before)
-        for name in self._stages.keys() - self._guards.keys():
-            del self._stages[name]
+            stage = before[name].stage if name in before else "calm"
+            if guard.stage != stage:
+                self._changed(name, guard, stage)
 
     def _read(self) -> Iterator[tuple[Reading, BagRecord]]:
         """The guards that the last look has read."""

@@ -105,7 +105,7 @@ class ThreadDumps:
             return
         self._issued += 1
         ident = f"stacks-{self._issued}"
-        agents = self._agents.within({member.key for member in task.members})[:_MOST_AGENTS]
+        agents = self._agents.within(task)[:_MOST_AGENTS]
         waiting = {agent.key for agent in agents}
         request = _DumpRequest(task, now_mono_s + _DUMP_S, [done], waiting)
         self._open[ident] = request
@@ -153,8 +153,7 @@ class ThreadDumps:
     ) -> None:
         del self._open[ident]
         looks, now_mono_s = seen or ((), time.monotonic())
-        members = {member.key for member in request.task.members}
-        asked = {agent.key.pid for agent in self._agents.within(members)}
+        asked = {agent.key.pid for agent in self._agents.within(request.task)}
         left = _MOST_CHARS
         processes = []
         for look in looks:
@@ -162,7 +161,7 @@ class ThreadDumps:
             processes.append(replace(look, threads=threads, agent=look.pid in asked))
         silent = {key.pid for key in request.waiting} & asked
         # The agent that trains is the one whose silence says something.
-        view = self._agents.view_of(members)
+        view = self._agents.view_of(request.task)
         answered = None
         if request.told or silent:
             answered = not silent if view is None else view.key.pid not in silent
@@ -305,7 +304,7 @@ class AllocationTraces:
         return min((request.until_mono_s for request in self._open.values()), default=None)
 
     def _trains(self, task: Task) -> Agent | None:
-        agents = self._agents.within({member.key for member in task.members})
+        agents = self._agents.within(task)
         return next((each for each in agents if each.view.training), None)
 
 

@@ -290,7 +290,6 @@ class Loop:
 
     def _wait_s(self, now_mono_s: float) -> float:
         parts = self._parts
-        look_s = parts.agents.look(now_mono_s)
         if parts.server.busy or parts.agents.has_ended:
             return 0.0
         # Chores wait for the next look where that comes soon.
@@ -306,8 +305,7 @@ class Loop:
         ):
             if deadline is not None:
                 due.append(deadline)
-        wait_s = max(0.0, min(due) - now_mono_s)
-        return wait_s if look_s is None else min(wait_s, look_s)
+        return max(0.0, min(due) - now_mono_s)
 
     def _pressed(self) -> bool:
         """Whether memory is so short that a turn of the loop may be held up for minutes."""

@@ -266,13 +266,13 @@ class Methods:
             if held is not None:
                 answers.append(_refused(task, held))
                 continue
-            if task.paused and self._parts.agents.within({m.key for m in task.members}):
+            if task.paused and self._parts.agents.within(task):
                 answers.append(_refused(task, "It is paused and cannot save. Resume it first."))
                 continue
             asked = self._parts.executor.request_checkpoint(task, _who(connection), timeout_s, done)
             waiting += asked
             if not asked and wanted is not None:
-                view = self._parts.agents.view_of({member.key for member in task.members})
+                view = self._parts.agents.view_of(task)
                 answers.append(_refused(task, no_agent(task, time.time(), view)))
         found += waiting
         if not found or not wait:

@@ -118,7 +118,7 @@ class Observer:
         self._faults.take((*snapshot.faults, *self.triggers.faults))
         by_task: dict[ProcessKey, AgentState] = {}
         for task in tasks:
-            view = self._agents.view_of({member.key for member in task.members})
+            view = self._agents.view_of(task)
             if view is not None:
                 by_task[task.key] = view
         self.latest = Look(snapshot, tasks, readings, result, by_task)
