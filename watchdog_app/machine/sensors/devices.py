@@ -138,15 +138,9 @@ def space(path: str) -> Gauge:
     place = path
     while not os.path.exists(place) and place != os.path.dirname(place):
         place = os.path.dirname(place)
-    if hasattr(os, "statvfs"):
-        found = os.statvfs(place)
-        # bavail leaves out what is kept for root.
-        free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
-    else:
-        import shutil  # Windows; elsewhere it would only cost the daemon 2 MB of compressors
-
-        usage = shutil.disk_usage(place)
-        free, total = usage.free, usage.total
+    found = os.statvfs(place)
+    # bavail leaves out what is kept for root.
+    free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     return Gauge(
         ResourceKind.DISK, path, f"disk for rescues in {path}", max(0, total - free), total
     )
