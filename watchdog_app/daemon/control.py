@@ -254,35 +254,28 @@ def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
         return {"text": "The machine has not been looked at yet. Ask again.", "incidents": []}
     from watchdog_app.core.explain import status
 
-    readings, result = look.readings, look.result
+    result = look.result
+    seen: dict[str, Any] = {
+        "readings": look.readings,
+        "assessments": result.assessments,
+        "incidents": result.incidents,
+        "now_unix_s": time.time(),
+    }
+    concerns = result.incidents
     if task is None:
-        text = status.about_machine(
-            look.snapshot.host,
-            look.tasks,
-            readings=readings,
-            assessments=result.assessments,
-            incidents=result.incidents,
-            now_unix_s=time.time(),
+        text = status.about_machine(look.snapshot.host, look.tasks, **seen)
+    else:
+        outlook, agent = result.tasks.get(task.key), look.agents.get(task.key)
+        hardware = look.snapshot.hardware
+        text = status.about_task(task, outlook, agent, hardware=hardware, **seen)
+        reasons = result.stall_reasons.get(task.key)
+        if reasons is not None:
+            text = "\n".join((text, "", *status.stall_lines(reasons, task)))
+        above = {reading.key for reading in look.readings if task.key in reading.tasks}
+        concerns = tuple(
+            each
+            for each in result.incidents
+            if each.resource in above
+            or any(contributor.task == task.key for contributor in each.contributors)
         )
-        return {"text": text, "incidents": [incident(each).to_json() for each in result.incidents]}
-    text = status.about_task(
-        task,
-        result.tasks.get(task.key),
-        look.agents.get(task.key),
-        hardware=look.snapshot.hardware,
-        readings=readings,
-        assessments=result.assessments,
-        incidents=result.incidents,
-        now_unix_s=time.time(),
-    )
-    reasons = result.stall_reasons.get(task.key)
-    if reasons is not None:
-        text = "\n".join((text, "", *status.stall_lines(reasons, task)))
-    above = {reading.key for reading in readings if task.key in reading.tasks}
-    concerns = [
-        each
-        for each in result.incidents
-        if each.resource in above
-        or any(contributor.task == task.key for contributor in each.contributors)
-    ]
     return {"text": text, "incidents": [incident(each).to_json() for each in concerns]}
