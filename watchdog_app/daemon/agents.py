@@ -118,7 +118,7 @@ class Agents:
         # One that was saved before this daemon came, or that the training goes on from.
         outdated = connection.protocol < PROTOCOL_VERSION
         by_lines = not params.resumes_itself
-        rescue, rescue_mono_s = _told(params.rescue, by_lines)
+        rescue, rescue_mono_s = _rescue_before(params.rescue, by_lines)
         if old is not None:
             if old.view.rescue is not None:
                 rescue, rescue_mono_s = old.view.rescue, old.view.rescue_mono_s
@@ -312,7 +312,7 @@ def record(kind: type[T], params: requests.Params) -> T:
     return found
 
 
-def _told(
+def _rescue_before(
     params: requests.Rescue | None, by_lines: bool
 ) -> tuple[RescueRecord | None, float | None]:
     """The rescue that an agent brings with it, and when on our clock that was complete."""

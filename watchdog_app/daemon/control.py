@@ -47,7 +47,7 @@ class Control:
         self._log = log
         self._host_name = os.uname().nodename if hasattr(os, "uname") else ""
         self._started_mono_s = time.monotonic()
-        self._published_mono_s = float("-inf")
+        self._sent_mono_s = float("-inf")
 
     # What clients see
 
@@ -95,9 +95,9 @@ class Control:
         """The status to whoever subscribed to it, unless they have one of a moment ago."""
         parts = self._parts
         parts.faults.guard("airbags", parts.guards.look)
-        due = now_mono_s - self._published_mono_s >= _PUBLISH_S
+        due = now_mono_s - self._sent_mono_s >= _PUBLISH_S
         if due and parts.server.has_subscribers("status"):
-            self._published_mono_s = now_mono_s
+            self._sent_mono_s = now_mono_s
             parts.server.publish("status", "status", self.status(), fit)
 
     def explain(self, task: Task | None) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class _DumpRequest:
     until_mono_s: float
     done: list[Callable[[ThreadDump], None]]  # of all who have asked meanwhile
     waiting: set[ProcessKey]  # agents that have not answered
-    told: dict[int, list[ThreadState]] = field(default_factory=dict)  # by pid
+    stacks: dict[int, list[ThreadState]] = field(default_factory=dict)  # by pid
     ending: bool = False  # the kernel is asked
 
 
@@ -119,7 +119,7 @@ class ThreadDumps:
         request = self._open.get(params.request)
         if request is None or request.ending or agent.key not in request.waiting:
             return
-        request.told[agent.key.pid] = [
+        request.stacks[agent.key.pid] = [
             ThreadState(
                 each["native_id"],
                 each["name"],
@@ -157,13 +157,13 @@ class ThreadDumps:
         left = _MOST_CHARS
         processes = []
         for look in looks:
-            threads, left = _merged(look.threads, request.told.get(look.pid, []), left)
+            threads, left = _merged(look.threads, request.stacks.get(look.pid, []), left)
             processes.append(replace(look, threads=threads, agent=look.pid in asked))
         silent = {key.pid for key in request.waiting} & asked
         # The agent that trains is the one whose silence says something.
         view = self._agents.view_of(request.task)
         answered = None
-        if request.told or silent:
+        if request.stacks or silent:
             answered = not silent if view is None else view.key.pid not in silent
         place, seen_s = None if view is None else view.place, None
         if view is not None and place is not None and view.reported_mono_s is not None:
@@ -180,12 +180,12 @@ def _seen(keys: Iterable[ProcessKey]) -> Seen:
 
 
 def _merged(
-    seen: Iterable[ThreadState], told: Iterable[ThreadState], left: int
+    seen: Iterable[ThreadState], stacks: Iterable[ThreadState], left: int
 ) -> tuple[tuple[ThreadState, ...], int]:
     """The kernel's threads with Python's names and stacks; those that only Python knows behind."""
     found = {look.tid: look for look in seen}
     alone = []
-    for each in told:
+    for each in stacks:
         frames = []
         for frame in each.frames:
             left -= len(frame.file) + len(frame.function)

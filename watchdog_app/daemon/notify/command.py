@@ -83,7 +83,7 @@ class CommandChannel:
 def variables(notification: Notification) -> dict[str, str]:
     """The notification as environment variables; a NUL, which none can hold, is left out."""
     values = {
-        "WATCHDOG_NOTICE": notification.id,
+        "WATCHDOG_NOTIFICATION": notification.id,
         "WATCHDOG_INCIDENT": notification.incident,
         "WATCHDOG_STAGE": notification.stage,
         "WATCHDOG_URGENCY": notification.urgency,
