@@ -234,7 +234,8 @@ class FoundTraining:
         self._of_library = owner is not None
         self._loops = loop_lines.around(loop_lines.places(frame))
         if not self._find(frame):
-            self._give_up("some of what it trains belongs to no module and has no name")
+            self._given_up = True
+            self._tell_why("some of what it trains belongs to no module and has no name")
             return
         self.directory, waits = automatic_lines.place()
         above = os.path.dirname(self.directory)
@@ -296,8 +297,10 @@ class FoundTraining:
         detector, head = self.detector, self.detector.head
         waited = head is Head.DRAW or self._hook is not None
         self._unseen = self._unseen + 1 if waited else 0
-        if self._unseen == _MOST_UNSEEN:
-            self._give_up("the end of its iterations is not seen")
+        if self._unseen >= _MOST_UNSEEN:
+            self._hush()
+            self._tell_why("the end of its iterations is not seen")
+            session.ends(detector.iterations)
         elif head is Head.DRAW and self._unseen >= _DRAWS_NO_MORE:
             if not detector.watching:
                 detector.watch()
@@ -331,11 +334,6 @@ class FoundTraining:
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()
-
-    def _give_up(self, why: str) -> None:
-        self._given_up = True
-        self._hush()
-        self._tell_why(why)
 
     def _random_now(self) -> Any:
         """Global random numbers, and those of generators that the program has names for."""
