@@ -121,8 +121,12 @@ def _about_to_begin(loader: Any) -> Any:
 def _about_to_draw() -> None:
     """A batch is about to be drawn in this thread."""
     training = _of_thread.get(threading.get_ident())
-    if training is not None:
+    if training is None:
+        return
+    if training.wants_end or training.detector.watching:
         training.draws()
+    else:
+        training.unseen = 0
 
 
 def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:

@@ -97,7 +97,8 @@ class FoundTraining:
         self._loops: list[Loop] = []  # around its steps, the innermost first
         self._hook: Any = None  # which tells that modules compute
         self._trained: set[int] = set()  # ids of the tensors that are trained
-        self._unseen = 0  # iterations in a row whose end was waited for
+        self.wants_end = False  # the end of this iteration is to be told
+        self.unseen = 0  # iterations in a row whose end was waited for
         self._look: Any = None  # random numbers behind the last step of an iteration
         self._draws_itself = False  # random numbers, between two steps
         # An error of memory came in the middle of a step: what that has moved, and numbers before.
@@ -131,13 +132,23 @@ class FoundTraining:
             if time.monotonic() - self._began >= _BEGINS_AFTER_S:
                 self._begin(frame)
             return
-        self._await_end(session)
+        self.wants_end = session.ends(self.detector.iterations)
+        self.unseen += 1
+        # Each step of most loops ends here.
+        if (
+            self.unseen >= _DRAWS_NO_MORE
+            or self.detector.watching
+            or self.detector.head is not Head.DRAW
+        ):
+            self._await_end(session)
 
     def draws(self) -> None:
-        """A batch is about to be drawn from a DataLoader."""
+        """A batch is about to be drawn from a DataLoader, in the thread of this training."""
         try:
-            if get_ident() == self._thread and self.detector.drawn():
-                self._iteration_ended(sys._getframe(1))
+            if self.detector.drawn():
+                self.unseen = 0
+                if self.wants_end:
+                    self._iteration_ended()
         except Exception as error:
             self._guard.caught(error)
 
@@ -150,9 +161,10 @@ class FoundTraining:
             ):
                 return
             if self.detector.computes():
+                self.unseen = 0
                 self._hush()
                 self._draws_itself = self._look != self._random_now()
-                self._iteration_ended(sys._getframe(1))
+                self._iteration_ended()
         except Exception as error:
             self._guard.caught(error)
 
@@ -295,27 +307,22 @@ class FoundTraining:
     def _await_end(self, session: Session) -> None:
         """The last step of an iteration is made: have its end told, where it is wanted."""
         detector, head = self.detector, self.detector.head
-        waited = head is Head.DRAW or self._hook is not None
-        self._unseen = self._unseen + 1 if waited else 0
-        if self._unseen >= _MOST_UNSEEN:
+        if head is not Head.DRAW and self._hook is None:
+            self.unseen = 0  # nothing was waited for
+        if self.unseen >= _MOST_UNSEEN:
             self._hush()
             self._tell_why("the end of its iterations is not seen")
-            session.ends(detector.iterations)
-        elif head is Head.DRAW and self._unseen >= _DRAWS_NO_MORE:
+        elif head is Head.DRAW and self.unseen >= _DRAWS_NO_MORE:
             if not detector.watching:
                 detector.watch()
             self._listen()
-        elif head is Head.COMPUTE and session.due:
+        elif head is not None:
             detector.rest()
-            # It draws its data itself: in this iteration or in the next, nobody knows.
-            self._look = self._random_now()
-            self._listen()
-        else:
-            if head is not None:
-                detector.rest()
-                self._hush()
-            if head is not Head.DRAW:  # no end of an iteration is told now
-                session.ends(detector.iterations)
+            self._hush()
+            if head is Head.COMPUTE and session.due:
+                # It draws its data itself: in this iteration or in the next, nobody knows.
+                self._look = self._random_now()
+                self._listen()
 
     def _listen(self) -> None:
         """Have it told that a module computes which is trained: of all modules, so not for long."""
@@ -345,17 +352,17 @@ class FoundTraining:
     def _tell_why(self, why: str) -> None:
         self._guard.tell_once(f"a PyTorch training is not saved by itself: {why}. {EXPLICIT}")
 
-    def _iteration_ended(self, frame: FrameType) -> None:
+    def _iteration_ended(self) -> None:
         """All of an iteration is done, and nothing of the next has begun."""
         session, step = self.session, self.detector.iterations
-        self._unseen = 0
-        if session is None or self.over or not session.ends(step):
+        self.wants_end = False
+        if session is None or self.over:
             return
         if session.due:
             if any(each in claimed for each in self.optimizers()):
                 self._close(well=True)  # the program has made a Rescue for it since
                 return
-            self._look_again(session, frame)
+            self._look_again(session, sys._getframe(1))
         at = {"epoch": self._epoch, "batch": self._passes.batch}
         asked = session.published is not None and session.published.asked
         self._ended = (step, *at.values(), torch_random.take()) if asked else None

@@ -57,19 +57,23 @@ class Detector:
         """
         if optimizer not in self._last:
             self._join(optimizer)
-        self._total += 1
-        self._last[optimizer] = self._total
-        alone = len(self._active()) == 1
-        if alone:
-            self._first = optimizer
-        if alone or (optimizer == self._first and self._steps[-1:] != [optimizer]):
-            self._begin()
-        self._steps.append(optimizer)
-        self._waits = self._between = alone or self._steps == self._steps_before
+        elif len(self._last) > 1:
+            self._total += 1
+            self._last[optimizer] = self._total
+        # Most loops have one, and each of its steps is an iteration: that costs little here.
+        if len(self._last) == 1 or len(self._active()) == 1:
+            self._first, self._steps = optimizer, [optimizer]
+            self._waits = self._between = True
+        else:
+            if optimizer == self._first and self._steps[-1:] != [optimizer]:
+                self._begin()
+            self._steps.append(optimizer)
+            self._waits = self._between = self._steps == self._steps_before
         if self._waits:
             self.iterations += 1
             self._alike += 1
-            self._learn()
+            if self.watching:
+                self._learn()
         return self._waits
 
     def rest(self) -> None:
@@ -78,11 +82,15 @@ class Detector:
 
     def drawn(self) -> bool:
         """A batch is about to be drawn; whether an iteration has ended here."""
-        return self._happens(_DRAWN) and self.head is Head.DRAW and self._ends()
+        if self.watching:
+            self._note(_DRAWN)
+        return self._waits and self.head is Head.DRAW and self._ends()
 
     def computes(self) -> bool:
         """The model is about to compute; whether an iteration has ended here."""
-        return self._happens(_COMPUTED) and self.head is Head.COMPUTE and self._ends()
+        if self.watching:
+            self._note(_COMPUTED)
+        return self._waits and self.head is Head.COMPUTE and self._ends()
 
     def forget(self, optimizer: int) -> None:
         """This optimizer is gone."""
@@ -121,18 +129,15 @@ class Detector:
         self._steps_before, self._steps = self._steps, []
 
     def _learn(self) -> None:
-        events, self._events = self._events, ""
-        if not self.watching:
-            return
-        now = _head(events)
+        now = _head(self._events)
+        self._events = ""
         if now is not None and now is self._head_before:
             self.head = now
         self._head_before = now
 
-    def _happens(self, event: str) -> bool:
+    def _note(self, event: str) -> None:
         if self._events[-1:] != event:
             self._events = (self._events + event)[-8:]
-        return self._waits
 
     def _ends(self) -> bool:
         self._waits = False
