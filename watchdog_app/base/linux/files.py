@@ -44,38 +44,19 @@ def translate(error: OSError, what: str) -> SensorError:
     return Unsupported(f"{what} cannot be read here: {reason}")
 
 
-def read_bytes(path: str, limit: int = 1 << 16) -> bytes:
+def read_bytes(path: str, limit: int = 1 << 16, *, once: bool = False) -> bytes:
     """
     Content of a small file, at most `limit` bytes of it.
 
     Args:
         path: of a small file.
         limit: most bytes that are read.
+        once: the kernel writes it in one piece, as the single records of /proc/PID (status, limits,
+            cgroup): whether there is more is not asked, which costs as much as the reading.
 
     Raises:
         Gone, Denied, Unsupported: as `translate` tells them apart.
     """
-    return _read(path, limit, once=False)
-
-
-def read_record(path: str, limit: int = 4096) -> bytes:
-    """
-    Content of a file that the kernel writes in one piece, at most `limit` bytes of it.
-
-    Such are the single records of /proc/PID (status, limits, cgroup): nobody needs to ask whether
-    there is more, which costs as much as the reading.
-
-    Args:
-        path: of a file in /proc or /sys.
-        limit: most bytes that are read.
-
-    Raises:
-        Gone, Denied, Unsupported: as `translate` tells them apart.
-    """
-    return _read(path, limit, once=True)
-
-
-def _read(path: str, limit: int, *, once: bool) -> bytes:
     try:
         fd = os.open(path, _FLAGS)
         try:

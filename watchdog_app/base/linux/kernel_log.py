@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 
 PATH = "/dev/kmsg"
 _RECORD = 8192  # longer ones are refused by read; the kernel's own limit is 8 KiB
@@ -47,27 +48,21 @@ class KernelLog:
     """
 
     def __init__(self, path: str = PATH, most: int = _MOST_A_LOOK) -> None:
-        self._path = path
         self._most = most
         self._fd: int | None = None
-        self._tried = False
+        with suppress(OSError):  # not for this user, or not here
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     @property
     def readable(self) -> bool:
         """Whether this user may read it."""
-        return self._fd is not None or not self._tried
+        return self._fd is not None
 
     def read(self) -> Iterator[bytes]:
         """What is new, one by one: a log of years is never in memory at once."""
-        if not self._tried:
-            self._tried = True
-            try:
-                self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError:
-                self._fd = None  # not for this user, or not here
-        for _ in range(self._most if self._fd is not None else 0):
+        for _ in range(self._most):
             if self._fd is None:
-                break
+                return
             try:
                 record = os.read(self._fd, _RECORD)
             except OSError as error:
@@ -75,9 +70,9 @@ class KernelLog:
                     continue  # overwritten before it was read, or too long
                 if error.errno not in (errno.EAGAIN, errno.EWOULDBLOCK):
                     self.close()
-                break
+                return
             if not record:
-                break
+                return
             yield record
 
     def close(self) -> None:

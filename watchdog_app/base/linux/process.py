@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 
 from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux.files import read_or_empty, read_record
+from watchdog_app.base.linux.files import read_bytes, read_or_empty
 
 # The guard of a limit and each Python with an agent import this: `typing` would take 5 ms.
 TYPE_CHECKING = False
@@ -185,7 +185,7 @@ def read_statm(pid: int | str = "self", proc: str = "/proc") -> Statm | None:
         proc: where the proc file system is mounted.
     """
     try:
-        return Statm(read_record(f"{proc}/{pid}/statm", 256))
+        return Statm(read_bytes(f"{proc}/{pid}/statm", 256, once=True))
     except (SensorError, ValueError):
         return None
 
