@@ -27,7 +27,7 @@ from watchdog_app.base.linux.files import (
     read_or_empty,
     write_bytes,
 )
-from watchdog_app.base.linux.process import status_bytes, whole
+from watchdog_app.base.linux.process import status_bytes, status_words, whole
 
 # The guard of a limit imports this: `typing` and `dataclasses` would cost it 1 MB each.
 TYPE_CHECKING = False
@@ -513,10 +513,5 @@ def flat_value(data: bytes, name: bytes) -> int | None:
         data: content of the file.
         name: of the line.
     """
-    lines = b"\n" + data
-    at = lines.find(b"\n%b " % name)
-    if at < 0:
-        return None
-    start = at + len(name) + 2
-    end = lines.find(b"\n", start)
-    return whole(lines[start : end if end >= 0 else len(lines)].strip())
+    words = status_words(b"\n" + data, name, b" ")
+    return whole(words[0]) if words else None

@@ -190,15 +190,16 @@ def read_statm(pid: int | str = "self", proc: str = "/proc") -> Statm | None:
         return None
 
 
-def status_words(status: bytes, name: bytes) -> list[bytes]:
+def status_words(status: bytes, name: bytes, mark: bytes = b":") -> list[bytes]:
     """
     The words of one line of /proc/PID/status or smaps_rollup; none where the line is missing.
 
     Args:
         status: content of the file.
-        name: of the line, such as `Uid`.
+        name: of the line, such as `Uid`; never the first one.
+        mark: what stands after the name.
     """
-    at = status.find(b"\n%b:" % name)
+    at = status.find(b"\n%b%b" % (name, mark))
     if at < 0:
         return []
     start = at + len(name) + 2

@@ -68,12 +68,12 @@ class GpuFault:
     """One row: what a fault means."""
 
     trouble: FaultKind
+    stage: Stage  # WATCH: good to know; SAVE: work is lost or stands still
+    device_works: bool  # False: the card or the driver is out of order
+    restart: bool  # programs that it hit have to be started again
     title: str  # "is lost": after the name of the card
     text: str  # what is the case: a clause without a point
     help: str  # what to do: a sentence; {reset} stands for the command that resets the card
-    stage: Stage = Stage.WARN  # WATCH: good to know; RESCUE: work is lost or stands still
-    device_works: bool = True  # False: the card or the driver is out of order
-    restart: bool = False  # programs that it hit have to be started again
     codes: tuple[int, ...] = ()  # Xid
     kind: ResourceKind = ResourceKind.GPU_HEALTH  # of its incident
     lasting: bool = False  # a state, whose end is told; the others are events
@@ -114,44 +114,38 @@ _INFO, _WARNING, _CRITICAL = Stage.WATCH, Stage.WARN, Stage.SAVE
 _WORKS, _STOPPED, _ENDS, _GOES_ON = True, False, True, False
 
 
-def _row(  # noqa: PLR0917 - the columns of the table
-    trouble: FaultKind, stage: Stage, works: bool, restart: bool,
-    title: str, text: str, remedy: str, *, lasting: bool = False,
-) -> GpuFault:  # fmt: skip
-    return GpuFault(trouble, title, text, remedy, stage, works, restart, lasting=lasting)
-
-
 def _brake(trouble: FaultKind, stage: Stage, title: str, text: str, remedy: str) -> GpuFault:
-    return GpuFault(trouble, title, text, remedy, stage, kind=ResourceKind.THROTTLING)
+    kind = ResourceKind.THROTTLING
+    return GpuFault(trouble, stage, _WORKS, _GOES_ON, title, text, remedy, kind=kind)
 
 
 _LOWER = "sudo nvidia-smi -i {index} -pl WATTS"
 _ROWS = (
-    _row(FaultKind.LOST, _CRITICAL, _STOPPED, _ENDS, "is lost",
-         "it has fallen off the bus: the driver cannot reach it any more", _MACHINE, lasting=True),
-    _row(FaultKind.NEEDS_RESET, _CRITICAL, _STOPPED, _ENDS, "needs a reset",
-         "it does not work until it is reset", _RESET, lasting=True),
-    _row(FaultKind.SILENT, _WARNING, _STOPPED, _GOES_ON, "does not answer",
-         "its driver does not answer; what is on it may stand still", _HANGS,
-         lasting=True),
-    _row(FaultKind.UNREADABLE, _INFO, _WORKS, _GOES_ON, "cannot be read",
-         "its driver answers with errors",
-         "See whether nvidia-smi can read it; else start the machine again."),
-    _row(FaultKind.DRIVER, _WARNING, _STOPPED, _GOES_ON, "has failed",
-         "it answers about none of the cards; what is on them may stand still",
-         _HANGS.replace("trainings on it", "trainings"), lasting=True),
-    _row(FaultKind.UPDATED, _WARNING, _WORKS, _GOES_ON, "was updated under the running system",
-         "it was updated under the running system", "Restart the machine.", lasting=True),
-    _row(FaultKind.ECC, _WARNING, _WORKS, _GOES_ON, "has memory errors",
-         "memory errors that could not be corrected",
-         f"Values on the card may be damaged: go back to a rescue from before. {_RESET}"),
-    _row(FaultKind.REMAP_FAILED, _WARNING, _WORKS, _GOES_ON, "has faulty memory",
-         "a faulty row of its memory could not be replaced",
-         "Its memory wears out: have the card tested and replaced. "
-         "Until then check results that come from it."),
-    _row(FaultKind.REMAP_PENDING, _INFO, _WORKS, _GOES_ON, "wants a reset some time",
-         "a faulty row of its memory is replaced at the next reset",
-         "When its trainings have ended: `{reset}`."),
+    GpuFault(FaultKind.LOST, _CRITICAL, _STOPPED, _ENDS, "is lost",
+             "it has fallen off the bus: the driver cannot reach it any more", _MACHINE,
+             lasting=True),
+    GpuFault(FaultKind.NEEDS_RESET, _CRITICAL, _STOPPED, _ENDS, "needs a reset",
+             "it does not work until it is reset", _RESET, lasting=True),
+    GpuFault(FaultKind.SILENT, _WARNING, _STOPPED, _GOES_ON, "does not answer",
+             "its driver does not answer; what is on it may stand still", _HANGS, lasting=True),
+    GpuFault(FaultKind.UNREADABLE, _INFO, _WORKS, _GOES_ON, "cannot be read",
+             "its driver answers with errors",
+             "See whether nvidia-smi can read it; else start the machine again."),
+    GpuFault(FaultKind.DRIVER, _WARNING, _STOPPED, _GOES_ON, "has failed",
+             "it answers about none of the cards; what is on them may stand still",
+             _HANGS.replace("trainings on it", "trainings"), lasting=True),
+    GpuFault(FaultKind.UPDATED, _WARNING, _WORKS, _GOES_ON, "was updated under the running system",
+             "it was updated under the running system", "Restart the machine.", lasting=True),
+    GpuFault(FaultKind.ECC, _WARNING, _WORKS, _GOES_ON, "has memory errors",
+             "memory errors that could not be corrected",
+             f"Values on the card may be damaged: go back to a rescue from before. {_RESET}"),
+    GpuFault(FaultKind.REMAP_FAILED, _WARNING, _WORKS, _GOES_ON, "has faulty memory",
+             "a faulty row of its memory could not be replaced",
+             "Its memory wears out: have the card tested and replaced. "
+             "Until then check results that come from it."),
+    GpuFault(FaultKind.REMAP_PENDING, _INFO, _WORKS, _GOES_ON, "wants a reset some time",
+             "a faulty row of its memory is replaced at the next reset",
+             "When its trainings have ended: `{reset}`."),
     _brake(FaultKind.HEAT, _WARNING, "is clocked down for heat",
            "it has been clocked down for heat most of the last 2 min",
            f"Look at its fans and the air in front of them, or lower its power limit ({_LOWER}). "
@@ -172,8 +166,8 @@ STATES = {state: row for state in GpuState for row in _ROWS if row.trouble.value
 
 # What the driver asks for, in the order of NVML's field 230, from 1.
 RECOVERIES = {
-    name: _row(FaultKind.RECOVERY, _WARNING, _WORKS, _GOES_ON, "asks for a recovery",
-               f"the driver asks for a recovery: {name.replace('_', ' ')}", remedy)
+    name: GpuFault(FaultKind.RECOVERY, _WARNING, _WORKS, _GOES_ON, "asks for a recovery",
+                   f"the driver asks for a recovery: {name.replace('_', ' ')}", remedy)
     for name, remedy in (
         ("reset", _RESET),
         ("reboot", "End the programs on this card, then start the machine again."),
@@ -190,12 +184,12 @@ def _xid(text: str, remedy: str, *codes: int) -> GpuFault:
     """A fault that ends programs: those that only a reset mends stop the card as well."""
     works = remedy == _PROGRAM
     stage = _WARNING if works else _CRITICAL
-    return GpuFault(FaultKind.XID, _REPORTS, text, remedy, stage, works, True, codes)
+    return GpuFault(FaultKind.XID, stage, works, _ENDS, _REPORTS, text, remedy, codes)
 
 
 def _word(text: str, remedy: str, *codes: int) -> GpuFault:
     """Ends nothing: other figures show it, or it needs no action."""
-    return GpuFault(FaultKind.XID, _REPORTS, text, remedy, _INFO, codes=codes)
+    return GpuFault(FaultKind.XID, _INFO, _WORKS, _GOES_ON, _REPORTS, text, remedy, codes)
 
 
 XIDS = (
