@@ -16,7 +16,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 keras = pytest.importorskip("keras")
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 from watchdog_app.agent.tensorflow import Rescue  # noqa: E402
 from watchdog_app.base.errors import RescueMismatch  # noqa: E402
@@ -215,3 +215,28 @@ def test_a_learning_rate_that_the_training_moved_goes_on(
     assert "learning rate: 0.025 of the rescue goes on (the program began with 0.1)." in (
         capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "said"),
+    [(2, 6, ""), (3, 6, "goes on after 6 rows, at batch 2."), (4, 8, "2 rows are trained again.")],
+)
+def test_batches_of_another_size_go_on_at_the_same_sample(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], batch: int, rows: int, said: str
+):
+    """Where the pipeline ends with a plain batch()."""
+    data = tf.data.Dataset.range(12).shuffle(12, seed=1)
+    weight = tf.Variable(1.0)
+    rescue = Rescue(tmp_path / "r", name="a", weight=weight)
+    for count, _ in enumerate(rescue.data(data.batch(2).prefetch(1)), 1):
+        rescue.step()
+        if count == 3:
+            assert rescue.save() is not None
+            break
+    capsys.readouterr()
+    again = Rescue(tmp_path / "r", name="a", resume="newest", weight=weight)
+
+    seen = [int(row) for each in again.data(data.batch(batch).prefetch(1)) for row in each]
+
+    assert [int(row) for row in data][-rows:] == seen
+    assert said in capsys.readouterr().err

@@ -154,19 +154,50 @@ def test_a_changed_program_is_named_and_keeps_its_values(tmp_path: Path, program
     assert stored == sorted(os.listdir(tmp_path / "r"))
 
 
-def test_another_batch_size_is_named_where_the_data_is_given(tmp_path: Path):
-    """Its place in the data would be a lie."""
-    data = TensorDataset(torch.zeros(12, 4))
-    model = a_model()
-    rescue = Rescue(tmp_path / "r", model=model)
-    for _ in rescue.data(DataLoader(data, 2)):
+def stopped_in_its_data(folder: Path, data: Any, batch: int, drawn: int) -> None:
+    rescue = Rescue(folder, model=a_model())
+    for count, _ in enumerate(rescue.data(DataLoader(data, batch)), 1):
         rescue.step()
-        rescue.save()
-        break
-    again = Rescue(tmp_path / "r", model=model, resume="newest")
+        if count == drawn:
+            assert rescue.save() is not None
+            break
 
-    with pytest.raises(RescueMismatch, match="6 batches a pass over its data, this one has 3"):
-        next(again.data(DataLoader(data, 4)))
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "said"),
+    [
+        (2, [6, 7, 8, 9, 10, 11], "goes on after 6 rows, at batch 3."),
+        (3, [6, 7, 8, 9, 10, 11], "goes on after 6 rows, at batch 2."),
+        (4, [4, 5, 6, 7, 8, 9, 10, 11], "goes on after 6 rows, at batch 1; 2 rows are trained"),
+        (1, [6, 7, 8, 9, 10, 11], "goes on after 6 rows, at batch 6."),
+    ],
+)
+def test_batches_of_another_size_go_on_at_the_same_sample(
+    tmp_path: Path, capsys, batch: int, rows: list[int], said: str
+):
+    """At most a batch is trained again, and it is said."""
+    data = TensorDataset(torch.arange(12))
+    stopped_in_its_data(tmp_path / "r", data, 2, drawn=3)
+    again = Rescue(tmp_path / "r", model=a_model(), resume="newest")
+
+    seen = [int(row) for (each,) in again.data(DataLoader(data, batch)) for row in each]
+
+    assert rows == seen
+    assert (batch != 2) == (said in capsys.readouterr().err)
+
+
+def test_other_data_is_refused_where_it_is_given(tmp_path: Path, capsys):
+    """The place in it would be a lie; with force the pass begins at its first batch."""
+    stopped_in_its_data(tmp_path / "r", TensorDataset(torch.arange(12)), 2, drawn=3)
+    other = DataLoader(TensorDataset(torch.arange(10)), 2)
+    again = Rescue(tmp_path / "r", model=a_model(), resume="newest")
+
+    with pytest.raises(RescueMismatch, match="has 10 rows in the program, 12 in the rescue"):
+        next(again.data(other))
+
+    forced = Rescue(tmp_path / "r", model=a_model(), resume="force")
+    assert [0, 1] == next(forced.data(other))[0].tolist()
+    assert "goes on although the data has 10 rows" in capsys.readouterr().err
 
 
 def test_every_kind_of_state_comes_back(tmp_path: Path):

@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 
 from watchdog_app.agent.fit import position
-from watchdog_app.agent.identity import gathering, keras_facts
+from watchdog_app.agent.identity import data_facts, gathering, keras_facts
 from watchdog_app.rescue.identity.run import RunIdentity
 
 _SAMPLED_ROWS = 64
-# Steps of a tf.data pipeline that leave the number and the order of its batches as they are.
-_KEEPS_BATCHES = ("Prefetch", "Map", "Options", "Cache", "Model", "Assert")
 
 
 def gather(model: Any, iterator: Any, backend: str) -> RunIdentity:
@@ -70,21 +68,15 @@ def rebatched(
     before, size = saved.get("batch_size"), now.get("batch_size")
     if not before or not size or before == size:
         return dict(place), None
-    text = f"batches are of {size} rows now (were {before}): "
     found = {**place, "num_batches": now.get("batches"), "ended": [], "ran_out": None}
     if place["between_epochs"] or (place["epoch_done"] and now.get("batches") is not None):
         done = 0 if place["between_epochs"] else now["batches"]
-        found |= {"next_batch": done, "ended": place["ended"]}
-        return found, f"{text}goes on after epoch {place['epoch'] + 1}."
+        text = f"batches are of {size} rows now (were {before})."
+        return {**found, "next_batch": done, "ended": place["ended"]}, text
     known = saved.get("rows") is not None and saved.get("rows") == now.get("rows")
     if not known or not now.get("rows_in_any_batches", True):
-        return {**found, "followed": False}, f"{text}the epoch begins at its first batch."
-    rows = place["next_batch"] * before
-    next_batch = rows // size
-    again = rows - next_batch * size
-    text += f"goes on after {rows} rows of this epoch, at batch {next_batch}."
-    if again:
-        text = f"{text[:-1]}; {again} rows are trained again."
+        return {**found, "followed": False}, data_facts.first_batch(before, size)
+    next_batch, text = data_facts.same_sample(place["next_batch"], before, size)
     return {**found, "next_batch": next_batch, "ended": place["ended"]}, text
 
 
@@ -115,7 +107,8 @@ def _by_kind(iterator: Any) -> dict[str, Any]:
         dataset = adapter.get_tf_dataset()
         nest = sys.modules["tensorflow"].nest
         elements = [_element(each.dtype, each.shape) for each in nest.flatten(dataset.element_spec)]
-        return {"elements": elements, **_batches_of(dataset)}
+        known = data_facts.batches(dataset)
+        return {"elements": elements, "batch_size": known.size, "rows": known.rows}
     if kind not in ("ArrayDataAdapter", "TorchDataLoaderAdapter"):
         size = getattr(getattr(adapter, "py_dataset", None), "batch_size", None)
         return {"batch_size": size if isinstance(size, int) else None}
@@ -141,20 +134,6 @@ _KINDS = {
     "GeneratorDataAdapter": "a generator",
     "TorchDataLoaderAdapter": "a DataLoader",
 }
-
-
-def _batches_of(dataset: Any) -> dict[str, Any]:
-    """Rows and size of the batches of a pipeline; nothing where its end is no plain batch()."""
-    while True:
-        kind = type(dataset).__name__
-        inputs = dataset._inputs()
-        if "Batch" in kind and len(inputs) == 1 and hasattr(dataset, "_batch_size"):
-            rows = int(inputs[0].cardinality())
-            size = int(dataset._batch_size)
-            return {"batch_size": size, "rows": rows if rows >= 0 else None}
-        if len(inputs) != 1 or not any(word in kind for word in _KEEPS_BATCHES):
-            return {}
-        dataset = inputs[0]
 
 
 def _element(dtype: Any, shape: Any) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.fit import position
+from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.loops import own_random
-from watchdog_app.agent.loops.epoch_passes import batches_of
 from watchdog_app.agent.loops.passes import Passes, _anchor, _Pass, _Source
 
 
@@ -74,7 +74,7 @@ class WatchedPasses(Passes):
         dataset = now.dataset()
         with self._guard:
             if dataset is not None:
-                now.length = batches_of(dataset)
+                now.batches = batches(dataset)
                 self._look_at(dataset, now.source, self._latest.get(len(self._epoch)))
                 if position.unseeded_shuffle(dataset):
                     self._lost[position.UNSEEDED_SHUFFLE] = None

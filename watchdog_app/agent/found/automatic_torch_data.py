@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.agent.contain import say
+from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.loops import own_random, torch_random
-from watchdog_app.agent.loops.epoch_passes import COUNTED, batches_of
+from watchdog_app.agent.loops.epoch_passes import COUNTED
 from watchdog_app.agent.loops.torch_data import (
     PERSISTENT,
     Pass,
@@ -152,7 +153,7 @@ class SeenPasses(Passes):
             else:
                 # The last step of an epoch is of what is left where gradients are added up.
                 ahead = seen.ours.drawn == seen.first and seen.first > between
-                if ahead and drawn != batches_of(seen.loader()):
+                if ahead and drawn != batches(seen.loader()).count:
                     self._lost[AHEAD] = None
                 seen.most = max(seen.most, between)
             seen.drawn = drawn
@@ -216,13 +217,15 @@ class SeenPasses(Passes):
         if now.passes and loader is not None and getattr(loader, "persistent_workers", False):
             self._lost[PERSISTENT] = None
         seen.ours = now
-        seen.length = None if loader is None else batches_of(loader)  # which may go before its pass
+        seen.length = (
+            None if loader is None else batches(loader).count
+        )  # which may go before its pass
         self._epoch.append(now)
         self._latest[place] = now
 
     def _settle(self, each: SeenPass, seen: Seen) -> None:
         """A pass that another one comes after: it had all its batches, or was left."""
-        length = batches_of(seen.loader())
+        length = batches(seen.loader()).count
         # Batches after the last step of an epoch are not counted.
         each.finished = length is not None and each.drawn + seen.most > length
         if each.finished or (seen.iterator() is not None and seen in _thread.passes):

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.agent.identity.data_facts import Batches, first_batch, same_sample
+from watchdog_app.rescue.identity.compare import mismatch
 
 COUNTED = (
     "what the loop counts by itself (a `break` under `enumerate` counts from 0 again: compare "
@@ -32,7 +33,12 @@ class _PassLike(Protocol):
 
 
 class _RecordedLike(Protocol):
+    drawn: int
+    total: int
     finished: bool
+    length: int | None
+    size: int | None
+    rows: int | None
 
     def next_epoch(self) -> Self: ...
 
@@ -53,6 +59,7 @@ class EpochPasses(ABC, Generic[P, R]):
         self._lost: dict[str, None] = {}
         self.began: Callable[[], None] | None = None  # to be called when a pass has
         self.gone_on = False  # a step has ended since the rescue
+        self.forced = False  # resume="force": other data is no obstacle
         self._guard = Guard("the look at what the data draws from")
 
     @property
@@ -100,6 +107,36 @@ class EpochPasses(ABC, Generic[P, R]):
                 for place, known in self._recorded.items()
             }
 
+    def _in_these_batches(self, known: R, now: Batches) -> None:
+        """
+        Let a place of the rescue stand at the same sample of this program's data.
+
+        Raises:
+            RescueMismatch: the data is another.
+        """
+        if None not in (known.rows, now.rows) and known.rows != now.rows:
+            found = f"the data has {now.rows} rows in the program, {known.rows} in the rescue"
+        elif known.size and now.size and known.size != now.size:
+            same_rows = known.rows is not None and known.rows == now.rows
+            drawn, text = same_sample(known.drawn, known.size, now.size)
+            if not same_rows:
+                drawn, text = 0, first_batch(known.size, now.size)
+            known.total += drawn - known.drawn
+            known.drawn = drawn
+            self._say(text)
+            return
+        elif None not in (known.length, now.count) and known.length != now.count:
+            found = (
+                f"a pass over the data has {now.count} batches in the program, {known.length} in "
+                "the rescue"
+            )
+        else:
+            return
+        if not self.forced:
+            raise mismatch("that this training goes on from", [found])
+        self._say(f'resume="force" goes on although {found}: begins at the first batch.')
+        known.total, known.drawn = known.total - known.drawn, 0
+
     def _has_begun(self) -> None:
         """A pass stands at its beginning, or where the rescue stood."""
         if self.began is not None:
@@ -114,27 +151,3 @@ class EpochPasses(ABC, Generic[P, R]):
             if not said and time.monotonic() - began > _SAY_AFTER_S:
                 said = True
                 self._say(f"drawing {count} batches again to find the place in the data")
-
-
-def batches_of(dataset: Any) -> int | None:
-    """Batches of a whole pass; None where nobody knows."""
-    try:
-        return len(dataset)
-    except Exception:  # the user's own classes raise what they like
-        return None
-
-
-def check_length(saved: int | None, now: int | None) -> None:
-    """
-    Compare the batches of a pass in a rescue with those of the program; None: not known.
-
-    Raises:
-        RescueMismatch: they differ, as with another batch size.
-    """
-    if None not in (saved, now) and saved != now:
-        raise RescueMismatch(
-            f"The rescue is of a training with {saved} batches a pass over its data, "
-            f"this one has {now}, so its place in the data has no meaning here. Train on "
-            "the same data with the same batch size, or start afresh with "
-            "Rescue(..., resume=False)."
-        )

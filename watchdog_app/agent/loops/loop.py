@@ -369,6 +369,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._saved = saved
         self.step_number = rescue.step
         self.epoch = saved.position["epoch"] or 0
+        self._passes.forced = self._beginning.resume == "force"
         self._passes.continue_from(saved.position["passes"])
         self.micro.remembered(saved.meta)
         chapters.resumed(rescue.path)

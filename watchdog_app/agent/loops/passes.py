@@ -17,13 +17,12 @@ from dataclasses import asdict, dataclass, field
 from types import GeneratorType
 from typing import Any
 
+from watchdog_app.agent.identity.data_facts import Batches, batches
 from watchdog_app.agent.loops import own_random, randomness
 from watchdog_app.agent.loops.epoch_passes import (
     COUNTED,
     LAZY,
     EpochPasses,
-    batches_of,
-    check_length,
 )
 
 MADE_ANEW = (
@@ -63,6 +62,8 @@ class _Recorded:
     random: own_random.States | None = None  # of its own generators as the pass begins
     orders: own_random.Orders | None = None  # that it keeps
     length: int | None = None  # batches of a whole pass, where known
+    size: int | None = None  # rows of a batch
+    rows: int | None = None  # of a whole pass
 
     def next_epoch(self) -> _Recorded:
         """The same place one epoch later."""
@@ -79,7 +80,7 @@ class _Pass:
     generators: list[Any] = field(default_factory=list)  # that the source draws from
     random: own_random.States | None = None  # their states as the pass began
     orders: own_random.Orders = field(default_factory=dict)
-    length: int | None = None  # batches of a whole pass, where known
+    batches: Batches = field(default_factory=Batches)
 
 
 class Passes(EpochPasses[_Pass, _Recorded]):
@@ -102,7 +103,9 @@ class Passes(EpochPasses[_Pass, _Recorded]):
                     current=True,
                     random=last.random,
                     orders=last.orders,
-                    length=last.length,
+                    length=last.batches.count,
+                    size=last.batches.size,
+                    rows=last.batches.rows,
                 )
                 continue
             now = own_random.take(last.generators) if last.generators else None
@@ -136,7 +139,7 @@ class Passes(EpochPasses[_Pass, _Recorded]):
             self._look_at(dataset, source, self._latest.get(place))
         known = self._recorded.pop(place, None)
         now = _Pass(source, source.passes if known is None else known.before)
-        now.length = batches_of(dataset)
+        now.batches = batches(dataset)
         self._epoch.append(now)
         self._latest[place] = now
         return self._run(dataset, now, known, arrived)
@@ -149,7 +152,7 @@ class Passes(EpochPasses[_Pass, _Recorded]):
         arrived: Callable[[], None],
     ) -> Iterator[Any]:
         if known is not None and known.current and not known.finished:
-            check_length(known.length, now.length)
+            self._in_these_batches(known, now.batches)
         source = now.source
         while source.passes < now.before:
             iter(dataset)

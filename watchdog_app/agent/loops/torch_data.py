@@ -22,8 +22,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.loops import later_draws, own_random, torch_random, torch_values
-from watchdog_app.agent.loops.epoch_passes import LAZY, EpochPasses, batches_of, check_length
+from watchdog_app.agent.loops.epoch_passes import LAZY, EpochPasses
 from watchdog_app.agent.loops.later_draws import LaterDraws
 from watchdog_app.agent.loops.torch_values import Tensors
 
@@ -49,6 +50,8 @@ class _Recorded:
     now_own: list[Any] = field(default_factory=list)  # the same at the save
     loader: Any = None  # the state_dict of a loader that has one
     length: int | None = None  # batches of a whole pass, where known
+    size: int | None = None  # rows of a batch
+    rows: int | None = None  # of a whole pass
     later: list[Any] = field(default_factory=list)  # of `LaterDraws`, by the number of the batch
 
     def next_epoch(self) -> _Recorded:
@@ -120,6 +123,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
                 with suppress(Exception):
                     state = dataset.state_dict()
                     loader = torch_values.encode(state, f"data/{place}", tensors)
+            known = batches(dataset)
             places[place] = _Recorded(
                 last.passes,
                 last.drawn,
@@ -130,11 +134,13 @@ class Passes(EpochPasses[Pass, _Recorded]):
                 begin_own=[] if last.finished else last.begin_own,
                 now_own=now_own,
                 loader=loader,
-                length=batches_of(dataset),
+                length=known.count,
+                size=known.size,
+                rows=known.rows,
                 later=list(last.later),
             )
         # Not `asdict`: random numbers are long lists, and nobody changes them.
-        return {str(place): dict(vars(known)) for place, known in places.items()}
+        return {str(place): dict(vars(each)) for place, each in places.items()}
 
     def run(
         self,
@@ -157,6 +163,8 @@ class Passes(EpochPasses[Pass, _Recorded]):
         now = Pass(reference(dataset))
         if known is not None:
             now.passes, now.total = known.passes, known.total - known.drawn
+            if known.current and not known.finished:
+                self._in_these_batches(known, batches(dataset))
             now.later = list(known.later)
         else:
             begun_anew(now, before, dataset)
@@ -201,7 +209,6 @@ class Passes(EpochPasses[Pass, _Recorded]):
         read: Callable[[str], Any] | None,
     ) -> Iterator[Any]:
         """The iterator of a pass that the rescue was in, at the rescue's place."""
-        check_length(known.length, batches_of(dataset))
         self._warm(dataset, now)
         itself = isinstance(dataset, Iterator)
         # An iterator that began in an earlier pass draws its whole past again.
@@ -209,7 +216,9 @@ class Passes(EpochPasses[Pass, _Recorded]):
             torch_random.put(known.begin)
             self._put_own(now, known.begin_own)
         self._note(now)
-        if known.loader is not None and read is not None and _keeps_place(dataset):
+        sized = getattr(dataset, "batch_size", None)
+        same_size = known.size is None or known.size == sized
+        if known.loader is not None and read is not None and same_size and _keeps_place(dataset):
             keeper: Any = dataset
             keeper.load_state_dict(torch_values.decode(known.loader, read))
             return iter(dataset)
