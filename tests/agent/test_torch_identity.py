@@ -297,3 +297,113 @@ def test_the_base_of_the_merge_is_written_anew_at_each_resume(
         rescue, objects = resumed(folder, module)
         assert rate == objects["optimizer"].param_groups[0]["lr"]
         assert rescue.save() is not None
+
+
+# The loss of a loop, which is written in no function of its own.
+LOSSES = {
+    "the same": (lambda out: out.pow(2).mean(), True),
+    "mean for sum": (lambda out: out.pow(2).sum(), False),
+    "absolute": (lambda out: out.abs().mean(), False),
+    "negated": (lambda out: -out.pow(2).mean(), False),
+    "another order": (lambda out: out.mean().pow(2), False),
+}
+
+
+def looped(rescue: Rescue, objects: Any, loss_of: Callable[[Any], Any], steps: int) -> None:
+    for _ in range(steps):
+        objects["optimizer"].zero_grad()
+        loss = loss_of(objects["model"](torch.ones(3, 3)))
+        loss.backward()
+        objects["optimizer"].step()
+        rescue.step(loss=loss)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_another_loss_in_the_loop_is_seen_at_the_third_step(
+    tmp_path: Path, program: Callable[[str], ModuleType], name: str
+):
+    """By the autograd graph of the loss; nothing on disk has changed then."""
+    loss_of, same = LOSSES[name]
+    module = program(PROGRAM)
+    objects = module.make()
+    rescue = Rescue(tmp_path / "r", name="a", **objects)
+    looped(rescue, objects, LOSSES["the same"][0], steps=3)
+    assert rescue.save() is not None
+    stored = sorted(each.name for each in (tmp_path / "r").glob("rescue-*"))
+    again, others = resumed(tmp_path / "r", module)
+    looped(again, others, loss_of, steps=2)
+
+    if same:
+        looped(again, others, loss_of, steps=3)
+        return
+    with pytest.raises(RescueMismatch, match="the first steps compute something else"):
+        looped(again, others, loss_of, steps=1)
+    assert stored == sorted(each.name for each in (tmp_path / "r").glob("rescue-*"))
+
+
+def test_a_training_of_several_graphs_goes_on_in_each(
+    tmp_path: Path, program: Callable[[str], ModuleType]
+):
+    """Layers that are thawed later, losses in turn."""
+    module = program(PROGRAM)
+    objects = module.make()
+    rescue = Rescue(tmp_path / "r", name="a", **objects)
+    for name in ("the same", "absolute"):
+        looped(rescue, objects, LOSSES[name][0], steps=3)
+    assert rescue.save() is not None
+    again, others = resumed(tmp_path / "r", module)
+
+    looped(again, others, LOSSES["absolute"][0], steps=4)
+
+    assert 10 == again.step_number
+
+
+def test_a_loss_that_is_not_given_is_not_compared(
+    tmp_path: Path, program: Callable[[str], ModuleType]
+):
+    """Nor is one whose graph is gone when the program saves, or a plain number."""
+    module = program(PROGRAM)
+    objects = module.make()
+    rescue = Rescue(tmp_path / "r", name="a", **objects)
+    looped(rescue, objects, LOSSES["the same"][0], steps=1)
+    module.train(rescue, **objects, steps=2)
+    rescue.step(loss=0.5)
+    assert rescue.save() is not None
+    again, others = resumed(tmp_path / "r", module)
+
+    looped(again, others, LOSSES["absolute"][0], steps=4)
+
+    assert 8 == again.step_number
+
+
+def test_force_goes_on_with_another_loss_and_says_so(
+    tmp_path: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
+):
+    """Once."""
+    module = program(PROGRAM)
+    objects = module.make()
+    rescue = Rescue(tmp_path / "r", name="a", **objects)
+    looped(rescue, objects, LOSSES["the same"][0], steps=2)
+    assert rescue.save() is not None
+    again, others = resumed(tmp_path / "r", module, "force")
+
+    looped(again, others, LOSSES["absolute"][0], steps=6)
+
+    said = capsys.readouterr().err
+    assert 1 == said.count("compute something else")
+    assert "AbsBackward0*1" in said
+
+
+def test_precision_and_batch_size_leave_the_graph_as_it_is(program: Callable[[str], ModuleType]):
+    """What a person changes to save memory."""
+    from watchdog_app.agent.identity.torch_graph import signature
+
+    model = program(PROGRAM).make()["model"]
+
+    def graph(rows: int, precise: bool = True) -> str | None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=not precise):
+            loss = model(torch.ones(rows, 3)).pow(2).mean()
+        return signature(loss, {})
+
+    assert graph(2) == graph(7)
+    assert graph(2, precise=False) == graph(7, precise=False)

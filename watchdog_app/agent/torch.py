@@ -82,6 +82,21 @@ class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
             weight=weight,
         )
 
+    def step(self, loss: Any = None) -> None:
+        """
+        As `LoopRescue.step`. After a resume the graphs of the first losses are compared with those
+        of the rescue.
+
+        Raises:
+            RescueMismatch: the first three steps compute something else. Nothing on disk changed.
+        """
+        found = None
+        with self._guard:
+            found = self._state.graphs.stepped(loss)
+        if found is not None:
+            self._refuse([found])
+        super().step(loss)
+
     def _make_look(self) -> exhaustion_torch.TorchLook:
         return exhaustion_torch.TorchLook(self._state)
 
@@ -92,6 +107,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
         return TorchState(objects, self._position, self._passes)
 
     def _read(self, path: str, meta: Mapping[str, Any], read: Any) -> SavedTorch:
+        self._state.graphs.expect((meta.get("identity") or {}).get("graph"))
         return SavedTorch(path, meta, read)
 
     def _check(self, saved: SavedTorch) -> None:

@@ -402,6 +402,13 @@ class LoopRescue(ABC, Generic[S, V, P]):
             raise mismatch(shown, found, may_be_forced=False) from None
         return judge(verdict, shown, forced=self._beginning.resume == "force")
 
+    def _refuse(self, found: list[str]) -> None:
+        """Raise RescueMismatch for what the first steps have shown, or say it where forced."""
+        if self._beginning.resume != "force" and self._saved is not None:
+            self._end()
+            raise mismatch(self._saved.path, found)
+        say(f'resume="force" goes on although {"; ".join(found)}.')
+
     def _position(self, *passes: Any) -> dict[str, Any]:
         """Where the loop stands, as JSON, for the state that is being taken."""
         return {

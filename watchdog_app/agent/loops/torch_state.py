@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from watchdog_app.agent.identity import torch_facts
+from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.loops import (
     own_random,
     torch_optimizers,
@@ -72,6 +73,10 @@ class TorchState:
         self._objects = dict(objects)
         self.identity = torch_facts.gather(objects, self._settings_at_start(waiting is None))
         self._identity = self.identity.to_json()
+        modules = {
+            name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
+        }
+        self.graphs = Graphs(modules)
         self._stepped = torch_optimizers.Stepped(() if waiting else objects.values())
         self._waiting = waiting or self._stepped.adding_up
 
@@ -95,7 +100,7 @@ class TorchState:
             "tensors": tensors.rows,
             "parts": parts,
             "gradients": gradients,
-            "identity": self._identity,
+            "identity": {**self._identity, "graph": self.graphs.to_json()},
             "programs": {name: part.program() for name, part in self._parts.items()},
             "random": torch_random.take(),
             "environment": circumstances(),

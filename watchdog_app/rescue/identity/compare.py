@@ -140,6 +140,27 @@ def described(path: str, step: int, created_unix_s: float) -> str:
     return f"{path} (step {step}, saved {ago} ago)"
 
 
+def graph_difference(saved: Sequence[str], now: str) -> str:
+    """
+    What the first steps compute otherwise, in words.
+
+    Args:
+        saved: the graphs of the rescue: a hash, and operations with their numbers.
+        now: the graph of this program.
+    """
+
+    def operations(graph: str) -> set[str]:
+        return set(graph.split(" ")[1:])
+
+    nearest = min(saved, key=lambda each: len(operations(each) ^ operations(now)))
+    before, after = operations(nearest), operations(now)
+    text = "the first steps compute something else than those of the rescue"
+    if before == after:
+        return f"{text}: the same operations in another order"
+    new, gone = (", ".join(sorted(each)) or "none" for each in (after - before, before - after))
+    return f"{text}: {_shown(new)} in the program, {_shown(gone)} in the rescue"
+
+
 def merge_settings(
     base: Mapping[str, Json], theirs: Mapping[str, Json], mine: Mapping[str, Json]
 ) -> Merged:
