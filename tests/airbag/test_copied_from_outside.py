@@ -33,9 +33,10 @@ def pages():
 
 
 def described(folder):
-    """A rescue's description without its times."""
+    """A rescue's description without its times, and without what is looked at now and then."""
     text = json.loads((Path(folder) / "rescue.json").read_text())["rescue"]
     del text["created_unix_s"]
+    text["identity"].pop("graph", None)
     return text
 
 

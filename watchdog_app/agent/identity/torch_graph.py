@@ -24,6 +24,7 @@ FIRST_STEPS = 3  # are compared; all of them must be foreign for a refusal
 _MOST_GRAPHS = 8  # of one training; more are made anew by each batch, such as of texts
 _MOST_NODES = 50_000
 _SHARE = 1 / 400  # of the time that may go into looks after the first steps
+_REST_S = 0.5  # between two looks as a state is taken
 _PRECISION = frozenset(("ToCopyBackward0", "CloneBackward0"))
 # Behind these the operations cannot be seen.
 _HIDDEN = ("CompiledFunction", "CheckpointFunction")
@@ -44,7 +45,7 @@ class Graphs:
         self._foreign = 0
         self._steps = 0
         self._looked_at = 0  # the step of the last look
-        self._next_look_s = 0.0
+        self._last_look_s = self._next_look_s = 0.0
         self._comparable = True
         self._loss: Callable[[], Any] = lambda: None  # of the last step, as long as it is there
 
@@ -77,7 +78,9 @@ class Graphs:
     def to_json(self) -> list[str] | None:
         """Those seen so far, for a rescue; None where the one of the last step is not known."""
         loss = self._loss()
-        if self._comparable and self._looked_at != self._steps and loss is not None:
+        # Near a limit each step is shown to the watcher: no look at each of them.
+        rested = time.monotonic() >= self._last_look_s + _REST_S
+        if self._comparable and self._looked_at != self._steps and rested and loss is not None:
             self._look(loss)
         known = self._comparable and self._steps > 0 and self._looked_at == self._steps
         return [*dict.fromkeys((*self._saved, *self._seen))] if known else None
@@ -86,7 +89,7 @@ class Graphs:
         began = time.monotonic()
         found = signature(loss, self._names)
         now = time.monotonic()
-        self._next_look_s = now + (now - began) / _SHARE
+        self._last_look_s, self._next_look_s = now, now + (now - began) / _SHARE
         self._looked_at = self._steps
         if found is not None:
             self._seen[found] = None
