@@ -1,5 +1,5 @@
 """
-What the forecasters of heat, batteries and device memory make of synthetic series, as recorded.
+What the forecasters make of synthetic series, as recorded.
 
 `support.decisions` compares each outlook with the one of before: every threshold and every figure
 of these forecasters decides one of them.
@@ -15,6 +15,7 @@ import pytest
 from support import decisions
 
 from watchdog_app.core.forecast import Forecaster, Outlook
+from watchdog_app.core.forecast.forecaster import TrendForecaster
 from watchdog_app.core.forecast.heat import HeatForecaster
 from watchdog_app.core.forecast.slow import DeviceMemoryForecaster, DischargeForecaster
 from watchdog_app.core.model.decisions import Caution
@@ -86,9 +87,16 @@ def _figures(outlook: Outlook) -> Iterator[tuple[str, object]]:
     yield "regime", outlook.regime
     if outlook.forecast is not None:
         yield "eta_s", [outlook.forecast.low_s, outlook.forecast.eta_s, outlook.forecast.high_s]
-    for name in ("slope_per_s", "span_s", "fastest_per_s", "strict_eta_s", "eager_eta_s"):
+    for name in (
+        "slope_per_s",
+        "span_s",
+        "fastest_per_s",
+        "strict_eta_s",
+        "eager_eta_s",
+        "last_chance_s",
+    ):
         value = getattr(outlook, name)
-        if value is not None and (value or name.endswith("eta_s")):
+        if value is not None and (value or name.endswith(("eta_s", "chance_s"))):
             yield name, value
     if outlook.critical:
         yield "critical", True
@@ -191,3 +199,64 @@ def test_device_memory_is_foretold_as_before(name: str) -> None:
     recorded(
         DeviceMemoryForecaster(), lambda t: 1e10 * curve(t), 1e10, seconds, every_s=1.0, each=5
     )
+
+
+def stairs(every_s: float, step: float, rise_s: float) -> Curve:
+    """A step in each such span, which takes `rise_s`."""
+    return lambda t: 0.1 + step * (t // every_s + min(1.0, t % every_s / rise_s))
+
+
+def swinging(period_s: float, height: float, per_s: float, up: float = 0.5) -> Curve:
+    """Swings over a leak; so much of the period is the rise."""
+
+    def level(t: float) -> float:
+        at = t % period_s / period_s
+        swing = at / up if at < up else (1.0 - at) / (1.0 - up)
+        return 0.2 + per_s * t + height * swing
+
+    return level
+
+
+MEMORY = {
+    "flat": lambda _: 0.4,
+    "noise": noisy(lambda _: 0.4, 0.003),
+    "a fall": ramp(20, 0.9, -0.005),
+    "a leak": ramp(30, 0.3, 0.008),
+    "a noisy leak": noisy(ramp(30, 0.3, 0.008), 0.002),
+    "a slow leak": noisy(ramp(0, 0.6, 0.002), 0.001),
+    "a fast leak": ramp(40, 0.2, 0.1),
+    "a leak that pauses": lambda t: 0.3 + 0.008 * (t - 3.0 * (t // 12) - max(0.0, t % 12 - 9.0)),
+    "a leak that quickens": then(40, ramp(0, 0.2, 0.003), ramp(0, 0.32, 0.012)),
+    "a leak that slows": then(40, ramp(0, 0.2, 0.012), ramp(0, 0.68, 0.003)),
+    "ever faster": bow(10, 0.1, 0.00011),
+    "ever slower": bend(10, 0.1, 0.85, 25),
+    "ever slower and beyond": bend(10, 0.1, 1.3, 60),
+    "stairs": stairs(10, 0.09, 2),
+    "fine stairs": stairs(3, 0.02, 0.3),
+    "bursts": again(15, 3, 0.3, 0.7),
+    "swings": swinging(12, 0.3, 0.0),
+    "swings over a leak": swinging(12, 0.2, 0.005),
+    "high swings over a slow leak": swinging(25, 0.5, 0.002, 0.1),
+    "rare peaks that rise": swinging(40, 0.4, 0.002, 0.05),
+    "to the limit and away again": again(20, 12, 0.3, 1.0),
+    "a warm-up, then a leak": then(15, ramp(0, 0.05, 0.03), ramp(20, 0.5, 0.008)),
+}
+
+
+@pytest.mark.parametrize("name", MEMORY)
+def test_memory_is_foretold_as_before(name: str) -> None:
+    curve = MEMORY[name]
+    recorded(TrendForecaster(), lambda t: 1e9 * curve(t), 1e9, 130.0, every_s=0.2, each=40)
+
+
+def test_memory_is_foretold_as_before_after_a_gap() -> None:
+    def level(t: float) -> float:
+        return 1e9 * (0.3 + 0.004 * t)
+
+    forecaster = TrendForecaster()
+    recorded(forecaster, level, 1e9, 60.0, every_s=0.5, each=10)
+    for index in range(80):
+        t = 100.0 + 0.5 * index
+        forecaster.update(t, level(t), 1e9)
+        if index % 8 == 0:
+            decisions.note({"t": t, **dict(_figures(forecaster.assess()))})
