@@ -491,7 +491,7 @@ def test_the_list_says_what_to_do_for_one_that_is_held(folder, capsys):
     limit_command.run(argparse.Namespace(**wanted))
 
     said = capsys.readouterr().out
-    assert f"held; to let it go on: watchdog limit {bag.pid} 6G" in said
+    assert f"stopped at its limit; to resume it: watchdog limit {bag.pid} 6G" in said
     assert "interrupted; has the reserve to end" in said
     with pytest.raises(UsageError, match="which one"):
         limit_command.run(argparse.Namespace(**{**wanted, "end": True}))

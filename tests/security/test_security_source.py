@@ -38,6 +38,7 @@ REASONS = {
     ("estimate/script.py", "importlib.import_module"): "the user's own script, named on the command line",
     ("tray/backends.py", "importlib.import_module"): "pystray's backends, out of a fixed list",
     ("base/children.py", "runpy.run_module"): "a frozen program is its own interpreter: modules of ours",
+    ("agent/identity/code.py", "compile"): "compared with the function that runs, and never run",
     ("agent/resuming/resume_plan.py", "compile"): "a cell is taken apart; the user's own watchdog.resume() runs it",
     ("agent/reporting/tensorflow_limits.py", "ctypes.CDLL"): "TensorFlow's library, only if loaded already",
     ("agent/saving/program_key.py", "marshal"): "only written: the code of a program read from a pipe",
