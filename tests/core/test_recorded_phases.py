@@ -8,14 +8,29 @@ What phases and announcements of a training foretell and explain, as recorded.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support import decisions
 
 from watchdog_app.core.model.agent import AgentState
-from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.core.model.decisions import Attribution, Contributor, Observation
+from watchdog_app.core.model.machine import (
+    HostMemory,
+    Pressure,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+    Task,
+    TaskKind,
+)
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.core.policy.anticipation import Thrashing, TrainingPhases
 from watchdog_app.core.policy.phases import Phases
+from watchdog_app.core.policy.tracker import Tracker
 
 MB = 1024.0**2
 EPOCH_S, VALIDATES_S = 60.0, 15.0  # the last part of an epoch
@@ -133,3 +148,85 @@ def test_phases_foretell_and_explain_as_before(name: str) -> None:
         if kinds != before or t % 20 == 0:
             decisions.note({"t": t, **line})
         before = kinds
+
+
+KEY, SERVER = ProcessKey(1, 1), ProcessKey(9, 1)
+
+
+def _task(key: ProcessKey, used: float, kind: TaskKind = TaskKind.SCRIPT) -> Task:
+    info = ProcessInfo(key, 1, 1000, None, None, (), None, kind, f"{key.pid}.py")
+    sample = ProcessSample(key, 1, "R", int(used), 0, 0, None, 0.0)
+    return Task(key, info.name, kind, 1000, (sample,), int(used), 0, 0.0, info)
+
+
+@pytest.mark.parametrize("limit_mb", [700, 1060, 1250])
+@pytest.mark.parametrize("name", [name for name in CASES if "many" not in name])
+def test_needs_are_foreseen_and_growth_is_explained_as_before(name: str, limit_mb: float) -> None:
+    """Alone in its group, beside a server, beside another program; its agent leaves at 280 s."""
+    level, says = CASES[name]
+    phases_of, tracker, before = TrainingPhases(), Tracker(Settings()), ""
+    for t in map(float, range(290)):
+        used = level(t) * MB
+        agent = AgentState(KEY, "keras", "/r", **{"training": True, **says(t)})
+        silent = AgentState(KEY, "keras", "/r")
+        tasks = {KEY: _task(KEY, used), SERVER: _task(SERVER, MB, TaskKind.SERVER)}
+        reading = Reading(
+            ResourceKey(ResourceKind.CGROUP, "/g"), "g", used, limit_mb * MB, True, tuple(tasks)
+        )
+        host = HostMemory(1 << 36, 1 << 35, 0, 0, None, None, None, None, None)
+        agents = {KEY: [silent, agent]} if t < 280 else {}
+        look = Observation(Snapshot(t, t, host, ()), tasks, [reading], agents)
+        tracker.follow(look)
+        phases_of.follow(look, tracker)
+        expected = phases_of.expect(reading)
+        own = Attribution((Contributor(KEY, "x", 1.0, 0.8),), 0.2, 5.0)
+        less = Attribution((Contributor(KEY, "x", 1.0, 0.79),), 0.2, 5.0)
+        two = [tasks[KEY], tasks[SERVER], _task(ProcessKey(5, 1), MB)]
+        explained = [
+            phases_of.explains(reading, own, tasks.values()),
+            phases_of.explains(reading, less, tasks.values()),
+            phases_of.explains(reading, own, two),
+            *(
+                phases_of.explains(replace(reading, unwatched=part * limit_mb * MB), own, [])
+                for part in (0.02, 0.021)
+            ),
+        ]
+        line = {
+            "expected": None if expected is None else [expected.stage, expected.why],
+            "explained": [index for index, each in enumerate(explained) if each],
+            "filling": len(phases_of.filling()),
+        }
+        kinds = str((expected is None, line["explained"], line["filling"]))
+        if kinds != before:
+            decisions.note({"t": t, **line})
+        before = kinds
+
+
+@pytest.mark.parametrize("full_percent", [None, 9.9, 10.0])
+@pytest.mark.parametrize("moved", [1.0, 1.1])
+@pytest.mark.parametrize("free", [0.25, 0.26])
+def test_thrashing_is_foreseen_as_before(
+    full_percent: float | None, moved: float, free: float
+) -> None:
+    """So many MiB a second, for 20 s; then a rest, and again."""
+    found, tracker = Thrashing(), Tracker(Settings())
+    total = 1 << 30
+    kinds = (ResourceKind.RAM, ResourceKind.RAM_SWAP, ResourceKind.CGROUP, ResourceKind.SHM)
+    readings = [
+        Reading(ResourceKey(kind, "x"), "x", 1.0, limit, fatal, (), swapped=swapped)
+        for kind in kinds
+        for fatal in (True, False)
+        for limit, swapped in ((0.0, 1.0), (2.0, 0.0), (2.0, 1.0))
+    ]
+    for t in range(40):
+        bytes_moved = int(moved * (1 << 20) * (min(t, 20) + max(0, t - 28)))
+        pressure = None if full_percent is None else Pressure(50.0, full_percent, 0.0)
+        host = HostMemory(
+            total, int(free * total), 0, 0, bytes_moved, bytes_moved, None, None, pressure
+        )
+        look = Observation(Snapshot(float(t), float(t), host, ()), {}, readings, {})
+        tracker.follow(look)
+        found.follow(look, tracker)
+        open_ = [index for index, each in enumerate(readings) if found.expect(each)]
+        if open_ or t % 10 == 0:
+            decisions.note({"t": t, "thrashing": open_})
