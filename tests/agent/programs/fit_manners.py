@@ -115,7 +115,8 @@ def model(width=6):
 def fit(name, *callbacks, made=None, epochs=3, batch_size=8, **options):
     """Train in the folder `name`; returns what came of it."""
     leave_only = options.pop("leave_only", False)
-    rescue = Rescue(str(folder / name), **options)
+    # By its name: the calls of this function stand elsewhere in the next run.
+    rescue = Rescue(str(folder / name), name=name, **options)
     for callback in callbacks:
         if isinstance(callback, Saver):
             callback.rescue = rescue
@@ -256,7 +257,7 @@ def after():
 
 
 def loop_rescue(name, **state):
-    return LoopRescue(str(folder / name), **state)
+    return LoopRescue(str(folder / name), name=name, **state)
 
 
 def loop_error(name, **state):
