@@ -61,7 +61,7 @@ def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train
     assert -signal.SIGKILL == other.returncode
     assert 1 == other.stderr.count("saved in rescues/train.py-2/rescue-0000000003-")
     assert 1 == other.stderr.count("When the fit is run again, it goes on from there.")
-    assert "belongs to a different program" in other.stderr
+    assert "does not fit this program: Dense 1's units is 17" in other.stderr
     assert kept == rescues(tmp_path / "rescues" / "train.py")
     assert 1 == len(rescues(tmp_path / "rescues" / "train.py-2"))
 
