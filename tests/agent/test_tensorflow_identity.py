@@ -225,7 +225,7 @@ def test_batches_of_another_size_go_on_at_the_same_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], batch: int, rows: int, said: str
 ):
     """Where the pipeline ends with a plain batch()."""
-    data = tf.data.Dataset.range(12).shuffle(12, seed=1)
+    data = tf.data.Dataset.range(12).shuffle(12, seed=1, reshuffle_each_iteration=False)
     weight = tf.Variable(1.0)
     rescue = Rescue(tmp_path / "r", name="a", weight=weight)
     for count, _ in enumerate(rescue.data(data.batch(2).prefetch(1)), 1):

@@ -91,6 +91,15 @@ def test_a_full_airbag_alone_points_to_nothing():
         # The machine's count rose, and the log names another: it was not for this one.
         (facts(9, OTHERS, **ROSE), CauseKind.KILLED, Certainty.UNKNOWN, "no sign"),
         (facts(9, **ROSE), CauseKind.HOST_MEMORY, Certainty.LIKELY, "rose from 0 to 1"),
+        # Its group filled between two looks; the machine had more room left than the group.
+        (
+            facts(9, group_used_bytes=50, group_limit_bytes=200, host_available_bytes=900, **ROSE),
+            CauseKind.GROUP_LIMIT, Certainty.LIKELY, "most likely its memory group reached",
+        ),
+        (
+            facts(9, group_used_bytes=50, group_limit_bytes=200, host_available_bytes=90, **ROSE),
+            CauseKind.HOST_MEMORY, Certainty.LIKELY, "the machine was out of memory",
+        ),
         (
             facts(9, group_kills_before=0, group_kills_after=1),
             CauseKind.GROUP_LIMIT, Certainty.EXACT, "oom_kill rose",

@@ -302,14 +302,15 @@ def _counted(facts: ExitFacts, number: int | None) -> Cause | None:
         text = f"killed by the kernel: its memory group reached its limit{full} ({rose})"
         sure = Certainty.EXACT if number == signal.SIGKILL else Certainty.LIKELY
         return Cause(CauseKind.GROUP_LIMIT, text, sure)
-    if _group_level(facts) < _FULL:
+    if _group_level(facts) >= _FULL:
+        text = f"its memory group was at its limit of {format_bytes(limit)}"
+    elif _group_was_nearer(facts):
+        text = f"most likely its memory group reached its limit of {format_bytes(limit)}"
+    else:
         text = f"killed by the kernel: the machine was out of memory ({rose})"
         return _likely(CauseKind.HOST_MEMORY, text)
-    return _likely(
-        CauseKind.GROUP_LIMIT,
-        f"killed by the kernel: its memory group was at its limit of {format_bytes(limit)} "
-        f"(the machine's {rose})",
-    )
+    text = f"killed by the kernel: {text} (the machine's {rose})"
+    return _likely(CauseKind.GROUP_LIMIT, text)
 
 
 def _full(facts: ExitFacts) -> Cause | None:
@@ -479,6 +480,18 @@ def _spoke(facts: ExitFacts) -> bool:
 def _group_level(facts: ExitFacts) -> float:
     """How full its memory group was, where being full kills: memory.high only slows down."""
     return 0.0 if facts.group_high else _ratio(facts.group_used_bytes, facts.group_limit_bytes)
+
+
+def _group_was_nearer(facts: ExitFacts) -> bool:
+    """Whether the group had less room than the machine, where being full kills."""
+    used, limit, available = (
+        facts.group_used_bytes,
+        facts.group_limit_bytes,
+        facts.host_available_bytes,
+    )
+    if used is None or limit is None or available is None or facts.group_high:
+        return False
+    return limit - used < available
 
 
 def _pressed(facts: ExitFacts) -> bool:
