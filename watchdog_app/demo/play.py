@@ -76,7 +76,7 @@ class Play:
             "reference.log", "--losses", "reference.csv", "--rescues", "none",
             "--keep-mib", "0", nice=10,
         )  # fmt: skip
-        self._tell("a reference run without the bug starts: nobody will interrupt it")
+        self._tell("an uninterrupted reference run without the bug starts")
         limit_bytes = self._baseline(reference, client) + HEADROOM_BYTES
         report.limit_bytes = limit_bytes
         while True:
@@ -235,7 +235,7 @@ class Play:
         self.report.identical = found.identical
         if found.identical:
             self._tell(f"finished: {found.compared} of {len(reference)} losses are identical, bit "
-                       "for bit, to the run that nobody interrupted")  # fmt: skip
+                       "for bit, to the uninterrupted run")  # fmt: skip
         else:
             steps = found.different or found.missing
             self._tell(f"DIFFERENT from the reference, first at step {steps[0] if steps else 0}: "
