@@ -108,7 +108,10 @@ def cause_of_end(record: BagRecord) -> str | None:
 def full(record: BagRecord) -> bool:
     """Whether one that ends needs a higher limit; a person may have ended it far below that."""
     near = record.used_bytes >= _NEAR_SHARE * record.limit_bytes
-    return near or record.because != ASKED
+    # What it uses is read again while it ends, and may be little by then.
+    kinds = [each.get("kind") for each in record.events]
+    before = [kind for kind in kinds if kind in ("held", "calm", "opened")]
+    return near or before[-1:] == ["held"] or record.because != ASKED
 
 
 def _where(record: BagRecord) -> str:
