@@ -125,6 +125,7 @@ def test_a_change_of_width_is_drawn_on_a_cleared_screen(terminal):
 
     view.wait_for("\x1b[2J")
     view.wait_for("train_resnet_with_a_very_long_name_v2_final.ipynb  ")
+    assert 1 == view.text.count("\x1b[2J")
 
 
 def test_the_view_survives_a_restart_of_the_daemon(terminal, daemon):
