@@ -26,7 +26,16 @@ from watchdog_app.demo.losses import Loss, read
 
 PROGRAMS = Path(__file__).parent / "programs"
 NO_PAUSE = "[actions]\npause = false\n[notify]\ndesktop = false\n"
-PAUSE = "[notify]\ndesktop = false\n"
+# Only our own programs: this daemon sees the other workers of the test run, too.
+PAUSE = """\
+[actions]
+pause = false
+[notify]
+desktop = false
+[[rule]]
+task = "*/tests/e2e/programs/*"
+pause = true
+"""
 PATIENCE_S = 150.0
 
 
