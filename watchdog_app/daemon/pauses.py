@@ -85,7 +85,7 @@ def thaw_unfinished(pause: Pause) -> None:
 
     pids = {key.pid for key in (*pause.intended, *pause.stopped_before)}
     with suppress(OSError, WatchdogError):
-        freezer = freezer_of(pause.intended[0].pid, pids, "/proc")
+        freezer = freezer_of(pause.intended[0].pid, pids)
         if freezer is not None:
             freezer.thaw()
 

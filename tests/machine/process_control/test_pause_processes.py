@@ -215,19 +215,6 @@ def test_watchdog_never_stops_itself_or_what_it_runs_under():
             process_control.pause([key_of(pid)])
 
 
-def test_a_protected_process_below_the_task_is_left_running(launch):
-    """A daemon that was started from the very notebook that is paused goes on."""
-    root = launch(TREE)
-    until(lambda: len(tree_of(root)) == 5)
-    daemon = tree_of(root)[2]
-
-    paused = process_control.pause([root], own_pids=[daemon.pid])
-
-    assert (daemon,) == paused.skipped
-    assert "T" not in states([daemon])
-    process_control.resume(paused)
-
-
 def test_another_users_process_is_refused(launch):
     """The refusal is a clear error, and nothing was stopped."""
     root = launch(TREE)
@@ -315,11 +302,11 @@ def test_psutil_pauses_and_resumes_the_same_tree(launch):
     until(lambda: len(tree_of(root)) == 5)
     key = ProcessKey(root.pid, int(psutil.Process(root.pid).create_time() * 1e6))
 
-    paused = stop_psutil.pause([key], frozenset(), os.getuid(), 5.0)
+    paused = stop_psutil.pause([key])
 
     assert {each.pid for each in tree_of(root)} == {each.pid for each in paused.keys}
     until(lambda: {"T"} == states(tree_of(root)))
-    resumed = process_control.resume(paused)
+    resumed = stop_psutil.resume(paused)
     assert tuple(reversed(paused.keys)) == resumed.keys
     until(lambda: "T" not in states(tree_of(root)))
 
@@ -331,9 +318,9 @@ def test_psutil_refuses_itself_and_the_gone(launch):
     root = launch(TREE)
 
     with pytest.raises(TargetDenied):
-        stop_psutil.pause([mine], frozenset(), os.getuid(), 5.0)
+        stop_psutil.pause([mine])
     with pytest.raises(TargetGone):
-        stop_psutil.pause([ProcessKey(root.pid, 1)], frozenset(), os.getuid(), 5.0)
+        stop_psutil.pause([ProcessKey(root.pid, 1)])
 
 
 LAUNCHER = """

@@ -20,7 +20,7 @@ import time
 from collections.abc import Collection, Sequence
 from enum import Enum
 
-from watchdog_app.base.errors import SensorError, TargetDenied, TargetGone
+from watchdog_app.base.errors import ActionError, SensorError, TargetDenied, TargetGone
 from watchdog_app.base.linux.cgroups import Group, folder, memberships, parse_mountinfo
 from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.base.linux.process import (
@@ -52,34 +52,48 @@ class _Sent(Enum):
 
 def pause(
     members: Sequence[ProcessKey],
-    protected: Collection[int],
-    own_uid: int,
-    at_unix_s: float,
-    proc: str = "/proc",
     *,
+    own_uid: int | None = None,
     others: Collection[ProcessKey] = (),
 ) -> Paused:
-    """See `process_control.pause`."""
-    members = _own(members, others, proc)
-    untouchable = {0, 1, *protected, *ancestors(os.getpid(), proc)}
-    stop = _Stop(members, untouchable, own_uid, proc, others)
+    """
+    Stop a task and everything that descends from it.
+
+    Args:
+        members: the task's processes, root first.
+        own_uid: whose processes may be stopped; None: this process' user.
+        others: roots of other tasks; they and what descends from them go on.
+
+    Returns:
+        What was stopped. Empty `keys` when all of it was stopped already.
+
+    Raises:
+        ActionError: there are no members.
+        TargetGone: the root has ended, or its pid is another process by now.
+        TargetDenied: the root is not ours to stop. Nothing is left half stopped.
+    """
+    if not members:
+        raise ActionError("There is nothing to pause: the task has no processes.")
+    at_unix_s = time.time()
+    members = _own(members, others)
+    stop = _Stop(members, os.getuid() if own_uid is None else own_uid, others)
     stop.check_root()
     freezer, frozen = None, False
     try:
         stop.named()
-        freezer = freezer_of(members[0].pid, {each.pid for each in stop.tree()}, proc)
+        freezer = freezer_of(members[0].pid, {each.pid for each in stop.tree()})
         frozen = freezer is not None and freeze(freezer)
         stop.all()
     except BaseException:
         for key in reversed(stop.stopped):  # nothing is left half done
-            _send(key, signal.SIGCONT, proc)
+            _send(key, signal.SIGCONT)
         raise
     finally:
         if frozen and freezer is not None:
             freezer.thaw()
     if not stop.stopped and not stop.already:
         raise _gone(members[0])
-    _settle(stop.stopped, proc)
+    _settle(stop.stopped)
     return Paused(
         keys=tuple(stop.stopped),
         method="freezer" if frozen else "sigstop",
@@ -90,15 +104,44 @@ def pause(
 
 
 def family(
-    members: Sequence[ProcessKey], others: Collection[ProcessKey] = (), proc: str = "/proc"
+    members: Sequence[ProcessKey], *, others: Collection[ProcessKey] = ()
 ) -> list[tuple[ProcessKey, bool]]:
-    """See `process_control.family`; it is read before the first signal, so nothing else is read."""
-    found = descendants(_pairs(_own(members, others, proc)), proc, _pairs(others), quick=True)
+    """
+    Whom `pause` would look at, root first, each with whether it is stopped already.
+
+    Args:
+        members: the task's processes, root first.
+        others: roots of other tasks; they and what descends from them are left out.
+    """
+    if not members:
+        return []
+    # It is read before the first signal, so nothing else is read.
+    found = descendants(_pairs(_own(members, others)), others=_pairs(others), quick=True)
     return [(ProcessKey(*each.key), each.state in "Tt") for each in found if not each.has_ended]
 
 
-def resume(paused: Paused, proc: str = "/proc") -> Resumed:
-    """See `process_control.resume`."""
+def stopping(key: ProcessKey) -> bool:
+    """
+    Whether it was sent a stop that it has not come to yet.
+
+    It waits in the kernel, or its group is frozen: in cgroup v2 that looks like sleep.
+    """
+    return stop_pending(key.pid)
+
+
+def resume(paused: Paused) -> Resumed:
+    """
+    Let a paused task run again: the very processes that were stopped, last stopped first.
+
+    Children run before their parents, so that no parent finds its workers missing. Processes
+    that have ended since, or that somebody else resumed, are told and are no error.
+
+    Args:
+        paused: what `pause` returned, in this daemon or an earlier one.
+
+    Raises:
+        TargetDenied: the system refused to resume some; all others run again.
+    """
     resumed: list[ProcessKey] = []
     gone: list[ProcessKey] = []
     running: list[ProcessKey] = []
@@ -110,7 +153,7 @@ def resume(paused: Paused, proc: str = "/proc") -> Resumed:
         _Sent.DENIED: denied,
     }
     for key in reversed(paused.keys):
-        places[_send(key, signal.SIGCONT, proc)].append(key)
+        places[_send(key, signal.SIGCONT)].append(key)
     if denied:
         pids = " ".join(str(key.pid) for key in denied)
         raise TargetDenied(
@@ -126,15 +169,12 @@ class _Stop:
     def __init__(
         self,
         members: Sequence[ProcessKey],
-        untouchable: Collection[int],
         own_uid: int,
-        proc: str,
         others: Collection[ProcessKey],
     ) -> None:
         self._members = members
-        self._untouchable = untouchable
+        self._untouchable = {0, 1, *ancestors(os.getpid())}
         self._own_uid = own_uid
-        self._proc = proc
         self._others = others
         self.stopped: list[ProcessKey] = []  # in this order
         self.already: list[ProcessKey] = []
@@ -144,7 +184,7 @@ class _Stop:
     def check_root(self) -> None:
         """Raises TargetGone or TargetDenied where the task as a whole is not to be stopped."""
         key = self._members[0]
-        root = _alive(key, self._proc)
+        root = _alive(key)
         if root is None:
             raise _gone(key)
         if key.pid in self._untouchable:
@@ -154,7 +194,7 @@ class _Stop:
             )
         if root.is_kernel_thread:
             raise TargetDenied(f"Process {key.pid} was not paused: it is a thread of the kernel.")
-        if owners(key.pid, self._proc) != {self._own_uid}:
+        if owners(key.pid) != {self._own_uid}:
             raise TargetDenied(
                 f"Process {key.pid} was not paused: it belongs to another user. "
                 "Ask that user, or the administrator."
@@ -165,7 +205,7 @@ class _Stop:
         # A stopped worker counts as a root: it stays in the tree when its parent ends and the
         # kernel gives it another one.
         roots = _pairs((*self._members, *self.stopped))
-        found = descendants(roots, self._proc, _pairs(self._others))
+        found = descendants(roots, others=_pairs(self._others))
         return [each for each in found if not each.has_ended]
 
     def named(self) -> None:
@@ -175,7 +215,7 @@ class _Stop:
         Reading all of /proc takes some milliseconds, in which a fast leak takes megabytes.
         """
         for key in self._members:
-            now = _alive(key, self._proc)
+            now = _alive(key)
             if now is not None:
                 self._stop(now)
 
@@ -194,11 +234,11 @@ class _Stop:
         if (
             key.pid in self._untouchable
             or each.is_kernel_thread
-            or owners(key.pid, self._proc) != {self._own_uid}
+            or owners(key.pid) != {self._own_uid}
         ):
             self.skipped.append(key)
             return
-        sent = _send(key, signal.SIGSTOP, self._proc)
+        sent = _send(key, signal.SIGSTOP)
         if sent is _Sent.DONE:
             self.stopped.append(key)
         elif sent is _Sent.NOT_NEEDED:
@@ -216,28 +256,22 @@ def _pairs(keys: Collection[ProcessKey]) -> list[tuple[int, int]]:
     return [(key.pid, key.start_time) for key in keys]
 
 
-def _alive(key: ProcessKey, proc: str) -> Stat | None:
+def _alive(key: ProcessKey) -> Stat | None:
     """That very process as it is now; None: it has ended."""
-    stat = read_stat(key.pid, proc)
+    stat = read_stat(key.pid)
     return None if stat is None or stat.start_ticks != key.start_time or stat.has_ended else stat
 
 
-def _own(
-    members: Sequence[ProcessKey], others: Collection[ProcessKey], proc: str
-) -> Sequence[ProcessKey]:
+def _own(members: Sequence[ProcessKey], others: Collection[ProcessKey]) -> Sequence[ProcessKey]:
     """Those that are not another task's root, nor what somebody typed in a shell of its own."""
     root = members[0]
     return [
         root,
-        *(
-            key
-            for key in members[1:]
-            if key not in others and not below_shell(key.pid, root.pid, proc)
-        ),
+        *(key for key in members[1:] if key not in others and not below_shell(key.pid, root.pid)),
     ]
 
 
-def _send(key: ProcessKey, number: signal.Signals, proc: str) -> _Sent:
+def _send(key: ProcessKey, number: signal.Signals) -> _Sent:
     try:
         descriptor = os.pidfd_open(key.pid)
     except ProcessLookupError:
@@ -246,18 +280,11 @@ def _send(key: ProcessKey, number: signal.Signals, proc: str) -> _Sent:
         return _Sent.DENIED
     try:
         # Only now: the descriptor holds this very process, whatever its pid becomes later.
-        now = _alive(key, proc)
+        now = _alive(key)
         if now is None:
             return _Sent.GONE
         # A debugger may hold it (t): the signal counts when it lets go.
-        stopping = number == signal.SIGSTOP
-        # One that waits in the kernel (D) may be on its way to stop; and so shows who had stopped
-        # before his group was frozen (cgroup v1).
-        if stopping:
-            needed = now.state != "T"
-        else:
-            needed = now.state not in "RSI" or stop_pending(key.pid, proc)
-        if not needed:
+        if now.state == "T" if number == signal.SIGSTOP else _runs(now):
             return _Sent.NOT_NEEDED
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
@@ -269,11 +296,21 @@ def _send(key: ProcessKey, number: signal.Signals, proc: str) -> _Sent:
     return _Sent.DONE
 
 
-def _settle(keys: Sequence[ProcessKey], proc: str) -> None:
+def _runs(now: Stat) -> bool:
+    """
+    Whether it runs, and is not about to stop.
+
+    One that waits in the kernel (D) may be on its way to stop; and so shows who had stopped before
+    his group was frozen (cgroup v1).
+    """
+    return now.state in "RSI" and not stop_pending(now.pid)
+
+
+def _settle(keys: Sequence[ProcessKey]) -> None:
     """Wait until all are seen to be stopped; one that sleeps in the disk stops when it wakes."""
     deadline = time.monotonic() + _SETTLE_S
     for key in keys:
-        while (now := _alive(key, proc)) is not None and now.state not in "Tt":
+        while (now := _alive(key)) is not None and now.state not in "Tt":
             if time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
@@ -305,17 +342,16 @@ def freeze(group: Group) -> bool:
     return False
 
 
-def freezer_of(pid: int, tree: Collection[int], proc: str = "/proc") -> Group | None:
+def freezer_of(pid: int, tree: Collection[int]) -> Group | None:
     """
     The group that holds the task and nobody else, where this user may freeze it; no guard's.
 
     Args:
         pid: root of the task.
         tree: every pid of the task; a group with anyone else in it is refused.
-        proc: where proc is mounted.
     """
-    paths = memberships(pid, proc)
-    mounts = read_or_empty(f"{proc}/{pid}/mountinfo", 1 << 20)
+    paths = memberships(pid)
+    mounts = read_or_empty(f"/proc/{pid}/mountinfo", 1 << 20)
     for hierarchy in parse_mountinfo(mounts, "freezer"):
         path = paths.get("freezer" if hierarchy.version == 1 else "")
         where = None if path is None else folder(hierarchy, path)
@@ -329,14 +365,14 @@ def freezer_of(pid: int, tree: Collection[int], proc: str = "/proc") -> Group | 
             inside = set(group.pids())
         except SensorError:
             continue  # unreadable is not empty
-        if pid in inside and not any(_stranger(each, tree, proc) for each in inside):
+        if pid in inside and not any(_stranger(each, tree) for each in inside):
             return group
     return None
 
 
-def _stranger(pid: int, tree: Collection[int], proc: str) -> bool:
+def _stranger(pid: int, tree: Collection[int]) -> bool:
     """Whether it is none of the task; who was forked since `tree` was read, or is gone, is not."""
     if pid in tree:
         return False
-    stat = read_stat(pid, proc)
-    return stat is not None and stat.state != "Z" and ancestors(pid, proc).isdisjoint(tree)
+    stat = read_stat(pid)
+    return stat is not None and stat.state != "Z" and ancestors(pid).isdisjoint(tree)

@@ -8,26 +8,31 @@ psutil compares creation times before it signals. There the start time of a
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 
 import psutil
 
-from watchdog_app.base.errors import TargetDenied, TargetGone
+from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
 
 def pause(
     members: Sequence[ProcessKey],
-    protected: Collection[int],
-    own_uid: int,
-    at_unix_s: float,
+    *,
+    own_uid: int | None = None,
     others: Collection[ProcessKey] = (),
 ) -> Paused:
-    """See `process_control.pause`. A child that begins meanwhile goes on."""
+    """As `linux.pause`. A child that begins meanwhile goes on."""
+    if not members:
+        raise ActionError("There is nothing to pause: the task has no processes.")
+    at_unix_s = time.time()
+    if own_uid is None:
+        own_uid = os.getuid() if hasattr(os, "getuid") else 0  # Windows knows no such number
     above = (parent.pid for parent in psutil.Process().parents())
-    untouchable = {0, 1, os.getpid(), *protected, *above}
+    untouchable = {0, 1, os.getpid(), *above}
     found = dict(_family(members, others))
     root = found.get(members[0])
     stopped: list[ProcessKey] = []
@@ -60,7 +65,7 @@ def pause(
 
 
 def resume(paused: Paused) -> Resumed:
-    """See `process_control.resume`."""
+    """As `linux.resume`."""
     resumed, gone, running, denied = [], [], [], []
     for key in reversed(paused.keys):
         try:
@@ -80,10 +85,15 @@ def resume(paused: Paused) -> Resumed:
     return Resumed(tuple(resumed), tuple(gone), tuple(running))
 
 
+def stopping(key: ProcessKey) -> bool:  # noqa: ARG001 - as on Linux
+    """No: it cannot be seen here."""
+    return False
+
+
 def family(
-    members: Sequence[ProcessKey], others: Collection[ProcessKey] = ()
+    members: Sequence[ProcessKey], *, others: Collection[ProcessKey] = ()
 ) -> list[tuple[ProcessKey, bool]]:
-    """See `process_control.family`."""
+    """As `linux.family`."""
     found = []
     for key, process in _family(members, others):
         with suppress(psutil.Error):
