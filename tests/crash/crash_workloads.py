@@ -175,7 +175,6 @@ class History(Workload):
         """As the daemon uses it."""
         writer = JournalWriter(f"{root}/state", DAY_S, 64 * MIB, lambda: None)
         writer.open()
-        writer.start()
         for number in (1, 2, 3):
             if writer.durable([decision(number)], 10):
                 mark(f"decided {number}")

@@ -251,7 +251,6 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: list[Any]):
     fd = os.open(os.devnull, os.O_WRONLY)
     made = Parts(Settings(), str(tmp_path), Log(False, fd=fd))
     made.journal.open()
-    made.journal.start()
     yield made
     for each in (made.server, made.exit_monitor, made.agents, made.observer, made.pace):
         each.close()

@@ -172,9 +172,9 @@ def test_saves_of_another_hour_are_another_series(journal):
 def test_what_a_person_asked_for_is_never_folded(journal):
     task = ProcessKey(7, 1)
     wish = request_entry(
-        "wish-1", "checkpoint", task, "train7.py", None, by="ann", unix_s=BEGIN_S + 3
+        "request-1", "checkpoint", task, "train7.py", None, by="ann", unix_s=BEGIN_S + 3
     )
-    done = Outcome("wish-1", DONE, BEGIN_S + 3.1, 0.1, "Saved.", {"step": 3, "path": "/r/x"})
+    done = Outcome("request-1", DONE, BEGIN_S + 3.1, 0.1, "Saved.", {"step": 3, "path": "/r/x"})
     journal.add([
         *(entry for n in range(10) for entry in save(n, n)),
         wish,
@@ -236,9 +236,8 @@ class _Kernels:
 
 
 def test_the_daemon_answers_with_folded_entries(tmp_path):
-    writer = JournalWriter(str(tmp_path / "state"), 86400.0, 64 * 1024**2, lambda: None)
+    writer = JournalWriter(str(tmp_path / "state"), 1e10, 64 * 1024**2, lambda: None)
     writer.open()
-    writer.start()
     writer.add(*(entry for n in range(10) for entry in save(n, n)))
     reply = _Reply()
 

@@ -140,9 +140,7 @@ class App:
         parts.kept_state.recover(journal)
         self.control.recover_quiet(journal)
         parts.faults.guard("exits", partial(parts.missed_exits.look, journal))
-        started = _started(journal)
-        parts.journal.start()
-        return started
+        return _started(journal)
 
     def _announce_recovered(self) -> None:
         """Notify people of the pauses of an earlier daemon that nobody else reports."""

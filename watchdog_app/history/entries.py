@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from watchdog_app.base.codec import encode
 from watchdog_app.base.text.plain import redact_argv
 from watchdog_app.base.text.quantities import format_bytes, format_duration
 from watchdog_app.core.diagnosis.evidence import takers
@@ -161,11 +162,8 @@ def _of_cause(
         "memory": cause.memory,
         "certainty": cause.certainty.value,
         "reason": cause.text,
-        "evidence": [
-            {"source": each.source, "certainty": each.certainty.value, "text": each.text}
-            for each in evidence
-        ],
-        "rescue": _kept(rescue),
+        "evidence": encode(list(evidence)),
+        "rescue": encode(rescue),
     }
 
 
@@ -175,19 +173,6 @@ def _left(rescue: RescueRecord, unix_s: float) -> str:
         f"Its rescue of step {rescue.step} ({format_bytes(rescue.bytes)}, saved {age} before) "
         f"is complete: {phrases.onwards(rescue)}"
     )
-
-
-def _kept(rescue: RescueRecord | None) -> dict[str, Any] | None:
-    if rescue is None:
-        return None
-    return {
-        "path": rescue.path,
-        "step": rescue.step,
-        "bytes": rescue.bytes,
-        "seconds": rescue.seconds,
-        "saved_unix_s": rescue.saved_unix_s,
-        "by_lines": rescue.by_lines,
-    }
 
 
 def worker_entry(

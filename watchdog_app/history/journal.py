@@ -25,7 +25,7 @@ from watchdog_app.history.series import (
     between,
     of_task,
     read_series,
-    to_column,
+    stored,
 )
 
 _MOST_IDS = 1000
@@ -139,8 +139,8 @@ class Journal:
                 round(entry.unix_s * 1000),
                 entry.kind,
                 entry.pid,
-                to_column(entry.name),
-                to_column(entry.path),
+                None if entry.name is None else stored(entry.name),
+                None if entry.path is None else stored(entry.path),
                 _dump(entry.data),
             ),
         )

@@ -34,7 +34,6 @@ CREATE TABLE hits (task INTEGER NOT NULL, ceiling INTEGER NOT NULL,
   PRIMARY KEY (task, ceiling)) WITHOUT ROWID;
 CREATE TABLE state (key TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
 """
-_FROM_1 = "DROP TABLE IF EXISTS pauses;"  # they lie in a file beside the socket as well
 _MOST_SET_ASIDE = 3
 _CACHE_KIB = 512
 
@@ -140,17 +139,16 @@ def _connect(path: str) -> sqlite3.Connection:
 
 def _make_current(db: sqlite3.Connection, path: str) -> None:
     """
-    Give the file the tables of this version, where it has none or those of the version before.
+    Give the file the tables of this version, where it has none.
 
     Raises:
         sqlite3.DatabaseError: it has others, or is damaged.
     """
     version = db.execute("PRAGMA user_version").fetchone()[0]
-    change = {0: _SCHEMA, 1: _FROM_1, _SCHEMA_VERSION: None}.get(version, "")
-    if change == "":
+    if version not in (0, _SCHEMA_VERSION):
         raise _OtherVersion(f"schema {version}")
-    if change is not None:
-        db.executescript(f"BEGIN; {change} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
+    if version == 0:
+        db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={_SCHEMA_VERSION}; COMMIT;")
         with suppress(OSError):
             sync_folder(os.path.dirname(path))  # SQLite does not, for a new file
     with closing(sqlite3.connect(":memory:")) as empty:

@@ -18,7 +18,7 @@ Entry = Mapping[str, Any]
 
 MOST_ROWS = 20_000  # that are looked at for one answer
 _GAP_S = 300.0  # two saves further apart are two events, not a series
-_BY_A_PERSON = ("request-", "wish-")  # of an id; "wish-" in older journals
+_BY_A_PERSON = "request-"  # how an id begins
 _SAVE = DecisionKind.CHECKPOINT.value
 _NOTICE = DecisionKind.NOTIFY.value
 

@@ -143,7 +143,7 @@ def add_series(db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints) 
     for resource in item.resources:
         db.execute(
             "INSERT OR IGNORE INTO hits SELECT ?, id FROM series WHERE ident = ?",
-            (id_, _stored(resource)),
+            (id_, stored(resource)),
         )
 
 
@@ -152,7 +152,7 @@ def _series_id(
 ) -> int:
     id_ = ids.get(item.ident)
     if id_ is None:
-        ident = _stored(item.ident)
+        ident = stored(item.ident)
         db.execute(
             "INSERT INTO series (ident, kind, pid, name, path, unit, last_unix_ms)"
             " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ident) DO UPDATE"
@@ -161,8 +161,8 @@ def _series_id(
                 ident,
                 item.kind,
                 item.pid,
-                to_column(item.name),
-                to_column(item.path),
+                stored(item.name),
+                None if item.path is None else stored(item.path),
                 item.unit,
                 last_ms,
             ),
@@ -203,7 +203,7 @@ def read_series(
             for row in db.execute(
                 f"SELECT id FROM series WHERE kind = 'task' AND ({condition} OR ident = ?)"  # noqa: S608
                 " ORDER BY last_unix_ms DESC LIMIT 200",
-                (*wanted, _stored(task)),
+                (*wanted, stored(task)),
             )
         ]
         marks = ",".join("?" * len(chosen))
@@ -234,8 +234,8 @@ def read_series(
                 {
                     "kind": kind,
                     "ident": ident,
-                    "name": from_column(name),
-                    "path": from_column(path),
+                    "name": name,
+                    "path": path,
                     "pid": pid,
                     "unit": unit,
                     "points": points[id_][::-1],
@@ -252,7 +252,8 @@ def of_task(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]:
         task: pid, or part of a name or path.
         pids: others that the task had before.
     """
-    pid, wanted = pid_in(task), folded(task)
+    # SQLite's lower() folds ASCII alone, and so does that of bytes.
+    pid, wanted = pid_in(task), stored(task).encode("utf-8").lower().decode("utf-8")
     marks = ",".join("?" * (1 + len(pids)))
     condition = f"pid IN ({marks}) OR (? AND (instr(lower(name), ?) OR instr(lower(path), ?)))"
     return condition, [pid, *pids, pid is None, wanted, wanted]
@@ -273,24 +274,9 @@ def between(since: float | None, until: float | None) -> tuple[list[str], list[A
     return where, values
 
 
-def to_column(text: str | None) -> str | None:
-    """SQLite's texts are UTF-8; the names of files are not always."""
-    return None if text is None else text.encode("utf-8", "surrogatepass").decode("latin-1")
-
-
-def from_column(text: str | None) -> str | None:
-    """What was given to `to_column`."""
-    return None if text is None else text.encode("latin-1").decode("utf-8", "surrogatepass")
-
-
-def _stored(ident: str) -> str:
-    """As it is, unless the name of a group or a folder in it is no UTF-8, which SQLite's are."""
-    return ident.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def folded(text: str) -> str:
-    """A column's text as SQLite's lower() makes it: ASCII alone is folded."""
-    return text.encode("utf-8", "surrogatepass").lower().decode("latin-1")
+def stored(text: str) -> str:
+    """As it is; bytes of a file's name that are no UTF-8, as SQLite's texts are, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _small(value: float | None) -> float | int | None:

@@ -13,33 +13,33 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
+from watchdog_app.base.threads import Done, Worker
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.series import SeriesPoints
 
 FLUSH_S = 10.0
-_AT_REST_S = 60.0  # one transaction a minute, and one wake-up, while nothing is near
-_IDLE_S = 300.0  # ... and while there is nothing to write: who adds something ends the wait
+_AT_REST_S = 60.0  # one transaction a minute while nothing is near
+_IDLE_S = 300.0  # also while nothing is to be written it is looked whether the file is in place
 _RETRY_S = 10.0
 _TRIM_S = 1800.0
 _MOST_ENTRIES = 2000  # kept in memory while the disk takes none
 _MOST_SERIES = 20_000
 _LATE_S = 0.02  # waited for a disk that has not caught up yet, and how often at most
 _LATE_EVERY_S = 1.0
-_STACK_BYTES = 512 * 1024
 
 Job = Callable[[Journal], Any]
-Done = Callable[[Any, Exception | None], None]
 
 
 class JournalWriter:
     """
     Owns the journal from `open` to `close`.
 
-    `done` callbacks run in `collect`, which the loop calls after `wake` was called.
+    `done` callbacks run in `collect`, which the loop calls at each turn; `wake` asks for one.
 
     Args:
         folder: of the state.
@@ -56,37 +56,25 @@ class JournalWriter:
         self.notes: deque[str] = deque(maxlen=10)  # what the log should say once
         self._folder = folder
         self._limits = (max_age_s, max_bytes)
-        self._wake = wake
         self._journal: Journal | None = None
-        self._lock = threading.Condition()
+        self._worker = Worker(wake)
+        self._lock = threading.Lock()  # for the five below
         self._entries: deque[Entry] = deque(maxlen=_MOST_ENTRIES)
         self._series: deque[SeriesPoints] = deque(maxlen=_MOST_SERIES)
-        self._jobs: deque[tuple[Job, Done | None]] = deque()
-        self._questions: deque[tuple[Job, Done, Callable[[], bool]]] = deque()
-        self._finished: deque[tuple[Done, Any, Exception | None]] = deque()
         self._sync: list[threading.Event] = []
+        self._flushing = False  # submitted and not begun
+        self._questions: deque[tuple[Job, Done, Callable[[], bool]]] = deque()
+        self._reading = False  # a question is submitted: others wait until it is answered
         self._last_sync: threading.Event | None = None
         self._late_mono_s = float("-inf")  # when one was waited for that had not caught up
-        self._closing = False
-        self._flush_mono_s = time.monotonic() + FLUSH_S  # when the thread looks what there is
+        self._flush_mono_s = time.monotonic() + FLUSH_S
         self._next_try_mono_s = 0.0
         self._next_trim_mono_s = 0.0
-        self._thread: threading.Thread | None = None
 
     def open(self) -> Journal | None:
-        """Open the journal and start the thread; the journal for one first read, None if broken."""
+        """The journal for one first read, None if broken; from the next call on it is not yours."""
         self._reopen()
-        old = threading.stack_size(_STACK_BYTES)
-        try:
-            self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
-        finally:
-            threading.stack_size(old)
         return self._journal
-
-    def start(self) -> None:
-        """From here on the journal belongs to the thread."""
-        if self._thread is not None:
-            self._thread.start()
 
     def configure(self, max_age_s: float, max_bytes: int) -> None:
         """
@@ -107,7 +95,7 @@ class JournalWriter:
         """Write these within `FLUSH_S`."""
         with self._lock:
             self._entries.extend(entries)
-            self._flush_within(FLUSH_S)
+        self._flush_within(FLUSH_S)
 
     def add_series(self, series: Sequence[SeriesPoints], at_rest: bool = False) -> None:
         """
@@ -117,18 +105,10 @@ class JournalWriter:
             series: new points.
             at_rest: nothing is near a limit.
         """
-        if not series:
-            return
-        with self._lock:
-            self._series.extend(series)
+        if series:
+            with self._lock:
+                self._series.extend(series)
             self._flush_within(_AT_REST_S if at_rest else FLUSH_S)
-
-    def _flush_within(self, seconds: float) -> None:
-        """With the lock held: the thread wakes up by then."""
-        due = time.monotonic() + seconds
-        if due < self._flush_mono_s - 1.0:
-            self._flush_mono_s = due
-            self._lock.notify()
 
     def durable(self, entries: Sequence[Entry], timeout_s: float) -> bool:
         """
@@ -147,7 +127,7 @@ class JournalWriter:
         with self._lock:
             self._entries.extend(entries)
             self._sync.append(written)
-            self._lock.notify()
+        self._flush_now()
         if late:
             now = time.monotonic()
             waited = now - self._late_mono_s < _LATE_EVERY_S
@@ -163,9 +143,8 @@ class JournalWriter:
             job: gets the journal.
             done: called with what it gave, or with the error, in `collect`.
         """
-        with self._lock:
-            self._jobs.append((job, done))
-            self._lock.notify()
+        self._flush_now()
+        self._worker.submit(partial(self._carry_out, job), done)
 
     def ask(self, job: Job, done: Done, wanted: Callable[[], bool]) -> None:
         """
@@ -178,62 +157,82 @@ class JournalWriter:
         """
         with self._lock:
             self._questions.append((job, done, wanted))
-            self._lock.notify()
+        self._flush_now()
+        self._next_question(answered=False)
 
     def collect(self) -> None:
-        """Call back what has finished."""
-        while self._finished:
-            done, value, error = self._finished.popleft()
-            done(value, error)
+        """Call back what has finished, and write what is due."""
+        self._worker.collect()
+        now = time.monotonic()
+        retry = self.fault is not None and now >= self._next_try_mono_s
+        if retry or now >= self._flush_mono_s:
+            self._flush_now()
 
     def close(self, timeout_s: float) -> None:
         """Write out what there is, as far as that takes no longer than `timeout_s`."""
-        with self._lock:
-            self._closing = True
-            self._lock.notify()
-        if self._thread is not None and self._thread.is_alive():
-            self._thread.join(timeout_s)
+        self._flush_now()
+        self._worker.submit(self._end)
+        self._worker.close(timeout_s)
 
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                while not (self._closing or self._jobs or self._sync or self._questions):
-                    left_s = self._flush_mono_s - time.monotonic()
-                    if left_s <= 0:
-                        break
-                    self._lock.wait(left_s)
-                idle = not (self._entries or self._series or self._jobs or self._sync)
-                self._flush_mono_s = time.monotonic() + (_IDLE_S if idle else _AT_REST_S)
-                closing = self._closing
-                entries, self._entries = list(self._entries), deque(maxlen=_MOST_ENTRIES)
-                series, self._series = list(self._series), deque(maxlen=_MOST_SERIES)
-                jobs, self._jobs = self._jobs, deque()
-                sync, self._sync = self._sync, []
-                # One at a time: what has to be on the disk waits for no crowd of readers.
-                question = self._questions.popleft() if self._questions else None
-            if self._journal is not None and not self._journal.in_place():
-                self._failed(OSError("its file was removed or replaced"))
-                self._next_try_mono_s = 0.0  # a new one can be begun at once
-            self._flush(entries, series, bool(sync))
-            for event in sync:
-                event.set()
-            for job, done in jobs:
-                self._carry_out(job, done)
-            if question is not None:
-                job, done, wanted = question
-                if wanted():
-                    self._carry_out(job, done)
-            if self._journal is None:  # it is tried again, whatever there is to write
-                with self._lock:
-                    self._flush_within(FLUSH_S)
-            now = time.monotonic()
-            if self._journal is not None and self._trim_is_due(now) and not closing:
-                self._next_trim_mono_s = now + _TRIM_S
-                self._guarded(lambda journal: journal.trim(time.time()))
-            if closing:
-                if self._journal is not None:
-                    self._journal.close()
+    def _flush_within(self, seconds: float) -> None:
+        self._flush_mono_s = min(self._flush_mono_s, time.monotonic() + seconds)
+
+    def _flush_now(self) -> None:
+        self._flush_mono_s = time.monotonic() + _IDLE_S
+        with self._lock:
+            flushing, self._flushing = self._flushing, True
+        if not flushing:
+            self._worker.submit(self._flush)
+
+    def _next_question(self, *, answered: bool) -> None:
+        """Submit one at a time: what has to be on the disk waits for no crowd of readers."""
+        with self._lock:
+            if self._reading and not answered:
                 return
+            self._reading = bool(self._questions)
+            if not self._reading:
+                return
+            job, done, wanted = self._questions.popleft()
+        self._worker.submit(partial(self._answer, job, wanted), partial(_told, done, wanted))
+
+    # In the thread
+
+    def _answer(self, job: Job, wanted: Callable[[], bool]) -> Any:
+        try:
+            return self._carry_out(job) if wanted() else None
+        finally:
+            self._next_question(answered=True)
+
+    def _flush(self) -> None:
+        with self._lock:
+            self._flushing = False
+            entries, self._entries = list(self._entries), deque(maxlen=_MOST_ENTRIES)
+            series, self._series = list(self._series), deque(maxlen=_MOST_SERIES)
+            sync, self._sync = self._sync, []
+        if self._journal is not None and not self._journal.in_place():
+            self._failed(OSError("its file was removed or replaced"))
+            self._next_try_mono_s = 0.0  # a new one can be begun at once
+        due = bool(sync) or time.monotonic() >= self._next_try_mono_s
+        if self._journal is None and due and self._reopen():
+            self.notes.append("The journal can be written again.")
+            self.reopened = True
+        written = not (entries or series) or self._guarded(
+            lambda journal: journal.add(entries, series, bool(sync))
+        )
+        if not written:
+            with self._lock:  # before what came meanwhile; the oldest give way
+                self._entries = deque([*entries, *self._entries], maxlen=_MOST_ENTRIES)
+                self._series = deque([*series, *self._series], maxlen=_MOST_SERIES)
+        for event in sync:
+            event.set()
+        now = time.monotonic()
+        if self._journal is not None and self._trim_is_due(now):
+            self._next_trim_mono_s = now + _TRIM_S
+            self._guarded(lambda journal: journal.trim(time.time()))
+
+    def _end(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
 
     def _trim_is_due(self, now_mono_s: float) -> bool:
         """Now and then; and where a night of short jobs has filled it in between."""
@@ -244,33 +243,13 @@ class JournalWriter:
         except sqlite3.Error:
             return False  # whoever writes next hears of it
 
-    def _flush(self, entries: list[Entry], series: list[SeriesPoints], sync: bool) -> None:
-        due = sync or time.monotonic() >= self._next_try_mono_s
-        if self._journal is None and due and self._reopen():
-            self.notes.append("The journal can be written again.")
-            self.reopened = True
-            self._wake()
-        if not entries and not series:
-            return
-        if self._guarded(lambda journal: journal.add(entries, series, sync)):
-            return
-        with self._lock:  # before what came meanwhile; the oldest give way
-            self._entries = deque([*entries, *self._entries], maxlen=_MOST_ENTRIES)
-            self._series = deque([*series, *self._series], maxlen=_MOST_SERIES)
-
-    def _carry_out(self, job: Job, done: Done | None) -> None:
-        error: Exception | None = None
-        value = None
-        try:
-            value = job(self._need_journal())
-        except (sqlite3.Error, OSError) as cause:
-            self._failed(cause)
-            error = self._unavailable()
-        except Exception as cause:  # told to who asked; the thread lives on
-            error = cause
-        if done is not None:
-            self._finished.append((done, value, error))
-            self._wake()
+    def _carry_out(self, job: Job) -> Any:
+        if self._journal is not None:
+            try:
+                return job(self._journal)
+            except (sqlite3.Error, OSError) as cause:
+                self._failed(cause)
+        raise RequestError(self.fault.message if self.fault else "The journal is not open.")
 
     def _guarded(self, job: Job) -> bool:
         if self._journal is None:
@@ -319,10 +298,7 @@ class JournalWriter:
             ),
         )
 
-    def _need_journal(self) -> Journal:
-        if self._journal is None:
-            raise self._unavailable()
-        return self._journal
 
-    def _unavailable(self) -> RequestError:
-        return RequestError(self.fault.message if self.fault else "The journal is not open.")
+def _told(done: Done, wanted: Callable[[], bool], value: Any, error: Exception | None) -> None:
+    if wanted():
+        done(value, error)
