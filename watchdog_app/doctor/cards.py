@@ -143,7 +143,7 @@ def _xids(facts: Facts) -> Iterator[Finding]:
     counts: dict[int, list[str]] = {}
     for line in lines:
         event = events.parse_line(line, 0.0)
-        if event is not None and event.code is not None:
+        if event is not None:
             counts.setdefault(event.code, []).append(line)
     if not counts:
         return

@@ -9,7 +9,7 @@ from gpu_stub.driver_stub import CRASH
 
 from watchdog_app.base.linux.kernel_log import KernelLog
 from watchdog_app.core.model.hardware import GpuState, XidEvent
-from watchdog_app.machine.gpu.events import DeviceEvents, LogKind, parse_line, parse_record
+from watchdog_app.machine.gpu.events import DeviceEvents, parse_line, parse_record
 
 FELL = "NVRM: Xid (PCI:0000:05:00): 79, pid=4321, name=python, GPU has fallen off the bus."
 
@@ -50,17 +50,7 @@ def test_lines_about_a_card_are_understood(message, expected):
     """In every form in which drivers have written them."""
     line = parse_line(message, 5.0)
 
-    assert expected == (line.address, line.code, line.pid, line.text)
-    assert (LogKind.XID, 5.0) == (line.kind, line.mono_s)
-
-
-def test_a_mismatch_is_understood():
-    """It is told whenever a program with the new library meets the old module."""
-    line = parse_line(
-        "NVRM: API mismatch: the client 'python' (pid 7) has the version 575.51, but", 1.0
-    )
-
-    assert LogKind.MISMATCH is line.kind
+    assert (5.0, *expected) == (line.mono_s, line.address, line.code, line.pid, line.text)
 
 
 @pytest.mark.parametrize(

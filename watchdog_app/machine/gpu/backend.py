@@ -129,7 +129,7 @@ class BackendRow:
     kernel_drivers: frozenset[str]
     signs: tuple[str, ...]  # paths that appear when the driver is loaded
     find: Callable[[Mapping[str, str], str], Library | None]  # the user-space library
-    updated: Callable[[Library | None, str, bool], Fault | None]  # under the running system
+    updated: Callable[[Library | None, str], Fault | None]  # under the running system
 
 
 BACKENDS = (

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from enum import StrEnum
 
 from watchdog_app.base.linux.kernel_log import message_of
 from watchdog_app.core.model.hardware import XidEvent
@@ -31,24 +30,15 @@ _FALLEN = re.compile(
     r"NVRM:.*?\b(?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?)\b"
     r".*fallen off the bus"
 )
-_MISMATCH = re.compile(r"NVRM: API mismatch")
-
-
-class LogKind(StrEnum):
-    """What a line is about."""
-
-    XID = "xid"
-    MISMATCH = "mismatch"  # a program's driver library does not fit the loaded module
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of the driver's in the kernel log."""
+    """A fault of a GPU in the kernel log."""
 
-    kind: LogKind
     mono_s: float  # since boot, as the kernel counts
-    address: str | None = None  # as written there: "0000:05:00"
-    code: int | None = None
+    address: str  # as written there: "0000:05:00"
+    code: int
     pid: int | None = None
     text: str | None = None  # untrusted
 
@@ -66,20 +56,12 @@ def parse_line(message: str, mono_s: float) -> LogLine | None:
     found = _XID.search(message)
     if found:
         address, code, pid, said = found.groups()
-        return LogLine(
-            LogKind.XID,
-            mono_s,
-            address,
-            int(code),
-            int(pid) if pid and pid.isdigit() else None,
-            plain_line(said or "") or None,
-        )
+        known_pid = int(pid) if pid and pid.isdigit() else None
+        return LogLine(mono_s, address, int(code), known_pid, plain_line(said or "") or None)
     found = _FALLEN.search(message)
     if found:
         text = plain_line(message.partition("NVRM:")[2])
-        return LogLine(LogKind.XID, mono_s, found.group(1), FALLEN_XID, None, text)
-    if _MISMATCH.search(message):
-        return LogLine(LogKind.MISMATCH, mono_s, text=plain_line(message.partition("NVRM:")[2]))
+        return LogLine(mono_s, found.group(1), FALLEN_XID, None, text)
     return None
 
 

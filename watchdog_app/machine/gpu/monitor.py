@@ -28,7 +28,7 @@ from watchdog_app.machine.gpu.backend import (
     signs,
     text,
 )
-from watchdog_app.machine.gpu.events import KEEP_S, DeviceEvents, LogKind, parse_record
+from watchdog_app.machine.gpu.events import KEEP_S, DeviceEvents, parse_record
 from watchdog_app.machine.gpu.nvml_driver import DRIVER, NOT_WATCHED, UPDATED, Library
 from watchdog_app.machine.gpu.pci import PciGpu, PciGpus, PowerSaving, short_address
 from watchdog_app.machine.gpu.reader_process import NONSENSE, ReaderProcess
@@ -114,7 +114,6 @@ class GpuMonitor:
         self._power_saving = PowerSaving()
         self._reader = ReaderProcess(reader_argv, self._env, deadline_s, start_deadline_s)
         self._log = None if kernel_log is None else KernelLog(kernel_log)
-        self._mismatch_unix_s: float | None = None  # when the log last showed one
         self._events = DeviceEvents()
         self._devices: dict[str, _Device] = {}
         self._coming: dict[str, _Device] = {}  # of the reading that is under way
@@ -164,12 +163,10 @@ class GpuMonitor:
             self._signs = seen
             self._reader.try_now()
         self._library = self._updated = None
-        said = self._mismatch_unix_s
-        heard = said is not None and self._wall_clock() - said <= KEEP_S
         for row in self._backends:
             library = row.find(self._env, self._root)
             self._library = self._library or library
-            self._updated = self._updated or row.updated(library, self._root, heard)
+            self._updated = self._updated or row.updated(library, self._root)
         before = {gpu.address for gpu in self._on_bus}
         self._bus.scan()
         self._on_bus = self._bus.look()
@@ -316,12 +313,7 @@ class GpuMonitor:
             if line is None:
                 continue
             at_unix_s = self._wall_clock() - max(0.0, now_mono_s - line.mono_s)
-            if self._wall_clock() - at_unix_s > KEEP_S:
-                continue
-            if line.kind is LogKind.MISMATCH:
-                self._mismatch_unix_s = at_unix_s
-                self._looked_mono_s = None  # compare versions at the next tick
-            elif line.code is not None:
+            if self._wall_clock() - at_unix_s <= KEEP_S:
                 event = XidEvent(line.code, at_unix_s, line.pid, line.text)
                 self._add_event(line.address, event, "log")
 

@@ -285,12 +285,8 @@ class NvmlBackend:
             if error.code == Code.NOT_FOUND:
                 return None
             raise
-        try:
-            numbers = (ask(f"nvmlDeviceGet{kind}InstanceId", handle) for kind in ("Gpu", "Compute"))
-            name = "gi{}.ci{}".format(*numbers)
-        except DriverError:
-            name = f"mig{place}"
-        found.identity["partition"] = name
+        numbers = (ask(f"nvmlDeviceGet{kind}InstanceId", handle) for kind in ("Gpu", "Compute"))
+        found.identity["partition"] = "gi{}.ci{}".format(*numbers)
         return found
 
 

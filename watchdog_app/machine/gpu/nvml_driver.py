@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -127,7 +126,7 @@ _FOLDERS = (
     "/usr/lib/aarch64-linux-gnu/nvidia",
     "/usr/lib/aarch64-linux-gnu/tegra",
 )
-_OTHER_WORD_SIZE = re.compile(r"/(?:i[3-6]86[^/]*|lib32|arm-linux[^/]*)/")
+_FOR_32_BITS = re.compile(r"/(?:i[3-6]86[^/]*|lib32|arm-linux[^/]*)/")
 _VERSION = re.compile(r"\.so\.(\d{2,}(?:\.\d+)+)$")
 
 DRIVER = "gpu.driver"
@@ -151,27 +150,20 @@ class Library:
     version: str | None = None  # of the driver that it belongs to, by its file's name
 
 
-def find(
-    env: Mapping[str, str], root: str = "", platform: str = sys.platform, word: int = sys.maxsize
-) -> Library | None:
+def find(env: Mapping[str, str], root: str = "") -> Library | None:
     """
     The library that nvidia-ml-py would load, or could be made to.
 
     Args:
         env: LD_LIBRARY_PATH is followed.
         root: stands before every absolute path but those in `env`.
-        platform: as sys.platform; only Linux has such a library.
-        word: the interpreter's largest index: a library for 32 bits is of no use to 64.
     """
-    if not platform.startswith("linux"):
-        return None
     for folder in env.get("LD_LIBRARY_PATH", "").split(":"):
         path = f"{folder}/{NAME}"
         if folder and os.path.exists(path):
             return Library(path, None, _version(path))
-    wide = word > 2**32
     for path in _in_cache(root):
-        if not (wide and _OTHER_WORD_SIZE.search(path)) and os.path.exists(root + path):
+        if not _FOR_32_BITS.search(path) and os.path.exists(root + path):
             return Library(path, None, _version(root + path))
     for folder in _FOLDERS:
         path = f"{root}{folder}/{NAME}"
@@ -189,17 +181,16 @@ def module_version(root: str = "") -> str | None:
     return said.decode("ascii", "replace").strip() or None
 
 
-def updated(library: Library | None, root: str, said: bool) -> Fault | None:
+def updated(library: Library | None, root: str) -> Fault | None:
     """
     That the driver was updated under the running system, while a reader still reads.
 
     Args:
         library: the one on disk.
         root: stands before /sys.
-        said: the kernel log tells of a program whose library does not fit the module.
     """
     version, module = library.version if library else None, module_version(root)
-    differ = version != module if version and module else said
+    differ = version and module and version != module
     return _mismatch(version, module, reading=True) if differ else None
 
 

@@ -2,7 +2,7 @@
 Who runs on a GPU, as the driver lists it. Runs in the child alone.
 
 Some 535 drivers filled an array of 24-byte records with records of 32 bytes: pids made of other
-fields. Such a list is read again by the older function, whose records are right there.
+fields. What can be no process is left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ProcessLister:
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._oldest_right: dict[str, str] = {}  # kind -> suffix that is known to work
+        self._suffix: dict[str, str] = {}  # by kind: of the newest function that the driver knows
         self._unable: set[str] = set()
 
     def read(self, handle: Any, total_bytes: int | None) -> ProcessList:
@@ -56,16 +56,17 @@ class ProcessLister:
             if kind in self._unable:
                 continue
             try:
-                records, garbled = self._records(kind, handle, total_bytes)
+                records = self._records(kind, handle)
             except DriverError as error:
                 if error.code not in UNABLE:
                     raise
                 self._unable.add(kind)
                 failures.append(error)
                 continue
-            if garbled and _GARBLED_WHY not in why:
-                why.append(_GARBLED_WHY)
             for pid, memory in records:
+                if not _possible(pid, memory, total_bytes):
+                    why.append(_GARBLED_WHY)
+                    continue
                 if memory == 0:
                     why.append(_ZERO_WHY)
                 elif memory is None:
@@ -78,34 +79,20 @@ class ProcessLister:
             raise failures[0]
         return ProcessList(tuple(sorted(found.items())), len(computing), tuple(dict.fromkeys(why)))
 
-    def _records(
-        self, kind: str, handle: Any, total_bytes: int | None
-    ) -> tuple[list[tuple[int, int | None]], bool]:
-        """The driver's records, and whether some of them were garbled and left out."""
-        name = f"nvmlDeviceGet{kind}RunningProcesses"
-        known = self._oldest_right.get(kind)
-        suffixes = (known,) if known else ("_v3", "_v2")
-        garbled: list[tuple[int, int | None]] | None = None
+    def _records(self, kind: str, handle: Any) -> list[tuple[int, int | None]]:
         failure = DriverError(Code.FUNCTION_NOT_FOUND, "it was not asked")
-        for suffix in suffixes:
+        for suffix in (self._suffix[kind],) if kind in self._suffix else ("_v3", "_v2"):
             try:
-                records = [
-                    (int(each.pid), None if each.usedGpuMemory is None else int(each.usedGpuMemory))
-                    for each in self._driver.ask(name + suffix, handle)
-                ]
+                found = self._driver.ask(f"nvmlDeviceGet{kind}RunningProcesses{suffix}", handle)
             except DriverError as error:
                 failure = error
                 if error.code not in UNABLE:
                     break
                 continue
-            if all(_possible(pid, memory, total_bytes) for pid, memory in records):
-                if records:
-                    self._oldest_right[kind] = suffix
-                return records, False
-            self._oldest_right.pop(kind, None)
-            garbled = records if garbled is None else garbled
-        if garbled is not None:
-            return [row for row in garbled if _possible(*row, total_bytes)], True
+            self._suffix[kind] = suffix
+            memory = (each.usedGpuMemory for each in found)
+            sizes = (None if size is None else int(size) for size in memory)
+            return [(int(each.pid), size) for each, size in zip(found, sizes, strict=True)]
         raise failure
 
 

@@ -18,8 +18,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
+from watchdog_app.base import children
 from watchdog_app.machine.gpu.backend import BACKENDS, BackendError, DeviceError, GpuBackend
 from watchdog_app.machine.gpu.nvml_driver import NOT_WATCHED, READER
 
@@ -157,17 +159,10 @@ def _stand_back(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)  # it went before we asked
-    try:
-        with open("/proc/self/oom_score_adj", "r+b", buffering=0) as file:
-            if int(file.read(16)) < 0:
-                file.write(b"0")
-    except (OSError, ValueError):
-        pass
-    try:
+    children.ordinary(os.getpid())
+    with suppress(OSError):
         os.chdir("/")
         os.nice(_NICER)
-    except OSError:
-        pass
 
 
 if __name__ == "__main__":

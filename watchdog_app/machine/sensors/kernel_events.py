@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from watchdog_app.base.linux.kernel_log import PATH, KernelLog, message_of
 from watchdog_app.core.model.exits import KernelEvent, KernelLogLine
-from watchdog_app.machine.gpu.events import LogKind, parse_line, plain_line
+from watchdog_app.machine.gpu.events import parse_line, plain_line
 
 _MOST_A_LOOK = 20_000  # the kernel keeps about as many
 _MOST_WORDS = 400
@@ -118,7 +118,7 @@ def parse(message: str, mono_s: float) -> KernelLogLine | None:
         if found is not None:
             return _line(pattern, found.groupdict(), plain_line(message, _LONGEST), mono_s)
     line = parse_line(message, mono_s)
-    if line is not None and line.kind is LogKind.XID:
+    if line is not None:
         return KernelLogLine(KernelEvent.XID, mono_s, plain_line(message, _LONGEST), line.pid)
     return None
 
