@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from functools import partial
 
 import pytest
 
@@ -133,12 +134,16 @@ def test_a_rule_goes_with_the_comment_above_it(number, left):
     assert after.startswith(MINE[: MINE.index("# never")])
 
 
-def test_rules_in_brackets_can_be_removed_too():
-    """`rule = [{...}, {...}]` is the same to TOML."""
+@pytest.mark.parametrize(
+    "change",
+    [partial(editing.without_rule, number=1), partial(editing.with_rule, rule={"pause": True})],
+)
+def test_rules_in_brackets_are_changed_by_their_owner(change):
+    """`rule = [{...}, {...}]` is the same to TOML; the message says how to write it."""
     text = 'rule = [{task = "a", pause = false}, {task = "b", pause = false}]\n'
 
-    assert {"rule": [{"task": "b", "pause": False}]} == tomllib.loads(editing.without_rule(text, 1))
-    assert {} == tomllib.loads(editing.without_rule(editing.without_rule(text, 1), 1))
+    with pytest.raises(ConfigError, match=r"write \[\[rule\]\] each"):
+        change(text)
 
 
 @pytest.mark.parametrize("number", [0, 3, -1])

@@ -86,19 +86,19 @@ def with_value(text: str, key: str, value: Any) -> str:
     text = _without_old_names(text, key)
     document = _document(text)
     section, _, name = key.partition(".")
-    if section in document:
-        table = document[section]
-        added = None if name in table else _below_header(text, section, f"{name} = {_toml(value)}")
-        table[name] = value
-        if added is not None and _same(added, document):
-            return _ends_as(text, added)
+    line = f"{name} = {_toml(value)}\n"
+    header, lines = line_of(text, (section,)), text.splitlines(keepends=True)
+    if section not in document:
+        blank = "\n" if text.strip() else ""
+        after = f"{_with_line_end(text)}{blank}[{section}]\n{line}"
+    elif name not in document[section] and header and lines[header - 1].lstrip().startswith("["):
+        # What stands at the end of a table, comments mostly, may belong to the next one.
+        lines[header - 1 : header] = [_with_line_end(lines[header - 1]), line]
+        after = "".join(lines)
     else:
-        table = tomlkit.table()
-        table[name] = value
-        if text.strip():
-            document.add(tomlkit.nl())
-        document[section] = table
-    return _ends_as(text, _with_line_end(tomlkit.dumps(document)))
+        document[section][name] = value
+        after = _with_line_end(tomlkit.dumps(document))
+    return _ends_as(text, after)
 
 
 def without(text: str, key: str) -> str:
@@ -146,37 +146,39 @@ def with_rule(text: str, rule: Mapping[str, Any]) -> str:
     block = "".join(["[[rule]]\n", *(f"{name} = {_toml(value)}\n" for name, value in rule.items())])
     if "rule" not in _document(text):
         return _ends_as(text, f"{_with_line_end(text)}\n{block}") if text.strip() else block
-    line = line_of(text, ("rule", 1))
-    if line is None:
-        raise ConfigError("The rules of the file are written as rule = [...]: write [[rule]] each.")
-    lines = text.splitlines(keepends=True)
+    line, lines = _rule_line(text, 1), text.splitlines(keepends=True)
     lines.insert(_comment_above(lines, line - 1), f"{block}\n")
     return _ends_as(text, "".join(lines))
 
 
 def without_rule(text: str, number: int) -> str:
     """
-    The file without one rule.
+    The file without one rule and the comment right above it.
 
     Args:
         text: of the file.
         number: of the rule, from 1.
 
     Raises:
-        ConfigError: there is no rule of this number, counted from 1.
+        ConfigError: there is no rule of this number, counted from 1; or the rules of the file are
+            written in a way that cannot be taken apart.
     """
-    import tomlkit
+    count = len(_document(text).get("rule", []))
+    if not 1 <= number <= count:
+        raise ConfigError(f"There is no rule {number}; there are {count}.")
+    header, lines = _rule_line(text, number), text.splitlines(keepends=True)
+    end = header
+    while end < len(lines) and not lines[end].lstrip().startswith("["):
+        end += 1
+    del lines[_comment_above(lines, header - 1) : _comment_above(lines, end)]
+    return "".join(lines)
 
-    document = _document(text)
-    rules = document.get("rule", [])
-    if not 1 <= number <= len(rules):
-        raise ConfigError(f"There is no rule {number}; there are {len(rules)}.")
-    cut = _without_lines(text, number)
-    if len(rules) == 1:
-        del document["rule"]
-    else:
-        del rules[number - 1]
-    return cut if _same(cut, document) else tomlkit.dumps(document)
+
+def _rule_line(text: str, number: int) -> int:
+    line = line_of(text, ("rule", number))
+    if line is None or not text.splitlines()[line - 1].lstrip().startswith("[["):
+        raise ConfigError("The rules of the file are written as rule = [...]: write [[rule]] each.")
+    return line
 
 
 def write(path: str, text: str, before: str | None) -> None:
@@ -232,48 +234,11 @@ def _document(text: str) -> TOMLDocument:
         ) from error
 
 
-def _below_header(text: str, section: str, line: str) -> str | None:
-    """
-    The file with a line more right below the header of a table; None where it has no header.
-
-    What stands at the end of a table, comments mostly, may belong to the next one.
-    """
-    at = line_of(text, (section,))
-    lines = text.splitlines(keepends=True)
-    if at is None or not lines[at - 1].lstrip().startswith("["):
-        return None
-    lines[at - 1 : at] = [_with_line_end(lines[at - 1]), f"{line}\n"]
-    return "".join(lines)
-
-
-def _without_lines(text: str, number: int) -> str:
-    """The file without the lines of one rule and the comment right above it."""
-    lines = text.splitlines(keepends=True)
-    header = line_of(text, ("rule", number))
-    if header is None:
-        return text
-    end = header
-    while end < len(lines) and not lines[end].lstrip().startswith("["):
-        end += 1
-    del lines[_comment_above(lines, header - 1) : _comment_above(lines, end)]
-    return "".join(lines)
-
-
 def _comment_above(lines: Sequence[str], at: int) -> int:
     """Where the comment right above a line begins; at the end of the file nothing is above."""
     while 0 < at < len(lines) and lines[at - 1].lstrip().startswith("#"):
         at -= 1
     return at
-
-
-def _same(text: str, document: TOMLDocument) -> bool:
-    """Whether a text says what was wanted: lines were moved by rules of thumb."""
-    import tomllib
-
-    try:
-        return tomllib.loads(text) == document.unwrap()
-    except ValueError:
-        return False
 
 
 def _ends_as(before: str, after: str) -> str:
