@@ -7,7 +7,7 @@ A connection in a thread of its own. The status is asked for at the pace that th
 from __future__ import annotations
 
 import os
-import selectors
+import select
 import threading
 import time
 from collections import deque
@@ -144,36 +144,30 @@ class Feed:
     def _rest(self, seconds: float) -> None:
         """Sleep; a wish to look soon ends it."""
         end = time.monotonic() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._wake_read, selectors.EVENT_READ)
-            while not self._ending and (left_s := end - time.monotonic()) > 0:
-                if selector.select(left_s):
-                    self._drain()
-                    if self._soon:
-                        self._soon = False
-                        return
+        while not (self._ending or self._soon) and (left_s := end - time.monotonic()) > 0:
+            select.select([self._wake_read], [], [], left_s)
+            self._drain()
+        self._soon = False
 
     def _serve(self, client: Client) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(client, selectors.EVENT_READ)
-            selector.register(self._wake_read, selectors.EVENT_READ)
-            last_mono_s: float | None = None
-            while True:
-                while self._outbox:
-                    method, params = self._outbox.popleft()
-                    client.notify(method, **params)
-                if self._ending:
-                    return
-                now = time.monotonic()
-                if last_mono_s is None or self._soon or now >= last_mono_s + self._pace_s:
-                    self._soon = False
-                    last_mono_s = now
-                    self._on_status(Status.read(client.call("status")), None)
-                    self._hear(client)  # what came before the answer lies in the client
-                ready = selector.select(max(0.0, last_mono_s + self._pace_s - time.monotonic()))
-                self._drain()
-                if any(key.fileobj is client for key, _ in ready):
-                    self._hear(client)
+        last_mono_s = float("-inf")
+        while True:
+            while self._outbox:
+                method, params = self._outbox.popleft()
+                client.notify(method, **params)
+            if self._ending:
+                return
+            now = time.monotonic()
+            if self._soon or now >= last_mono_s + self._pace_s:
+                self._soon = False
+                last_mono_s = now
+                self._on_status(Status.read(client.call("status")), None)
+                self._hear(client)  # what came before the answer lies in the client
+            left_s = max(0.0, last_mono_s + self._pace_s - time.monotonic())
+            ready, _, _ = select.select([client.fileno(), self._wake_read], [], [], left_s)
+            self._drain()
+            if client.fileno() in ready:
+                self._hear(client)
 
     def _hear(self, client: Client) -> None:
         show = self._on_notification
