@@ -9,7 +9,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -24,17 +23,6 @@ from support.waiting import until
 
 PATIENCE_S = 120.0
 EMPTY = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=90)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(90)
-        self.sock.connect(self._path)
 
 
 class JupyterServer:
@@ -80,7 +68,7 @@ class JupyterServer:
                 [
                     sys.executable,
                     *("-m", "jupyter_server", "--no-browser", "--allow-root"),
-                    *(() if any(one.startswith("--sock") for one in options) else ("--port=0",)),
+                    "--port=0",
                     f"--ServerApp.root_dir={self.root}",
                     *options,
                 ],
@@ -195,16 +183,11 @@ class JupyterServer:
         self, method: str, path: str, body: str | None, headers: Mapping[str, str]
     ) -> tuple[int, list[str], bytes]:
         url = urlsplit(self.about["url"])
-        if self.about["sock"]:
-            connection: http.client.HTTPConnection = _UnixConnection(self.about["sock"])
-            base = self.about["base_url"]
-        else:
-            connection = http.client.HTTPConnection(self._host, self.about["port"], timeout=90)
-            base = url.path
+        connection = http.client.HTTPConnection(self._host, self.about["port"], timeout=90)
         try:
             kind = {"Content-Type": "application/json"}
             connection.request(
-                method, f"{base.rstrip('/')}/{path}", body, {**kind, **self._headers, **headers}
+                method, f"{url.path.rstrip('/')}/{path}", body, {**kind, **self._headers, **headers}
             )
             answer = connection.getresponse()
             cookies = answer.headers.get_all("Set-Cookie") or []

@@ -175,16 +175,6 @@ def test_watchdog_itself_is_never_a_task(command: str):
     assert identify(command.split()).own
 
 
-@pytest.mark.parametrize("words", ["run", "tray", "--child watchdog_app.machine.gpu.reader 7"])
-def test_watchdog_as_one_frozen_program_is_never_a_task(words: str):
-    """It holds an interpreter as a user's frozen program does, and says so by its words."""
-    argv = ["/opt/watchdog/watchdog", *words.split()]
-
-    assert identify(argv, "/opt/watchdog/watchdog").own
-    assert not identify(argv, "/opt/train/train").own
-    assert not identify([argv[0], "--epochs", "3"], argv[0]).own
-
-
 def test_every_command_of_ours_is_known_as_our_own():
     """A command that is forgotten would be watched as its user's task."""
     assert set(COMMANDS) == OWN_COMMANDS
@@ -205,13 +195,6 @@ def test_every_command_of_ours_is_known_as_our_own():
 def test_programs_with_similar_names_are_watched(command: str):
     """A user's own script called watchdog, the demonstration's training."""
     assert not identify(command.split()).own
-
-
-def test_frozen_program_is_named_by_its_executable():
-    """It has no script, and its arguments are its own."""
-    program = identify(["./segment", "scan.nii"], "/home/u/dist/segment")
-
-    assert (TaskKind.PYTHON, "segment") == (program.kind, program.name)
 
 
 def test_process_without_arguments_is_named_by_its_executable():

@@ -157,13 +157,6 @@ def test_machine_without_meminfo_is_an_error(tree):
         _reader(tree).read()
 
 
-def test_old_kernel_without_memavailable_is_estimated(tree):
-    """Free, buffers and cache, as `free` did then."""
-    tree.write("meminfo", "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 20 kB\nCached: 300 kB\n")
-
-    assert 420 * 1024 == _reader(tree).read().available_bytes
-
-
 def test_zfs_cache_counts_as_available(tree):
     """But never more than the machine has."""
     tree.write("meminfo", "MemTotal: 1000 kB\nMemAvailable: 100 kB\n")

@@ -8,6 +8,7 @@ from sensor_trees import FIXTURES
 from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.machine.sensors.command_line import identify
 from watchdog_app.machine.sensors.notebooks import (
+    Reads,
     Session,
     absolute,
     forked,
@@ -162,10 +163,12 @@ def _facts(
         command.split(),
         ppid,
         "/cwd",
-        environ=lambda: environ,
-        environ_of=lambda _: parent_environ or {},
-        argv_of={ppid: parent.split()}.__getitem__,
-        cwd_of={ppid: "/above"}.__getitem__,
+        variables=environ,
+        reads=Reads(
+            argv={ppid: tuple(parent.split())}.__getitem__,
+            environ=lambda _: parent_environ or {},
+            cwd={ppid: "/above"}.__getitem__,
+        ),
     )
 
 
@@ -246,28 +249,6 @@ def test_child_that_inherited_the_variables_is_no_kernel():
     environ = {"JPY_PARENT_PID": "10", "JPY_SESSION_NAME": "/p/a.ipynb"}
 
     assert _facts("worker", environ, "python x.py", ppid=99) is None
-
-
-def test_environment_of_a_script_is_not_read():
-    """It holds secrets and says nothing here."""
-
-    def never():
-        raise AssertionError("the environment was read")
-
-    argv = ["python", "train.py"]
-
-    found = kernel_facts(
-        identify(argv),
-        argv,
-        1,
-        "/",
-        environ=never,
-        environ_of=lambda _: {},
-        argv_of=lambda _: (),
-        cwd_of=lambda _: None,
-    )
-
-    assert found is None
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from watchdog_app.base import children
 from watchdog_app.base.text.plain import shortened
 from watchdog_app.core.model.machine import TaskKind
 
@@ -178,7 +177,7 @@ def identify(argv: Sequence[str], exe: str | None = None) -> Program:
 
     Args:
         argv: its command line; empty when it cannot be read.
-        exe: its executable, for a program that holds an interpreter without being one.
+        exe: its executable.
     """
     program = _identified(argv, exe)
     return replace(program, name=shortened(program.name))
@@ -189,11 +188,9 @@ def _identified(argv: Sequence[str], exe: str | None) -> Program:
         return Program(TaskKind.PYTHON, os.path.basename(exe or "python"))
     target = _target(argv)
     base = os.path.basename(target.what.rstrip("/"))
-    program = _own(target, base) or _own_frozen(argv, exe) or _kernel(argv, target, base)
+    program = _own(target, base) or _kernel(argv, target, base)
     if program is not None:
         return program
-    if exe is not None and not is_interpreter(exe) and not is_interpreter(argv[0]):
-        return Program(TaskKind.PYTHON, os.path.basename(exe))  # frozen: it has no script
     match target.how:
         case "script":
             return _script(target, base)
@@ -224,15 +221,6 @@ def _own(target: _Target, base: str) -> Program | None:
             return Program(TaskKind.SCRIPT, "watchdog", script=target.what, own=True)
         if base == _OWN_PACKAGE or target.what.endswith(_OWN_SCRIPTS):
             return Program(TaskKind.SCRIPT, "watchdog", script=target.what, own=True)
-    return None
-
-
-def _own_frozen(argv: Sequence[str], exe: str | None) -> Program | None:
-    """Watchdog made into one program by PyInstaller, and the children that it runs."""
-    name = os.path.basename(exe or "").lower()
-    word = argv[1] if len(argv) > 1 else ""
-    if name in ("watchdog", "watchdog.exe") and word in (children.CHILD, *OWN_COMMANDS):
-        return Program(TaskKind.SCRIPT, "watchdog", script=argv[0], own=True)
     return None
 
 

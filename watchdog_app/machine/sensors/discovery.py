@@ -23,7 +23,7 @@ from watchdog_app.base.linux.files import KeptFile, read_link, read_or_empty
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.sensors.command_line import is_interpreter
-from watchdog_app.machine.sensors.identity import embeds_python, says_python
+from watchdog_app.machine.sensors.identity import says_python
 
 _SOURCE = "processes"
 _LIST_EVERY_S = 60.0
@@ -32,7 +32,6 @@ _YOUNG_EVERY_S = 0.5
 _ROUND_S = 20.0  # all others are asked within this time, as far as there are not too many
 _MOST_OTHERS = 64  # asked at one sample: 0.3 ms
 _MOST_BEGUN = 256  # pids given out between two samples; for more a list is cheaper
-_MOST_PLAIN = 1000
 
 
 class Changes(NamedTuple):
@@ -65,7 +64,6 @@ class Discovery:
         self._known = array("i")  # at the last listing, the lowest first
         self._at = 0  # in it: who is asked next
         self._young: dict[int, float] = {}  # since when
-        self._plain: set[str] = set()  # programs that were found to hold no interpreter
         self._listed_mono_s = float("-inf")
         self._young_mono_s = self._others_mono_s = float("-inf")
         self.begun: deque[int] = deque()
@@ -85,32 +83,15 @@ class Discovery:
 
     def holds_python(self, pid: int) -> bool:
         """
-        Whether a process is Python or a user's program that embeds it.
-
-        False also where that is not known yet: it is asked again.
+        Whether a process is Python; False also where that is not known yet: it is asked again.
         """
         try:
-            exe = read_link(f"{self._proc}/{pid}/exe").removesuffix(" (deleted)")
+            return is_interpreter(read_link(f"{self._proc}/{pid}/exe").removesuffix(" (deleted)"))
         except Denied:
             question = Question(pid, "program")
             return self._background.ask(question, lambda: says_python(self._proc, pid)) or False
         except SensorError:
             return False
-        if exe in self._plain:
-            return False
-        if is_interpreter(exe):
-            return True
-        # Most new processes are gone before their memory map would be read.
-        if pid in self._young:
-            return False
-        embeds = self._background.ask(
-            Question(pid, "map", exe), lambda: embeds_python(self._proc, pid, exe)
-        )
-        if embeds is False:
-            if len(self._plain) >= _MOST_PLAIN:
-                self._plain.clear()
-            self._plain.add(exe)  # a browser has fifty processes of one program
-        return embeds or False
 
     def forget(self, pid: int) -> None:
         """It has ended, or is watched from now on."""

@@ -22,7 +22,7 @@ from dataclasses import replace
 from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.base.linux import process
 from watchdog_app.base.linux.cgroups import Group, Layout, Limits
-from watchdog_app.base.linux.files import read_bytes, read_or_empty
+from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import CgroupMemory, Fault
 from watchdog_app.machine.sensors.host import parse_pressure
@@ -192,10 +192,8 @@ class UnwatchedMembers:
         return held
 
     def _resident(self, pid: int) -> int:
-        try:
-            return process.Statm(read_bytes(f"{self._proc}/{pid}/statm", 256)).resident_bytes
-        except (Gone, ValueError):
-            return 0  # it has ended
+        statm = process.read_statm(pid, self._proc)
+        return 0 if statm is None else statm.resident_bytes  # it has ended
 
 
 def _fills(group: CgroupMemory) -> bool:

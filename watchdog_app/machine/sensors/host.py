@@ -11,6 +11,7 @@ import os
 from contextlib import suppress
 
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
+from watchdog_app.base.linux.cgroups import flat_value
 from watchdog_app.base.linux.files import KeptFile, read_or_empty
 from watchdog_app.base.linux.process import whole
 from watchdog_app.core.model.machine import Fault, HostMemory, Pressure
@@ -36,14 +37,8 @@ def parse_meminfo(data: bytes) -> dict[bytes, int]:
 
 def parse_swap_traffic(vmstat: bytes) -> tuple[int, int] | None:
     """Pages swapped in and out since boot, of /proc/vmstat; None: not in it."""
-    found = []
-    for label in (b"\npswpin ", b"\npswpout "):
-        at = vmstat.find(label)
-        words = vmstat[at + len(label) : at + len(label) + 24].split(maxsplit=1)
-        if at < 0 or not words or not words[0].isdigit():
-            return None
-        found.append(int(words[0]))
-    return found[0], found[1]
+    swapped_in, swapped_out = flat_value(vmstat, b"pswpin"), flat_value(vmstat, b"pswpout")
+    return None if swapped_in is None or swapped_out is None else (swapped_in, swapped_out)
 
 
 def parse_zram_swap(swaps: bytes) -> dict[str, tuple[int, int]]:
@@ -130,9 +125,7 @@ class HostReader:
         total = values.get(b"MemTotal")
         if not total:
             raise Unsupported(f"{self._meminfo.path} names no MemTotal: is /proc mounted?")
-        available = values.get(b"MemAvailable")
-        if available is None:  # kernels before 3.14
-            available = sum(values.get(name, 0) for name in (b"MemFree", b"Buffers", b"Cached"))
+        available = values.get(b"MemAvailable", 0)
         swap_total = values.get(b"SwapTotal", 0)
         shm_used, shm_limit = self._read_shm()
         traffic = self._read_traffic(has_swap=swap_total > 0)

@@ -1,8 +1,8 @@
 """
 What a Linux process is, read in full once: program, notebook, memory group, limits.
 
-Command line, environment and memory map are read under a lock of the process, which may keep it
-for seconds: what reads them here runs in a thread, or says that it may have to wait.
+Command line and environment are read under a lock of the process, which may keep it for seconds:
+what reads them here runs in a thread, or says that it may have to wait.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from watchdog_app.machine.sensors.notebooks import (
     ENVIRON,
     Description,
     KernelFacts,
+    Reads,
     Sessions,
     described,
     named,
@@ -28,10 +29,6 @@ from watchdog_app.machine.sensors.notebooks import (
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _ENVIRON_BYTES = 1 << 20
-_MAPS_BYTES = 1 << 20
-# Programs of the distribution that merely embed Python (gdb, file managers, office suites) are
-# nobody's training; what a user froze or built stands elsewhere.
-_SYSTEM_FOLDERS = ("/usr/bin/", "/usr/sbin/", "/usr/lib", "/bin/", "/sbin/", "/lib", "/snap/")
 _CLOCK_SET_S = 2.0  # less is rounding, and a clock that is being corrected
 
 
@@ -89,22 +86,6 @@ def says_python(proc: str, pid: int) -> bool:
     return bool(argv) and is_interpreter(argv[0])
 
 
-def embeds_python(proc: str, pid: int, exe: str) -> bool:
-    """
-    Whether a program of the user's that is no interpreter holds one: frozen or embedded.
-
-    Reads the memory map: dear for big programs, so ask once for each. It may have to wait for it.
-
-    Args:
-        proc: where the proc file system is mounted.
-        pid: of the process.
-        exe: its executable.
-    """
-    if exe.startswith(_SYSTEM_FOLDERS):
-        return False
-    return b"/libpython" in read_or_empty(f"{proc}/{pid}/maps", _MAPS_BYTES)
-
-
 class Describer:
     """
     Reads processes in full and names them.
@@ -148,9 +129,7 @@ class Describer:
             uid,
             self._user(uid),
             read_exe(self._proc, pid),
-            argv_of=argv_of,
-            environ_of=environ_of,
-            cwd_of=self._cwd_of,
+            reads=Reads(argv_of, environ_of, self._cwd_of),
         )
         # With a terminal of its own it is what a notebook runs by `!python train.py`: the shell
         # between the two has become the program.

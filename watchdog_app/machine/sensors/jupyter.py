@@ -9,7 +9,7 @@ alone, and does not count as activity, so that a server which ends itself when i
 port is free for anyone once its server has ended: the token is sent only to those who own it.
 
 Sources: jupyter_server, `serverapp.py` (server_info), `services/sessions`; proc_net_tcp.rst of the
-kernel's documentation; unix(7), SO_PEERCRED.
+kernel's documentation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -174,7 +173,6 @@ class ServerInfo:
     """What a Jupyter server wrote into its runtime folder."""
 
     url: str
-    sock: str  # path of its Unix socket, or ''
     root_dir: str
     token: str = field(repr=False)  # never shown, never logged
 
@@ -188,7 +186,6 @@ def parse_server_info(data: bytes) -> ServerInfo | None:
     texts = {name: value for name, value in content.items() if isinstance(value, str)}
     return ServerInfo(
         url=texts["url"],
-        sock=texts.get("sock", ""),
         root_dir=texts.get("root_dir", texts.get("notebook_dir", "")),
         token=texts.get("token", ""),
     )
@@ -272,14 +269,16 @@ def ask(info_path: str, timeout_s: float) -> dict[str, tuple[Session, ...]]:
 
 def _get(info: ServerInfo, timeout_s: float, uids: frozenset[int]) -> bytes:
     """The whole answer to GET /api/sessions, of a server of these users alone."""
-    from urllib.parse import unquote, urlsplit
+    from urllib.parse import urlsplit
 
     deadline = time.monotonic() + timeout_s
     url = urlsplit(info.url)
+    if url.scheme not in ("http", "https"):
+        raise ValueError(f"it is reached by {url.scheme}")
     path = url.path if url.path.endswith("/") else f"{url.path}/"
-    unix = info.sock or (unquote(url.netloc) if url.scheme == "http+unix" else "")
-    port = url.port or (443 if url.scheme == "https" else 80)
-    connection = _connect(unix, url.hostname or "", port, timeout_s)
+    connection = _connect(
+        url.hostname or "", url.port or (443 if url.scheme == "https" else 80), timeout_s
+    )
     try:
         if _listened_by(connection, uids) is False:
             raise OSError("another user has its port by now")
@@ -307,25 +306,15 @@ def _get(info: ServerInfo, timeout_s: float, uids: frozenset[int]) -> bytes:
         connection.close()
 
 
-def _connect(unix: str, host: str, port: int, timeout_s: float) -> socket.socket:
+def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
     """
     Connect to a server of this machine.
 
     Args:
-        unix: path of its Unix socket, or ''.
         host: name or address that it gives itself.
         port: of TCP.
         timeout_s: to connect.
     """
-    if unix:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            connection.settimeout(timeout_s)
-            connection.connect(unix)
-        except OSError:
-            connection.close()
-            raise
-        return connection
     # One that listens on all addresses names its host. The token goes to this machine alone.
     own = host in ("::1", "localhost") or host.startswith("127.") or _is_local(host)
     return socket.create_connection((host if own else "127.0.0.1", port), timeout=timeout_s)
@@ -364,12 +353,6 @@ def _listened_by(
         uids: the users who may listen.
         net: where the kernel lists its sockets.
     """
-    if connection.family == getattr(socket, "AF_UNIX", None):
-        option = getattr(socket, "SO_PEERCRED", None)
-        if option is None:
-            return None
-        found = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, option, 12))
-        return found[1] in uids
     owners = _owners(int(connection.getpeername()[1]), net)
     # Nobody: it was led on by the kernel, to another network namespace or out of this machine.
     return None if owners is None else bool(owners) and owners <= uids

@@ -160,6 +160,15 @@ class Sessions(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """How processes are read, each by its pid; empty or None where that is refused."""
+
+    argv: Callable[[int], tuple[str, ...]]
+    environ: Callable[[int], Mapping[str, str]]  # at least `ENVIRON` of it
+    cwd: Callable[[int], str | None]
+
+
+@dataclass(frozen=True, slots=True)
 class KernelFacts:
     """What the machine tells about the name of one kernel; read once, asked again at a rename."""
 
@@ -185,10 +194,8 @@ def kernel_facts(
     ppid: int,
     cwd: str | None,
     *,
-    environ: Callable[[], Mapping[str, str]],
-    environ_of: Callable[[int], Mapping[str, str]],
-    argv_of: Callable[[int], Sequence[str]],
-    cwd_of: Callable[[int], str | None],
+    variables: Mapping[str, str],
+    reads: Reads,
 ) -> KernelFacts | None:
     """
     What the machine tells about a kernel's name; None for a process that is no kernel.
@@ -198,15 +205,12 @@ def kernel_facts(
         argv: the command line itself.
         ppid: parent of the process.
         cwd: its working directory, where known.
-        environ: reads its environment, at least `ENVIRON` of it; asked only where it matters.
-        environ_of: reads that of another process; empty when it cannot be read.
-        argv_of: reads the command line of another process; empty when it cannot be read.
-        cwd_of: likewise its working directory, which its arguments are relative to.
+        variables: of its environment.
+        reads: of other processes.
     """
     overwritten = program.kind is TaskKind.PYTHON and len(argv) == 1
     if program.kind is not TaskKind.KERNEL and not overwritten:
         return None
-    variables = environ()
     launcher = variables.get("JPY_PARENT_PID", "")
     # A title of its own hides what runs; but Jupyter says that it started this very process,
     # and not only the one from which a script has inherited the variable.
@@ -214,12 +218,12 @@ def kernel_facts(
         return None
     connection_file = absolute(program.connection_file, cwd)
     session_name = _session_name(connection_file) or variables.get("JPY_SESSION_NAME")
-    parent = argv_of(ppid)
+    parent = reads.argv(ppid)
     above = identify(parent) if parent else None
     notebooks: tuple[str, ...] = ()
     # `jupyter lab train.ipynb` opens that one in a browser and serves many.
     if above is not None and above.kind is not TaskKind.SERVER:
-        folder = cwd_of(ppid)
+        folder = reads.cwd(ppid)
         notebooks = tuple(
             absolute(path, folder) or path
             for path in notebook_arguments(parent)
@@ -235,7 +239,7 @@ def kernel_facts(
     # What a notebook starts, it inherits the notebook's environment, and jupyter_client writes
     # that into the new kernel's connection file as well: it names the one that started it.
     if session_name is not None and any(
-        environ_of(pid).get("JPY_SESSION_NAME") == session_name for pid in pids
+        reads.environ(pid).get("JPY_SESSION_NAME") == session_name for pid in pids
     ):
         session_name = None
     return KernelFacts(connection_file, session_name, notebooks, tuple(pids), console)
@@ -268,9 +272,7 @@ def described(
     user: str | None,
     exe: str | None,
     *,
-    argv_of: Callable[[int], tuple[str, ...]],
-    environ_of: Callable[[int], Mapping[str, str]],
-    cwd_of: Callable[[int], str | None],
+    reads: Reads,
 ) -> Description:
     """
     What the words and the environment of a Python process say of it.
@@ -281,22 +283,11 @@ def described(
         uid: its owner.
         user: the owner's name.
         exe: its executable.
-        argv_of: reads the command line of a process; empty when it cannot be read.
-        environ_of: likewise `ENVIRON` of its environment.
-        cwd_of: likewise its working directory.
+        reads: of this process and of others.
     """
-    argv, variables, cwd = argv_of(key.pid), environ_of(key.pid), cwd_of(key.pid)
-    program = forked(identify(argv, exe), argv, ppid, argv_of)
-    kernel = kernel_facts(
-        program,
-        argv,
-        ppid,
-        cwd,
-        environ=lambda: variables,
-        environ_of=environ_of,
-        argv_of=argv_of,
-        cwd_of=cwd_of,
-    )
+    argv, variables, cwd = reads.argv(key.pid), reads.environ(key.pid), reads.cwd(key.pid)
+    program = forked(identify(argv, exe), argv, ppid, reads.argv)
+    kernel = kernel_facts(program, argv, ppid, cwd, variables=variables, reads=reads)
     info = ProcessInfo(
         key=key,
         ppid=ppid,

@@ -28,12 +28,7 @@ from watchdog_app.machine.sensors.command_line import is_interpreter, kept
 from watchdog_app.machine.sensors.devices import Disks
 from watchdog_app.machine.sensors.jupyter import JupyterServers
 from watchdog_app.machine.sensors.machine import Machine
-from watchdog_app.machine.sensors.notebooks import (
-    ENVIRON,
-    KernelFacts,
-    described,
-    named,
-)
+from watchdog_app.machine.sensors.notebooks import ENVIRON, KernelFacts, Reads, described, named
 
 _DESCRIBE_EVERY_S = 5.0  # a shell can become Python, a kernel's notebook can be renamed
 _MOST_SHELLS = 64  # between a process and the watched one above it
@@ -170,9 +165,7 @@ class PortableMachine(Machine):
             process.uids().effective if hasattr(process, "uids") else self._own_uid,
             user,
             exe,
-            argv_of=lambda pid: _of(pid, lambda each: kept(each.cmdline()), ()),
-            environ_of=lambda pid: _of(pid, _environ, {}),
-            cwd_of=lambda pid: _of(pid, psutil.Process.cwd, None),
+            reads=_READS,
         )
         if not found.own:
             info = replace(
@@ -250,6 +243,13 @@ def _of(pid: int, read: Callable[[psutil.Process], T], otherwise: T) -> T:
 def _environ(process: psutil.Process) -> Mapping[str, str]:
     found = _optional(process.environ) or {}
     return {name: found[name] for name in ENVIRON if name in found}
+
+
+_READS = Reads(
+    argv=lambda pid: _of(pid, lambda each: kept(each.cmdline()), ()),
+    environ=lambda pid: _of(pid, _environ, {}),
+    cwd=lambda pid: _of(pid, psutil.Process.cwd, None),
+)
 
 
 def _leads_session(process: psutil.Process) -> bool:

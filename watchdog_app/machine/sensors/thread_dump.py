@@ -13,11 +13,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 
-from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux.files import read_bytes
-from watchdog_app.base.linux.process import Stat
+from watchdog_app.base.linux.files import read_or_empty
+from watchdog_app.base.linux.process import Stat, read_stat, whole
 from watchdog_app.core.model.agent import ProcessThreads, ThreadState
 from watchdog_app.core.model.machine import ProcessKey
 
@@ -64,44 +62,33 @@ def dump(
     left = _MOST_IN_ALL
     children: list[int] = []
     for _, key in zip(range(_MOST_PROCESSES), members, strict=False):
-        with suppress(SensorError, ValueError):
-            stat = Stat(read_bytes(f"{proc}/{key.pid}/stat"))
-            if stat.start_ticks != key.start_time:
-                continue
-            process = _process(proc, key.pid, min(left, _MOST_THREADS), calls, children)
+        stat = read_stat(key.pid, proc)
+        if stat is not None and stat.start_ticks == key.start_time:
+            process = _process(proc, stat, min(left, _MOST_THREADS), calls, children)
             left -= len(process.threads)
             found.append(process)
     known = {process.pid for process in found}
     for pid in children[: 4 * _MOST_PROCESSES]:
-        if pid in known:
-            continue
-        with suppress(SensorError, ValueError):
-            stat = Stat(read_bytes(f"{proc}/{pid}/stat"))
-            if stat.state == "Z" and stat.ppid in known:
-                known.add(pid)
-                found.append(ProcessThreads(pid, stat.ppid, _text(stat.comm), stat.state))
+        stat = None if pid in known else read_stat(pid, proc)
+        if stat is not None and stat.state == "Z" and stat.ppid in known:
+            known.add(pid)
+            found.append(ProcessThreads(pid, stat.ppid, _text(stat.comm), stat.state))
     return tuple(found)
 
 
 def _process(
-    proc: str, pid: int, most: int, calls: Mapping[int, str], children: list[int]
+    proc: str, stat: Stat, most: int, calls: Mapping[int, str], children: list[int]
 ) -> ProcessThreads:
-    stat = Stat(read_bytes(f"{proc}/{pid}/stat"))
     threads: list[ThreadState] = []
-    for tid in _threads(proc, pid)[:most]:
-        folder = f"{proc}/{pid}/task/{tid}"
-        with suppress(SensorError, ValueError):
-            threads.append(_thread(folder, tid, calls))
-        with suppress(SensorError, ValueError):  # a kernel may be built without it
-            children += [int(word) for word in read_bytes(f"{folder}/children").split()]
-    return ProcessThreads(
-        pid,
-        stat.ppid,
-        _text(stat.comm),
-        stat.state,
-        tuple(threads),
-        stat.threads,
-    )
+    for tid in _threads(proc, stat.pid)[:most]:
+        folder = f"{proc}/{stat.pid}/task/{tid}"
+        thread = read_stat(tid, f"{proc}/{stat.pid}/task")
+        if thread is not None:
+            threads.append(_thread(folder, thread, calls))
+        # A kernel may be built without it.
+        children += [int(word) for word in read_or_empty(f"{folder}/children").split()]
+    comm = _text(stat.comm)
+    return ProcessThreads(stat.pid, stat.ppid, comm, stat.state, tuple(threads), stat.threads)
 
 
 def _threads(proc: str, pid: int) -> list[int]:
@@ -112,18 +99,16 @@ def _threads(proc: str, pid: int) -> list[int]:
     return [pid] * (pid in found) + [tid for tid in found if tid != pid]
 
 
-def _thread(folder: str, tid: int, calls: Mapping[int, str]) -> ThreadState:
-    stat = Stat(read_bytes(f"{folder}/stat"))
-    wchan = syscall = None
-    kernel: tuple[str, ...] = ()
-    with suppress(SensorError):
-        wchan = parse_wchan(read_bytes(f"{folder}/wchan", 256))
-    with suppress(SensorError, ValueError):
-        number = parse_syscall(read_bytes(f"{folder}/syscall", 512))
-        syscall = None if number is None else calls.get(number)
-    with suppress(SensorError):
-        kernel = parse_stack(read_bytes(f"{folder}/stack", 4096))
-    return ThreadState(tid, _text(stat.comm), stat.state, wchan, syscall, kernel)
+def _thread(folder: str, stat: Stat, calls: Mapping[int, str]) -> ThreadState:
+    number = parse_syscall(read_or_empty(f"{folder}/syscall", 512))
+    return ThreadState(
+        stat.pid,
+        _text(stat.comm),
+        stat.state,
+        parse_wchan(read_or_empty(f"{folder}/wchan", 256)),
+        None if number is None else calls.get(number),
+        parse_stack(read_or_empty(f"{folder}/stack", 4096)),
+    )
 
 
 def parse_wchan(data: bytes) -> str | None:
@@ -134,16 +119,9 @@ def parse_wchan(data: bytes) -> str | None:
 
 
 def parse_syscall(data: bytes) -> int | None:
-    """
-    Number of a system call, of /proc/PID/syscall; None: it is in none.
-
-    Raises:
-        ValueError: not a line of that file.
-    """
+    """Number of a system call, of /proc/PID/syscall; None: it is in none (`running`, -1)."""
     words = data.split()
-    if not words or words[0] in (b"running", b"-1"):
-        return None
-    return int(words[0])
+    return whole(words[0]) if words else None
 
 
 def parse_stack(data: bytes) -> tuple[str, ...]:

@@ -34,7 +34,6 @@ from watchdog_app.machine.sensors.host import parse_pressure
 _TRIGGER = b"some 100000 2000000\0"
 _STALL_S = 0.1
 _RATIOS = (0.80, 0.90, 0.95)
-_GRAVEST_FIRST = ("oom", "events", "threshold", "pressure")
 _END_S = 1.0
 _LINUX: bool = sys.platform == "linux"
 _READ, _URGENT = (select.EPOLLIN, select.EPOLLPRI) if sys.platform == "linux" else (0, 0)
@@ -61,7 +60,7 @@ class Poller(Protocol):
 class Wakeup:
     """Why to sample at once."""
 
-    source: str  # one of _GRAVEST_FIRST
+    source: str  # "oom", "events", "threshold" or "pressure"
     path: str  # the file or group that it concerns
 
 
@@ -151,7 +150,7 @@ class Triggers:
                 self._worker.submit(partial(_arm, group), partial(self._take_in, path, followed))
 
     def take(self) -> Wakeup | None:
-        """The gravest of what has fired since the last call; None: nothing has."""
+        """What fired first since the last call; None: nothing has."""
         self._worker.collect()
         found, self._wakeup = self._wakeup, None
         return found
@@ -179,8 +178,7 @@ class Triggers:
         self._quiet.add(source)
         with suppress(OSError):
             if source.fired():
-                before = self._wakeup or source.wakeup
-                self._wakeup = min(before, source.wakeup, key=_rank)
+                self._wakeup = self._wakeup or source.wakeup
 
     def _give_up(self, source: _Source) -> None:
         if source in self._armed:
@@ -217,11 +215,6 @@ class Triggers:
     def _say(self, source: str, message: str, remedy: str | None) -> None:
         if all(fault.source != source for fault in self.faults):
             self.faults = (*self.faults, Fault(source, message, remedy))
-
-
-def _rank(wakeup: Wakeup) -> int:
-    """The lower, the graver: one sample answers all that came in together."""
-    return _GRAVEST_FIRST.index(wakeup.source)
 
 
 def _arm(group: CgroupMemory) -> tuple[list[_Source], OSError | None]:
