@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from watchdog_app.airbag.memory_group import open_group
+from watchdog_app.guard.memory_group import open_group
 
 
 def main():

@@ -1,22 +1,22 @@
 """
-The rescue in figures: leaks and jumps, real trainings, outside of an airbag and in one.
+The rescue in figures: leaks and jumps, real trainings, outside of a guard and in one.
 
     python bench/rescue.py [--runs 3] [--trainings keras,torch-found] [--rows 5,jump-data]
-                           [--ways without,airbag] [--step-ms 50] [--state-mb 20] [--throughput]
+                           [--ways without,guard] [--step-ms 50] [--state-mb 20] [--throughput]
                            [--json FILE]
 
 Each run is a training (tests/e2e/programs) that may hold what it needs and 6 s of its leak, 40 MB
-at least. Without an airbag that is an ordinary memory group, beside a daemon that may not pause;
+at least. Without a guard that is an ordinary memory group, beside a daemon that may not pause;
 with one it is `watchdog exec --limit` with the defaults, and no daemon. A jump is one array of
 three times the limit. Then every rescue is compared with its checksums, and the newest is gone on
 from, as a user would: the losses of the next 50 steps, over two ends of an epoch, must be those of
 a run that nobody interrupted and that had no agent, bit for bit. What stands still is told to end,
 for want of a user.
 
-Columns, each without an airbag and with one
+Columns, each without a guard and with one
   rescued  runs whose rescue went on with identical losses, of all runs
   killed   runs in which the kernel killed anybody
-  s        airbag: seconds from the limit, or from a jump that was refused, to the rescue (0: it
+  s        guard: seconds from the limit, or from a jump that was refused, to the rescue (0: it
            was there before); without: from the rescue to the last step; median (longest)
   lost     steps between the rescue and the last that was written down, median (most)
 
@@ -47,7 +47,7 @@ from rescue_ways import WAYS, Outcome, undisturbed, within, without
 
 _RUN: dict[str, Callable[[Place, Row, Reference], Outcome]] = {
     "without": without,
-    "airbag": within,
+    "guard": within,
 }
 Cells = dict[tuple[str, str, str], list[Outcome]]  # kind, row, way
 
@@ -68,7 +68,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--ways", default=",".join(WAYS), help="default %(default)s")
     parser.add_argument("--step-ms", type=float, default=50.0, help="shortest step")
     parser.add_argument("--state-mb", type=float, default=20.0, help="weights and slots")
-    parser.add_argument("--throughput", action="store_true", help="in an airbag and outside, too")
+    parser.add_argument("--throughput", action="store_true", help="under a guard and outside, too")
     parser.add_argument("--json", metavar="FILE", help="each run by itself")
     found = parser.parse_args()
     try:
@@ -95,7 +95,7 @@ def measure(asked: argparse.Namespace, cells: Cells, shown: set[tuple[str, str]]
         for kind in asked.kinds
         for row in asked.rows
         for way in asked.ways
-        if way == "airbag" or not row.again
+        if way == "guard" or not row.again
     ]
     references: dict[tuple[str, bool], Reference] = {}
     for number, (kind, row, way) in enumerate(plan):
@@ -185,7 +185,7 @@ def stop(*_: Any) -> None:
 
 
 def main() -> int:
-    """Print the tables; 1 if anything in an airbag was not rescued, 130 if it was stopped."""
+    """Print the tables; 1 if anything under a guard was not rescued, 130 if it was stopped."""
     asked = options()
     signal.signal(signal.SIGTERM, stop)
     cells: Cells = {}
@@ -209,11 +209,11 @@ def main() -> int:
         print(f"\nsteps of {asked.step_ms:g} ms or more, state of {asked.state_mb:g} MB")
         print(f"load {loads[0]:.1f} to {loads[1]:.1f}")
         for found in ratios:
-            print("airbag/outside:", rescue_throughput.shown(found))
+            print("guard/outside:", rescue_throughput.shown(found))
         sys.stdout.flush()
         keep(asked, cells, ratios)
     bad = any(each.killed or not each.rescued for (_, _, way), found in cells.items()
-              if way == "airbag" for each in found)  # fmt: skip
+              if way == "guard" for each in found)  # fmt: skip
     return code or int(bad)
 
 

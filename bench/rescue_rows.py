@@ -40,13 +40,13 @@ USUAL = "keras,keras-found,torch-found"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What happens to a training. `again`: without an airbag it is what another row is."""
+    """What happens to a training. `again`: without a guard it is what another row is."""
 
     name: str
     shown: str
     leak_mb_s: float = 0.0
     jump_in: str | None = None
-    options: tuple[str, ...] = ()  # of its airbag
+    options: tuple[str, ...] = ()  # of its guard
     again: bool = False
 
     def limit_mb(self, base_mb: float) -> float:

@@ -1,4 +1,4 @@
-"""The throughput of a training in an airbag beside the same one outside, for `rescue.py`."""
+"""The throughput of a training under a guard beside the same one outside, for `rescue.py`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def ratios(kind: Kind, pairs: int, steps: int) -> dict[str, Any]:
     found: dict[str, Any] = {"kind": kind.name, "steps": steps, "processor": [], "wall": []}
     for number in range(pairs):
         inside, outside = (
-            _spent(kind, steps, "airbag" == way)
-            for way in (("airbag", "without") if number % 2 else ("without", "airbag"))
+            _spent(kind, steps, "guard" == way)
+            for way in (("guard", "without") if number % 2 else ("without", "guard"))
         )
         if not number % 2:
             inside, outside = outside, inside
@@ -54,24 +54,24 @@ def shown(found: dict[str, Any]) -> str:
     return f"{found['kind']}: {', '.join(text)}, {pairs} pairs of {found['steps']} steps"
 
 
-def _spent(kind: Kind, steps: int, in_airbag: bool) -> tuple[float, float]:
+def _spent(kind: Kind, steps: int, guarded: bool) -> tuple[float, float]:
     """Processor seconds and seconds of its steps after the first few."""
     with tempfile.TemporaryDirectory(prefix="bench-rescue-", ignore_cleanup_errors=True) as folder:
         place = Place(Path(folder), kind, Length(0.0, steps // STEPS + 2), False)
-        how = ["--limit", "6G"] if in_airbag else ["--no-bag"]
+        how = ["--limit", "6G"] if guarded else ["--no-guard"]
         subprocess.run(
             [*WATCHDOG, "exec", *how, "--", *place.program], check=True, cwd=folder,
             env=place.environment(*kind.words, "--until", str(steps), step_s=0),
             capture_output=True, stdin=subprocess.DEVNULL, timeout=_DEADLINE_S,
         )  # fmt: skip
         losses = read(str(place.out))
-        _emptied(place.folder / "run" / "airbag")
+        _emptied(place.folder / "run" / "guard")
         wall_s = losses[steps].unix_s - losses[WARM_STEPS].unix_s
         return float(Path(f"{place.out}.spent").read_text()), wall_s
 
 
 def _emptied(folder: Path) -> None:
-    """Wait for the keeper: it outlives its program for a moment, and writes there until its end."""
+    """Wait for the supervisor: it outlives its program for a moment, and writes there."""
     end = time.monotonic() + _DEADLINE_S
     while time.monotonic() < end and folder.is_dir() and any(folder.iterdir()):
         time.sleep(0.02)

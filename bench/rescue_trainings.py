@@ -60,7 +60,7 @@ class Place:
         for name in (kind.program, "manners.py"):
             shutil.copy(PROGRAMS / name, folder / name)
         self.world = World(folder)  # for its environment: one thread, nobody else's daemon
-        self.world.env.pop("WATCHDOG_AIRBAG", None)
+        self.world.env.pop("WATCHDOG_GUARD", None)
         self._generated = ["--generator"] if generated else []
         self.out = folder / "out.csv"
 
@@ -156,7 +156,7 @@ def resumed(place: Place, rescue: Path, reference: Reference) -> str:
     env = place.environment(*words, "--until", str(step + FOLLOWED), step_s=0, out=again)
     argv = place.program
     if place.kind.switched_on and not place.kind.told:
-        argv = [*WATCHDOG, "exec", "--no-bag", "--", *argv]
+        argv = [*WATCHDOG, "exec", "--no-guard", "--", *argv]
     process = place.start(argv, env)
     try:
         code = process.wait(_REST_S)

@@ -1,4 +1,4 @@
-"""The two ways of `rescue.py`: a training in an ordinary memory group, and one in an airbag."""
+"""The two ways of `rescue.py`: a training in an ordinary memory group, and one under a guard."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "airbag"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "guard"))
 
-from bag_desk import Desk
+from guard_desk import Desk
 from harness import NO_PAUSE
 from rescue_rows import Row
 from rescue_trainings import MB, WATCHDOG, Place, Reference, resumed
 
 from watchdog_app.agent.saving import inventory
-from watchdog_app.airbag.memory_group import GroupV1, GroupV2
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.demo.losses import read
+from watchdog_app.guard.memory_group import GroupV1, GroupV2
 
-WAYS = ("without", "airbag")
+WAYS = ("without", "guard")
 _SPARE_S = 200.0  # beyond the growth itself: starting, saving, ending, on a busy machine
 _LOOK_S = 0.02
 _FULL = 0.98  # of the limit
@@ -42,7 +42,7 @@ class Outcome:
     held: bool = False  # it stood still until it was told to end
     exit: int | None = None  # None: it was not over in time
     lost: int | None = None  # steps between the newest rescue and the last that was written down
-    seconds: float | None = None  # airbag: limit to rescue; without: newest rescue to last step
+    seconds: float | None = None  # guard: limit to rescue; without: newest rescue to last step
     steps: int = 0
 
 
@@ -52,7 +52,7 @@ def without(place: Place, row: Row, ref: Reference) -> Outcome:
     try:
         world.start_daemon(NO_PAUSE)
         group = world.group(row.limit_mb(ref.base_mb))
-        switch = [*WATCHDOG, "exec", "--no-bag", "--"] if place.kind.switched_on else []
+        switch = [*WATCHDOG, "exec", "--no-guard", "--"] if place.kind.switched_on else []
         process = place.start(group.command([*switch, *place.program]), _env(place, row, ref))
         try:
             code = process.wait(row.seconds(place.length.step_s) + _SPARE_S)
@@ -71,7 +71,7 @@ def without(place: Place, row: Row, ref: Reference) -> Outcome:
 
 
 def within(place: Place, row: Row, ref: Reference) -> Outcome:
-    """In an airbag with that limit, and no daemon."""
+    """Under a guard with that limit, and no daemon."""
     desk = Desk(place.folder)
     desk.env = _env(place, row, ref)
     try:
@@ -93,7 +93,7 @@ def within(place: Place, row: Row, ref: Reference) -> Outcome:
 
 
 class Seen:
-    """What was seen of an airbag while it was there."""
+    """What was seen of a guard while it was there."""
 
     def __init__(self) -> None:
         self.record: dict[str, Any] = {}
@@ -103,7 +103,7 @@ class Seen:
         self._copied: dict[float, bool] = {}  # when everyone stood still, and if at the limit
 
     def look(self, record: dict[str, Any]) -> None:
-        """What the keeper has written down: copies are made shortly before the limit, too."""
+        """What the supervisor has written down: copies are made shortly before the limit, too."""
         self.record = record
         for event in record.get("events", []):
             full = record["used_bytes"] >= _FULL * record["limit_bytes"]

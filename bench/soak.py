@@ -29,9 +29,9 @@ from typing import Any
 import soak_figures
 from soak_churn import Churn, write_config
 
-from watchdog_app.airbag import page_folder
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.client.client import Client
+from watchdog_app.rescue.segment import segment_folder
 
 ROOT = Path(__file__).parent.parent
 APART = "WATCHDOG_SOAK_APART"
@@ -160,7 +160,7 @@ def row(daemon: subprocess.Popen[bytes], client: Client, began: float, folder: P
     status = client.call("status")
     answer_s = time.monotonic() - asked
     journal = folder / "state" / "journal.db"
-    pages = Path(page_folder.folder({"WATCHDOG_RUNTIME_DIR": str(folder / "run")}))
+    pages = Path(segment_folder.folder({"WATCHDOG_RUNTIME_DIR": str(folder / "run")}))
     return soak_figures.read(
         daemon.pid, asked - began, status, answer_s, journal=journal, pages=pages
     )

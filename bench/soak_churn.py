@@ -20,11 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from watchdog_app.airbag.memory_group import MemoryGroup, open_group
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.client import jsonrpc
 from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import encode
+from watchdog_app.guard.memory_group import MemoryGroup, open_group
 
 PROGRAMS = Path(__file__).with_name("soak_programs.py")
 LAST_PID = "/proc/sys/kernel/ns_last_pid"

@@ -23,12 +23,12 @@ import textwrap
 import time
 from collections.abc import Iterator
 
-from watchdog_app.airbag.memory_group import MemoryGroup
 from watchdog_app.base import children
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.client.client import Client
 from watchdog_app.demo.stage import AddressSpace, Stage
+from watchdog_app.guard.memory_group import MemoryGroup
 
 FIXED = "EXAMPLE_FIXED"  # in the environment of a training that follows the advice
 READY = "READY"  # a training says so when the machine may become small

@@ -37,28 +37,28 @@ MAY_IMPORT = {
     "machine.process_control": {"core.model", "base"},
     "client": {"core.model", "base"},
     "history": {"core", "client", "base"},
-    "daemon": {"core", "config", "history", "machine", "airbag", "client", "base"},
+    "daemon": {"core", "config", "history", "machine", "guard", "rescue", "client", "base"},
     "cli": {"client", "config", *SCREENS, "base"},
     "tray": {"client", "desktop", *SCREENS, "base"},
     "desktop": {"base"},
     "enable": {"agent.hook", "base"},
     "top": {"client", *SCREENS, "base"},
     "rescue": {"base"},
-    "agent": {"client", "airbag", "rescue", "base"},
+    "agent": {"client", "guard", "rescue", "base"},
     # It writes rescues as the agent would, and looks at the processes in its group.
-    "airbag": {
-        *("agent.saving", "agent.reporting.identity", "core", "client", "base"),
+    "guard": {
+        *("agent.saving", "agent.reporting.identity", "core", "rescue", "client", "base"),
     },
-    "demo": {"client", "airbag.memory_group", "base"},
+    "demo": {"client", "guard.memory_group", "base"},
     "estimate": {"core", "agent.reporting", "base"},
     "doctor": {"core", "machine", "config", "client", "base"},
 }
 # Single modules that may reach further, and why.
 EXCEPTIONS = {
-    "watchdog_app.cli.exec": {"airbag.launch", "enable.trust"},
+    "watchdog_app.cli.exec": {"guard.launch", "enable.trust"},
     "watchdog_app.cli.exec_kernel": {"desktop", "enable"},  # its ledger of what was placed
-    "watchdog_app.cli.limit": {"airbag"},  # needs no daemon
-    "watchdog_app.cli.bags_seen": {"airbag"},  # nor does what keepers wrote down
+    "watchdog_app.cli.limit": {"guard"},  # needs no daemon
+    "watchdog_app.cli.guards_seen": {"guard"},  # nor does what supervisors wrote down
     "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon
     "watchdog_app.cli.stop": {"daemon.instance"},  # waits until the lock is free
     "watchdog_app.cli.history": {"history.past"},  # the journal when no daemon runs
@@ -220,10 +220,10 @@ CIRCLES = [
     {"agent.fit.keras_backend", "agent.fit.keras_on_jax", "agent.fit.keras_on_tensorflow", "agent.fit.keras_on_torch"},
     {"agent.found.automatic", "agent.found.automatic_rescue"},
     {"agent.found.automatic_tensorflow", "agent.found.automatic_tensorflow_loop"},
-    {"airbag.groups", "airbag.groups_scope", "airbag.groups_v1", "airbag.groups_v2", "airbag.past", "airbag.record", "airbag.second", "airbag.starting"},
+    {"guard.cgroup", "guard.cgroup_scope", "guard.cgroup_v1", "guard.cgroup_v2", "guard.past", "guard.record", "guard.standby", "guard.starting"},
 ]  # fmt: skip
 # The same of whole folders.
-FOLDER_CIRCLES = [{"agent", "airbag"}]
+FOLDER_CIRCLES = [{"agent", "guard"}]
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:

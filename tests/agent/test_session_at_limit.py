@@ -10,7 +10,7 @@ import pytest
 from daemon_stand_in import StandIn
 
 from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.airbag.memory_group import GroupV1, open_group
+from watchdog_app.guard.memory_group import GroupV1, open_group
 
 MIB = 1024 * 1024
 PAGE = 4096

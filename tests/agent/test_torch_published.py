@@ -24,7 +24,8 @@ from watchdog_app.agent.loops import torch_random  # noqa: E402
 from watchdog_app.agent.reporting.identity import own  # noqa: E402
 from watchdog_app.agent.saving.loaded import LoadedRescue  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
-from watchdog_app.airbag import copying, page_folder, page_layout  # noqa: E402
+from watchdog_app.guard import copier  # noqa: E402
+from watchdog_app.rescue.segment import segment_folder, segment_layout  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 REASON = "a test"
@@ -37,10 +38,10 @@ WANTED = 3  # steps that were copied
 def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of this process, as `watchdog exec` would have told it."""
     where = tempfile.mkdtemp(prefix="watchdog-test-", dir="/dev/shm")
-    monkeypatch.setenv(page_layout.ENVIRONMENT, where)
+    monkeypatch.setenv(segment_layout.ENVIRONMENT, where)
     me, threads = own(), torch.get_num_threads()
     torch.set_num_threads(1)
-    yield page_folder.path_for(where, me.pid, me.start_time)
+    yield segment_folder.path_for(where, me.pid, me.start_time)
     torch.set_num_threads(threads)
     shutil.rmtree(where)
 
@@ -66,16 +67,16 @@ class Watched:
         """Whether this boundary is published; every one is to be, as where a limit is near."""
         if not os.path.exists(self.page):
             return False
-        page_folder.ask(self.page, True)
+        segment_folder.ask(self.page, True)
         me = own()
-        return copying.look(me.pid, me.start_time, self.page).state == "ready"
+        return copier.look(me.pid, me.start_time, self.page).state == "ready"
 
     def at(self, session: Any, step: int, drawn: int = 0) -> None:
         """Between two steps; so many batches were drawn since the boundary."""
         if step < 20 or not self.told():
             return
         me = own()
-        saved = copying.copy(me.pid, me.start_time, self.page, reason=REASON)
+        saved = copier.copy(me.pid, me.start_time, self.page, reason=REASON)
         assert step == saved.step
         whole = session._whole(REASON, step)
         if drawn:
@@ -100,7 +101,7 @@ class Watched:
         """Statistics and random numbers have moved: what is copied is from before that."""
         if self.compared and not self.forward and self.told():
             me = own()
-            seen = copying.look(me.pid, me.start_time, self.page)
+            seen = copier.look(me.pid, me.start_time, self.page)
             self.forward += seen.state == "ready"
 
     @property
@@ -172,16 +173,16 @@ def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
             with torch.no_grad():
                 if change == "write":
                     model.weight.zero_()
-                    assert "in_step" == copying.look(me.pid, me.start_time, page).state
+                    assert "in_step" == copier.look(me.pid, me.start_time, page).state
                 elif change == "other data":
                     model.weight.data = torch.zeros(64, 64)
                 else:
                     model.bias = nn.Parameter(torch.zeros(64))
             found.append(change)
             rescue.step()
-            seen = copying.look(me.pid, me.start_time, page)
+            seen = copier.look(me.pid, me.start_time, page)
             if seen.state == "ready":  # and then of the new values
-                saved = copying.copy(me.pid, me.start_time, page)
+                saved = copier.copy(me.pid, me.start_time, page)
                 with LoadedRescue(saved.path) as loaded:
                     name = "model/bias" if change == "other weight" else "model/weight"
                     (name,) = (each for each in loaded.tensors if each.endswith(name[6:]))
@@ -235,7 +236,7 @@ def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
         while count < MOST_STEPS:
             for features, targets in batches:
                 if count == 30:
-                    page_folder.ask(page, True)
+                    segment_folder.ask(page, True)
                 step(model, optimizer, features, targets)
                 count += 1
                 before = torch_random.take()["torch"]

@@ -276,11 +276,11 @@ def test_two_starts_at_once_give_one_daemon(quiet, watchdog):
     assert [0, 0] == [start.returncode for start in starts], said
 
 
-def test_without_a_daemon_the_json_names_the_airbags_too(own_folders, monkeypatch, capsys):
+def test_without_a_daemon_the_json_names_the_guards_too(own_folders, monkeypatch, capsys):
     """They need no daemon, and neither does who asks for them."""
     from watchdog_app.cli import main
 
-    monkeypatch.setattr("watchdog_app.cli.bags_seen.running", lambda: ["hog.py (pid 7): full"])
+    monkeypatch.setattr("watchdog_app.cli.guards_seen.running", lambda: ["hog.py (pid 7): full"])
 
     code = main(["status", "--json"])
 

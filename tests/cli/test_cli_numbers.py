@@ -12,38 +12,38 @@ from pathlib import Path
 import pytest
 from support.waiting import until
 
-from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import TaskNotFound, WatchdogError
-from watchdog_app.cli import bags_seen, limit
+from watchdog_app.cli import guards_seen, limit
 from watchdog_app.cli.explain_text import find_task
 from watchdog_app.cli.rescue_places import Places
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.status import Status
 from watchdog_app.daemon import offline
 from watchdog_app.daemon.pauses import Pause
+from watchdog_app.guard.record import GuardRecord
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.past_exits import find
 
-BAG = BagRecord(60, 600, "4711", "signals", None, 1, 0)
+GUARD = GuardRecord(60, 600, "4711", "signals", None, 1, 0)
 
 
-def test_an_airbag_of_a_script_called_like_a_pid_is_not_taken_for_that_pid(tmp_path):
+def test_a_guard_of_a_script_called_like_a_pid_is_not_taken_for_that_pid(tmp_path):
     """`watchdog limit 4711 --end` must not end it."""
     nobody = str(_unused_pid())
-    bag = BagRecord(60, 600, nobody, "signals", None, 1, 0)
+    guard = GuardRecord(60, 600, nobody, "signals", None, 1, 0)
 
-    with pytest.raises(WatchdogError, match="is in no airbag"):
-        limit._find(nobody, [bag])
+    with pytest.raises(WatchdogError, match="is under no guard"):
+        limit._find(nobody, [guard])
 
-    assert bag is limit._find("60", [bag])
-    assert bag is limit._find(f"/a/{nobody}", [bag])
+    assert guard is limit._find("60", [guard])
+    assert guard is limit._find(f"/a/{nobody}", [guard])
 
 
 @pytest.mark.parametrize(
     ("wanted", "meant"), [("4711", False), ("/a/4711", True), ("60", True), ("0060", True)]
 )
-def test_an_airbag_is_explained_by_pid_or_path(wanted, meant):
-    assert meant is bags_seen._is(BAG, wanted)
+def test_a_guard_is_explained_by_pid_or_path(wanted, meant):
+    assert meant is guards_seen._is(GUARD, wanted)
 
 
 @pytest.mark.parametrize("wanted", ["4711", "47", "004711"])

@@ -393,13 +393,13 @@ def test_notices_that_reached_nobody_are_told():
         ("running", ""),
     ],
 )
-def test_what_stands_at_the_limit_of_its_airbag_is_shown_with_the_words_to_type(stage, said):
+def test_what_stands_at_the_limit_of_its_guard_is_shown_with_the_words_to_type(stage, said):
     """A size and no placeholder, above what it holds."""
-    bag = {"pid": 7, "kind": "cgroup v1", "state": stage, "stopped": stage == "stopped",
+    guard = {"pid": 7, "kind": "cgroup v1", "state": stage, "stopped": stage == "stopped",
            "used_bytes": 150 << 20, "limit_bytes": 100 << 20, "reserve_bytes": 0}  # fmt: skip
 
-    first, *rest = guard_remarks(Guard.read(bag))
+    first, *rest = guard_remarks(Guard.read(guard))
 
-    assert first.startswith("airbag 150 MiB of 100 MiB")
+    assert first.startswith("guard 150 MiB of 100 MiB")
     assert bool(said) == bool(rest)
     assert said in " ".join(rest)

@@ -137,7 +137,7 @@ def test_a_buffer_that_fills_is_the_growth():
 
 
 @pytest.mark.parametrize("agent", [True, False])
-def test_at_the_limit_of_an_airbag_the_words_to_type_come_first(agent):
+def test_at_the_limit_of_a_guard_the_words_to_type_come_first(agent):
     """It was started with watchdog exec, and its limit was set nowhere else."""
     given = shortage(member(3.0), agent=agent)
     given.reading.key.kind = ResourceKind.GUARD

@@ -62,19 +62,19 @@ HELD = "after it was interrupted while it was held at its memory limit of 300 Mi
         (9, "ended by SIGKILL"),
     ],
 )
-def test_what_ends_while_its_airbag_holds_it_was_not_killed_for_memory(status, words):
+def test_what_ends_while_its_guard_holds_it_was_not_killed_for_memory(status, words):
     """Its group is full, and the kernel kills nobody there."""
     full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
-    bag = GuardEnd(300 << 20, "400M", held=HELD)
+    guard = GuardEnd(300 << 20, "400M", held=HELD)
 
-    cause = diagnose(facts(status, guard=bag, **full))
+    cause = diagnose(facts(status, guard=guard, **full))
 
     assert (CauseKind.GUARD, Certainty.EXACT) == (cause.kind, cause.certainty)
     assert words in cause.text
     assert "killed by the kernel" not in cause.text
 
 
-def test_a_full_airbag_alone_points_to_nothing():
+def test_a_full_guard_alone_points_to_nothing():
     """Without it the same level would: "probably killed by the kernel"."""
     full = {"group_used_bytes": 300 << 20, "group_limit_bytes": 300 << 20}
 

@@ -24,7 +24,7 @@ GIB = 1 << 30
 TRAIN = task(1, "train.ipynb")
 OTHER = task(2, "plots.py")
 RAM = ResourceKey(ResourceKind.RAM)
-GUARD = ResourceKey(ResourceKind.GUARD, "/sys/fs/cgroup/bag")
+GUARD = ResourceKey(ResourceKind.GUARD, "/sys/fs/cgroup/guard")
 CARD_MEMORY = ResourceKey(ResourceKind.GPU_MEMORY, "GPU-0")
 HEAT = ResourceKey(ResourceKind.TEMPERATURE, "GPU-0")
 

@@ -231,7 +231,7 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
     [
         ("group_limit", True, True),
         ("oom_daemon", False, True),
-        ("airbag", False, True),
+        ("guard", False, True),
         ("killed", False, True),
         ("ended", False, False),
     ],

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from watchdog_app.airbag.memory_group import open_group
+from watchdog_app.guard.memory_group import open_group
 
 pytestmark = pytest.mark.cgroup
 

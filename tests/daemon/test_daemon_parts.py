@@ -11,8 +11,6 @@ from types import SimpleNamespace
 import pytest
 from support.looks import observer_of
 
-from watchdog_app.airbag import groups, record
-from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import TaskNotFound
 from watchdog_app.base.threads import Worker
 from watchdog_app.client import requests
@@ -26,6 +24,8 @@ from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import READ, WRITE, Poller, Waker
+from watchdog_app.guard import cgroup, record
+from watchdog_app.guard.record import GuardRecord
 from watchdog_app.machine.sensors.machine import LinuxMachine
 from watchdog_app.machine.sensors.triggers import Triggers
 
@@ -305,9 +305,9 @@ def test_reading_is_not_waited_for_while_a_client_is_served():
     poller.close()
 
 
-def test_no_look_waits_for_a_keeper_that_is_being_started(monkeypatch):
-    """A new keeper of an airbag takes seconds where memory runs out: looks go on meanwhile."""
-    bag = BagRecord(7, 8, "hog.py", "cgroup v2", f"/x/{groups.PREFIX}7.8", 1 << 30, 1 << 20)
+def test_no_look_waits_for_a_supervisor_that_is_being_started(monkeypatch):
+    """A new supervisor of a guard takes seconds where memory runs out: looks go on meanwhile."""
+    guard = GuardRecord(7, 8, "hog.py", "cgroup v2", f"/x/{cgroup.PREFIX}7.8", 1 << 30, 1 << 20)
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def sweep():
@@ -315,12 +315,12 @@ def test_no_look_waits_for_a_keeper_that_is_being_started(monkeypatch):
         go_on.wait(20)
         ended.set()
 
-    monkeypatch.setattr(record, "every", lambda: [bag])
+    monkeypatch.setattr(record, "every", lambda: [guard])
     monkeypatch.setattr(record, "sweep", sweep)
-    bags = Guards(observer_of(), Log())
+    guards = Guards(observer_of(), Log())
 
-    bags.look()
-    bags.look()
+    guards.look()
+    guards.look()
 
     assert begun.wait(20)
     assert not ended.is_set()
@@ -330,24 +330,24 @@ def test_no_look_waits_for_a_keeper_that_is_being_started(monkeypatch):
 
 @pytest.fixture
 def crowd(monkeypatch):
-    """Forty tasks beside a bag that the last of them is in; nobody may wait for the kernel."""
+    """Forty tasks beside a guard that the last of them is in; nobody may wait for the kernel."""
     tasks = [task(pid, f"fit{pid}.py", workers=(pid + 1,)) for pid in range(1000, 1080, 2)]
-    inside = {tasks[-1].key.pid: f"/x/{groups.PREFIX}7-8/below"}
-    bag = BagRecord(7, 8, "hog.py", "cgroup v1", f"/x/{groups.PREFIX}7-8", 1 << 30, 1 << 20)
-    bag.stage = "held"
-    bags, read = [bag], []
-    monkeypatch.setattr(record, "every", lambda: read.append(1) or list(bags))
+    inside = {tasks[-1].key.pid: f"/x/{cgroup.PREFIX}7-8/below"}
+    guard = GuardRecord(7, 8, "hog.py", "cgroup v1", f"/x/{cgroup.PREFIX}7-8", 1 << 30, 1 << 20)
+    guard.stage = "held"
+    guards, read = [guard], []
+    monkeypatch.setattr(record, "every", lambda: read.append(1) or list(guards))
     monkeypatch.setattr(record, "sweep", lambda: None)
-    monkeypatch.setattr(groups, "memberships", lambda *_: pytest.fail("this can wait for a lock"))
+    monkeypatch.setattr(cgroup, "memberships", lambda *_: pytest.fail("this can wait for a lock"))
     found = Guards(observer_of(tasks, lambda key: inside.get(key.pid)), Log())
-    return SimpleNamespace(bags=found, tasks=tasks, inside=inside, records=bags, read=read)
+    return SimpleNamespace(guards=found, tasks=tasks, inside=inside, records=guards, read=read)
 
 
-def test_a_rescue_of_all_looks_at_the_airbags_once(crowd):
+def test_a_rescue_of_all_looks_at_the_guards_once(crowd):
     """Not once for each task; the one that is held is refused, with why."""
     nobody = SimpleNamespace(within=lambda _: [], request_checkpoint=lambda *_: [])
     parts = SimpleNamespace(
-        observer=SimpleNamespace(tasks=lambda: crowd.tasks), guards=crowd.bags, executor=nobody,
+        observer=SimpleNamespace(tasks=lambda: crowd.tasks), guards=crowd.guards, executor=nobody,
         agents=nobody, checkpoints=None, pace=None, inspections=SimpleNamespace(table={}),
     )  # fmt: skip
     methods = Methods(parts, None, Log())
@@ -360,27 +360,27 @@ def test_a_rescue_of_all_looks_at_the_airbags_once(crowd):
     assert 1 == len(crowd.read)
 
 
-def test_who_is_in_an_airbag_is_known_from_the_look_and_the_kernel_is_not_asked(crowd):
+def test_who_is_under_a_guard_is_known_from_the_look_and_the_kernel_is_not_asked(crowd):
     """A read of /proc/PID/cgroup can wait for minutes; what was moved by hand is followed."""
     first, last = crowd.tasks[0].key, crowd.tasks[-1].key
-    crowd.bags.look()
-    before = crowd.bags.of(first), crowd.bags.of(last)
+    crowd.guards.look()
+    before = crowd.guards.of(first), crowd.guards.of(last)
     crowd.inside[first.pid + 1] = crowd.inside.pop(last.pid)
-    crowd.bags.look()
-    moved = crowd.bags.of(first), crowd.bags.of(last)
-    other = BagRecord(9, 9, "x.py", "cgroup v1", f"/x/{groups.PREFIX}9-9", 1 << 30, 1 << 20)
+    crowd.guards.look()
+    moved = crowd.guards.of(first), crowd.guards.of(last)
+    other = GuardRecord(9, 9, "x.py", "cgroup v1", f"/x/{cgroup.PREFIX}9-9", 1 << 30, 1 << 20)
     crowd.records.append(other)
-    crowd.inside[last.pid] = f"/x/{groups.PREFIX}9-9.scope"
-    crowd.bags.look()
+    crowd.inside[last.pid] = f"/x/{cgroup.PREFIX}9-9.scope"
+    crowd.guards.look()
 
     assert (None, crowd.records[0]) == before
     assert (crowd.records[0], None) == moved
-    assert crowd.bags.of(last) is other
+    assert crowd.guards.of(last) is other
 
 
-def test_a_pipe_in_the_place_of_a_bags_record_is_no_record(tmp_path):
+def test_a_pipe_in_the_place_of_a_guards_record_is_no_record(tmp_path):
     """Nobody waits for who would write into it."""
-    os.mkfifo(tmp_path / "bag.json")
+    os.mkfifo(tmp_path / "guard.json")
     found = []
     reader = threading.Thread(target=lambda: found.append(record.read(str(tmp_path))), daemon=True)
     reader.start()

@@ -100,7 +100,7 @@ def test_a_process_that_waits_for_the_disk_is_still_paused(tmp_path):
 
 
 def test_what_had_stopped_and_was_frozen_then_is_still_paused(tmp_path):
-    """An airbag's group in cgroup v1: all of it waits in the kernel, as it seems."""
+    """A guard's group in cgroup v1: all of it waits in the kernel, as it seems."""
     held = Standing(tmp_path, PAUSE)
 
     assert [] == held.ended(p10="T", p11="T")
@@ -169,7 +169,7 @@ def test_a_second_pause_cut_short_forgets_nothing_of_the_first(tmp_path):
     ],
 )
 def test_who_was_paused_and_looks_asleep_is_on_its_way_to_stop(state, held, stopping, shown):
-    """What an airbag has frozen (cgroup v2) takes the signal afterwards: nobody has resumed it."""
+    """What a guard has frozen (cgroup v2) takes the signal afterwards: nobody has resumed it."""
     sample = ProcessSample(ROOT, 1, state, 0, None, 0, None, 0.0)
     other = replace(TASK, key=WORKER, members=(replace(sample, key=WORKER, state="S"),))
 

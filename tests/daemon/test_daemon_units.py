@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import pytest
 
-from watchdog_app.airbag.memory_group import GroupV1, open_group
+from watchdog_app.guard.memory_group import GroupV1, open_group
 
 pytestmark = pytest.mark.cgroup
 

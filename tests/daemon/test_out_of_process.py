@@ -14,11 +14,11 @@ import time
 import pytest
 
 from watchdog_app.agent.reporting.identity import own
-from watchdog_app.airbag import table as tables
-from watchdog_app.airbag.page import Page
-from watchdog_app.airbag.page_folder import folder
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
+from watchdog_app.rescue.segment import snapshot as tables
+from watchdog_app.rescue.segment.segment import Segment
+from watchdog_app.rescue.segment.segment_folder import folder
 
 ME = own()
 KEY = ProcessKey(ME.pid, ME.start_time)
@@ -46,10 +46,10 @@ def test_an_agent_gets_a_page_that_goes_with_its_process(outside):
     """Asked for again, by an agent that connects anew, it is the same one."""
     path = outside.page(KEY)
     outside.ask_every_batch(KEY, True)
-    with Page(path) as page:
+    with Segment(path) as page:
         asked, reader = page.asked, page.reader
     outside.ask_every_batch(KEY, False)
-    with Page(path) as page:
+    with Segment(path) as page:
         assert (True, False) == (asked, page.asked)
     assert os.getpid() == reader
     assert path == outside.page(KEY)
@@ -89,7 +89,7 @@ def test_a_training_is_copied_by_a_process_of_its_own(outside, tmp_path, fresh):
     """The rescue is told with its step, and what is not of this step is told with the reason."""
     rescues = tmp_path / "rescues"
     rescues.mkdir()
-    with Page(outside.page(KEY)) as page:
+    with Segment(outside.page(KEY)) as page:
         # A child of this one would need its permission where Yama asks for it.
         page.begin(ME.pid, ME.start_time)
         memory, addresses, samples = published(page)
@@ -127,7 +127,7 @@ def test_what_the_copy_says_is_one_line_of_json(tmp_path):
     """Also when there is nothing to be copied."""
     words = [str(ME.pid), str(ME.start_time), str(tmp_path / "none"), str(tmp_path), "5", "a test"]
     done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app.airbag.copy", *words],
+        [sys.executable, "-m", "watchdog_app.guard.copy", *words],
         check=False,
         capture_output=True,
         text=True,

@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import Training, World
 
-from watchdog_app.airbag.memory_group import open_group
 from watchdog_app.base.errors import ActionError
+from watchdog_app.guard.memory_group import open_group
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from typing import Any
 
 from support.waiting import until
 
-from watchdog_app.airbag.memory_group import MemoryGroup, open_group
 from watchdog_app.base.errors import DaemonNotRunning
 from watchdog_app.client.client import Client
 from watchdog_app.demo.losses import Loss, read
+from watchdog_app.guard.memory_group import MemoryGroup, open_group
 
 PROGRAMS = Path(__file__).parent / "programs"
 NO_PAUSE = "[actions]\npause = false\n[notify]\ndesktop = false\n"

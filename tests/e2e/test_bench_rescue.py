@@ -74,12 +74,14 @@ def test_seconds_are_counted_from_the_limit(copies, jumped, rescues, expected):
     [
         ("refusing", False, 0, 1, False),
         ("calm", False, 0, -signal.SIGKILL, True),
-        ("ending", False, 0, -signal.SIGKILL, False),  # by the keeper
+        ("ending", False, 0, -signal.SIGKILL, False),  # by the supervisor
         ("held", True, 0, -signal.SIGKILL, False),  # by us
         ("refusing", False, 1, 1, True),  # one of its children
     ],
 )
-def test_a_kill_of_the_kernel_is_told_from_one_of_the_keeper(stage, held, kills, code, expected):
+def test_a_kill_of_the_kernel_is_told_from_one_of_the_supervisor(
+    stage, held, kills, code, expected
+):
     """What the kernel counts, and an end that nobody has asked for."""
     seen = Seen()
     seen.look(record("limit", 1.0, 100, stage))

@@ -21,9 +21,9 @@ def execute(*words, **more):
     )  # fmt: skip
 
 
-def besides_airbag(stderr):
-    """What is said on stderr besides the one line on the airbag."""
-    return [line for line in stderr.splitlines() if not line.startswith("watchdog: airbag: ")]
+def besides_guard(stderr):
+    """What is said on stderr besides the one line on the guard."""
+    return [line for line in stderr.splitlines() if not line.startswith("watchdog: guard: ")]
 
 
 def test_the_agent_is_on_in_the_program_and_in_what_it_starts():
@@ -32,7 +32,7 @@ def test_the_agent_is_on_in_the_program_and_in_what_it_starts():
 
     done = execute("--", sys.executable, "-u", "-c", code)
 
-    assert ("True\nTrue\n", [], 0) == (done.stdout, besides_airbag(done.stderr), done.returncode)
+    assert ("True\nTrue\n", [], 0) == (done.stdout, besides_guard(done.stderr), done.returncode)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_sitecustomize_of_the_program_runs_and_is_the_one_that_is_found(tmp_pa
         capture_output=True, text=True, check=True, env={**os.environ, **env},
     )  # fmt: skip
 
-    assert [] == besides_airbag(done.stderr)
+    assert [] == besides_guard(done.stderr)
     assert plain.stdout == done.stdout
 
 
@@ -128,12 +128,12 @@ def test_no_resume_reaches_the_program():
     assert "no\n" == done.stdout
 
 
-@pytest.mark.parametrize("bag", [[], ["--no-bag"]], ids=["in an airbag", "no airbag"])
+@pytest.mark.parametrize("guard", [[], ["--no-guard"]], ids=["under a guard", "no guard"])
 @pytest.mark.parametrize(
     "closed", ["0", "1", "2", "01", "02", "12", "012"], ids=lambda fds: f"without {fds}"
 )
 def test_a_program_starts_with_the_standard_streams_closed_that_the_command_had_not(
-    tmp_path, closed, bag
+    tmp_path, closed, guard
 ):
     """What is closed stays closed: no file of ours takes its number."""
     code = (
@@ -145,7 +145,7 @@ def test_a_program_starts_with_the_standard_streams_closed_that_the_command_had_
         "found = [is_open(fd) for fd in range(3)]\n"
         f"open({str(tmp_path / 'found')!r}, 'w').write(str(found))\n"
     )
-    words = [*WATCHDOG, *bag, "--", sys.executable, "-c", code]
+    words = [*WATCHDOG, *guard, "--", sys.executable, "-c", code]
     shell = 'exec "$@"' + "".join(f" {fd}{'<' if fd == '0' else '>'}&-" for fd in closed)
 
     done = subprocess.run(["sh", "-c", shell, "sh", *words], timeout=60, check=False)
@@ -169,7 +169,7 @@ def _unread():
     ],
 )
 def test_a_program_starts_where_nothing_can_be_written_to_standard_error(tmp_path, opened):
-    """What is said of the airbag is lost, and nothing else."""
+    """What is said of the guard is lost, and nothing else."""
     code = f"open({str(tmp_path / 'ran')!r}, 'w'); raise SystemExit(7)"
     stderr = opened()
 
@@ -196,4 +196,4 @@ def test_a_command_without_standard_streams_ends_as_ever(tmp_path, closed):
     )
 
     assert (0, 127) == (made.returncode, none.returncode)
-    assert (tmp_path / "jupyter" / "kernels" / "python3-airbag" / "kernel.json").exists()
+    assert (tmp_path / "jupyter" / "kernels" / "python3-guarded" / "kernel.json").exists()

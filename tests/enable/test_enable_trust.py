@@ -153,7 +153,7 @@ def test_a_program_of_exec_runs_nothing_of_a_package_of_our_name_on_its_path(
     code = f"{IS_ON}; import watchdog_app.base.durable as d; print(d.__file__)"
     program = f'PYTHONPATH="{hostile}:$PYTHONPATH" exec "{sys.executable}" -c "{code}"'
 
-    done = watchdog(PACKAGE, tmp_path / "home", "exec", "--no-bag", "--", "sh", "-c", program)
+    done = watchdog(PACKAGE, tmp_path / "home", "exec", "--no-guard", "--", "sh", "-c", program)
 
     assert (f"ON\n{PACKAGE / 'base/durable.py'}\n", "") == (done.stdout, done.stderr)
     assert not (tmp_path / "RAN").exists()
@@ -234,7 +234,7 @@ def test_code_that_others_can_change_is_refused_with_its_place(
 ):
     place = weaken(package)
 
-    done = watchdog(package, tmp_path / "home", "exec", "--no-bag", "--", "echo", "ran")
+    done = watchdog(package, tmp_path / "home", "exec", "--no-guard", "--", "echo", "ran")
 
     assert (1, "") == (done.returncode, done.stdout)
     assert f"{place} belongs to " in done.stderr
@@ -294,7 +294,7 @@ def test_code_that_the_private_group_of_its_owner_can_write_is_trusted(
     for each in (package.parent, package, *package.rglob("*")):
         each.chmod(0o775 if each.is_dir() else 0o664)
 
-    done = watchdog(package, tmp_path / "home", "exec", "--no-bag", "--", "echo", "ran")
+    done = watchdog(package, tmp_path / "home", "exec", "--no-guard", "--", "echo", "ran")
     on = watchdog(package, tmp_path / "home", "agent", "enable", "--user")
     shown = ipython(tmp_path, IS_ON, IPYTHONDIR=str(tmp_path / "home" / ".ipython"))
 
@@ -310,7 +310,7 @@ def test_a_link_to_the_package_is_followed_once_and_its_target_recorded(
     link = private / "linked"
     link.symlink_to(package.parent)
     code = "import watchdog_app; print(watchdog_app.__file__)"
-    words = ("exec", "--no-bag", "--", sys.executable, "-c", code)
+    words = ("exec", "--no-guard", "--", sys.executable, "-c", code)
 
     done = watchdog(link / "watchdog_app", tmp_path / "home", *words)
 

@@ -33,7 +33,7 @@ def plot_of(tmp_path, cause, *resources, **data):
         return past_exits.answer(journal, "7", 10.0, END + 5)["plot"]
 
 
-@pytest.mark.parametrize("cause", ["group_limit", "airbag"])
+@pytest.mark.parametrize("cause", ["group_limit", "guard"])
 def test_a_death_by_a_group_is_drawn_with_that_group_up_to_its_limit(tmp_path, cause):
     """Though the machine was fuller when it was last seen, and the group is empty afterwards."""
     group = series(

@@ -17,8 +17,8 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.connect import write_connection_file
 from real_server import Kernel
 
-from watchdog_app.airbag.memory_group import open_group
 from watchdog_app.base.errors import ActionError
+from watchdog_app.guard.memory_group import open_group
 
 TRAIN = """
 import os, time

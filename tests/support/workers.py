@@ -33,7 +33,7 @@ LONG_FIRST: tuple[str, ...] = (
     "agent",
     "daemon",
     "packaging",
-    "airbag",
+    "guard",
     "jupyter",
     "estimate",
     "demo",

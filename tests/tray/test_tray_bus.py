@@ -125,11 +125,11 @@ def test_a_paused_task_can_be_resumed_and_not_paused_again(tray):
     assert "Running again: train.ipynb" == tray.screen_.wait("Running again")["title"]
 
 
-def test_what_is_held_in_its_airbag_can_be_given_more_let_go_and_ended(tray):
+def test_what_is_held_in_its_guard_can_be_given_more_let_go_and_ended(tray):
     """Each choice of the terminal is in the menu; without a hold only the limit can be raised."""
-    bag = {"stopped": True, "used_bytes": 1, "limit_bytes": 2, "reserve_bytes": 3}
-    held = task(4711, "train.ipynb", state="stopped", guard=bag)
-    calm = task(4712, "calm.py", guard={**bag, "stopped": False})
+    guard = {"stopped": True, "used_bytes": 1, "limit_bytes": 2, "reserve_bytes": 3}
+    held = task(4711, "train.ipynb", state="stopped", guard=guard)
+    calm = task(4712, "calm.py", guard={**guard, "stopped": False})
     tray.daemon.status = status(tasks=[held, calm])
     tray.daemon.answers["guard.limit"] = {"text": "It goes on."}
     until(lambda: "Go on without" in str(tray.panel_.lines()), "the hold is seen")

@@ -16,10 +16,10 @@ if not collect_ignore_glob:
     sys.path.insert(0, str(Path(__file__).parent))
 
     from guest import Session, write_down
-    from guest_bags import Bagged, BaggedTraining
+    from guest_guards import Guarded, GuardedTraining
     from guest_shell import BaggedInShell
 
-    B = TypeVar("B", bound=Bagged)
+    B = TypeVar("B", bound=Guarded)
 
     @pytest.fixture
     def me() -> Iterator[Session]:
@@ -31,7 +31,7 @@ if not collect_ignore_glob:
             session.close()
 
     def starter(kind: type[B], me: Session) -> Iterator[Callable[..., B]]:
-        """Yields what starts programs of this kind in bags; ends them."""
+        """Yields what starts programs of this kind in guards; ends them."""
         started: list[B] = []
 
         def start(*words: str, **more: Any) -> B:
@@ -43,18 +43,18 @@ if not collect_ignore_glob:
             each.close()
 
     @pytest.fixture
-    def bagged(me: Session) -> Iterator[Callable[..., Bagged]]:
-        """Starts programs in bags; ends them."""
-        yield from starter(Bagged, me)
+    def guarded(me: Session) -> Iterator[Callable[..., Guarded]]:
+        """Starts programs in guards; ends them."""
+        yield from starter(Guarded, me)
 
     @pytest.fixture
-    def bagged_training(me: Session) -> Iterator[Callable[..., BaggedTraining]]:
-        """Starts trainings in bags; ends them."""
-        yield from starter(BaggedTraining, me)
+    def guarded_training(me: Session) -> Iterator[Callable[..., GuardedTraining]]:
+        """Starts trainings in guards; ends them."""
+        yield from starter(GuardedTraining, me)
 
     @pytest.fixture
-    def bagged_in_shell(me: Session) -> Iterator[Callable[..., BaggedInShell]]:
-        """Starts programs in bags as a user does it at a prompt; ends them."""
+    def guarded_in_shell(me: Session) -> Iterator[Callable[..., BaggedInShell]]:
+        """Starts programs in guards as a user does it at a prompt; ends them."""
         yield from starter(BaggedInShell, me)
 
     @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""A shell on a terminal of its own, and a program in a bag that it has started."""
+"""A shell on a terminal of its own, and a program under a guard that it has started."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import termios
 from contextlib import suppress
 
 from guest import Session, as_me, ordinary, until
-from guest_bags import WATCHDOG, Bagged
+from guest_guards import WATCHDOG, Guarded
 
 CTRL_Z = "\x1a"
 
 
-class BaggedInShell(Bagged):
+class BaggedInShell(Guarded):
     """What a user types at a prompt; `type` is the keyboard, `said` the screen."""
 
     def __init__(self, me: Session, *words: str, options: tuple[str, ...] = ()) -> None:

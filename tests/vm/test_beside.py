@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from guest import PYTHON, service, system_log, until
-from guest_bags import HOG, WATCHDOG
+from guest_guards import HOG, WATCHDOG
 
 
 def killed_at(pattern: str) -> float | None:
@@ -194,10 +194,10 @@ def test_a_kill_by_hand_at_memory_high_is_not_laid_on_the_kernel(me, record_prop
     assert "illed by the kernel" not in told
 
 
-def test_systemd_oomd_leaves_a_held_program_alone(me, bagged, record_property):
+def test_systemd_oomd_leaves_a_held_program_alone(me, guarded, record_property):
     """At its limit it stands still at once: no pressure comes of it that anybody would judge."""
     with judged(me, "app.slice"):
-        hog = bagged(PYTHON, "-S", "-c", HOG, "160", "0",
+        hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0",
                      options=("--limit", "100M", "--no-refuse"))  # fmt: skip
         held = hog.stage("held")
         time.sleep(20)

@@ -46,8 +46,8 @@ WAITED_FOR = {
 }
 
 
-# In an airbag: what it refuses is an error that does not name it.
-_AIRBAG = ("WATCHDOG_AIRBAG", "WATCHDOG_AIRBAG_LIMIT")
+# Under a guard: what it refuses is an error that does not name it.
+_GUARD = ("WATCHDOG_GUARD", "WATCHDOG_GUARD_LIMIT")
 
 # What computes imports one of these: from then on the end of the process is noted. Before that
 # not even our module for it is loaded.
@@ -118,7 +118,7 @@ def switch_on() -> bool:
     if is_on():
         return False
     sys.meta_path.insert(0, _finder)
-    if any(name in os.environ for name in _AIRBAG):
+    if any(name in os.environ for name in _GUARD):
         _watch_refusals()
     if not _COMPUTES.isdisjoint(sys.modules):
         _listen()

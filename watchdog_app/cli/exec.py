@@ -21,7 +21,7 @@ Run a program so that its trainings are saved when memory runs out, without a ch
 code: Keras fits, loops in TensorFlow and PyTorch, in every Python that it starts. The program
 replaces this command: exit code, signals, terminal and pid are its own.
 
-It runs in a memory group of its own (the airbag). At the limit of that group the program is
+It runs in a memory group of its own (the guard). At the limit of that group the program is
 stopped, not killed, and its training is saved from outside. Then it continues, gets no more
 memory, stays stopped, or ends (--at-limit). One array that cannot fit is a MemoryError.
 
@@ -51,7 +51,7 @@ class _NotRun(WatchdogError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The program and its words, and its airbag."""
+    """The program and its words, and its guard."""
     from watchdog_app.cli.parser import duration, size
 
     parser.add_argument(
@@ -77,7 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end a program that was stopped for this long",
     )
     parser.add_argument("--no-refuse", action="store_true", help="let it reserve more than can fit")
-    parser.add_argument("--no-bag", action="store_true", help="no memory group: the agent alone")
+    parser.add_argument("--no-guard", action="store_true", help="no memory group: the agent alone")
+    parser.add_argument(  # its name in earlier versions
+        "--no-bag", dest="no_guard", action="store_true", help=argparse.SUPPRESS
+    )
     parser.add_argument(
         "--no-resume",
         action="store_true",
@@ -101,8 +104,8 @@ def run(args: argparse.Namespace) -> int:
     """Become the program."""
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.kernel:
-        from watchdog_app.airbag import launch
         from watchdog_app.cli import exec_kernel
+        from watchdog_app.guard import launch
 
         if sys.platform == "linux" and not args.undo:
             launch.check(args.limit, args.reserve, args.swap)
@@ -118,17 +121,17 @@ def run(args: argparse.Namespace) -> int:
     env["PYTHONPATH"] = _python_path(env.get("PYTHONPATH", ""))
     if args.no_resume:
         env["WATCHDOG_AGENT_RESUME"] = "no"
-    if not args.no_bag:
-        _enter_bag(args, words, env)
+    if not args.no_guard:
+        _enter_guard(args, words, env)
     return _become(words, env)
 
 
-def _enter_bag(args: argparse.Namespace, words: list[str], env: dict[str, str]) -> None:
-    from watchdog_app.airbag import launch
+def _enter_guard(args: argparse.Namespace, words: list[str], env: dict[str, str]) -> None:
     from watchdog_app.base.text.terminal import plain_block
+    from watchdog_app.guard import launch
 
     if not _can_run(words[0], env):
-        return  # it is said in a moment, and nothing needs an airbag for that
+        return  # it is said in a moment, and nothing needs a guard for that
     entered = launch.enter(
         launch.Wanted(
             limit_bytes=args.limit,

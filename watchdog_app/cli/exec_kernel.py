@@ -1,4 +1,4 @@
-"""`watchdog exec --kernel`: a Jupyter kernel that starts in an airbag, and its exact undoing."""
+"""`watchdog exec --kernel`: a Jupyter kernel that starts under a guard, and its exact undoing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from watchdog_app.desktop.install import Ledger
 
 _KERNEL = "python3"
+_LISTED = "guard-kernels.json"
 
 
 def run(args: argparse.Namespace, words: list[str]) -> int:
@@ -27,15 +28,15 @@ def run(args: argparse.Namespace, words: list[str]) -> int:
 def _make(args: argparse.Namespace, name: str) -> int:
     from watchdog_app.base import children
     from watchdog_app.desktop.placements import Placement
-    from watchdog_app.enable import airbag_kernel, environments, trust
+    from watchdog_app.enable import environments, guard_kernel, trust
 
     trust.refuse_untrusted()
     kernel = environments.kernel(name)
     command = [*children.command(["exec"]), *_options(args), "--"]
-    where = airbag_kernel.folder(kernel.name)
-    found = airbag_kernel.files(kernel, command)
+    where = guard_kernel.folder(kernel.name)
+    found = guard_kernel.files(kernel, command)
     _ledger().place([Placement(os.path.join(where, each), data) for each, data in found.items()])
-    print(f"There is a kernel {os.path.basename(where)} now: {plain(name)}, in an airbag.")
+    print(f"There is a kernel {os.path.basename(where)} now: {plain(name)}, under a guard.")
     print(f"Placed: {plain(where)}")
     print("Choose it in the notebook's list of kernels; VS Code shows it under Jupyter Kernel.")
     print(f"Undo: watchdog exec --kernel{'' if name == _KERNEL else f' --name {name}'} --undo")
@@ -56,18 +57,21 @@ def _options(args: argparse.Namespace) -> list[str]:
     if args.hold_for is not None:
         found += ["--hold-for", f"{args.hold_for}s"]
     found += ["--no-refuse"] if args.no_refuse else []
-    found += ["--no-bag"] if args.no_bag else []
+    found += ["--no-guard"] if args.no_guard else []
     return found
 
 
 def _undo(name: str) -> int:
-    from watchdog_app.enable import airbag_kernel
+    from watchdog_app.enable import guard_kernel
 
-    where = airbag_kernel.folder(name)
-    ledger = _ledger()
-    ours = [path for path in ledger.files if os.path.dirname(path) == where]
-    if not ours:
-        raise WatchdogError(f"No kernel of {plain(name)} in an airbag was made here.")
+    for suffix, listed in ((guard_kernel.SUFFIX, _LISTED), ("-airbag", "airbag-kernels.json")):
+        where = guard_kernel.folder(name, suffix)  # the second one by earlier versions
+        ledger = _ledger(listed)
+        ours = [path for path in ledger.files if os.path.dirname(path) == where]
+        if ours:
+            break
+    else:
+        raise WatchdogError(f"No kernel of {plain(name)} under a guard was made here.")
     report = ledger.take_away(ours)
     if not ledger.files:
         ledger.take_away()  # and the list itself
@@ -79,11 +83,11 @@ def _undo(name: str) -> int:
     return EXIT_OK
 
 
-def _ledger() -> Ledger:
+def _ledger(listed: str = _LISTED) -> Ledger:
     from watchdog_app.desktop.install import Ledger
 
     return Ledger(
-        os.path.join(paths.state_dir(), "airbag-kernels.json"),
+        os.path.join(paths.state_dir(), listed),
         placed_by="watchdog exec --kernel",
         taken_away_by="watchdog exec --kernel --undo",
     )

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
             raise
         unknown = error
     if source.missing is not None:
-        result = _with_airbags(args.task, result, unknown or source.missing)
+        result = _with_guards(args.task, result, unknown or source.missing)
     elif result is not None and not args.json and result.get("text") != result.get("death_text"):
         entries = _decided(args.task)
     result = result or {}
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 def _lines(result: Json, entries: list[Json] | None, args: argparse.Namespace) -> list[str]:
     columns, shown = columns_of(), style_of(args.color)
     lines: list[str] = []
-    for told in result.get("airbags") or ():
+    for told in result.get("guards") or ():
         lines += [*folded(told, columns), ""]
     if result.get("death_text"):
         from watchdog_app.cli.explain_log import log_lines
@@ -130,15 +130,15 @@ def _lines(result: Json, entries: list[Json] | None, args: argparse.Namespace) -
     return lines
 
 
-def _with_airbags(task: str | None, found: Json | None, error: WatchdogError) -> Json:
-    """What the journal knows, with what keepers of airbags wrote down; `error` if there is none."""
-    from watchdog_app.cli import bags_seen
+def _with_guards(task: str | None, found: Json | None, error: WatchdogError) -> Json:
+    """What the journal knows, with what supervisors wrote down; `error` if there is none."""
+    from watchdog_app.cli import guards_seen
 
     died = ((found or {}).get("death") or {}).get("unix_s")
-    bags = bags_seen.explained(task, died if isinstance(died, int | float) else 0.0)
-    if found is None and not bags:
+    guards = guards_seen.explained(task, died if isinstance(died, int | float) else 0.0)
+    if found is None and not guards:
         raise error
-    return {"text": None, "incidents": [], **(found or {}), "airbags": bags}
+    return {"text": None, "incidents": [], **(found or {}), "guards": guards}
 
 
 def _decided(task: str | None) -> list[Json]:
@@ -162,9 +162,9 @@ def _list(args: argparse.Namespace) -> int:
     found = source.history(**wanted)
     entries = found or []
     if source.missing is not None:
-        from watchdog_app.cli import bags_seen
+        from watchdog_app.cli import guards_seen
 
-        entries = bags_seen.entries(entries, wanted)
+        entries = guards_seen.entries(entries, wanted)
         if found is None and not entries:
             raise source.missing
     if args.task is None:  # that something came to its end as it should is no news

@@ -74,9 +74,9 @@ def run(args: argparse.Namespace) -> int:
     found = source.history(**wanted)
     entries = found or []
     if source.missing is not None:
-        from watchdog_app.cli import bags_seen
+        from watchdog_app.cli import guards_seen
 
-        entries = bags_seen.entries(entries, wanted)
+        entries = guards_seen.entries(entries, wanted)
         if found is None and not entries:
             raise source.missing
     if args.json:

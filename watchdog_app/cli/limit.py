@@ -1,4 +1,4 @@
-"""`watchdog limit`: more memory for a program in an airbag, or its end; which airbags there are."""
+"""`watchdog limit`: more memory for a program under a guard, or its end; which guards there are."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from watchdog_app.airbag.record import BagRecord
+    from watchdog_app.guard.record import GuardRecord
 
 _NO_LIMIT = 1 << 60
 
@@ -56,57 +56,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tell its keeper."""
-    from watchdog_app.airbag import starting, wishes
+    """Tell its supervisor."""
     from watchdog_app.base.text.terminal import plain
-    from watchdog_app.cli.bags_seen import every
+    from watchdog_app.cli.guards_seen import every
+    from watchdog_app.guard import control, starting
 
-    bags = every()
+    guards = every()
     if args.task is None:
         if args.go_on or args.end:
             raise UsageError("Say which one: watchdog limit TASK --end; watchdog limit lists them.")
-        _list(bags, args.json)
+        _list(guards, args.json)
         return EXIT_OK
-    wish = _wish(args)
-    bag = _find(args.task, bags)
+    request = _request(args)
+    guard = _find(args.task, guards)
     try:
-        said = wishes.ask(bag.socket_path, wish)
+        said = control.ask(guard.socket_path, request)
     except TargetGone:
-        if bag.group is None or not os.path.isdir(bag.group):
+        if guard.group is None or not os.path.isdir(guard.group):
             raise
-        # Keeper and second were killed at one blow: another keeper goes on where that one stood.
-        if starting.adopt(bag.folder):
-            said = wishes.ask(bag.socket_path, wish)
+        # Supervisor and standby were killed at one blow: another one goes on from there.
+        if starting.adopt(guard.folder):
+            said = control.ask(guard.socket_path, request)
         else:
-            said = _without_keeper(bag, wish)
+            said = _without_supervisor(guard, request)
     print(plain(said))
     return EXIT_OK
 
 
-def _without_keeper(bag: BagRecord, wish: dict[str, Any]) -> str:
-    """Free what is held from here: no keeper can be started any more."""
+def _without_supervisor(guard: GuardRecord, request: dict[str, Any]) -> str:
+    """Free what is held from here: no supervisor can be started any more."""
     import signal
 
-    from watchdog_app.airbag import groups
     from watchdog_app.base.text.quantities import format_bytes
+    from watchdog_app.guard import cgroup
 
-    group = bag.group or ""
-    limit = wish.get("limit_bytes", _NO_LIMIT)
+    group = guard.group or ""
+    limit = request.get("limit_bytes", _NO_LIMIT)
     name = os.path.basename(group).removesuffix(".scope")
-    if wish.get("end") is True and groups.bag_of(bag.pid) == name:
-        os.kill(bag.pid, signal.SIGTERM)
-    groups.release_orphan(group, limit)
-    bag.remove()
-    if wish.get("end") is True:
-        return f"{bag.name} was asked to end. Its supervisor had been killed."
+    if request.get("end") is True and cgroup.guard_of(guard.pid) == name:
+        os.kill(guard.pid, signal.SIGTERM)
+    cgroup.release_orphan(group, limit)
+    guard.remove()
+    if request.get("end") is True:
+        return f"{guard.name} was asked to end. Its supervisor had been killed."
     where = "the machine's own limit" if limit == _NO_LIMIT else format_bytes(limit)
     return (
-        f"{bag.name} continues. Its supervisor had been killed, so nothing saves it at a limit: "
+        f"{guard.name} continues. Its supervisor had been killed, so nothing saves it at a limit: "
         f"the kernel kills it at {where}."
     )
 
 
-def _wish(args: argparse.Namespace) -> dict[str, Any]:
+def _request(args: argparse.Namespace) -> dict[str, Any]:
     wanted = [args.size is not None, args.go_on, args.end]
     if sum(wanted) != 1:
         raise UsageError(
@@ -117,30 +117,34 @@ def _wish(args: argparse.Namespace) -> dict[str, Any]:
     return {"go_on": True} if args.go_on else {"end": True}  # as the guard's own socket calls them
 
 
-def _find(wanted: str, bags: list[BagRecord]) -> BagRecord:
-    from watchdog_app.airbag import groups
+def _find(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
     from watchdog_app.base.text.terminal import plain
+    from watchdog_app.guard import cgroup
 
     by_group = {
-        os.path.basename(bag.group).removesuffix(".scope"): bag for bag in bags if bag.group
+        os.path.basename(guard.group).removesuffix(".scope"): guard
+        for guard in guards
+        if guard.group
     }
     pid = _pid(wanted)
     if pid is not None:
-        found = by_group.get(groups.bag_of(pid) or "")
+        found = by_group.get(cgroup.guard_of(pid) or "")
         if found is not None:
             return found
     name = os.path.basename(wanted)
     named = [
-        bag for bag in bags if (bag.name == name if pid_in(wanted) is None else bag.pid == pid)
+        guard
+        for guard in guards
+        if (guard.name == name if pid_in(wanted) is None else guard.pid == pid)
     ]
     if len(named) == 1:
         return named[0]
     if len(named) > 1:
-        which = ", ".join(f"{plain(bag.name)} (pid {bag.pid})" for bag in named)
+        which = ", ".join(f"{plain(guard.name)} (pid {guard.pid})" for guard in named)
         raise TaskNotFound(f"{plain(wanted)} fits several: {which}. Name one by its pid.")
-    known = ", ".join(f"{plain(bag.name)} (pid {bag.pid})" for bag in bags)
+    known = ", ".join(f"{plain(guard.name)} (pid {guard.pid})" for guard in guards)
     raise WatchdogError(
-        f"{plain(wanted)} is in no airbag. "
+        f"{plain(wanted)} is under no guard. "
         + (
             f"There are: {known}."
             if known
@@ -164,15 +168,15 @@ def _pid(wanted: str) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _list(bags: list[BagRecord], as_json: bool) -> None:
+def _list(guards: list[GuardRecord], as_json: bool) -> None:
     if as_json:
         import json
 
-        print(json.dumps({"bags": [bag.to_json() for bag in bags]}, indent=2))
+        print(json.dumps({"guards": [guard.to_json() for guard in guards]}, indent=2))
         return
-    from watchdog_app.cli.bags_seen import line
+    from watchdog_app.cli.guards_seen import line
 
-    if not bags:
-        print("No program runs in an airbag. Start one with: watchdog exec -- COMMAND")
-    for bag in bags:
-        print(line(bag))
+    if not guards:
+        print("No program runs under a guard. Start one with: watchdog exec -- COMMAND")
+    for guard in guards:
+        print(line(guard))

@@ -138,13 +138,13 @@ def run(args: argparse.Namespace | SimpleNamespace) -> int:
 
 def _without_daemon(args: argparse.Namespace | SimpleNamespace, error: WatchdogError) -> int:
     more: list[str] = []
-    bags: list[str] = []
+    guards: list[str] = []
     if isinstance(error, DaemonNotRunning):
-        from watchdog_app.cli import bags_seen
+        from watchdog_app.cli import guards_seen
         from watchdog_app.cli.left_paused import left_paused
 
         more = left_paused()
-        bags = bags_seen.running()
+        guards = guards_seen.running()
     if args.check:
         from watchdog_app.cli.check import unreachable
 
@@ -157,16 +157,16 @@ def _without_daemon(args: argparse.Namespace | SimpleNamespace, error: WatchdogE
         found = without_daemon(str(error), time.time())
         if more:
             found["problems"].append({"source": "pauses", "message": more[0], "remedy": more[1]})
-        for each in bags:
+        for each in guards:
             remedy = "watchdog limit TASK SIZE"
             found["problems"].append({"source": "guards", "message": each, "remedy": remedy})
         print(dumps(found))
         if isinstance(error, DaemonNotRunning):
             return error.exit_code  # the object has said it
-    if more or bags:
+    if more or guards:
         told = [" ".join(more)] if more else []
-        if bags:
-            told += ["In an airbag, which needs no daemon:", *(f"  {each}" for each in bags)]
+        if guards:
+            told += ["Under a guard, which needs no daemon:", *(f"  {each}" for each in guards)]
         raise DaemonNotRunning("\n".join((str(error), *told)))
     raise error
 

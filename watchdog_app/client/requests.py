@@ -372,7 +372,7 @@ class SnoozeNotifications(Params, method="snooze"):
 
 
 class LimitGuard(Params, method="guard.limit"):
-    """`task`, `name`, `text` (what the guard did); refused without a [guard](airbag.md)."""
+    """`task`, `name`, `text` (what the guard did); refused without a [guard](guard.md)."""
 
     task: str = text()
     limit_bytes: int | None = whole(1, _FAR, default=None)  # one of these four
@@ -449,7 +449,7 @@ class RegisterAgent(Params, method="agent.register"):
     `interval_s`, `page`, `acknowledges`.
 
     With `acknowledges`, `agent.acknowledged` follows announcements. `page` is the path of a file in
-    memory in which the agent publishes its state ([guard](airbag.md#saved-from-outside)), or null.
+    memory in which the agent publishes its state ([guard](guard.md#saved-from-outside)), or null.
     """
 
     pid: int = whole(1, _MOST_PID)  # of this process, which the kernel has to confirm

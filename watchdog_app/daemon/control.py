@@ -94,7 +94,7 @@ class Control:
     def publish(self, now_mono_s: float) -> None:
         """The status to whoever subscribed to it, unless they have one of a moment ago."""
         parts = self._parts
-        parts.faults.guard("airbags", parts.guards.look)
+        parts.faults.guard("guards", parts.guards.look)
         due = now_mono_s - self._sent_mono_s >= _PUBLISH_S
         if due and parts.server.has_subscribers("status"):
             self._sent_mono_s = now_mono_s
@@ -109,7 +109,7 @@ class Control:
         text = found["text"]
         guard = guards.of(task.key)
         if guard is not None and guard.held:  # as the kernel has it, it sleeps in a page fault
-            text = text.replace(": waiting for the disk.", ": held at the limit of its airbag.", 1)
+            text = text.replace(": waiting for the disk.", ": held at the limit of its guard.", 1)
         kernels = self._parts.observer.kernels
         told = [text, guards.sentence(task.key), kernels.sentence(task.key)]
         return {**found, "text": "\n\n".join(part for part in told if part)}

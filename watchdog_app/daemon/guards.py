@@ -15,8 +15,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from watchdog_app.airbag import groups, past, record, report, wishes
-from watchdog_app.airbag.record import BagRecord
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
@@ -32,6 +30,8 @@ from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
+from watchdog_app.guard import cgroup, control, messages, past, record
+from watchdog_app.guard.record import GuardRecord
 from watchdog_app.history.journal import Entry
 
 _TOLD = {"held": "critical", "refusing": "critical", "opened": "normal", "ending": "critical"}
@@ -79,7 +79,7 @@ class Guards:
         self._observer = observer
         self._log = log
         self._news: list[News] = []
-        self._guards: dict[str, BagRecord] = {}  # by the name of their group
+        self._guards: dict[str, GuardRecord] = {}  # by the name of their group
         self._of: dict[ProcessKey, str] = {}
         self._next_sweep_mono_s = 0.0
         # A supervisor that is started where memory runs out takes seconds: no look waits for it.
@@ -91,13 +91,13 @@ class Guards:
         due = not self._sweeper.waiting and time.monotonic() >= self._next_sweep_mono_s
         if self._guards and due:
             self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
-            # Nobody is held for ever where supervisor and second were both killed.
+            # Nobody is held for ever where supervisor and standby were both killed.
             self._sweeper.submit(record.sweep, _swept)
         before = self._guards
         self._guards = {
-            groups.name_of(each.pid, each.start_time): each
+            cgroup.name_of(each.pid, each.start_time): each
             for each in record.every()
-            if each.group is not None and groups.PREFIX in each.group
+            if each.group is not None and cgroup.PREFIX in each.group
         }
         self._take_figures()
         self._of = self._found()
@@ -106,7 +106,7 @@ class Guards:
             if guard.stage != stage:
                 self._changed(name, guard, stage)
 
-    def _read(self) -> Iterator[tuple[Reading, BagRecord]]:
+    def _read(self) -> Iterator[tuple[Reading, GuardRecord]]:
         """The guards that the last look has read."""
         for reading in self._observer.readings() if self._guards else ():
             guard = self._guards.get(_group_name(reading.key.subject))
@@ -138,7 +138,7 @@ class Guards:
             # A program may be started in a guard from within a task that is in none.
             for key in (task.key, *(member.key for member in task.members[:_MOST_MEMBERS])):
                 # Never asked of the kernel here: that can wait for a lock.
-                name = groups.bag_in(self._observer.group_of(key) or "")
+                name = cgroup.guard_in(self._observer.group_of(key) or "")
                 if name in self._guards:
                     found[task.key] = name
                     break
@@ -149,7 +149,7 @@ class Guards:
         news, self._news = self._news, []
         return news
 
-    def of(self, task: ProcessKey) -> BagRecord | None:
+    def of(self, task: ProcessKey) -> GuardRecord | None:
         """The guard that a task is in."""
         name = self._of.get(task)
         return None if name is None else self._guards.get(name)
@@ -161,28 +161,28 @@ class Guards:
     def sentence(self, task: ProcessKey) -> str | None:
         """What `explain` says of a task's guard; None: it is in none."""
         guard = self.of(task)
-        return None if guard is None else report.explained(guard)
+        return None if guard is None else messages.explained(guard)
 
     def held(self, task: ProcessKey) -> str | None:
         """
-        Why a task that its airbag holds is neither to be paused nor woken; None: it is not.
+        Why a task that its guard holds is neither to be paused nor woken; None: it is not.
 
         As of the last `look`: who acts on it looks first, once for all tasks.
         """
         guard = self.of(task)
         if guard is None or not guard.held:
             return None
-        what, _, choices = report.told(guard).partition("\n")
+        what, _, choices = messages.told(guard).partition("\n")
         if not choices:
             return f"{what} Ask again in a moment."
         return f"{what} {choices.partition(chr(10))[0]}"  # of an answer in one line
 
     def acting(self) -> list[str]:
         """What `explain` says of the guards whose limit was met, for who asks of everything."""
-        return [report.told(guard) for guard in self._guards.values() if guard.stage != "calm"]
+        return [messages.told(guard) for guard in self._guards.values() if guard.stage != "calm"]
 
     def settled(self, decision: Decision) -> str | None:
-        """Why nobody is warned of a limit any more: its airbag has met it, and has told of that."""
+        """Why nobody is warned of a limit any more: its guard has met it, and has told of that."""
         key = decision.resource
         if decision.evidence.get("topic") != Topic.WARNING.value or key.kind != ResourceKind.GUARD:
             return None
@@ -190,7 +190,7 @@ class Guards:
         guard = self._guards.get(_group_name(key.subject))
         if guard is None or guard.stage == "calm":
             return None
-        return "Its airbag has met that limit, and has told of it."
+        return "Its guard has met that limit, and has told of it."
 
     def limit(self, params: LimitGuard) -> tuple[Task, Callable[[], str]]:
         """
@@ -208,19 +208,19 @@ class Guards:
         guard = self.of(task.key)
         if guard is None:
             raise RequestError(
-                f"{named(task)} is in no airbag. Those that are were started "
+                f"{named(task)} is under no guard. Those that are were started "
                 "with: watchdog exec -- COMMAND",
                 REFUSED,
             )
-        return task, partial(wishes.ask, guard.socket_path, _request(params))
+        return task, partial(control.ask, guard.socket_path, _request(params))
 
-    def _changed(self, name: str, guard: BagRecord, before: str) -> None:
+    def _changed(self, name: str, guard: GuardRecord, before: str) -> None:
         told = guard.stage in _TOLD or (guard.stage == "calm" and before in _TOLD)
         if not told:
             return
         now = time.time()
-        text = report.told(guard)
-        self._log.warning(f"an airbag is {guard.stage}", pid=guard.pid, name=guard.name)
+        text = messages.told(guard)
+        self._log.warning(f"a guard is {guard.stage}", pid=guard.pid, name=guard.name)
         key = next((key for key, value in self._of.items() if value == name), None)
         notification = _notification(guard, text, key, now)
         entry = Entry(
@@ -228,7 +228,7 @@ class Guards:
             "decision",
             {
                 "id": notification.id,
-                "decision_kind": "hold" if guard.held else f"airbag {guard.stage}",
+                "decision_kind": "hold" if guard.held else f"guard {guard.stage}",
                 "name": guard.name,
                 "text": text.split("\n")[0],
                 "guard": guard_of(guard).to_json(),
@@ -246,11 +246,11 @@ def _swept(_: object, error: Exception | None) -> None:
 
 
 def _group_name(folder: str) -> str:
-    """A guard's group as `groups.name_of` names it."""
+    """A guard's group as `cgroup.name_of` names it."""
     return os.path.basename(folder.rstrip("/")).removesuffix(".scope")
 
 
-def guard_of(guard: BagRecord) -> records.Guard:
+def guard_of(guard: GuardRecord) -> records.Guard:
     """A guard as clients and the journal know it."""
     newest = guard.rescues[-1] if guard.rescues else None
     return records.Guard.of(
@@ -282,11 +282,13 @@ def _request(params: LimitGuard) -> dict[str, Any]:
     return {name: True for name, on in wanted.items() if on}
 
 
-def _notification(guard: BagRecord, text: str, task: ProcessKey | None, now: float) -> Notification:
+def _notification(
+    guard: GuardRecord, text: str, task: ProcessKey | None, now: float
+) -> Notification:
     pid = guard.pid if task is None else task.pid
     actions = []
     if guard.stage in ("held", "refusing"):
-        more = report.next_limit(guard)
+        more = messages.next_limit(guard)
         actions = [
             NotificationAction(
                 "more_memory", f"Give it {more}", f"watchdog limit {guard.pid} {more}"
@@ -298,7 +300,7 @@ def _notification(guard: BagRecord, text: str, task: ProcessKey | None, now: flo
         ]
     title, _, _ = text.partition("\n")
     return Notification(
-        id=f"bag-{guard.pid}-{guard.stage}-{now:.3f}",
+        id=f"guard-{guard.pid}-{guard.stage}-{now:.3f}",
         incident="",
         stage="pause" if guard.stage in ("held", "ending") else "warn",
         urgency=_TOLD.get(guard.stage, "normal"),
@@ -313,7 +315,7 @@ def _notification(guard: BagRecord, text: str, task: ProcessKey | None, now: flo
 
 def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
     """
-    The airbag of a process that has just ended; None: it was in none.
+    The guard of a process that has just ended; None: it was in none.
 
     Args:
         group: folder of its memory group, as last seen.
@@ -324,11 +326,11 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
     limit = "" if guard.follows_machine else f"{guard.limit_bytes >> 20}M"
     return GuardEnd(
         limit_bytes=guard.limit_bytes,
-        next_limit=report.next_limit(guard) if report.full(guard) else limit,
+        next_limit=messages.next_limit(guard) if messages.full(guard) else limit,
         limit=limit,
         refused=guard.stage == "refusing" or _was_refused(guard),
-        ended=report.cause_of_end(guard),
-        held=report.held_at_end(guard),
+        ended=messages.cause_of_end(guard),
+        held=messages.held_at_end(guard),
         last_message=""
         if not guard.events
         else str(guard.events[-1].get("text", "")).partition("\n")[0],
@@ -336,8 +338,8 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
     )
 
 
-def _was_refused(guard: BagRecord) -> bool:
-    """Just now: a MemoryError gives back what it was about, and the airbag is calm again."""
+def _was_refused(guard: GuardRecord) -> bool:
+    """Just now: a MemoryError gives back what it was about, and the guard is calm again."""
     since = time.time() - _JUST_NOW_S
     return any(
         each.get("kind") == "refusing" and float(each.get("unix_s") or 0.0) > since
@@ -354,7 +356,7 @@ def newest_rescue(view: AgentState | None, guard: GuardEnd | None) -> RescueReco
     return copied if own is None else replace(copied, by_lines=own.by_lines)
 
 
-def _copied_rescue(guard: BagRecord, pid: int) -> RescueRecord | None:
+def _copied_rescue(guard: GuardRecord, pid: int) -> RescueRecord | None:
     for each in reversed(guard.rescues):
         path, step = each.get("path"), each.get("step")
         if each.get("pid") != pid or not isinstance(path, str) or not isinstance(step, int):

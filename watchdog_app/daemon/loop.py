@@ -67,7 +67,7 @@ class Loop:
         guard("agents", self._end_agents)
         guard("exits", partial(self.take_exits, time.monotonic()))
         guard("requests", parts.server.serve)
-        guard("airbags", self._announce)
+        guard("guards", self._announce)
         now = time.monotonic()
         guard("chores", partial(self._collect, now))
         if parts.observer.wants_tick:

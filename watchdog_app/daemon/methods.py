@@ -240,7 +240,7 @@ class Methods:
         raise RequestError(f"{named(task)} is not paused.")
 
     def _not_held(self, task: Task) -> None:
-        """What stands still in its airbag would take a signal only after it, unexpectedly."""
+        """What stands still under its guard would take a signal only after it, unexpectedly."""
         self._parts.guards.look()
         held = self._parts.guards.held(task.key)
         if held is not None:

@@ -270,7 +270,7 @@ def as_held(
     """
     The tasks of a look; of those that are `held`, whoever is on its way to stop waits (D).
 
-    What an airbag has frozen (cgroup v2) looks asleep, and would seem to run again.
+    What a guard has frozen (cgroup v2) looks asleep, and would seem to run again.
     """
     return tuple(
         _waiting(task)

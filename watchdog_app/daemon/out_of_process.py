@@ -24,9 +24,9 @@ REASON = "copied from outside after it was stopped"
 _DEADLINE_S = 600.0
 _LINGER_S = 1.0
 _END_S = 1.0  # for a copy to end that was told to
-_MODULE = "watchdog_app.airbag.copy"
+_MODULE = "watchdog_app.guard.copy"
 
-Copied = Callable[[dict[str, Any]], None]  # with the words of `airbag.copy`
+Copied = Callable[[dict[str, Any]], None]  # with the words of `guard.copy`
 
 
 class OutOfProcessCopies:
@@ -48,7 +48,7 @@ class OutOfProcessCopies:
     def page(self, key: ProcessKey) -> str | None:
         """A page for the agent in this process; None where there can be none."""
         # 0.3 MB that a daemon without trainings does without.
-        from watchdog_app.airbag import page_folder as pages
+        from watchdog_app.rescue.segment import segment_folder as pages
 
         try:
             if self._where is None:
@@ -69,7 +69,8 @@ class OutOfProcessCopies:
         path = self._pages.get(key)
         if path is not None and (key in self._asked) is not on:
             (self._asked.add if on else self._asked.discard)(key)
-            from watchdog_app.airbag import page_folder as pages  # it is there: `page` was called
+            # It is there: `page` was called.
+            from watchdog_app.rescue.segment import segment_folder as pages
 
             with suppress(OSError):
                 pages.ask(path, on)
@@ -115,7 +116,7 @@ class OutOfProcessCopies:
                 os.killpg(child.pid, signal.SIGTERM)
         self._worker.close(_END_S)
         if self._where is not None:
-            from watchdog_app.airbag import page_folder as pages
+            from watchdog_app.rescue.segment import segment_folder as pages
 
             pages.leave(self._where)
 

@@ -333,7 +333,7 @@ class Pauses:
                 self._pending.discard(pause.task)
                 continue
             # SIGSTOP takes effect when a system call returns: of a dead network disk after hours.
-            # One that had stopped shows like that, too, while its airbag is frozen (cgroup v1).
+            # One that had stopped shows like that, too, while its guard is frozen (cgroup v1).
             if "D" in states and (pause.task in self._pending or not states & {"R", "S"}):
                 continue
             self._log.info("a paused task runs again or is gone", pid=pause.task.pid)

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from watchdog_app.airbag.memory_group import MemoryGroup
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import MIB, format_bytes, format_duration, format_rate
 from watchdog_app.client.client import Client
 from watchdog_app.demo import losses
 from watchdog_app.demo.stage import Stage
+from watchdog_app.guard.memory_group import MemoryGroup
 
 # Over the RSS of the same training without the bug. RSS counts libraries that the group is not
 # charged for, so the leak has about twice as much: some 650 steps of a thousand.

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 
-from watchdog_app.airbag.memory_group import MemoryGroup, open_group
 from watchdog_app.base import children
 from watchdog_app.base.errors import ActionError, DaemonNotRunning, WatchdogError
 from watchdog_app.client.client import Client
+from watchdog_app.guard.memory_group import MemoryGroup, open_group
 
 _CONFIG = """\
 # The demo lets the kernel kill, to show that nothing is lost. By default watchdog would

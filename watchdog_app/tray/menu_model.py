@@ -284,7 +284,7 @@ def _figures(task: Task, now_unix_s: float) -> list[Entry]:
     ram = f"RAM: {quantities.size(task.ram_bytes)}"
     if (task.swap_bytes or 0) >= 1024**2:
         ram += f", swap {quantities.size(task.swap_bytes)}"
-    gpu, airbag = "", ""
+    gpu, limit_line = "", ""
     if task.gpu_memory_bytes is not None:
         gpu = f"GPU memory: {quantities.size(task.gpu_memory_bytes)}"
     guard = task.guard
@@ -292,11 +292,11 @@ def _figures(task: Task, now_unix_s: float) -> list[Entry]:
         used, limit = quantities.size(guard.used_bytes), quantities.size(guard.limit_bytes)
         stopped = ", stopped" if guard.stopped else ""
         reserve = quantities.size(guard.reserve_bytes)
-        airbag = f"Airbag: {used} of {limit}, reserve {reserve}{stopped}"
+        limit_line = f"Guard: {used} of {limit}, reserve {reserve}{stopped}"
     lines = {
         "ram": ram,
         "gpu": gpu,
-        "guard": airbag,
+        "guard": limit_line,
         "trend": f"Trend: {labels.rate(task.slope_bytes_per_s)}",
         "eta": f"End: {labels.until_full(task) or 'none in sight'}",
         "rescue": _rescue(task.agent, now_unix_s),

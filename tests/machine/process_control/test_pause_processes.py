@@ -15,11 +15,11 @@ import psutil
 import pytest
 from support.waiting import until
 
-from watchdog_app.airbag import groups
 from watchdog_app.base import codec
 from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
 from watchdog_app.base.linux.process import ancestors, descendants, pids, read_stat
 from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.guard import cgroup
 from watchdog_app.machine import process_control
 from watchdog_app.machine.process_control import psutil as stop_psutil
 from watchdog_app.machine.process_control.paused import Paused
@@ -519,9 +519,9 @@ def grouped(request, launch):
 
 
 @pytest.mark.cgroup
-@pytest.mark.parametrize("name", [groups.PREFIX, "watchdog-test-"])
+@pytest.mark.parametrize("name", [cgroup.PREFIX, "watchdog-test-"])
 def test_a_freeze_of_somebody_elses_outlasts_a_pause(grouped, name):
-    """An airbag at its limit, or a container that was paused: it stops once that is over."""
+    """A guard at its limit, or a container that was paused: it stops once that is over."""
     group = grouped(name)
     group.freeze()
 
@@ -540,8 +540,8 @@ def test_a_freeze_of_somebody_elses_outlasts_a_pause(grouped, name):
 
 @pytest.mark.cgroup
 def test_what_had_stopped_and_was_frozen_then_is_resumed(grouped):
-    """An airbag is frozen again once its program has stopped: after both it runs."""
-    group = grouped(groups.PREFIX)
+    """A guard is frozen again once its program has stopped: after both it runs."""
+    group = grouped(cgroup.PREFIX)
     paused = process_control.pause([group.root])
     assert {"T"} == states(paused.keys)
     group.freeze()
@@ -556,9 +556,9 @@ def test_what_had_stopped_and_was_frozen_then_is_resumed(grouped):
 
 
 @pytest.mark.cgroup
-def test_an_airbag_that_runs_is_paused_without_its_freezer(grouped):
-    """Its keeper may need that at the very same moment: at the limit."""
-    group = grouped(groups.PREFIX)
+def test_a_guard_that_runs_is_paused_without_its_freezer(grouped):
+    """Its supervisor may need that at the very same moment: at the limit."""
+    group = grouped(cgroup.PREFIX)
 
     paused = process_control.pause([group.root])
 

@@ -166,7 +166,7 @@ def test_kernel_without_a_connection_file_is_a_kernel(command: str):
         "python /venv/bin/watchdog --json",
         "python /opt/odd/watchdog run",
         "python /src/watchdog_app/__main__.py run",
-        "python -I -B -S /src/watchdog_app/airbag/keep.py begin /run/airbag/1.2 3 6",
+        "python -I -B -S /src/watchdog_app/guard/process.py begin /run/guard/1.2 3 6",
         "python /src/watchdog_app run",
     ],
 )

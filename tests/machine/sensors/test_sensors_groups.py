@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from watchdog_app.airbag.memory_group import open_group
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.linux.cgroups import (
     Hierarchy,
@@ -20,6 +19,7 @@ from watchdog_app.base.linux.cgroups import (
     parse_membership,
     parse_mountinfo,
 )
+from watchdog_app.guard.memory_group import open_group
 from watchdog_app.machine.sensors.groups import GroupSensor
 
 GIB = 1 << 30

@@ -13,11 +13,11 @@ from functools import partial
 
 import pytest
 
-from watchdog_app.airbag.memory_group import MemoryGroup, open_group
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.daemon.poller import Poller
+from watchdog_app.guard.memory_group import MemoryGroup, open_group
 from watchdog_app.machine.sensors.groups import GroupSensor
 from watchdog_app.machine.sensors.triggers import Triggers, Wakeup
 

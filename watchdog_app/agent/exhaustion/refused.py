@@ -1,11 +1,11 @@
 """
-Memory that the airbag refused: below the error that leaves the program a line says so.
+Memory that the guard refused: below the error that leaves the program a line says so.
 
 A refusal is an ordinary MemoryError, and what its reader needs is not in it: that it was the
-airbag, where the limit stands, and what to type. Nothing is said of an error that the program
+guard, where the limit stands, and what to type. Nothing is said of an error that the program
 catches, and none where something else refused: the size alone, a `raise` in Python, `ulimit -v`.
 
-Used at the start of every Python in an airbag: what is imported here is there already.
+Used at the start of every Python under a guard: what is imported here is there already.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Any
 
-    from watchdog_app.airbag.record import BagRecord
+    from watchdog_app.guard.record import GuardRecord
 
-FOLDER = "WATCHDOG_AIRBAG"  # as `airbag.page_layout` has it: its last part names the airbag
-LIMIT = "WATCHDOG_AIRBAG_LIMIT"  # bytes, where there is no group and reservations alone are limited
+FOLDER = "WATCHDOG_GUARD"  # as `segment_layout` has it: its last part names the guard
+LIMIT = "WATCHDOG_GUARD_LIMIT"  # bytes, where there is no group and reservations alone are limited
 
 # Who else shows an error to people: what it has once it is complete. The agent's hook waits for it.
 WAITED_FOR = {
@@ -106,7 +106,7 @@ def _tell(error: BaseException | None, *, lives: bool) -> None:
 
 def explained(error: Exception, *, lives: bool) -> str | None:
     """
-    What is said of an error that leaves the program; None: it was not the airbag.
+    What is said of an error that leaves the program; None: it was not the guard.
 
     Args:
         error: of any kind.
@@ -118,36 +118,36 @@ def explained(error: Exception, *, lives: bool) -> str | None:
         return None
     wanted = wanted_bytes(error)
     room = _room_bytes()
-    # The keeper follows what the program does: the room may be a little wider by now.
+    # The supervisor follows what the program does: the room may be a little wider by now.
     if room is None or (wanted is not None and wanted < room // 2):
         return None
     from watchdog_app.base.text.quantities import format_bytes
 
     what = "what does not fit" if wanted is None else f"these {format_bytes(wanted)}"
-    bag = _bag()
-    if bag is None:
+    guard = _guard()
+    if guard is None:
         limit = os.environ.get(LIMIT, "")
         if not limit.isdigit():
             return None
         return (
-            f"its airbag refused {what}: each process may reserve {format_bytes(int(limit))} "
+            f"its guard refused {what}: each process may reserve {format_bytes(int(limit))} "
             f"here. {_again(_needed(int(limit), int(limit), wanted), wanted)}"
         )
-    used = max(bag.used_bytes, held_bytes())
+    used = max(guard.used_bytes, held_bytes())
     return (
-        f"its airbag refused {what}: the limit is {format_bytes(bag.limit_bytes)}, and "
-        f"{format_bytes(used)} are held. {_way_out(bag, used, wanted, lives=lives)}"
+        f"its guard refused {what}: the limit is {format_bytes(guard.limit_bytes)}, and "
+        f"{format_bytes(used)} are held. {_way_out(guard, used, wanted, lives=lives)}"
     )
 
 
-def _way_out(bag: BagRecord, used: int, wanted: int | None, *, lives: bool) -> str:
-    from watchdog_app.airbag import shares
+def _way_out(guard: GuardRecord, used: int, wanted: int | None, *, lives: bool) -> str:
     from watchdog_app.base.text.quantities import format_bytes, size_above
+    from watchdog_app.guard import shares
 
-    needed = _needed(bag.limit_bytes, used, wanted)
-    free = shares.free_now(bag.group)
+    needed = _needed(guard.limit_bytes, used, wanted)
+    free = shares.free_now(guard.group)
     # With what is free now, whoever holds it: what is beyond that no limit helps.
-    if (wanted or 0) > free.free_bytes or bag.follows_machine:
+    if (wanted or 0) > free.free_bytes or guard.follows_machine:
         return (
             f"Only {format_bytes(free.free_bytes)} are free here, so a higher limit does not help: "
             "ask for less (a smaller batch, chunks, a smaller type), or end something else first."
@@ -156,7 +156,7 @@ def _way_out(bag: BagRecord, used: int, wanted: int | None, *, lives: bool) -> s
         return _again(needed, wanted)
     return (
         f"{_unknown(wanted)}Give it more from a terminal, and run that again: "
-        f"watchdog limit {bag.pid} {size_above(needed)}"
+        f"watchdog limit {guard.pid} {size_above(needed)}"
     )
 
 
@@ -202,7 +202,7 @@ def _by_hand(error: BaseException) -> bool:
 
 
 def _room_bytes() -> int | None:
-    """What this process may still reserve under the airbag's limit; None: another one is nearer."""
+    """What this process may still reserve under the guard's limit; None: another one is nearer."""
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
@@ -222,14 +222,14 @@ def held_bytes() -> int:
     return 0 if statm is None else statm.resident_bytes - statm.shared_bytes
 
 
-def _bag() -> BagRecord | None:
-    """The airbag that this process is in, as its keeper has written it down."""
+def _guard() -> GuardRecord | None:
+    """The guard that this process is in, as its supervisor has written it down."""
     name = os.path.basename(os.environ.get(FOLDER, "").rstrip("/"))
     if not name:
         return None
-    from watchdog_app.airbag import groups, record
+    from watchdog_app.guard import cgroup, record
 
     found = record.read(os.path.join(record.root(), name))
-    if found is None or groups.bag_of(os.getpid()) != groups.name_of(found.pid, found.start_time):
+    if found is None or cgroup.guard_of(os.getpid()) != cgroup.name_of(found.pid, found.start_time):
         return None
     return found

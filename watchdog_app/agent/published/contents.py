@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.airbag import table as tables
-from watchdog_app.airbag.foreign_memory import Gathering
-from watchdog_app.airbag.page_layout import PAGE_BYTES
+from watchdog_app.rescue.segment import snapshot as tables
+from watchdog_app.rescue.segment.memory import Gathering
+from watchdog_app.rescue.segment.segment_layout import PAGE_BYTES
 
 SMALL_BYTES = 2048  # goes into the table in any case
 _LARGEST_BYTES = 256 * 1024  # that goes there where it must

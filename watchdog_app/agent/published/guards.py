@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from watchdog_app.agent.published.contents import Contents
 from watchdog_app.agent.saving.layout import TensorEntry
 from watchdog_app.agent.saving.rows import Holding
-from watchdog_app.airbag.table import Marker, News
+from watchdog_app.rescue.segment.snapshot import Marker, News
 
 Bytes = bytes | bytearray | memoryview
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from watchdog_app.agent.published.publisher import Publisher
     from watchdog_app.agent.saving.store import RescueStore
 
-ENVIRONMENT = "WATCHDOG_AIRBAG"  # as `airbag.page_layout` has it
+ENVIRONMENT = "WATCHDOG_GUARD"  # as `rescue.segment.segment_layout` has it
 
 
 class OwnPage:

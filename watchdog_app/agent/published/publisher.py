@@ -23,12 +23,12 @@ from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.published.contents import Sorter, Unable
 from watchdog_app.agent.published.guards import Bytes, Guards, Refresh, Refreshed, Whole
 from watchdog_app.agent.reporting.identity import own
-from watchdog_app.airbag import page_folder
-from watchdog_app.airbag import table as tables
-from watchdog_app.airbag.page import Page
-from watchdog_app.airbag.page_layout import ENVIRONMENT
-from watchdog_app.airbag.table import Marker, News
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.rescue.segment import segment_folder
+from watchdog_app.rescue.segment import snapshot as tables
+from watchdog_app.rescue.segment.segment import Segment
+from watchdog_app.rescue.segment.segment_layout import ENVIRONMENT
+from watchdog_app.rescue.segment.snapshot import Marker, News
 
 _SHARE = 0.004  # of the time may go into tables
 _SHARE_EAGER = 0.02
@@ -46,7 +46,7 @@ class Publisher:
 
     def __init__(
         self,
-        page: Page,
+        page: Segment,
         take: Callable[[int], Whole],
         about: Mapping[str, Any],
         guards: Guards,
@@ -262,7 +262,7 @@ def publisher(
     if known is not None and not known.over:
         return None  # another training of this process was first
     try:
-        page = Page(path)
+        page = Segment(path)
     except (OSError, WatchdogError):
         return None
     made = Publisher(page, take, about, guards, also)
@@ -276,6 +276,6 @@ def _own_page() -> str | None:
         return None
     me = own()
     try:
-        return page_folder.claim(where, me.pid, me.start_time)
+        return segment_folder.claim(where, me.pid, me.start_time)
     except OSError:
         return None

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.airbag.table import Marker
+from watchdog_app.rescue.segment.snapshot import Marker
 
 _OURS = "_watchdog_counts"
 

@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from watchdog_app.agent.published.contents import Contents, sampled
 from watchdog_app.agent.published.guards import KerasTraining, Refreshed
-from watchdog_app.airbag import table as tables
-from watchdog_app.airbag.foreign_memory import Gathering
+from watchdog_app.rescue.segment import snapshot as tables
+from watchdog_app.rescue.segment.memory import Gathering
 
 
 class TensorFlowRefresh:

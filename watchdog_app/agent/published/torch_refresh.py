@@ -21,8 +21,8 @@ from watchdog_app.agent.loops.torch_part import Part, TensorPart
 from watchdog_app.agent.loops.torch_values import Tensors
 from watchdog_app.agent.published.contents import Contents, sampled
 from watchdog_app.agent.published.guards import Refreshed
-from watchdog_app.airbag.foreign_memory import Gathering
-from watchdog_app.airbag.table import News
+from watchdog_app.rescue.segment.memory import Gathering
+from watchdog_app.rescue.segment.snapshot import News
 
 _NAMES_OF_TENSORS = ("params", "param_names")  # of an optimizer's group: they stay
 

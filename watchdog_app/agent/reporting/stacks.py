@@ -43,7 +43,7 @@ _LIBRARIES = tuple(
 _PACKAGE = os.path.abspath(f"{__file__}/../../..")
 # What of watchdog is loaded into a training; `watchdog_app.demo.train` is a program of its own.
 AGENT_FOLDERS = tuple(
-    os.path.join(_PACKAGE, folder, "") for folder in ("agent", "airbag", "base", "client", "enable")
+    os.path.join(_PACKAGE, folder, "") for folder in ("agent", "guard", "base", "client", "enable")
 )
 
 Json = dict[str, Any]

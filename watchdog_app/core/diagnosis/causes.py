@@ -149,7 +149,7 @@ def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
         return None
     return _likely(
         CauseKind.PROGRAM_MEMORY,
-        "ended by an error of its own, most likely a MemoryError: its airbag refused it further "
+        "ended by an error of its own, most likely a MemoryError: its guard refused it further "
         f"memory at its limit of {format_bytes(facts.guard.limit_bytes)}",
     )
 
@@ -190,7 +190,7 @@ def _by_error(facts: ExitFacts, number: int | None) -> Cause | None:
     limit = ""
     if facts.guard is not None:
         limit = format_bytes(facts.guard.limit_bytes)
-        limit = f"; its airbag refuses what does not fit into its limit of {limit}"
+        limit = f"; its guard refuses what does not fit into its limit of {limit}"
     return _exact(CauseKind.PROGRAM_MEMORY, f"out of memory {how}{limit}")
 
 

@@ -140,10 +140,10 @@ def _status(facts: ExitFacts) -> Iterator[Evidence]:
 def _guard(facts: ExitFacts) -> Iterator[Evidence]:
     if facts.guard is None:
         return
-    text = f"It ran in an airbag with a limit of {format_bytes(facts.guard.limit_bytes)}."
+    text = f"It ran under a guard with a limit of {format_bytes(facts.guard.limit_bytes)}."
     if facts.guard.last_message:
-        text = f"Its airbag says: {clean(facts.guard.last_message, _LONGEST)}"
-    yield Evidence("airbag", text)
+        text = f"Its guard says: {clean(facts.guard.last_message, _LONGEST)}"
+    yield Evidence("guard", text)
 
 
 def _kernel(facts: ExitFacts) -> Iterator[Evidence]:

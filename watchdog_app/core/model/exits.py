@@ -18,7 +18,7 @@ class CauseKind(StrEnum):
     GPU_MEMORY = "gpu_memory"  # an error of its own, with the card or its allocator full
     ADDRESS_SPACE = "address_space"  # an error of its own, with its address space used up
     PROGRAM_MEMORY = "program_memory"  # an error of its own that says that memory ran out
-    GUARD = "airbag"  # its guard, at its limit: as somebody chose, or as nothing else was left
+    GUARD = "guard"  # its guard, at its limit: as somebody chose, or as nothing else was left
     CPU_LIMIT = "cpu_limit"  # the kernel, because its processor time was used up
     HARDWARE = "hardware"  # the kernel, because memory of the machine is broken
     MACHINE_DOWN = "machine_down"  # it was alive when the machine went down
@@ -86,7 +86,8 @@ _OTHER = CauseSpec()
 
 def cause_spec(kind: object) -> CauseSpec:
     """The row of a cause, also as the journal has it; one without anything where there is none."""
-    return CAUSES.get(kind, _OTHER)  # type: ignore[call-overload, no-any-return]
+    known = CauseKind.GUARD if kind == "airbag" else kind  # as earlier versions wrote it down
+    return CAUSES.get(known, _OTHER)  # type: ignore[call-overload, no-any-return]
 
 
 class Certainty(StrEnum):

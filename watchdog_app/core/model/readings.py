@@ -27,7 +27,7 @@ _POD = re.compile(r"(?:kubepods.*-)?pod[0-9a-f_-]{36}(?:\.slice)?")
 _RATIO_KNOWN_BYTES = 64 << 20  # in zram: a few pages say little of how well others compress
 _NOTHING_LEFT = 0.01  # of RAM: a machine there can stand still for minutes and kill nobody
 _STALLED_PERCENT = 40.0  # of the time nobody in a group can work; systemd-oomd kills from 50
-_GUARD = "watchdog-bag-"  # as `airbag.groups` names its groups
+_GUARD = "watchdog-guard-"  # as `guard.cgroup` names its groups
 
 
 # The folder of a whole mount: what we see of the tree is a container's.

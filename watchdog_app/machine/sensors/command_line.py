@@ -21,7 +21,7 @@ _INTERPRETER = re.compile(r"\.?(python|pypy|graalpy)", re.IGNORECASE)
 
 _OWN_PACKAGE = "watchdog_app"
 # Of it, what is run by its path: the supervisor of a guard takes no time to look for packages.
-_OWN_SCRIPTS = tuple(f"{_OWN_PACKAGE}/{each}" for each in ("__main__.py", "airbag/keep.py"))
+_OWN_SCRIPTS = tuple(f"{_OWN_PACKAGE}/{each}" for each in ("__main__.py", "guard/process.py"))
 _CONNECTION = re.compile(r"--?f|--(?:[A-Za-z]+\.)?connection[-_]file")
 _KERNEL_FILE = re.compile(r"kernel-.+\.json")
 _LONGEST_FILE_NAME = 255

@@ -1,0 +1,160 @@
+"""
+Situations that are no leak of one program: who survives under a guard, and what is saved.
+
+    python bench/guard_situations.py [NAME ...]
+
+Needs a memory group that can be made (root, cgroup v1). Each for real: trainings of
+`guard_programs.py` and tests/e2e/programs, no daemon. What is held is told to end, as nobody is
+there to decide.
+
+Columns
+  way      stages that the guard went through
+  ended    by itself (exit code), by a signal, or held to the end
+  killed   processes that the kernel killed, in the group and around it
+  saved    newest rescue, of how many steps that were written down; -: there is nothing to save
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "guard"))
+
+from guard_desk import HOG, STORM, Desk
+
+ROOT = Path(__file__).resolve().parent.parent
+_PATIENCE_S = 120.0
+_HELD_S = 2.0  # for so long nothing may move in what is held
+_PROGRAMS = ROOT / "bench" / "guard_programs.py"
+_LOOP = ROOT / "tests" / "e2e" / "programs" / "torch_loop.py"
+_LIMITS = {"loader-keeps": "900M", "worker-leaks": "900M", "worker-jumps": "900M",
+           "shm-written": "420M", "shm-mapped": "420M", "cache": "340M"}  # fmt: skip
+
+
+class Watched:
+    """One program under its guard, as its record tells."""
+
+    def __init__(self, desk: Desk, name: str, *words: str, **more: Any) -> None:
+        self.desk, self.name = desk, name
+        self.out, self.rescues = desk.folder / f"{name}.out", desk.folder / f"{name}.rescues"
+        words = tuple(word.format(out=self.out, rescues=self.rescues) for word in words)
+        self.process = desk.start(*words, cwd=desk.folder, env={"OMP_NUM_THREADS": "1"}, **more)
+        self.stages: list[str] = []
+        self.killed = 0
+        self.held_since: float | None = None
+        self.told = False
+
+    def look(self) -> bool:
+        """Whether it still runs and is not held."""
+        record = self.desk.record(self.process)
+        if record is not None:
+            if self.stages[-1:] != [record["stage"]]:
+                self.stages.append(record["stage"])
+                self.held_since = time.monotonic() if record["stage"] == "held" else None
+            self.killed = max(self.killed, kills(record["group"] or ""))
+        return self.process.poll() is None and not self.held
+
+    @property
+    def held(self) -> bool:
+        """It has stood still for long enough."""
+        return self.held_since is not None and time.monotonic() - self.held_since > _HELD_S
+
+    def end(self) -> None:
+        """Somebody decides."""
+        self.told = True
+        self.desk.run("limit", str(self.process.pid), "--end")
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+
+    def told_line(self) -> str:
+        """Its row."""
+        steps = self.out.read_text().split() if self.out.exists() else []
+        saved = sorted(int(each.name.split("-")[1]) for each in self.rescues.glob("rescue-*"))
+        of = int(steps[-1].split(",")[0]) if steps else 0
+        code = "held, then told to end" if self.told else f"exit {self.process.poll()}"
+        what = f"{saved[-1] if saved else 'nothing'} of {of}" if steps else "-"
+        return f"{self.name:14} {' > '.join(self.stages):84} {code:24} {self.killed:6d}  {what}"
+
+
+def kills(group: str) -> int:
+    """Processes that the kernel has killed in a group."""
+    with suppress(OSError):
+        for line in Path(group, "memory.oom_control").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def follow(watched: list[Watched], around: str = "") -> None:
+    """To the end of each, or until those that are left are all held; print their rows."""
+    end = time.monotonic() + _PATIENCE_S
+    killed = 0
+    while sum(each.look() for each in watched) and time.monotonic() < end:
+        killed = max(killed, kills(around))
+        time.sleep(0.02)
+    for each in watched:
+        if each.process.poll() is None:
+            each.end()
+        each.killed += killed
+        print(each.told_line(), flush=True)
+
+
+def alone(way: str) -> None:
+    """A training of `guard_programs.py`, or the storm."""
+    with tempfile.TemporaryDirectory(prefix="bench-guard-") as folder:
+        desk = Desk(Path(folder))
+        try:
+            if way == "fork-storm":
+                words = (sys.executable, "-S", "-c", STORM.replace("{", "{{").replace("}", "}}"))
+                one = Watched(desk, way, *words, options=("--limit", "120M"))
+            else:
+                words = (sys.executable, str(_PROGRAMS), way, "{out}", "{rescues}")
+                one = Watched(desk, way, *words, options=("--limit", _LIMITS[way]))
+            follow([one])
+        finally:
+            desk.close()
+
+
+def race() -> None:
+    """Two trainings that leak and a program without an agent in a container of 1.5 GB."""
+    with tempfile.TemporaryDirectory(prefix="bench-guard-") as folder:
+        desk = Desk(Path(folder))
+        try:
+            group = desk.group(1500)
+            more = {"group": group, "options": ("--reserve", "64M")}
+            words = (sys.executable, str(_LOOP), "--out", "{out}", "--rescues", "{rescues}",
+                     "--state-mb", "8", "--epochs", "30", "--leak-mb-s", "60",
+                     "--leak-from", "5")  # fmt: skip
+            watched = [Watched(desk, f"race: train {number}", *words, **more) for number in (1, 2)]
+            hog = (sys.executable, "-S", "-c", HOG, "2000", "30")
+            watched.append(Watched(desk, "race: other", *hog, **more))
+            follow(watched, group)
+        finally:
+            desk.close()
+
+
+def main() -> None:
+    names = [*_LIMITS, "fork-storm", "race"]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(names))
+    wanted = parser.parse_args().names or names
+    print(f"{'situation':14} {'way':84} {'ended':24} killed  saved, of steps")
+    for name in wanted:
+        if name == "race":
+            race()
+        elif name in names:
+            alone(name)
+        else:
+            parser.error(f"there is no {name}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""A training in a process of its own that publishes itself, seen from outside."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from watchdog_app.agent.reporting.identity import start_time
+from watchdog_app.guard import copier
+from watchdog_app.rescue.segment.segment import Segment
+from watchdog_app.rescue.segment.segment_folder import path_for
+
+PROGRAMS = Path(__file__).parent / "programs"
+DEADLINE_S = 120.0
+
+
+class Training:
+    """One run of a program of `programs/`; a context manager that leaves nothing behind."""
+
+    def __init__(self, program, rescues, pages, *words, guard=True):
+        self.rescues = str(rescues)
+        self.pages = str(pages)
+        env = {**os.environ, "PYTHONPATH": str(PROGRAMS), "WATCHDOG_RUNTIME_DIR": self.pages}
+        env["PYTHONUNBUFFERED"] = "1"
+        if guard:
+            env["WATCHDOG_GUARD"] = self.pages
+        self.process = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / program), self.rescues, *map(str, words)],
+            stdout=subprocess.PIPE,
+            env=env,
+        )
+        self.pid = self.process.pid
+        self.start_time = start_time(self.pid)
+        self.page = path_for(self.pages, self.pid, self.start_time)
+        self._waiting = b""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait(30)
+        self.process.stdout.close()
+
+    def asked(self):
+        """Have it publish after every batch, as where a limit is near."""
+        end = time.monotonic() + DEADLINE_S
+        while not os.path.exists(self.page):
+            assert self.process.poll() is None, "it ended before it opened a page"
+            assert time.monotonic() < end, "no page was opened"
+            time.sleep(0.005)
+        with Segment(self.page) as page:
+            page.ask_every_batch(True)
+            page.permit(os.getpid())
+        return self
+
+    def line(self, begin="", deadline_s=DEADLINE_S):
+        """The next line of its output that begins so."""
+        end = time.monotonic() + deadline_s
+        while True:
+            line, found, rest = self._waiting.partition(b"\n")
+            if found:
+                self._waiting = rest
+                if line.decode().startswith(begin):
+                    return line.decode()
+                continue
+            left = end - time.monotonic()
+            assert left > 0, f"{begin!r} did not come in time"
+            if select.select([self.process.stdout], [], [], left)[0]:
+                more = os.read(self.process.stdout.fileno(), 65536)
+                assert more, f"it ended with {self.process.wait(60)} before {begin!r}"
+                self._waiting += more
+
+    def lines_to(self, begin):
+        """Every line up to the one that begins so, and that one."""
+        while True:
+            line = self.line()
+            yield line
+            if line.startswith(begin):
+                return
+
+    def stop(self):
+        """Stop it, and wait until it stands."""
+        os.kill(self.pid, signal.SIGSTOP)
+        end = time.monotonic() + 10
+        while True:
+            with open(f"/proc/{self.pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] in "Tt":
+                    return
+            assert time.monotonic() < end
+            time.sleep(0.001)
+
+    def stop_between(self):
+        """Stop it where it can be copied; its data may be made while a step still runs."""
+        end = time.monotonic() + 30
+        while True:
+            self.stop()
+            seen = self.look()
+            if seen.state == "ready":
+                return seen
+            assert time.monotonic() < end, seen
+            self.go_on()
+            time.sleep(0.02)
+
+    def go_on(self, place=None):
+        """Let it go on, and leave the place where it stands by itself."""
+        if place is not None:
+            Path(f"{self.rescues}.{place}").touch()
+        os.kill(self.pid, signal.SIGCONT)
+
+    def look(self):
+        """See `copier.look`."""
+        return copier.look(self.pid, self.start_time, self.page)
+
+    def copy(self, **words):
+        """See `copier.copy`."""
+        return copier.copy(self.pid, self.start_time, self.page, **words)

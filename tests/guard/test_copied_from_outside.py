@@ -1,0 +1,176 @@
+"""Trainings that can do nothing for themselves, copied from outside while they stand still."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import tempfile
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+from published_desk import Training
+
+from watchdog_app.agent.saving import names
+from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.guard.copier import CopyError
+
+REASON = "a test"
+STEPS = 300
+KERAS = pytest.param("published_keras.py", marks=pytest.mark.tensorflow, id="keras")
+TORCH = pytest.param("published_torch.py", marks=pytest.mark.torch, id="torch")
+
+
+@pytest.fixture
+def pages():
+    """A folder in memory."""
+    where = tempfile.mkdtemp(prefix="watchdog-test-", dir="/dev/shm")
+    yield Path(where)
+    shutil.rmtree(where)
+
+
+def described(folder):
+    """A rescue's description without its times, and without what is looked at now and then."""
+    text = json.loads((Path(folder) / "rescue.json").read_text())["rescue"]
+    del text["created_unix_s"]
+    text["identity"].pop("graph", None)
+    return text
+
+
+def checksum(folder):
+    """As `stages.checksum` has it, of a rescue on disk."""
+    loaded = LoadedRescue(folder)
+    loaded.verify()
+    found = 0
+    for name in sorted(loaded.tensors):
+        found = zlib.crc32(bytes(loaded.read(name)), zlib.crc32(name.encode(), found))
+    loaded.close()
+    return found
+
+
+class Uninterrupted(dict):
+    """What each program says at its end; one whose end no test has seen yet is run for it."""
+
+    def __missing__(self, program):
+        folders = [tempfile.mkdtemp(prefix="watchdog-test-", dir=at) for at in (None, "/dev/shm")]
+        try:
+            with Training(program, *folders, STEPS, guard=False) as training:
+                self[program] = training.line("end")
+        finally:
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+        return self[program]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted():
+    """By program, for all of these tests."""
+    return Uninterrupted()
+
+
+@pytest.mark.parametrize("program", [KERAS, TORCH])
+def test_frozen_at_any_moment_it_is_a_state_of_some_step_or_refused(
+    program, tmp_path, pages, uninterrupted
+):
+    """Twenty random moments: each copy is what the training was at the step that it names."""
+    moments = random.Random(7)
+    copied, refused, known = {}, 0, {}
+
+    def note(line):
+        words = line.split()
+        if words[0] == "step":
+            known.setdefault(int(words[1]), set()).add(int(words[2]))
+        return line
+
+    with Training(program, tmp_path / "rescues", pages, STEPS, "log") as training:
+        training.asked()
+        for line in training.lines_to("step 3 "):
+            note(line)
+        for _ in range(20):
+            time.sleep(moments.uniform(0.001, 0.02))
+            training.stop()
+            try:
+                saved = training.copy()
+            except CopyError:
+                refused += 1
+            else:
+                copied[saved.step] = checksum(saved.path)
+            training.go_on()
+        for line in training.lines_to("end"):
+            uninterrupted[program] = note(line)
+    assert copied, f"all {refused} were refused"
+    assert [] == [step for step, found in copied.items() if found not in known.get(step, ())]
+
+
+@pytest.mark.parametrize("program", [KERAS, TORCH])
+def test_a_copy_is_what_the_training_would_have_written_and_it_goes_on_from_there(
+    program, tmp_path, pages, uninterrupted
+):
+    """
+    Byte for byte, and its description but for the time. A step that has begun to change the
+    weights is refused. Copied inside another step, killed and run again: the same numbers.
+    """
+    rescues = tmp_path / "rescues"
+    last = "forward=57" if "torch" in program else "data=57"
+    with Training(
+        program, rescues, pages, STEPS, "boundary=33", "gil=43", "optimizer=47", last
+    ) as training:
+        training.asked()
+
+        training.line("there boundary 33")
+        training.stop()
+        copied = training.copy(reason=REASON, directory=str(rescues))
+        own, ours = names.complete_ones(str(rescues))
+        assert 33 == copied.step
+        assert os.path.basename(copied.path) == str(ours)
+        assert described(rescues / str(own)) == described(copied.path)
+        same = [(rescues / str(each) / "state.safetensors").read_bytes() for each in (own, ours)]
+        assert same[0] == same[1]
+        training.go_on("boundary")
+
+        training.line("there gil")
+        training.stop()
+        assert 43 == training.copy().step
+        training.go_on()
+
+        training.line("there optimizer")
+        training.stop()
+        before = names.complete_ones(str(rescues))
+        assert "in_step" == training.look().state
+        with pytest.raises(CopyError):
+            training.copy()
+        assert before == names.complete_ones(str(rescues))
+        assert [] == names.partials(str(rescues))
+        training.go_on("optimizer")
+
+        training.line("there " + last.partition("=")[0])
+        seen = training.stop_between()
+        assert seen.step == training.copy().step
+    with Training(program, rescues, pages, STEPS) as again:
+        end = again.line("end")
+    assert uninterrupted[program] == end
+
+
+@pytest.mark.tensorflow
+def test_a_callback_that_never_returns_from_the_end_of_a_batch_is_called_for_it_again(
+    tmp_path, pages, uninterrupted
+):
+    """
+    It stands in front of the Rescue, and sets the learning rate when it goes on: what it did not
+    get to is done by the run that goes on, within an epoch and at its last batch.
+    """
+    program, rescues = "published_keras.py", tmp_path / "rescues"
+
+    for step in (7, 50):
+        with Training(program, rescues, pages, STEPS, f"heard={step}") as training:
+            training.asked()
+            training.line("there heard")
+            training.stop()
+            assert step == training.copy().step
+    with Training(program, rescues, pages, STEPS) as again:
+        end = again.line("end")
+
+    assert uninterrupted[program] == end

@@ -1,0 +1,348 @@
+"""At the limit of a real guard (cgroup v1): held, never killed, and always with a way out."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from guard_desk import MIB, STORM, guard_folder, pids_in, state
+
+from watchdog_app.base.linux.process import read_stat
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.machine import process_control
+
+JUMP = """
+import sys, time
+try:
+    held = bytearray(300 << 20)
+except MemoryError:
+    print("refused", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("rate", [0, 500])
+def test_a_program_at_its_limit_is_held_and_goes_on_when_the_limit_is_raised(desk, rate):
+    """As if nothing had happened: it ends with all that it wanted, and with its exit code."""
+    hog = desk.hog(200, rate, options=("--no-refuse",))
+
+    held = desk.stage(hog, "held")
+    told = desk.run("limit", str(hog.pid), "300M")
+
+    assert 100 * MIB == held["limit_bytes"]
+    assert (0, "") == (told.returncode, told.stderr)
+    assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
+    assert "is held there: it stands still and loses nothing" in hog.said()
+    assert f"watchdog limit {hog.pid} " in hog.said()
+    assert "goes on" in hog.said()
+
+
+def test_a_slow_leak_is_held_when_it_comes_to_the_limit(desk):
+    """No event is missed where memory grows a page at a time; nobody is killed."""
+    hog = desk.hog(400, 40, limit="60M")
+
+    record = desk.stage(hog, "held")
+
+    assert record["used_bytes"] > 0.9 * 60 * MIB
+    assert hog.poll() is None
+
+
+def test_one_array_of_three_times_the_limit_is_refused_and_the_program_lives(desk):
+    """It never even begins to fill it: a MemoryError at once, and nothing is held."""
+    program = desk.start(
+        sys.executable, "-S", "-c", JUMP, options=("--limit", "100M", "--reserve", "64M"), stdin=-1
+    )
+
+    assert "refused\n" == desk.line(program)
+    program.stdin.close()
+    assert 0 == desk.end(program)
+    assert "held" not in program.said()
+
+
+def test_without_refusing_the_same_array_is_held_while_it_is_filled(desk):
+    """Memory that is reserved already cannot be refused; it is held, and can be let go."""
+    program = desk.start(
+        sys.executable, "-S", "-c", "bytearray(b'x') * (300 << 20)",
+        options=("--limit", "100M", "--no-refuse"),
+    )  # fmt: skip
+
+    desk.stage(program, "held")
+    desk.run("limit", str(program.pid), "400M")
+
+    assert 0 == desk.end(program)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_that_ends_gets_through_to_a_program_that_is_held(desk, number):
+    """Ctrl-C and kill work: nobody has to know what a guard is to get rid of a program."""
+    hog = desk.hog(300, 0, options=("--no-refuse",))
+    desk.stage(hog, "held")
+
+    os.kill(hog.pid, number)
+
+    assert -number == desk.end(hog) or (number == signal.SIGINT and 1 == hog.returncode)
+
+
+def test_ctrl_c_ends_what_needs_more_than_the_reserve_to_end(desk):
+    """An array that is being filled does not listen: the reserve is its last chance."""
+    program = desk.start(
+        sys.executable, "-S", "-c", "bytearray(b'x') * (900 << 20)",
+        options=("--limit", "100M", "--reserve", "16M", "--no-refuse"),
+    )  # fmt: skip
+    desk.stage(program, "held")
+
+    os.kill(program.pid, signal.SIGINT)
+
+    assert 0 != desk.end(program)
+
+
+def test_limit_ends_what_is_held(desk):
+    """With what it says on the terminal."""
+    hog = desk.hog(300, 0, options=("--no-refuse",))
+    desk.stage(hog, "held")
+
+    told = desk.run("limit", str(hog.pid), "--end")
+
+    assert 0 == told.returncode
+    assert -signal.SIGTERM == desk.end(hog)
+    assert "is ended at its memory limit" in hog.said()
+
+
+def test_a_pause_of_the_daemons_and_its_end_leave_held_what_is_held(desk):
+    """The machine's memory nears its end as well: no freeze is lifted, and it runs no further."""
+    hog = desk.hog(300, 0, options=("--no-refuse",))
+    desk.stage(hog, "held")
+    found = read_stat(hog.pid)
+
+    key = ProcessKey(*found.key)
+    paused = process_control.pause([key])
+    assert "sigstop" == paused.method
+    desk.until(lambda: not process_control.stopping(key), "it never stopped")
+    desk.stage(hog, "held")
+    process_control.resume(paused)
+
+    time.sleep(1.0)
+    assert "held" == desk.record(hog)["stage"]
+    freezer = Path(guard_folder(hog.pid, "freezer"), "freezer.state")
+    desk.until(lambda: freezer.read_text().strip() in ("FROZEN", "FREEZING"), "not frozen again")
+    assert 0 == desk.run("limit", str(hog.pid), "500M").returncode
+    assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
+
+
+@pytest.mark.parametrize(("choice", "ends_with"), [("end", -signal.SIGTERM), ("go-on", 0)])
+def test_what_was_chosen_beforehand_is_done_at_the_limit(desk, choice, ends_with):
+    """Nobody has to be there."""
+    hog = desk.hog(200, 0, options=("--no-refuse", "--at-limit", choice))
+
+    assert ends_with == desk.end(hog)
+
+
+@pytest.mark.parametrize("wanted", [(), ("--go-on",)])
+def test_without_a_limit_nothing_is_refused_either(desk, wanted):
+    """What fitted the limit beforehand was a limit, too."""
+    options = () if wanted else ("--at-limit", "go-on")
+    hog = desk.hog(300, 0, limit="60M", options=("--reserve", "32M", *options))
+    if wanted:
+        desk.stage(hog, "held")
+        desk.run("limit", str(hog.pid), *wanted)
+
+    assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
+    assert "goes on without a memory limit of its own" in hog.said()
+    assert "MemoryError" not in hog.said()
+
+
+def test_a_limit_that_the_machine_does_not_have_is_told_at_the_start(desk):
+    """Nobody relies on a guard that will not open."""
+    much = desk.hog(1, limit="900T")
+    little = desk.hog(1, limit="60M")
+
+    assert [0, 0] == [desk.end(much), desk.end(little)]
+    assert "and that one kills" in much.said()
+    assert "and that one kills" not in little.said()
+
+
+def test_refusing_makes_a_memory_error_of_what_does_not_fit(desk):
+    """The program hears of it from its own allocation and can end as it likes."""
+    hog = desk.hog(400, 0, options=("--no-refuse", "--at-limit", "refuse"))
+
+    code = desk.end(hog)
+
+    # Without a limit on reservations nothing can be refused: what is left is the end.
+    assert code in (-signal.SIGTERM, -signal.SIGKILL)
+
+
+def test_a_refusal_at_the_limit_is_a_memory_error(desk):
+    """With reservations followed, as is usual."""
+    hog = desk.hog(400, 0, options=("--at-limit", "refuse"))
+
+    assert 1 == desk.end(hog)
+    assert "MemoryError" in hog.said()
+
+
+def test_nobody_waits_for_ever_where_a_time_was_set(desk):
+    """`--hold-for`: then it ends."""
+    hog = desk.hog(300, 0, options=("--no-refuse", "--hold-for", "300ms"))
+
+    assert -signal.SIGTERM == desk.end(hog)
+    assert "nobody decided in the time that was set" in hog.said()
+
+
+def test_a_flood_of_page_cache_holds_nobody(desk):
+    """The kernel gives cache back by itself: a program that reads and writes files runs through."""
+    code = f"""
+block = b"x" * (1 << 20)
+with open({str(desk.folder / "flood")!r}, "wb") as file:
+    for _ in range(300):
+        file.write(block)
+print("through", flush=True)
+"""
+    program = desk.start(sys.executable, "-S", "-c", code, options=("--limit", "80M"))
+
+    assert ("through\n", 0) == (program.stdout.read(), desk.end(program))
+    assert "held" not in program.said()
+
+
+def test_a_tmpfs_that_fills_up_is_an_error_of_the_program_or_held_never_a_kill(desk):
+    """Files in memory cannot be given back; writing them fails, touching them waits."""
+    path = f"/dev/shm/watchdog-test-{os.getpid()}"
+    code = f"""
+import mmap, os, sys
+fd = os.open({path!r}, os.O_RDWR | os.O_CREAT, 0o600)
+try:
+    for _ in range(300):
+        os.write(fd, b"x" * (1 << 20))
+except OSError as error:
+    print(error.errno, flush=True)
+os.ftruncate(fd, 0)
+sys.exit(5)
+"""
+    program = desk.start(sys.executable, "-S", "-c", code, options=("--limit", "80M"))
+    try:
+        desk.until(
+            lambda: (
+                program.poll() is not None or (desk.record(program) or {}).get("stage") == "held"
+            ),
+            "neither ended nor held",
+        )
+        # Python itself may fail to say what failed, and ends: nobody has killed it.
+        assert program.poll() in (None, 1, 5), program.said()
+    finally:
+        Path(path).unlink(missing_ok=True)
+
+
+def test_a_storm_of_forks_stands_still_as_a_whole_and_can_be_ended(desk):
+    """Everyone in it, at one blow."""
+    words = (sys.executable, "-S", "-c", STORM)
+    storm = desk.start(*words, options=("--limit", "120M", "--no-refuse"))
+
+    desk.stage(storm, "held")
+    folder = guard_folder(storm.pid, "memory")
+    everyone = pids_in(folder)
+    time.sleep(0.3)
+    later = pids_in(folder)
+    desk.run("limit", str(storm.pid), "--end")
+
+    assert len(everyone) > 10
+    assert everyone == later
+    desk.end(storm)
+    desk.until(lambda: not os.path.exists(folder), "the group is left")
+
+
+def test_a_limit_is_lowered_and_raised_while_the_program_runs(desk):
+    """Lowered below what it holds it is held at its next page; raised, it goes on."""
+    program = desk.start(
+        sys.executable, "-S", "-u", "-c",
+        "a = bytearray(b'x') * (60 << 20); print(1); input(); b = a[: 5 << 20]; print(2)",
+        options=("--limit", "200M"), stdin=-1,
+    )  # fmt: skip
+    desk.line(program)
+
+    lowered = desk.run("limit", str(program.pid), "50M")
+    program.stdin.write("\n")
+    program.stdin.flush()
+    desk.stage(program, "held")
+    desk.run("limit", str(program.pid), "200M")
+
+    assert "already and is held at once" in lowered.stdout
+    assert ("2\n", 0) == (program.stdout.read(), desk.end(program))
+
+
+def test_ctrl_z_and_fg_work_in_a_guard(desk):
+    """Job control is between the program and its shell."""
+    program = desk.start("sleep", "30", options=("--limit", "100M"))
+    desk.until(lambda: desk.record(program), "no guard")
+
+    os.kill(program.pid, signal.SIGTSTP)
+    desk.until(lambda: state(program.pid) == "T", "not stopped")
+    os.kill(program.pid, signal.SIGCONT)
+    desk.until(lambda: state(program.pid) == "S", "not continued")
+
+    os.kill(program.pid, signal.SIGTERM)
+    assert -signal.SIGTERM == desk.end(program)
+
+
+def test_exec_within_a_guard_makes_no_second_one(desk):
+    """A script that itself uses `watchdog exec` is in the guard already."""
+    inner = [sys.executable, "-m", "watchdog_app", "exec", "--", "cat", "/proc/self/cgroup"]
+    program = desk.start(*inner, options=("--limit", "200M"))
+
+    said = program.stdout.read()
+
+    assert 0 == desk.end(program)
+    assert f"watchdog-guard-{program.pid}-" in said
+    assert "the one that is around this shell already" in program.said()
+
+
+def test_in_a_limited_container_the_limit_leaves_room_for_the_reserve(desk):
+    """Without --limit: what the tightest group around has, less margin and reserve."""
+    group = desk.group(400)
+
+    program = desk.start("sleep", "30", options=("--reserve", "64M"), group=group)
+    record = desk.until(lambda: desk.record(program), "no guard")
+
+    assert record["follows_machine"]
+    assert 200 * MIB < record["limit_bytes"] < (400 - 64) * MIB
+    assert record["group"].startswith(group)
+
+
+def test_two_that_race_in_one_container_are_both_alive_and_one_waits_for_the_other(desk):
+    """The container's limit kills nobody; when one has ended, the other goes on by itself."""
+    group = desk.group(540)
+    words = (sys.executable, "-S", "-c", HOLDING, "230")
+    options = ("--reserve", "32M", "--no-refuse")
+
+    both = [desk.start(*words, options=options, group=group, stdin=-1) for _ in range(2)]
+    desk.until(
+        lambda: (
+            any((desk.record(each) or {}).get("stage") == "held" for each in both)
+            or all(each.poll() is not None for each in both)
+        ),
+        "neither was held",
+    )
+    assert [None, None] == [each.poll() for each in both]
+    for each in both:
+        each.stdin.close()
+
+    assert [0, 0] == [desk.end(each) for each in both]
+    assert 0 == kills(group)
+
+
+HOLDING = """
+import sys, time
+held = []
+for _ in range(int(sys.argv[1])):
+    held.append(bytearray(b"x") * (1 << 20))
+    time.sleep(0.005)
+sys.stdin.read()
+"""
+
+
+def kills(group: str) -> int:
+    for line in Path(group, "memory.oom_control").read_text().splitlines():
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return -1

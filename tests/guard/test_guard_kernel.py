@@ -1,0 +1,102 @@
+"""A Jupyter kernel under a guard: a jump is an error in one cell, and the variables live."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ipykernel")
+client_of = pytest.importorskip("jupyter_client.manager")
+
+READY_S = 120.0
+
+
+def watchdog(desk, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "watchdog_app", *words],
+        env={**desk.env, "HOME": str(desk.folder / "home"), "XDG_DATA_HOME": "",
+             "JUPYTER_DATA_DIR": str(desk.folder / "jupyter")},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+@contextmanager
+def kernel(desk, name):
+    manager = client_of.KernelManager(kernel_name=name)
+    manager.kernel_spec_manager.kernel_dirs = [str(desk.folder / "jupyter" / "kernels")]
+    manager.start_kernel(
+        cwd=str(desk.folder), env={**desk.env, "IPYTHONDIR": str(desk.folder / "ipython")}
+    )
+    client = manager.blocking_client()
+    try:
+        client.start_channels()
+        client.wait_for_ready(timeout=READY_S)
+        yield client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
+
+
+def run(client, code):
+    """What a cell prints, or the name of its error."""
+    said = []
+
+    def hear(message):
+        if message["msg_type"] == "stream":
+            said.append(message["content"]["text"])
+
+    reply = client.execute_interactive(code, timeout=60, output_hook=hear)
+    return reply["content"].get("ename") or "".join(said)
+
+
+def test_a_kernel_that_jumps_lives_on_with_its_variables(desk):
+    """`watchdog exec --kernel`: made, chosen, jumped in, and taken away exactly."""
+    made = watchdog(desk, "exec", "--kernel", "--limit", "400M")
+    spec = desk.folder / "jupyter" / "kernels" / "python3-guarded"
+    argv = json.loads((spec / "kernel.json").read_text())["argv"]
+    with kernel(desk, "python3-guarded") as client:
+        group = run(client, "print(open('/proc/self/cgroup').read())")
+        run(client, "kept = list(range(1000))")
+        jump = run(client, "bytearray(1200 << 20)")
+        after = run(client, "print(sum(kept))")
+    desk.until(lambda: not list((desk.folder / "run" / "guard").glob("*")), "the guard is left")
+    undone = watchdog(desk, "exec", "--kernel", "--undo")
+
+    assert (0, "") == (made.returncode, made.stderr)
+    assert os.path.isabs(argv[argv.index("--") + 1])
+    assert "watchdog-guard-" in group
+    assert ("MemoryError", "499500\n") == (jump, after)
+    assert 0 == undone.returncode
+    assert not spec.exists()
+    # What its guards were stays: `watchdog explain` tells of them.
+    left = [path for path in Path(desk.folder / "state").rglob("*") if path.is_file()]
+    assert ["guards"] == [path.parent.name for path in left]
+
+
+def test_a_kernel_that_is_held_goes_on_where_it_was_with_more(desk):
+    """Memory that is being filled cannot be refused: the cell waits, and then it is done."""
+    watchdog(desk, "exec", "--kernel", "--limit", "250M", "--no-refuse")
+    with kernel(desk, "python3-guarded") as client:
+        run(client, "kept = 41")
+        client.execute("big = bytearray(b'x') * (400 << 20)")
+        guard = desk.until(lambda: held(desk), "never held")
+        told = desk.run("limit", str(guard["pid"]), "900M")
+        after = run(client, "print(len(big) >> 20, kept + 1)")
+
+    assert 0 == told.returncode, told.stderr
+    assert "400 42\n" == after
+
+
+def held(desk):
+    for path in (desk.folder / "run" / "guard").glob("*/guard.json"):
+        found = json.loads(path.read_text())
+        if found["stage"] == "held":
+            return found
+    return None

@@ -1,0 +1,291 @@
+"""What became of a program under a guard, told later: by the daemon, and where none runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+from support.looks import observer_of
+
+from watchdog_app.cli import guards_seen
+from watchdog_app.cli.task_table import guard_remarks
+from watchdog_app.core.diagnosis.causes import diagnose
+from watchdog_app.core.diagnosis.evidence import evidence_of
+from watchdog_app.core.diagnosis.exits import journal_level, should_notify
+from watchdog_app.core.explain import phrases
+from watchdog_app.core.explain.advice import Shortage, sentences
+from watchdog_app.core.explain.exits import about_death
+from watchdog_app.core.model.decisions import Attribution, Regime
+from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, LastError
+from watchdog_app.core.model.history import SwapTraffic
+from watchdog_app.core.model.machine import (
+    CgroupMemory,
+    HostMemory,
+    ProcessInfo,
+    ProcessKey,
+    ProcessSample,
+    Snapshot,
+    TaskKind,
+)
+from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.resource import ResourceKey, ResourceKind
+from watchdog_app.core.model.tasks import group as tasks_of
+from watchdog_app.daemon.guards import Guards, guard_end, newest_rescue
+from watchdog_app.daemon.log import Log
+from watchdog_app.guard import messages, past, record
+from watchdog_app.guard.record import GuardRecord, prepare
+from watchdog_app.history import entries
+
+MIB = 1 << 20
+KEY = ProcessKey(4711, 99)
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """Folders of this test's own."""
+    monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path
+
+
+def a_guard(**more) -> GuardRecord:
+    return GuardRecord(
+        4711, 99, "fit.py", "cgroup v1", "/sys/fs/cgroup/memory/watchdog-guard-4711-99",
+        800 * MIB, 256 * MIB, supervisor_pid=1234, **more,
+    )  # fmt: skip
+
+
+def test_what_the_guard_ended_is_told_exactly_and_not_as_a_kill(places):
+    """Whatever signal or status it took; not told twice, and always written down."""
+    past.keep(a_guard(stage="ending", because="that is what --at-limit end asks for"))
+    guard = guard_end(KEY, None)
+
+    causes = [diagnose(ExitFacts(wait_status=status, guard=guard)) for status in (15, 9, 256, None)]
+
+    assert {CauseKind.GUARD} == {each.kind for each in causes}
+    assert {Certainty.EXACT} == {each.certainty for each in causes}
+    assert (
+        "ended by its guard at its memory limit of 800 MiB: that is what --at-limit end asks for"
+        == causes[0].text
+    )
+    assert not should_notify(causes[0], None)
+    facts = ExitFacts(wait_status=15, guard=guard)
+    assert journal_level(facts, causes[0], seen=True, kernel=False, age_s=1, cared_for=False)
+
+
+def test_an_end_by_another_cause_under_a_guard_keeps_its_cause(places):
+    """A crash is a crash; a MemoryError is told with the limit that refused."""
+    past.keep(a_guard())
+    guard = guard_end(KEY, None)
+    words = LastError(error="MemoryError", frames=("fit.py:3 in load",))
+
+    crash = diagnose(ExitFacts(wait_status=11, guard=guard))
+    refused = diagnose(ExitFacts(wait_status=256, words=words, guard=guard))
+    without = diagnose(ExitFacts(wait_status=256, words=words))
+
+    assert CauseKind.SIGNAL is crash.kind
+    assert CauseKind.PROGRAM_MEMORY is refused.kind
+    assert "its guard refuses what does not fit into its limit of 800 MiB" in refused.text
+    assert "guard" not in without.text
+    assert any("a limit of 800 MiB" in each.text for each in evidence_of(ExitFacts(guard=guard)))
+
+
+@pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
+def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refused):
+    """Though nobody has read which: a program without an agent, a library in C."""
+    guard = a_guard()
+    guard.note(time.time() - 1, "refusing", "text")
+    past.keep(guard)
+
+    cause = diagnose(ExitFacts(wait_status=status, guard=guard_end(KEY, None)))
+
+    assert refused is (cause.kind is CauseKind.PROGRAM_MEMORY)
+    assert refused is ("its guard refused it further memory" in cause.text)
+
+
+def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(places):
+    """The rescue that was copied from outside is the one to go on from, where it is the newest."""
+    rescue = {"pid": 4711, "path": str(places), "step": 145}
+    past.keep(a_guard(stage="ending", agents=1, saved=1, rescues=[rescue], saved_unix_s=50.0))
+    guard = guard_end(KEY, None)
+    found = newest_rescue(None, guard)
+
+    assert (str(places), 145, 50.0) == (found.path, found.step, found.saved_unix_s)
+    entry = {"pid": 4711, "name": "fit.py", "cause": "guard", "next_limit": guard.next_limit,
+     "argv": ["/usr/bin/python3", "fit.py"], "cwd": "/w", "reason": guard.ended}  # fmt: skip
+    late = ("While it runs or is held, give it more: watchdog limit 4711 1.5G", "Halve the batch")
+    told = about_death(entry, at="12:00", now_unix_s=60.0, advice=late)
+    assert "  cd /w && watchdog exec --limit 1.25G -- python3 fit.py" in told
+    assert "watchdog limit" not in told
+    assert "Halve the batch" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "follows_machine", "limit"),
+    [
+        (CauseKind.SIGNAL, False, "800M"),
+        (CauseKind.SIGNAL, True, ""),
+        (CauseKind.PROGRAM_MEMORY, False, "1.25G"),
+    ],
+)
+def test_a_higher_limit_is_proposed_only_after_a_lack_of_memory(
+    places, kind, follows_machine, limit
+):
+    """What was ended by a signal starts again as it was started."""
+    past.keep(a_guard(follows_machine=follows_machine))
+    facts = ExitFacts(guard=guard_end(KEY, None))
+
+    found = entries.surroundings(facts, Cause(kind, "", Certainty.EXACT), (), {})
+
+    assert limit == found["next_limit"]
+
+
+def test_the_guard_of_what_was_started_in_one_is_found_by_its_group(places):
+    """A kernel below a server ends: the guard is the server's."""
+    past.keep(a_guard(stage="ending"))
+
+    assert guard_end(ProcessKey(5000, 3), None) is None
+    for group in (
+        "/sys/fs/cgroup/memory/watchdog-guard-4711-99",
+        "/u/watchdog-guard-4711-99.scope",
+    ):
+        assert guard_end(ProcessKey(5000, 3), group).limit_bytes == 800 * MIB
+
+
+def test_only_the_newest_are_kept_and_what_is_no_record_is_passed_over(places):
+    """Nothing grows for ever, and a broken file breaks nothing."""
+    for number in range(60):
+        guard = a_guard()
+        guard.start_time = number
+        past.keep(guard)
+    for name, text in (("1.2.json", "{"), ("3.4.json", json.dumps({"pid": "x"}))):
+        (places / "state" / "guards" / name).write_text(text)
+
+    assert len(past.every()) <= 50
+    assert {4711} == {guard.pid for guard in past.every()}
+
+
+@pytest.mark.parametrize(
+    ("stage", "kinds", "said"),
+    [
+        ("calm", (), ""),
+        ("calm", ("limit",), "came to its memory limit, went on, and has ended"),
+        ("calm", ("limit", "refusing"), "was refused more memory, and ended"),
+        ("held", ("limit", "held"), "ended while it was held"),
+        ("leaving", ("limit", "held"), "was interrupted while it was held"),
+        ("opened", ("limit", "opened"), "went on without one"),
+        ("ending", ("limit", "ending"), "was ended by its guard at its memory limit of 800 MiB"),
+    ],
+)
+def test_what_came_of_it_is_said_for_every_stage(stage, kinds, said):
+    """And nothing where nothing had happened."""
+    guard = a_guard(stage=stage)
+    for kind in kinds:
+        guard.note(1.0, kind, "text")
+
+    told = messages.past(guard)
+
+    assert said in told
+    assert bool(said) == bool(told)
+
+
+@pytest.mark.parametrize(
+    ("stage", "topic", "too_late"),
+    [("calm", "warning", False), ("held", "warning", True), ("refusing", "warning", True),
+     ("held", "rescued", False)],
+)  # fmt: skip
+def test_nobody_is_warned_of_a_limit_that_the_guard_has_met_and_told_of(
+    places, stage, topic, too_late
+):
+    """One notice, with the choices, and not a second one that says what may happen."""
+    group = places / "watchdog-guard-4711-99"
+    group.mkdir()
+    guard = a_guard(stage=stage)
+    guard.group = str(group)
+    prepare(guard.pid, guard.start_time)
+    guard.write()
+    guards = Guards(observer_of(), Log())
+    decision = SimpleNamespace(
+        resource=ResourceKey(ResourceKind.GUARD, str(group)), evidence={"topic": topic}
+    )
+
+    assert too_late is (guards.settled(decision) is not None)
+    decision.resource = ResourceKey(ResourceKind.CGROUP, "/sys/fs/cgroup/another")
+    assert guards.settled(decision) is None
+
+
+@pytest.mark.parametrize(("stage", "high_mib"), [("waiting", 1056), ("calm", 850)])
+def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, stage, high_mib):
+    """While the reserve is given for a save, and where the record is older than the last look."""
+    folder = str(places / "watchdog-guard-4711-99")
+    os.mkdir(folder)
+    guard = a_guard(stage=stage, used_bytes=700 * MIB, follows_machine=stage == "calm")
+    guard.group = folder
+    prepare(guard.pid, guard.start_time)
+    guard.write()
+    info = ProcessInfo(KEY, 1, 1000, "ann", None, (), None, TaskKind.SCRIPT, "fit.py",
+                       script="/x", cgroup=folder)  # fmt: skip
+    host = HostMemory(8 << 30, 7 << 30, 0, 0, None, None, None, None, None)
+    group = CgroupMemory(folder, 2, 780 * MIB, 0, 0, 1200 * MIB, high_mib * MIB, 0, 0, 0)
+    sample = ProcessSample(KEY, 1, "S", 780 * MIB, 0, 0, 800 * MIB, 1.0)
+    snapshot = Snapshot(1.0, 1.0, host, (sample,), (group,), infos={KEY: info})
+    tasks = tasks_of(snapshot.processes, snapshot.infos)
+    seen = readings(snapshot, tasks)
+    guards = Guards(observer_of(tasks, lambda _: folder, lambda: seen), Log())
+    for _ in range(2):
+        guards.look()
+        seen = readings(snapshot, tasks, (), guards.limits())
+
+    (reading,) = [each for each in seen if each.key.subject == folder]
+    limit = {"waiting": "800 MiB", "calm": "850 MiB"}[stage]
+    danger = Shortage(reading, Attribution((), 0, 0), Regime.LINEAR, 1.0, {KEY: tasks[0]}, {},
+                      SwapTraffic())  # fmt: skip
+    assert f"780 MiB of {limit}" == phrases.level(reading.used, reading.limit, "bytes")
+    assert f"780 MiB of {limit}" in (guards.sentence(KEY) or "")
+    shown = guards.shown()[KEY]
+    assert (reading.used, reading.limit) == (shown.used_bytes, shown.limit_bytes)
+    more = f"watchdog limit 4711 {messages.next_limit(guards.of(KEY))}"
+    assert more in " ".join(sentences(danger))
+    shown.state, shown.stopped = "held", True
+    assert more in " ".join(guard_remarks(shown))
+
+
+def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_history(
+    desk, monkeypatch
+):
+    """The guard needs no daemon, and neither does who asks about it."""
+    hog = desk.hog(300, 0, limit="60M", options=("--no-refuse",))
+    desk.stage(hog, "held")
+
+    status, explain, history = (desk.run(word) for word in ("status", "explain", "history"))
+    for name in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
+        monkeypatch.setenv(name, desk.env[name])
+    strangers, known = guards_seen.explained("nobody.py"), guards_seen.explained(str(hog.pid))
+    (old,) = record.every()
+    old.used_bytes = 1  # as a supervisor has it that wrote it down some seconds ago
+    with monkeypatch.context() as earlier:
+        earlier.setattr(record, "every", lambda: [old])
+        (now,) = guards_seen.every()
+    desk.run("limit", str(hog.pid), "--end")
+    desk.end(hog)
+    desk.until(lambda: not os.path.exists(f"/proc/{hog.pid}"), "it lives")
+    desk.until(lambda: desk.record(hog) is None, "its guard is there")
+    after = desk.run("explain", str(hog.pid))
+    deaths = guards_seen.entries([], {"kinds": ["death"]})
+
+    assert 3 == status.returncode
+    assert f"watchdog limit {hog.pid} 80M" in status.stderr
+    assert 0 == explain.returncode
+    assert now.used_bytes > 50 * MIB
+    assert f"(pid {hog.pid}) is held. It runs under a guard" in " ".join(explain.stdout.split())
+    assert "is held there: it stands still and loses nothing" in " ".join(explain.stdout.split())
+    assert "No daemon runs" in explain.stdout
+    assert "hold: " in history.stdout
+    assert ([], 1) == (strangers, len(known))
+    assert "was ended by its guard" in " ".join(after.stdout.split())
+    assert ["ended by its guard at its memory limit of 60.0 MiB: somebody asked for that"] == [
+        each["reason"] for each in deaths
+    ]

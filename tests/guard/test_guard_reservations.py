@@ -1,0 +1,157 @@
+"""What the guard refuses is an error that says so, in scripts, threads and cells."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+
+import pytest
+
+from watchdog_app.agent.exhaustion import refused
+from watchdog_app.base.errors import UsageError
+from watchdog_app.guard import sizes
+from watchdog_app.guard.shares import Free
+
+GIB, MIB = 1 << 30, 1 << 20
+
+SCRIPT = """
+import sys, threading
+def jump():
+    return bytearray(700 << 20)
+def by_hand():
+    raise MemoryError("no")
+def small():
+    error = MemoryError("it tried to allocate 1000 bytes, and could not")
+    def fail(x):
+        raise error
+    list(map(fail, [1]))
+try:
+    jump()
+except MemoryError:
+    print("caught", file=sys.stderr)
+for each in (by_hand, small, jump):
+    thread = threading.Thread(target=each, name=each.__name__)
+    thread.start()
+    thread.join()
+    print("after", each.__name__, file=sys.stderr)
+jump()
+"""
+
+CELLS = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("kept = 5")
+shell.run_cell("bytearray(700 << 20)")
+shell.run_cell("1 / 0")
+print("alive", shell.user_ns["kept"], file=sys.stderr)
+"""
+
+
+def test_an_uncaught_refusal_is_told_below_its_traceback_and_nothing_else_is(desk, tmp_path):
+    """Not what was caught, nor what a program raises by itself; in threads, with what helps now."""
+    path = tmp_path / "jump.py"
+    path.write_text(SCRIPT)
+    program = desk.start(sys.executable, str(path), options=("--limit", "150M", "--reserve", "32M"))
+
+    assert 1 == desk.end(program)
+    said = program.said()
+    first, _, rest = said.partition("after small")
+    thread, _, last = rest.partition("after jump")
+
+    assert "caught" in first
+    assert "refused" not in first
+    assert f"run that again: watchdog limit {program.pid} " in thread
+    assert "its guard refused what does not fit: the limit is 150 MiB, and " in thread
+    assert last.rstrip().endswith(" -- ...")
+    assert "Run it again with more: watchdog exec --limit " in last
+    assert "Traceback (most recent call last)" in last
+    assert ["MemoryError", "watchdog"] == [
+        line.partition(":")[0] for line in last.strip().splitlines()[-2:]
+    ]
+
+
+def test_a_cell_that_was_refused_says_so_and_the_notebook_lives(desk, tmp_path):
+    """In a notebook the terminal is out of sight: the line is in the output of the cell."""
+    program = desk.start(
+        sys.executable, "-c", CELLS, options=("--limit", "200M", "--reserve", "32M"),
+        env={"IPYTHONDIR": str(tmp_path)},
+    )  # fmt: skip
+
+    assert 0 == desk.end(program)
+    said = program.said()
+    assert 1 == said.count("its guard refused")
+    assert f"watchdog limit {program.pid} " in said
+    assert "alive 5" in said
+
+
+def test_what_a_process_is_said_to_hold_is_without_its_files(tmp_path):
+    """A framework's libraries alone are half a GiB: more than some limits."""
+    path = tmp_path / "file"
+    with path.open("wb") as file:
+        for _ in range(64):  # no large block, which the allocator could keep and give again
+            file.write(bytes(MIB))
+    before = refused.held_bytes()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        sum(mapped[place] for place in range(0, 64 * MIB, 4096))
+        of_file = refused.held_bytes() - before
+        kept = bytearray(b"1") * (64 * MIB)
+        of_own = refused.held_bytes() - before
+
+    assert of_file < 32 * MIB < of_own
+    assert len(kept) == 64 * MIB
+
+
+def test_no_kernel_is_made_that_could_never_start(desk):
+    """Its sizes are looked at now, and not at each start."""
+    made = desk.run("exec", "--kernel", "--reserve", "900T")
+
+    assert 2 == made.returncode
+    assert "is more than there is" in made.stderr
+    assert "" == made.stdout
+
+
+FREE = Free(10 * GIB, 16 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reserve", "swap", "said"),
+    [
+        (1 << 70, None, 0, "more than any machine has"),
+        (None, 1 << 70, 0, "more than any machine has"),
+        (None, None, 1 << 70, "more than any machine has"),
+        (0, None, 0, "too little for any program"),
+        (31 * MIB, None, 0, "give 32.0 MiB at least"),
+        (None, 999 * GIB, 0, "more than there is: 16.0 GiB in all"),
+        (4 * GIB, 17 * GIB, 0, "more than there is"),
+        (4 * GIB, 5 * GIB, 0, "more than --limit 4.00 GiB itself"),
+        (None, 9 * GIB, 0, "leaves nothing for the program: 10.0 GiB are free"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused_with_the_reason(limit, reserve, swap, said):
+    """Before anything is started."""
+    with pytest.raises(UsageError, match=said):
+        sizes.check(limit, reserve, swap, FREE)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reserve"),
+    [(None, None), (32 * MIB, None), (100 * MIB, 256 * MIB), (900 * GIB, None), (None, 0),
+     (8 * GIB, 8 * GIB), (None, 8 * GIB)],
+)  # fmt: skip
+def test_sizes_that_can_be_meant_are_taken(limit, reserve):
+    """A limit that is only beyond what is free is told, and not refused."""
+    sizes.check(limit, reserve, 0, FREE)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reserve", "said"),
+    [(11 * GIB, 0, "that one kills"), (9 * GIB, 2 * GIB, "the reserve of 2.00 GiB may not be"),
+     (8 * GIB, 2 * GIB, "")],
+)  # fmt: skip
+def test_what_is_not_free_now_is_told_at_the_start(limit, reserve, said):
+    """Nobody relies on what may not be there."""
+    told = sizes.warning(limit, reserve, 10 * GIB)
+
+    assert said in told
+    assert bool(said) == bool(told)

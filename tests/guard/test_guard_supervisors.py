@@ -1,0 +1,222 @@
+"""Supervisors of real guards (cgroup v1): killed alone, with their standby, and gone with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from guard_desk import MIB, state
+
+from watchdog_app.rescue.segment import segment, segment_folder
+
+
+def test_the_supervisor_is_started_anew_when_it_is_killed_and_still_lets_go(desk):
+    """kill -9, twice, while the program is held: it stays held, and the limit can be raised."""
+    hog = desk.hog(200, 0, options=("--no-refuse",))
+    killed = set()
+    for _ in range(2):
+        record = desk.stage(hog, "held")
+        os.kill(record["supervisor_pid"], signal.SIGKILL)
+        killed.add(record["supervisor_pid"])
+        desk.until(
+            lambda: (desk.record(hog) or {}).get("supervisor_pid") not in killed,
+            "not again",
+        )
+        assert hog.poll() is None
+
+    told = desk.run("limit", str(hog.pid), "400M")
+
+    assert 0 == told.returncode, told.stderr
+    assert 0 == desk.end(hog)
+
+
+def test_a_new_supervisor_knows_the_limit_that_was_given_since(desk):
+    """Lowered, then its supervisor was killed: the program is seen at the limit that counts."""
+    program = desk.start(
+        sys.executable, "-S", "-c", "input(); bytearray(b'x') * (120 << 20)",
+        options=("--limit", "200M", "--no-refuse"), stdin=-1,
+    )  # fmt: skip
+    first = desk.stage(program, "calm")["supervisor_pid"]
+    told = desk.run("limit", str(program.pid), "60M")
+    os.kill(first, signal.SIGKILL)
+    desk.until(lambda: desk.record(program)["supervisor_pid"] != first, "not again")
+
+    program.stdin.write("\n")
+    program.stdin.flush()
+
+    assert 0 == told.returncode, told.stderr
+    assert 60 * MIB == desk.stage(program, "held")["limit_bytes"]
+
+
+def test_the_standby_is_started_anew_too(desk):
+    """So that the next end of the supervisor is no end of the guard."""
+    hog = desk.hog(200, 0, options=("--no-refuse",))
+    record = desk.stage(hog, "held")
+
+    os.kill(record["standby_pid"], signal.SIGKILL)
+
+    again = desk.until(
+        lambda: (pid := desk.record(hog)["standby_pid"]) not in (0, record["standby_pid"]) and pid,
+        "no standby again",
+    )
+    assert state(again) not in ("", "Z")
+    assert "held" == desk.record(hog)["stage"]
+
+
+def kill_both(desk, process):
+    """The supervisor and its standby at one blow, so that neither can start the other."""
+    record = desk.record(process)
+    pids = [record["standby_pid"], record["supervisor_pid"]]
+    assert 0 not in pids
+    os.kill(pids[0], signal.SIGSTOP)
+    for pid in reversed(pids):
+        os.kill(pid, signal.SIGKILL)
+    desk.until(lambda: all(state(pid) in ("", "Z") for pid in pids), "they live")
+    return pids
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "said"),
+    [("400M", 0, "is 400 MiB now"), ("--go-on", 0, "without a limit of its own"),
+     ("--end", -signal.SIGTERM, "is being ended")],
+)  # fmt: skip
+def test_what_is_held_without_any_supervisor_gets_one_from_whoever_wants_something(
+    desk, wanted, code, said
+):
+    """Both were killed at one blow: nobody says that the program has ended, or kills it."""
+    hog = desk.hog(200, 0, options=("--no-refuse",))
+    desk.stage(hog, "held")
+    kill_both(desk, hog)
+
+    told = desk.run("limit", str(hog.pid), wanted)
+
+    assert (0, "") == (told.returncode, told.stderr)
+    assert said in told.stdout
+    assert code == desk.end(hog)
+
+
+def test_what_is_held_without_any_supervisor_gets_one_from_the_next_exec(desk):
+    """And stands where it stood: held, its work not lost, its limit to be raised."""
+    hog = desk.hog(200, 0, options=("--no-refuse",))
+    desk.stage(hog, "held")
+    before = kill_both(desk, hog)
+
+    desk.run("exec", "--limit", "100M", "--", "true")
+
+    record = desk.record(hog)
+    assert "held" == record["stage"]
+    assert not {record["supervisor_pid"], record["standby_pid"]} & {*before, 0}
+    assert hog.poll() is None
+    desk.run("limit", str(hog.pid), "400M")
+    assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
+
+
+def test_an_empty_group_that_nobody_keeps_goes_at_the_next_occasion(desk):
+    """Its record, too; one in which somebody is, or is about to be, stays, wherever they run."""
+    program = desk.start("sleep", "60", options=("--limit", "100M"))
+    record = desk.until(
+        lambda: (found := desk.record(program)) and found["supervisor_pid"] and found, "no guard"
+    )
+    parent = os.path.dirname(record["group"])
+    names = ("999999999-1", own_name(), "999999998-1")
+    stray, coming, of_another_namespace = (f"{parent}/watchdog-guard-{each}" for each in names)
+    for folder in (stray, coming, of_another_namespace):
+        os.mkdir(folder)
+    os.utime(stray, (0, 0))
+    try:
+        kill_both(desk, program)
+        program.kill()
+        program.wait()
+
+        desk.run("exec", "--limit", "100M", "--", "true")
+
+        desk.until(lambda: not os.path.exists(record["group"]), "the group is left")
+        desk.until(lambda: desk.record(program) is None, "the record is left")
+        assert not os.path.exists(stray)
+        assert os.path.exists(coming)
+        assert os.path.exists(of_another_namespace)
+    finally:
+        for folder in (stray, coming, of_another_namespace):
+            with suppress(OSError):
+                os.rmdir(folder)
+
+
+def own_name():
+    fields = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
+    return f"{os.getpid()}-{fields[19]}"
+
+
+def test_everything_is_gone_when_the_program_has_ended(desk):
+    """Group, freezer, folder, socket, pages, supervisor and standby."""
+    program = desk.start("sleep", "0.5", options=("--limit", "100M"))
+    record = desk.until(lambda: desk.record(program), "no guard")
+    record = desk.until(
+        lambda: (desk.record(program) or {}).get("standby_pid") and desk.record(program),
+        "no standby",
+    )
+
+    desk.end(program)
+
+    desk.until(lambda: not os.path.exists(record["group"]), "the group is left")
+    desk.until(
+        lambda: not Path(f"/proc/{record['supervisor_pid']}").exists(), "the supervisor is left"
+    )
+    desk.until(lambda: state(record["standby_pid"]) in ("", "Z"), "the standby is left")
+    assert desk.record(program) is None
+
+
+def test_whoever_may_read_a_training_once_may_after_every_end_of_a_supervisor(desk, monkeypatch):
+    """Yama: one process and what it starts; a training that is held can permit nobody else."""
+    monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", desk.env["WATCHDOG_RUNTIME_DIR"])
+    program = desk.start("sleep", "60", options=("--limit", "100M"))
+    first = desk.until(lambda: desk.record(program), "no guard")
+    where = f"{segment_folder.folder()}/{first['pid']}.{first['start_time']}"
+    with segment.Segment(segment_folder.claim(where, first["pid"], first["start_time"])) as own:
+        permitted = desk.until(lambda: own.reader, "nobody asks")
+
+        os.kill(first["supervisor_pid"], signal.SIGKILL)
+
+        desk.until(
+            lambda: desk.record(program)["supervisor_pid"] != first["supervisor_pid"],
+            "no supervisor",
+        )
+        time.sleep(1.2)  # it has looked at the pages by then
+        parent = Path(f"/proc/{desk.record(program)['supervisor_pid']}/stat").read_text()
+        assert permitted == own.reader == int(parent.rpartition(") ")[2].split()[1])
+        # Without its standby, its parent, the new supervisor itself has to be let in.
+        os.kill(first["standby_pid"], signal.SIGKILL)
+        desk.until(lambda: own.reader == desk.record(program)["supervisor_pid"], "it does not ask")
+
+
+def test_a_supervisor_and_its_standby_are_small(desk):
+    """There are two of them for each program: 12 MB and 8 MB where they were measured."""
+    program = desk.start("sleep", "60", options=("--limit", "100M"))
+    record = desk.until(
+        lambda: (found := desk.record(program)) and found["standby_pid"] and found, "no guard"
+    )
+
+    supervisor, standby = (resident_mib(record[name]) for name in ("supervisor_pid", "standby_pid"))
+
+    bare = float(
+        subprocess.run(
+            [sys.executable, "-I", "-S", "-c", BARE], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    assert 0 < supervisor < bare + 5
+    assert 0 < standby < bare + 2
+
+
+BARE = "print([int(e.split()[1]) / 1024 for e in open('/proc/self/status') if 'VmRSS' in e][0])"
+
+
+def resident_mib(pid):
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0

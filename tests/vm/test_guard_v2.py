@@ -1,0 +1,327 @@
+"""Guards in control groups of version 2: held by memory.high and cgroup.freeze, let go again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from guest import HOME, PATIENCE_S, PYTHON, USER, until
+from guest_guards import HOG, MIB, WATCHDOG, kills
+from guest_shell import CTRL_Z
+
+from watchdog_app.base.linux.process import read_stat
+
+
+@pytest.mark.parametrize("pause_s", ["0.02", "0"])
+def test_a_users_program_is_held_in_a_scope_and_goes_on_with_more(me, guarded, pause_s):
+    """Without root: systemd makes the group; frozen at the limit, nobody killed."""
+    hog = guarded(PYTHON, "-S", "-c", HOG, "160", pause_s,
+                 options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+
+    held = hog.stage("held")
+    frozen = Path(held["group"], "cgroup.events").read_text()
+    killed = kills(held["group"])
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+
+    assert held["how"] == "systemd scope"
+    assert "frozen 1" in frozen
+    assert killed == 0
+    assert hog.end() == 0, hog.said()
+    assert "all of it" in hog.process.stdout.read()
+
+
+def test_one_array_is_refused_in_a_scope_too(guarded):
+    """Three times the limit: a MemoryError at once."""
+    program = guarded(PYTHON, "-S", "-c", "bytearray(400 << 20)", options=("--limit", "120M"))
+
+    assert program.end() == 1
+    assert "MemoryError" in program.said()
+
+
+def test_one_array_that_is_being_filled_is_held_and_not_killed(me, guarded):
+    """As fast as memory can be filled: the freeze comes before memory.max."""
+    program = guarded(PYTHON, "-S", "-c", "bytearray(b'x') * (300 << 20)",
+                     options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+
+    held = program.stage("held")
+    killed = kills(held["group"])
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "450M")
+
+    assert killed == 0
+    assert program.end() == 0, program.said()
+
+
+def test_ctrl_c_gets_through_to_a_frozen_program(guarded):
+    """Nobody has to know what a guard is."""
+    hog = guarded(PYTHON, "-S", "-c", HOG, "300", "0", options=("--limit", "100M", "--no-refuse"))
+    held = hog.stage("held")
+
+    os.kill(held["pid"], signal.SIGINT)
+
+    assert hog.end() != 0
+
+
+def test_a_flood_of_page_cache_holds_nobody_in_v2(me, guarded):
+    """It meets memory.high all the time, and the kernel gives it back."""
+    code = f"""
+with open({str(me.folder / "flood")!r}, "wb") as file:
+    for _ in range(250):
+        file.write(b"x" * (1 << 20))
+print("through", flush=True)
+"""
+    program = guarded(PYTHON, "-S", "-c", code, options=("--limit", "80M"))
+
+    assert program.end() == 0, program.said()
+    assert "held" not in program.said()
+
+
+def test_the_supervisor_in_v2_is_started_anew(me, guarded):
+    """Killed while the program is frozen."""
+    hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0", options=("--limit", "100M", "--no-refuse"))
+    held = hog.stage("held")
+
+    os.kill(held["supervisor_pid"], signal.SIGKILL)
+    until(
+        lambda: hog.record().get("supervisor_pid") not in (None, held["supervisor_pid"]),
+        "another one",
+    )
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+
+    assert hog.end() == 0, hog.said()
+
+
+def test_a_new_supervisor_in_v2_knows_the_limit_that_was_given_since(me, guarded):
+    """Raised, then its supervisor was killed: the program is not held at the old limit."""
+    hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0.1",
+                 options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+    first = hog.stage("calm")
+    me.run(*WATCHDOG, "limit", str(first["pid"]), "300M")
+
+    os.kill(first["supervisor_pid"], signal.SIGKILL)
+
+    until(
+        lambda: hog.record().get("supervisor_pid") not in (None, first["supervisor_pid"]),
+        "another one",
+    )
+    assert hog.end() == 0, hog.said()
+    assert "is held there" not in hog.said()
+
+
+def test_a_limit_below_what_it_holds_kills_nobody(me, guarded):
+    """The kernel kills at once where memory.max is set below what is used, frozen or not."""
+    hog = guarded(PYTHON, "-S", "-c", HOG + "time.sleep(600)", "250", "0",
+                 options=("--limit", "450M", "--no-refuse"))  # fmt: skip
+    until(lambda: hog.record().get("used_bytes", 0) > 240 * MIB, "it holds what it wants")
+    pid = hog.record()["pid"]
+
+    me.run(*WATCHDOG, "limit", str(pid), "80M")
+    held = hog.stage("held")
+    killed = kills(held["group"])
+    me.run(*WATCHDOG, "limit", str(pid), "400M")
+    calm = hog.stage("calm")
+
+    assert killed == 0
+    assert calm["limit_bytes"] == 400 * MIB
+    assert hog.process.poll() is None
+
+
+def test_what_systemd_does_beside_it_leaves_the_limit_as_it_is(me, guarded):
+    """Reloaded, as after updates, it takes them away: the supervisor writes them again."""
+    hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0.1",
+                 options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+    group = Path(hog.stage("calm")["group"])
+    names = ("memory.high", "memory.max", "memory.swap.max")
+    until(lambda: (group / names[0]).read_text() == f"{100 * MIB}\n", "its limit")
+    before = [(group / name).read_text() for name in names]
+
+    me.systemctl("daemon-reload")
+    until(lambda: [(group / name).read_text() for name in names] == before, "the same limits")
+    held = hog.stage("held")
+    me.systemctl("daemon-reexec")
+    me.run("systemd-run", "--user", "--scope", "--quiet", "--property=MemoryMax=200M",
+           "--property=CPUWeight=50", "/bin/true")  # fmt: skip
+
+    until(lambda: "max\n" not in [(group / name).read_text() for name in names], "its limits")
+    assert (group / names[0]).read_text() == before[0]
+    assert "frozen 1" in (group / "cgroup.events").read_text()
+    assert kills(str(group)) == 0
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+    assert hog.end() == 0, hog.said()
+
+
+def test_a_reserve_that_was_used_up_is_taken_back_and_kills_nobody(me, guarded_training):
+    """A jump within a step, larger than limit and reserve: held there, and on with more."""
+    training = guarded_training("--in-step", "--jump-mb", "350",
+                               options=("--limit", "120M", "--no-refuse"))  # fmt: skip
+    training.until_steps()
+    training.jump()
+
+    held = training.stage("held")
+    killed = kills(held["group"])
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "550M")
+    training.until_steps(2)
+
+    assert killed == 0
+    assert "the reserve was used up" in held["because"]
+    assert held["used_bytes"] > 250 * MIB
+
+
+def test_a_program_that_a_service_started_has_a_scope_too(me):
+    """As below JupyterHub, cron or su: nothing in the environment says where systemd is."""
+    done = subprocess.run(
+        ["runuser", "-u", USER, "--", "env", "-i", f"HOME={HOME}", "PATH=/usr/bin:/bin",
+         *WATCHDOG, "exec", "--limit", "200M", "--", "/bin/true"],
+        cwd=me.folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0
+    assert "limit 200 MiB, reserve 256 MiB, systemd scope" in done.stderr
+
+
+def test_a_guard_started_in_a_guard_is_another(guarded):
+    """With a limit of its own, which leaves the one of the first as it is."""
+    inner = " ".join([*WATCHDOG, "exec", "--limit 90M -- /bin/cat /proc/self/cgroup"])
+    code = f"{inner}; cat /proc/self/cgroup; cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)"
+    outer = guarded("/bin/sh", "-c", f"{code}/memory.high", options=("--limit", "300M"))
+
+    assert outer.end() == 0, outer.said()
+    first, second, high = outer.process.stdout.read().split()
+    assert "watchdog-guard-" in first
+    assert "watchdog-guard-" in second
+    assert first != second
+    assert int(high) == 300 * MIB
+    assert "limit 90.0 MiB" in outer.said()
+
+
+def test_root_has_guards_too(guarded):
+    """Through the system's own systemd."""
+    hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0", root=True,
+                 options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+
+    held = hog.stage("held")
+    subprocess.run([*WATCHDOG, "limit", str(held["pid"]), "--end"], check=True, timeout=PATIENCE_S)
+
+    assert hog.end() == -signal.SIGTERM
+
+
+def test_a_folder_of_ones_own_does_without_systemd():
+    """A delegated folder: made, entered, held, frozen, raised, gone."""
+    from watchdog_app.guard.cgroup_v2 import CgroupV2
+
+    guard = CgroupV2._below("/sys/fs/cgroup", f"watchdog-guard-{os.getpid()}-1", 60 * MIB, 0)
+    assert guard is not None, Path("/sys/fs/cgroup/cgroup.subtree_control").read_text()
+    hog = subprocess.Popen(
+        [PYTHON, "-S", "-c", "input();" + HOG.replace("import sys, time", "import sys, time"),
+         "90", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        guard.enter(hog.pid)
+        guard.hold_at_limit()
+        hog.stdin.write("\n")
+        hog.stdin.flush()
+        until(guard.at_limit, "at its limit")
+        frozen = guard.freeze()
+        before = guard.usage().held_bytes
+        time.sleep(0.5)
+        after = guard.usage().held_bytes
+        guard.allow(200 * MIB)
+        guard.thaw()
+        said = hog.communicate(timeout=PATIENCE_S)[0]
+    finally:
+        guard.release()
+        hog.kill()
+        hog.wait(PATIENCE_S)
+
+    assert frozen
+    assert abs(after - before) < MIB
+    assert "all of it" in said
+    assert until(guard.close, "removed")
+
+
+def test_ctrl_z_gives_the_shell_its_terminal_back_from_a_frozen_program(me, guarded_in_shell):
+    """Held before and after, told again with fg; on with more, as if nothing had been."""
+    script = me.folder / "hog.py"
+    script.write_text(HOG)
+    hog = guarded_in_shell(PYTHON, "-S", str(script), "160", "0",
+                          options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+    held = hog.stage("held")
+    pid = held["pid"]
+
+    for _ in range(2):
+        hog.type(CTRL_Z)
+        hog.until_prompt()
+        hog.stage("held")
+        hog.type("fg\n")
+        until(lambda: in_foreground(pid), "fg has reached it")
+    hog.see("is still held at its memory limit")
+    hog.stage("held")
+    frozen = Path(held["group"], "cgroup.events").read_text()
+    killed = kills(held["group"])
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+
+    hog.see("all of it")
+    hog.until_prompt()
+    assert "frozen 1" in frozen
+    assert killed == 0
+
+
+def test_a_limit_raised_at_the_prompt_counts_with_fg(me, guarded_in_shell):
+    """As the words on the screen say: Ctrl-Z, `watchdog limit`, fg."""
+    script = me.folder / "hog.py"
+    script.write_text(HOG)
+    hog = guarded_in_shell(PYTHON, "-S", str(script), "160", "0",
+                          options=("--limit", "100M", "--no-refuse"))  # fmt: skip
+    held = hog.stage("held")
+    hog.type(CTRL_Z)
+    hog.until_prompt()
+    hog.stage("held")
+
+    hog.type(f"{shlex.join(WATCHDOG)} limit {held['pid']} 300M\n")
+    hog.see("It was stopped, as with Ctrl-Z: fg lets it run")
+    hog.until_prompt()
+    before = hog.said()
+    hog.type("fg\n")
+
+    hog.see("all of it")
+    hog.until_prompt()
+    assert "all of it" not in before
+
+
+def test_a_daemon_that_is_killed_leaves_held_what_is_held(me, guarded):
+    """The supervisor goes on by itself; the daemon that systemd starts instead shows the guard."""
+    first = me.start_daemon().daemon_pid
+    hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0", options=("--limit", "100M", "--no-refuse"))
+    held = hog.stage("held")
+    until(lambda: shown_as_held(me, held["pid"]), "the first daemon shows it")
+
+    os.kill(first, signal.SIGKILL)
+    until(lambda: me.daemon_pid() not in (0, first), "another daemon")
+    task = until(lambda: shown_as_held(me, held["pid"]), "the other daemon shows it")
+
+    now = hog.stage("held")
+    assert me.status()["daemon"]["pid"] != first
+    assert now["supervisor_pid"] == held["supervisor_pid"]
+    assert "frozen 1" in Path(held["group"], "cgroup.events").read_text()
+    assert task["guard"]["kind"] == "systemd scope"
+    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
+    assert hog.end() == 0, hog.said()
+
+
+def shown_as_held(me, pid: int) -> dict | None:
+    """The status entry of the task in the guard of this program, once it says that it is held."""
+    for task in me.status()["tasks"]:
+        guard = task["guard"] or {}
+        if guard.get("pid") == pid and guard["stopped"] and task["state"] == "stopped":
+            return task
+    return None
+
+
+def in_foreground(pid: int) -> bool:
+    """Whether it runs, and its terminal listens to it."""
+    stat = read_stat(pid)
+    return stat is not None and stat.state != "T" and stat.pgrp == stat.tty_pgrp

@@ -1,0 +1,152 @@
+"""
+Guards that run and those that are over, as their supervisors wrote them down: no daemon is needed.
+"""
+
+from __future__ import annotations
+
+import os
+
+from watchdog_app.base.text.quantities import format_bytes, pid_in
+from watchdog_app.base.text.terminal import plain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from watchdog_app.guard.record import GuardRecord
+
+    Json = dict[str, Any]
+
+_STATES = {
+    "copying": "being saved",
+    "waiting": "has the reserve until its step ends",
+    "leaving": "interrupted; has the reserve to end",
+    "refusing": "refused more memory",
+    "opened": "no limit of its own",
+    "ending": "being ended",
+}
+_SAME_S = 10.0  # what the daemon noted of the same moment
+_OURS = ("hold", "guard ", "airbag ")  # the last one in journals of earlier versions
+
+
+def line(guard: GuardRecord) -> str:
+    """One that runs: how full, and what to type where it is held."""
+    from watchdog_app.guard import messages
+
+    state = "" if guard.stage == "calm" else f", {_STATES.get(guard.stage, guard.stage)}"
+    if guard.stage == "held":
+        resume = f"watchdog limit {guard.pid} {messages.next_limit(guard)}"
+        state = f", stopped at its limit; to resume it: {resume}"
+    return (
+        f"{plain(guard.name)} (pid {guard.pid}): {format_bytes(guard.used_bytes)} of "
+        f"{format_bytes(guard.limit_bytes)}, reserve {format_bytes(guard.reserve_bytes)}, "
+        f"{guard.how}{state}"
+    )
+
+
+def every() -> list[GuardRecord]:
+    """Those that run, with what they hold now: supervisors write that every few seconds only."""
+    from watchdog_app.guard import cgroup, record
+
+    found = record.every()
+    for guard in found:
+        if guard.group is not None:
+            guard.used_bytes = cgroup.existing(guard).usage().held_bytes or guard.used_bytes
+    return found
+
+
+def running() -> list[str]:
+    """Those that run, a line each."""
+    return [line(guard) for guard in every()]
+
+
+def explained(task: str | None, since_unix_s: float = 0.0) -> list[str]:
+    """
+    What is to be said of guards: of those that run, and of the last that had to act.
+
+    Args:
+        task: pid or name; None: of all.
+        since_unix_s: of those that are over only one that ended after it.
+    """
+    from watchdog_app.guard import messages, past
+
+    found = [
+        f"{guard.name} (pid {guard.pid}) {'is held' if guard.held else 'runs'}. "
+        f"{messages.explained(guard)}"
+        for guard in every()
+        if _is(guard, task)
+    ]
+    for guard in past.every():
+        if (guard.ended_unix_s or 0.0) > since_unix_s and _is(guard, task):
+            said = messages.past(guard)
+            if said:
+                found.append(f"{_when(guard)}: {said}")
+                break
+    return found
+
+
+def entries(noted: list[Json], wanted: Json) -> list[Json]:
+    """
+    The history with what guards did while no daemon ran, newest first.
+
+    Args:
+        noted: entries of the journal.
+        wanted: as `Journal.history` takes them.
+    """
+    from watchdog_app.guard import past, record
+
+    known = [
+        (each.get("pid"), float(each.get("unix_s") or 0.0))
+        for each in noted
+        if each.get("kind") == "death" or str(each.get("decision_kind") or "").startswith(_OURS)
+    ]
+    kinds, since, until = (
+        wanted.get("kinds"),
+        wanted.get("since_unix_s"),
+        wanted.get("until_unix_s"),
+    )
+    more = [
+        entry
+        for guard in (*record.every(), *past.every())
+        if _is(guard, wanted.get("task"))
+        for entry in _entries(guard)
+        if (kinds is None or entry["kind"] in kinds)
+        and (since is None or entry["unix_s"] >= since)
+        and (until is None or entry["unix_s"] <= until)
+        and not any(pid == guard.pid and abs(at - entry["unix_s"]) < _SAME_S for pid, at in known)
+    ]
+    merged = sorted([*noted, *more], key=lambda each: -float(each.get("unix_s") or 0.0))
+    return merged[: wanted.get("limit")]
+
+
+def _entries(guard: GuardRecord) -> Iterator[Json]:
+    from watchdog_app.guard import messages
+
+    about = {"pid": guard.pid, "start_time": guard.start_time, "name": guard.name}
+    for event in guard.events:
+        at, kind = event.get("unix_s"), str(event.get("kind"))
+        if isinstance(at, int | float) and kind in ("held", "refusing", "opened", "ending", "calm"):
+            text = str(event.get("text")).partition("\n")[0]
+            word = "hold" if kind == "held" else f"guard {kind}"
+            yield {"kind": "decision", "unix_s": float(at), **about,
+                   "decision_kind": word, "text": text}  # fmt: skip
+    said = messages.past(guard) if guard.ended_unix_s is not None else ""
+    if said and guard.stage in ("held", "leaving", "ending", "refusing"):
+        reason = messages.cause_of_end(guard) or said.partition(". ")[0]
+        yield {"kind": "death", "unix_s": guard.ended_unix_s, **about, "cause": "guard",
+               "certainty": "exact", "reason": reason, "text": said, "rescue": None}  # fmt: skip
+
+
+def _is(guard: GuardRecord, task: str | None) -> bool:
+    if task is None:
+        return True
+    pid = pid_in(task)
+    wanted = os.path.basename(task.strip()).casefold()
+    return guard.pid == pid if pid is not None else bool(wanted) and wanted in guard.name.casefold()
+
+
+def _when(guard: GuardRecord) -> str:
+    from watchdog_app.cli.history_text import when
+
+    return when(guard.ended_unix_s)

@@ -1,0 +1,66 @@
+"""
+A kernelspec that starts another one's kernel through `watchdog exec`: under a guard of its own.
+
+It lies beside the original, which is left as it is, under another name: whoever picks it in
+Jupyter or VS Code gets the same Python with the same packages, held at its limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from watchdog_app.base.errors import WatchdogError
+from watchdog_app.enable.environments import Kernel
+
+SUFFIX = "-guarded"
+_MOST_LOGO_BYTES = 1 << 20
+_LOGOS = ("logo-32x32.png", "logo-64x64.png", "logo-svg.svg")
+
+
+def folder(name: str, suffix: str = SUFFIX, env: Mapping[str, str] = os.environ) -> str:
+    """Where the kernelspec of that kernel's guard goes: this user's own data folder of Jupyter."""
+    home = env.get("HOME") or os.path.expanduser("~")
+    if sys.platform == "darwin":
+        own = os.path.join(home, "Library", "Jupyter")
+    else:
+        own = os.path.join(
+            env.get("XDG_DATA_HOME") or os.path.join(home, ".local", "share"), "jupyter"
+        )
+    return os.path.join(env.get("JUPYTER_DATA_DIR") or own, "kernels", f"{name.lower()}{suffix}")
+
+
+def files(kernel: Kernel, command: Sequence[str]) -> dict[str, bytes]:
+    """
+    The files of the kernelspec, by name.
+
+    Args:
+        kernel: the one to start under a guard.
+        command: what comes before its own words.
+
+    Raises:
+        WatchdogError: its kernelspec cannot be read, or is one of these already.
+    """
+    path = os.path.join(kernel.folder, "kernel.json")
+    try:
+        with open(path, encoding="utf-8") as file:
+            spec = json.load(file)
+        words = [str(word) for word in spec["argv"]]
+        if words[0] in ("python", "python3") and kernel.python:
+            words[0] = kernel.python  # Jupyter knows which one that is only where it comes first
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise WatchdogError(f"The kernelspec {path} cannot be read: {error}") from error
+    if kernel.name.endswith(SUFFIX) and "exec" in words:
+        raise WatchdogError(f"{kernel.name} starts under a guard already.")
+    spec["argv"] = [*command, *words]
+    spec["display_name"] = f"{spec.get('display_name', kernel.name)}, under a guard"
+    found = {"kernel.json": (json.dumps(spec, indent=1, ensure_ascii=False) + "\n").encode()}
+    for name in _LOGOS:
+        try:
+            with open(os.path.join(kernel.folder, name), "rb") as logo:
+                found[name] = logo.read(_MOST_LOGO_BYTES)
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,153 @@
+"""
+What people want of a guard, from `watchdog limit` or the daemon: a request, and an answer.
+
+    {"limit_bytes": 17179869184} | {"end": true} | {"go_on": true}  ->  {"ok": true, "text": "..."}
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import time
+from contextlib import suppress
+
+from watchdog_app.base.errors import ActionError, TargetGone
+from watchdog_app.client import transport
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    class Loop(Protocol):
+        """What waits for descriptors: a supervisor."""
+
+        def watch(self, fd: int, then: Callable[[], None]) -> None:
+            """Call `then` whenever `fd` is readable."""
+
+        def forget(self, fd: int) -> None:
+            """Watch it no longer."""
+
+
+_MOST_BYTES = 4096
+_MOST_CLIENTS = 16
+_ANSWER_S = 10.0
+
+
+def ask(path: str, request: dict[str, Any]) -> str:
+    """
+    Tell the supervisor that listens at `path`; what it says to it.
+
+    Raises:
+        TargetGone: nobody listens: the guard, or its supervisor, is gone.
+        ActionError: the supervisor refused, and says why; or it did not answer.
+    """
+    try:
+        with transport.connect(path, _ANSWER_S) as connection:
+            if not transport.peer(connection).trusted:
+                raise ActionError("A stranger listens in the place of the guard's supervisor.")
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer = json.loads(_line(connection, _ANSWER_S) or b"null")
+    except (FileNotFoundError, ConnectionError) as error:
+        raise TargetGone("There is no guard any more: the program has ended.") from error
+    except (OSError, ValueError) as error:
+        raise ActionError(f"The guard's supervisor did not answer: {error}") from error
+    if not isinstance(answer, dict):
+        raise ActionError("The guard's supervisor did not answer.")
+    if not answer.get("ok"):
+        raise ActionError(str(answer.get("text", "The guard's supervisor refused.")))
+    return str(answer.get("text", ""))
+
+
+class Listener:
+    """
+    Where a supervisor hears requests.
+
+    Nothing here waits for a client: whoever connects and says nothing holds up nobody.
+    """
+
+    def __init__(self, path: str, carry_out: Callable[[dict[str, Any]], str], loop: Loop) -> None:
+        """
+        Listen at `path`.
+
+        Args:
+            path: of the socket; its folder is the user's own.
+            carry_out: given a request, says what was done; raises ActionError where it refuses.
+            loop: that tells when somebody connects or says something.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self._socket = transport.listen(path, _MOST_CLIENTS)
+        self._carry_out = carry_out
+        self._loop = loop
+        self._heard: dict[socket.socket, bytes] = {}  # the first to come first
+        loop.watch(self._socket.fileno(), self._accept)
+
+    def close(self) -> None:
+        """Listen no longer."""
+        for connection in list(self._heard):
+            self._drop(connection)
+        self._loop.forget(self._socket.fileno())
+        self._socket.close()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            return
+        self._heard[connection] = b""
+        connection.setblocking(False)
+        self._loop.watch(connection.fileno(), lambda: self._hear(connection))
+        if not transport.peer(connection).trusted:
+            self._drop(connection)
+        elif len(self._heard) > _MOST_CLIENTS:  # a request is said at once: that one is silent
+            self._drop(next(iter(self._heard)))
+
+    def _hear(self, connection: socket.socket) -> None:
+        try:
+            more = connection.recv(_MOST_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._drop(connection)
+            return
+        found = self._heard[connection] = self._heard[connection] + more
+        if more and not found.endswith(b"\n") and len(found) < _MOST_BYTES:
+            return
+        with suppress(OSError):
+            # Far less than what a socket takes that nothing was written to: it never waits.
+            connection.sendall(json.dumps(self._answer(found)).encode() + b"\n")
+        self._drop(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        if self._heard.pop(connection, None) is not None:
+            self._loop.forget(connection.fileno())
+            connection.close()
+
+    def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+        except (ValueError, RecursionError):
+            request = None
+        if not isinstance(request, dict):
+            return {"ok": False, "text": "That is no request."}
+        try:
+            return {"ok": True, "text": self._carry_out(request)}
+        except ActionError as error:
+            return {"ok": False, "text": str(error)}
+
+
+def _line(connection: socket.socket, limit_s: float) -> bytes:
+    end = time.monotonic() + limit_s
+    found = b""
+    while not found.endswith(b"\n") and len(found) < _MOST_BYTES:
+        left_s = end - time.monotonic()
+        if left_s <= 0 or not select.select([connection], [], [], left_s)[0]:
+            raise TimeoutError("nothing came in time")
+        more = connection.recv(_MOST_BYTES)
+        if not more:
+            break
+        found += more
+    return found

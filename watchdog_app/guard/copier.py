@@ -1,0 +1,225 @@
+"""
+A rescue copied from outside: of a training that stands still and can do nothing for itself.
+
+`look` says whether that is possible now, `copy` does it. The process should be stopped or frozen
+meanwhile; that nothing moved is checked before the rescue begins to count in any case. What is
+written is what the agent would have written at the boundary that it published, byte for byte but
+for the times.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from watchdog_app.agent.reporting import identity
+from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.linux.process import read_statm
+from watchdog_app.rescue.segment import snapshot as tables
+from watchdog_app.rescue.segment.memory import ForeignMemory
+from watchdog_app.rescue.segment.segment import Published, Segment, SegmentDamaged
+from watchdog_app.rescue.segment.snapshot import Snapshot, SnapshotDamaged
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.saving.store import SavedRescue
+
+REASON = "copied from outside"
+
+State = Literal["ready", "in_step", "stale", "none", "damaged"]
+
+
+class CopyError(WatchdogError):
+    """No rescue was copied, and nothing was left behind. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """
+    Whether a training can be copied as it stands.
+
+    `state`: "ready": yes. "in_step": large tensors are being changed. "stale": the table is of an
+    earlier boundary. "none": nothing is published. "damaged": what is published is wrong, or this
+    process may not read the training's memory.
+    """
+
+    state: State
+    sequence: int
+    step: int  # of the table where it is ready, else of the last boundary
+    bytes: int  # of the state; 0 where unknown
+    why: str | None = None  # in words, where it is not ready
+    directory: str | None = None  # where the rescue would go
+
+
+def look(pid: int, start_time: int, page: str) -> Look:
+    """
+    Whether process `pid` can be copied now, of what it says in the page at path `page`.
+
+    Costs a millisecond, and never raises of what is in the page.
+    """
+    try:
+        with Segment(page) as found:
+            return _look(pid, start_time, found)
+    except FileNotFoundError:
+        return Look("none", 0, 0, 0, "there is no page")
+    except (OSError, SegmentDamaged) as error:
+        return Look("damaged", 0, 0, 0, str(error))
+
+
+def copy(  # noqa: PLR0917 - as the words of the command line
+    pid: int,
+    start_time: int,
+    page: str,
+    directory: str | None = None,
+    deadline_s: float = 60.0,
+    reason: str = REASON,
+) -> SavedRescue:
+    """
+    Copy the state of process `pid` into a rescue among its own.
+
+    Args:
+        pid: should be frozen or stopped; if it moves meanwhile, nothing is saved.
+        start_time: of it, so that no other process of that number is meant.
+        page: path of its page.
+        directory: that its agent has registered; a page that names another is not believed.
+        deadline_s: from now.
+        reason: as the rescue tells it.
+
+    Raises:
+        CopyError: it cannot be copied as it stands, the disk is full, or time is up.
+    """
+    from watchdog_app.guard import writing  # the supervisor, which only looks, stays small
+
+    end_mono_s = time.monotonic() + deadline_s
+    try:
+        with Segment(page) as found, ForeignMemory(pid) as memory:
+            seen = _look(pid, start_time, found, memory)
+            published = found.table()
+            if seen.state != "ready" or published is None:
+                raise CopyError(f"process {pid} cannot be copied: {seen.why}")
+            table = _read(pid, published)
+            _check_directory(pid, table.directory, directory)
+            moved = partial(_moved, table, memory)
+            still = partial(_check_still, pid, start_time, found, seen.sequence, moved)
+
+            def progress(done: int, total: int) -> None:
+                if time.monotonic() > end_mono_s:
+                    raise CopyError(f"the time was up with {done} of {total} bytes written")
+                if done >= total:  # all is read, and nothing counts yet
+                    still()
+
+            return writing.write(table, memory, progress, reason)
+    except (OSError, WatchdogError) as error:
+        if isinstance(error, CopyError):
+            raise
+        raise CopyError(f"process {pid} was not copied: {error}") from error
+
+
+def _look(pid: int, start_time: int, page: Segment, memory: ForeignMemory | None = None) -> Look:
+    sequence, step = page.sequence, page.step
+    if page.owner is None:
+        return Look("none", sequence, step, 0, "its agent has not come to its page yet")
+    if page.owner != (pid, start_time) or identity.start_time(pid) != start_time:
+        return Look("damaged", sequence, step, 0, "the page is another process's")
+    if page.reason is not None:
+        return Look("none", sequence, step, 0, page.reason)
+    if sequence % 2:
+        return Look("in_step", sequence, step, 0, "it is in the middle of a step")
+    published = page.table()
+    if published is None:
+        return Look("none", sequence, step, 0, "it has published nothing yet")
+    known = published.state_bytes
+    if published.sequence != sequence:
+        told = (
+            f"what it laid ready to be saved is of step {published.step}, and it stands at {step}"
+        )
+        return Look("stale", sequence, step, known, told)
+    try:
+        table = _read(pid, published)
+        if memory is None:
+            with ForeignMemory(pid) as opened:
+                why = _moved(table, opened)
+        else:
+            why = _moved(table, memory)
+    except (OSError, SnapshotDamaged) as error:
+        return Look("damaged", sequence, step, 0, _told(error))
+    if why is not None:
+        return Look("in_step", sequence, step, known, why, table.directory)
+    return Look("ready", sequence, table.step, known, None, table.directory)
+
+
+def _read(pid: int, published: Published) -> Snapshot:
+    """
+    The table, with no more bytes than the process can have.
+
+    Raises:
+        SnapshotDamaged: what is published is wrong.
+    """
+    statm = read_statm(pid)  # no state can be larger than the address space
+    return tables.read(published.body, most_bytes=0 if statm is None else statm.size_bytes)
+
+
+def _moved(table: Snapshot, memory: ForeignMemory) -> str | None:
+    """What tells that the large tensors are not as they were published; None where nothing does."""
+    for marker in table.markers:
+        if int.from_bytes(memory.read([(marker.address, 8)]), "little") != marker.value:
+            return "its step has begun to change the weights"
+    if memory.read(_sampled(table)) != table.samples:
+        return "its weights have been changed since the last boundary"
+    return None
+
+
+def _sampled(table: Snapshot) -> Sequence[tuple[int, int]]:
+    return [
+        (each.address + place, tables.SAMPLE_BYTES)
+        for each in table.tensors
+        if each.address is not None
+        for place in tables.sample_places(each.nbytes)
+    ]
+
+
+def _check_still(
+    pid: int, start_time: int, page: Segment, sequence: int, moved: Callable[[], str | None]
+) -> None:
+    """
+    Before the rescue begins to count.
+
+    Raises:
+        CopyError: the training has moved meanwhile.
+    """
+    if page.sequence != sequence:
+        raise CopyError(f"process {pid} went on while it was copied")
+    why = moved()
+    if why is not None or identity.start_time(pid) != start_time:
+        raise CopyError(f"process {pid} went on while it was copied: {why or 'it has ended'}")
+
+
+def _check_directory(pid: int, told: str, registered: str | None) -> None:
+    """
+    Write nowhere but where the training itself would.
+
+    Raises:
+        CopyError: the folder is not the one that was registered, or not this user's.
+    """
+    if registered is not None and os.path.realpath(told) != os.path.realpath(registered):
+        raise CopyError(
+            f"its page names the folder {told!r}, and its agent had registered {registered!r}"
+        )
+    found = os.lstat(told)
+    owner = os.stat(f"/proc/{pid}").st_uid
+    if not stat.S_ISDIR(found.st_mode) or owner != os.geteuid() or found.st_uid != owner:
+        raise CopyError(f"the folder {told!r} is not one of the user that process {pid} belongs to")
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, PermissionError):
+        return (
+            "its memory may not be read by this process: the kernel's Yama restricts it "
+            "(/proc/sys/kernel/yama/ptrace_scope), and the training has not permitted it"
+        )
+    return str(error)

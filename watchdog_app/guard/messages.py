@@ -1,0 +1,248 @@
+"""
+What a guard says on the terminal of the program in it: what happened, what it means, what to do.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from contextlib import suppress
+
+from watchdog_app.base.text.quantities import format_bytes, size_above
+from watchdog_app.guard.policy import ASKED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.guard.record import GuardRecord
+
+_WRITE_WAIT_MS = 200
+_MOST_BYTES = 4000  # at once into a pipe: less than its smallest buffer
+_NEAR_SHARE = 0.9  # of the limit
+_PIDFD_GETFD = 438  # the same number on every architecture
+
+
+def begun(record: GuardRecord) -> str:
+    """One line at the start: which guard, and what it does."""
+    if record.group is None:
+        return (
+            f"watchdog: guard: no group can be made here, so reservations are limited to "
+            f"{format_bytes(record.limit_bytes)} instead: what does not fit is refused"
+        )
+    return (
+        f"watchdog: guard: limit {format_bytes(record.limit_bytes)}"
+        f"{' (what this machine can give)' if record.follows_machine else ''}, "
+        f"reserve {format_bytes(record.reserve_bytes)}, {record.how}"
+    )
+
+
+def told(record: GuardRecord) -> str:
+    """What has happened to a guard, by its stage; several lines."""
+    who = f"{_plain(record.name)} (pid {record.pid})"
+    limit = format_bytes(record.limit_bytes)
+    saved = _rescue(record)
+    if record.stage == "held":
+        return (
+            f"{who} has come to its memory limit of {limit} and is held there: it stands still "
+            f"and loses nothing. {saved}\n{choices(record)}"
+        )
+    if record.stage == "copying":
+        return (
+            f"{who} stands still for a moment, near its memory limit of {limit}, while its guard "
+            "saves what can be saved."
+        )
+    if record.stage == "refusing":
+        return (
+            f"{who} has come to its memory limit of {limit}. {saved} From here on further "
+            f"memory is refused: the program gets a MemoryError.\n"
+            f"Give it more:  watchdog limit {record.pid} {next_limit(record)}\n"
+            f"If it ends:    {_again(record)}"
+        )
+    if record.stage == "opened":
+        return (
+            f"{who} goes on without a memory limit of its own. {saved} "
+            f"The next limit is the machine's, at about {limit}, and that one kills."
+        )
+    if record.stage == "ending":
+        because = f": {_plain(record.because)}" if record.because else ""
+        text = f"{who} is ended{_where(record)}{because}. {saved}"
+        return (
+            f"{text}\nStart it again with a higher one: {_again(record)}" if full(record) else text
+        )
+    return f"{who} goes on; its limit is {limit}."
+
+
+def still_held(record: GuardRecord) -> str:
+    """After fg, of one that is held as before."""
+    return (
+        f"{_plain(record.name)} (pid {record.pid}) is still held at its memory limit of "
+        f"{format_bytes(record.limit_bytes)}.\n{choices(record)}"
+    )
+
+
+def choices(record: GuardRecord) -> str:
+    """What can be done about one that is held, with the words to type."""
+    by_key = "" if record.notebook else "   (or Ctrl-C)"
+    lines = [
+        f"Let it go on:  watchdog limit {record.pid} {next_limit(record)}",
+        f"With no limit: watchdog limit {record.pid} --go-on   (the kernel may kill it then)",
+        f"End it:        watchdog limit {record.pid} --end{by_key}",
+    ]
+    if record.notebook:
+        lines.append("End the cell:  interrupt the kernel   (its variables stay)")
+    else:
+        lines.append("Type it in another terminal, or here after Ctrl-Z (and then: fg).")
+    if record.follows_machine:
+        lines.append("Or end something else: it goes on by itself once there is room.")
+    return "\n".join(lines)
+
+
+def cause_of_end(record: GuardRecord) -> str | None:
+    """Of what a program in it died, where its guard ended it: goes after its name; else None."""
+    if record.stage != "ending":
+        return None
+    because = f": {_plain(record.because)}" if record.because else ""
+    return f"ended by its guard{_where(record)}{because}"
+
+
+def full(record: GuardRecord) -> bool:
+    """Whether one that ends needs a higher limit; a person may have ended it far below that."""
+    near = record.used_bytes >= _NEAR_SHARE * record.limit_bytes
+    # What it uses is read again while it ends, and may be little by then.
+    kinds = [each.get("kind") for each in record.events]
+    before = [kind for kind in kinds if kind in ("held", "calm", "opened")]
+    return near or before[-1:] == ["held"] or record.because != ASKED
+
+
+def _where(record: GuardRecord) -> str:
+    return f" at its memory limit of {format_bytes(record.limit_bytes)}" if full(record) else ""
+
+
+def held_at_end(record: GuardRecord) -> str | None:
+    """Of what stood at its limit when it ended: goes after "ended"; None: it did not."""
+    if record.stage not in ("held", "leaving"):
+        return None
+    who = "it was interrupted while " if record.stage == "leaving" else ""
+    since = "after " if who else "while "
+    return f"{since}{who}it was held at its memory limit of {format_bytes(record.limit_bytes)}"
+
+
+def past(record: GuardRecord) -> str:
+    """What came of a guard that is over, in a sentence or two; empty where nothing happened."""
+    who = f"{_plain(record.name)} (pid {record.pid})"
+    kinds = [str(each.get("kind")) for each in record.events]
+    limit = format_bytes(record.limit_bytes)
+    if record.stage == "ending":
+        text = f"{who} was {cause_of_end(record)}."
+    elif record.stage in ("held", "leaving"):
+        text = f"{who} ended {held_at_end(record)}."
+    elif record.stage == "opened":
+        text = f"{who} came to its memory limit, went on without one, and has ended."
+    elif "refusing" in kinds:
+        text = f"{who} came to its memory limit of {limit}, was refused more memory, and ended."
+    elif "limit" in kinds:
+        text = f"{who} came to its memory limit, went on, and has ended since."
+    else:
+        return ""
+    again = ""
+    if (
+        record.stage != "opened"
+        and full(record)
+        and (record.stage != "calm" or "refusing" in kinds)
+    ):
+        again = f" Start it again with a higher one: {_again(record)}"
+    return f"{text} {_rescue(record)}{again}"
+
+
+def explained(record: GuardRecord) -> str:
+    """For `watchdog explain`: which guard, how full, and what its state means."""
+    text = (
+        f"It runs under a guard ({record.how}): {format_bytes(record.used_bytes)} of "
+        f"{format_bytes(record.limit_bytes)} that it may hold, and "
+        f"{format_bytes(record.reserve_bytes)} more "
+        "kept back for saving. At that limit it is held and not killed."
+    )
+    return text if record.stage == "calm" else f"{text}\n{told(record)}"
+
+
+def _rescue(record: GuardRecord) -> str:
+    newest = record.rescues[-1] if record.rescues else None
+    old = ""
+    if newest is not None:
+        where = f"step {newest.get('step')}, {_plain(str(newest.get('path', '')))}"
+        if record.saved == record.agents:
+            return f"Its work is saved: {where}."
+        if record.saved:
+            failed = f"{record.agents - record.saved} of {record.agents}"
+            return f"Its work is saved: {where}. ({failed} trainings could not be saved.)"
+        old = f" What was saved before is of {where}."
+    lost = (
+        " If it is ended now, its work is lost."
+        if record.stage == "held" and newest is None
+        else ""
+    )
+    if not record.agents:
+        return f"Nothing of it was saved: no agent of watchdog is in it.{lost}"
+    reasons = dict.fromkeys(_plain(each) for each in (record.because, record.trouble) if each)
+    if record.stage == "ending":  # why it is ended is said already
+        reasons.pop(_plain(record.because), None)
+    because = "; ".join(reasons)
+    return f"Its work could not be saved{': ' if because else ''}{because}.{old}{lost}"
+
+
+def _again(record: GuardRecord) -> str:
+    command = f"watchdog exec --limit {next_limit(record)} -- ..."
+    return (
+        f"{command}   (it finds its rescue, and goes on or says how)" if record.rescues else command
+    )
+
+
+def next_limit(record: GuardRecord) -> str:
+    """What lets it go on: above its limit, and above what it holds, where that is more."""
+    return size_above(max(record.limit_bytes, record.used_bytes))
+
+
+def _plain(text: str) -> str:
+    from watchdog_app.base.text.plain import clean
+
+    return clean(text, 1000)
+
+
+def write(pid: int, text: str) -> bool:
+    """
+    Write lines where the program writes its errors; never waits for a reader; whether it went out.
+    """
+    lines = "".join(f"watchdog: {line}\n" for line in text.split("\n"))
+    data = lines.encode("utf-8", "replace")[:_MOST_BYTES]
+    fd = _error_stream(pid)
+    if fd is None:
+        return False
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        if not poll.poll(_WRITE_WAIT_MS):
+            return False
+        return os.write(fd, data) == len(data)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _error_stream(pid: int) -> int | None:
+    """The program's own stderr: the same open file where the kernel gives it, else its name."""
+    if sys.platform == "linux":
+        with suppress(OSError, ImportError, AttributeError):
+            import ctypes
+
+            handle = os.pidfd_open(pid)
+            try:
+                fd = int(ctypes.CDLL(None).syscall(_PIDFD_GETFD, handle, 2, 0))
+            finally:
+                os.close(handle)
+            if fd >= 0:
+                return fd
+    with suppress(OSError):
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        return os.open(f"/proc/{pid}/fd/2", flags)
+    return None

@@ -1,0 +1,158 @@
+"""Where the pages of this user's trainings are, and how one comes to be there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+import zlib
+from contextlib import suppress
+
+from watchdog_app.base import paths
+from watchdog_app.base.linux.files import in_memory
+from watchdog_app.rescue.segment.segment_layout import (
+    ASK,
+    MAGIC,
+    PAGE_BYTES,
+    READER,
+    SPARE,
+    STRIDE,
+    VERSION,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_FOLDER = "pages"
+_SHARED = "/dev/shm"  # noqa: S108
+
+
+def folder(env: Mapping[str, str] = os.environ) -> str:
+    """
+    Where this user's pages are: beside the daemon's socket, if that is in memory.
+
+    A page on a disk would be written to it all the time, and read from it when memory is short.
+    """
+    runtime = paths.runtime_dir(env)
+    if not sys.platform.startswith("linux") or in_memory(_existing(os.path.abspath(runtime))):
+        return os.path.join(runtime, _FOLDER)
+    # One for each runtime folder: so many daemons a user may have.
+    shared = f"{_SHARED}/watchdog-{os.getuid()}-{zlib.crc32(runtime.encode()):08x}"
+    return os.path.join(shared if os.path.isdir(_SHARED) else runtime, _FOLDER)
+
+
+def clear(where: str) -> None:
+    """Remove the pages of processes that have ended."""
+    for name in os.listdir(where):
+        pid, _, start_time = name.partition(".")
+        if pid.isdigit() and start_time.isdigit() and not os.path.exists(f"/proc/{pid}"):
+            with suppress(OSError):
+                os.unlink(os.path.join(where, name))
+
+
+def leave(where: str) -> None:
+    """Whoever made the folder ends: what nobody maps any more goes, and the folder where it can."""
+    with suppress(OSError):  # pages that trainings still publish in are kept for the next
+        clear(where)
+        os.rmdir(where)
+        if os.path.dirname(os.path.dirname(where)) == _SHARED:
+            os.rmdir(os.path.dirname(where))
+
+
+def prepare(where: str) -> None:
+    """
+    Make the folder for pages.
+
+    Raises:
+        OSError: it cannot be made, or is somebody else's.
+    """
+    for each in (os.path.dirname(where), where):
+        os.makedirs(each, mode=0o700, exist_ok=True)
+        found = os.lstat(each)
+        if not stat.S_ISDIR(found.st_mode) or paths.foreign(found):
+            raise PermissionError(errno.EACCES, "it is no folder of this user's", each)
+
+
+def path_for(where: str, pid: int, start_time: int) -> str:
+    """The page of one process in a folder of pages."""
+    return os.path.join(where, f"{pid}.{start_time}")
+
+
+def make(path: str, size_bytes: int = PAGE_BYTES) -> None:
+    """
+    A new page at `path`, every byte of it there: charged to this process's group.
+
+    Raises:
+        OSError: there is one already, or there is no room.
+    """
+    new = f"{path}.new-{os.getpid()}"
+    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            for at in range(0, size_bytes, STRIDE):
+                os.pwrite(fd, bytes(min(STRIDE, size_bytes - at)), at)
+            head = (MAGIC, VERSION, size_bytes)
+            os.pwrite(fd, b"".join(each.to_bytes(8, "little") for each in head), 0)
+        finally:
+            os.close(fd)
+        os.link(new, path)  # whole, or not there
+    finally:
+        os.unlink(new)
+
+
+def ask(path: str, on: bool) -> None:
+    """`Segment.ask_every_batch` by somebody who keeps no page mapped. Raises OSError."""
+    _set(path, ASK, int(on))
+
+
+def permit(path: str, pid: int) -> None:
+    """`Segment.permit` likewise. Raises OSError."""
+    _set(path, READER, pid)
+
+
+def _set(path: str, slot: int, value: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        os.pwrite(fd, value.to_bytes(8, "little"), 8 * slot)
+    finally:
+        os.close(fd)
+
+
+def make_spare(where: str, size_bytes: int = PAGE_BYTES) -> bool:
+    """
+    Have a page ready for the next process that begins to publish; whether one was made.
+
+    Raises:
+        OSError: there is no room.
+    """
+    path = os.path.join(where, SPARE)
+    if os.path.lexists(path):
+        return False
+    make(path, size_bytes)
+    return True
+
+
+def claim(where: str, pid: int, start_time: int) -> str:
+    """
+    The page of this process: its own where there is one, else the spare one, else a new one.
+
+    Raises:
+        OSError: none can be had.
+    """
+    path = path_for(where, pid, start_time)
+    if os.path.exists(path):
+        return path
+    try:
+        os.rename(os.path.join(where, SPARE), path)
+    except FileNotFoundError:
+        make(path)
+    return path
+
+
+def _existing(path: str) -> str:
+    """The folder, or the nearest one above it that is there."""
+    while not os.path.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path

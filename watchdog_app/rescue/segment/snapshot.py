@@ -1,0 +1,278 @@
+"""
+What a training publishes at a boundary: everything that a rescue would hold, or where it lies.
+
+Large tensors are told by address; small ones, which a step moves before it touches the large, are
+in the table with their bytes. The rest is the JSON of a rescue: what hardly ever changes in one
+text, what changes with each step in another, which wins. Of each large tensor a few elements are
+noted as well: whoever copies compares them, and sees what was changed without the agent's knowing.
+
+    head | static JSON | changing JSON | addresses | noted elements | bytes of small tensors
+
+A table that is read was written by somebody else's process: nothing in it is believed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from watchdog_app.base.errors import WatchdogError
+
+News = tuple[Sequence[str | int], Any]  # where in the meta, and what is there now
+
+SAMPLE_BYTES = 16
+_SAMPLES = 4  # of each large tensor: its first and last elements, and two between
+_HEAD = struct.Struct("<4s5I")
+_MARK = b"WDT1"
+_OWNER = re.compile(r"\d{1,10}\.\d{1,20}\.[0-9a-f]{8}")
+_MOST_TENSORS = 1_000_000
+_MOST_MARKERS = 8
+_LONGEST_PATH = 4096
+_ITEM_BYTES = {
+    **dict.fromkeys(("F64", "I64", "U64"), 8),
+    **dict.fromkeys(("F32", "I32", "U32"), 4),
+    **dict.fromkeys(("F16", "BF16", "I16", "U16"), 2),
+    **dict.fromkeys(("F8_E4M3", "F8_E5M2", "I8", "U8", "BOOL"), 1),
+}
+
+
+class SnapshotDamaged(WatchdogError):
+    """A table says what none can say. The message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of the state, as the rescue's file will have it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    address: int | None  # in the training's memory; None: `value` has its bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A number in the training's memory that is this one as long as no large tensor was changed."""
+
+    address: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A table that is whole, and whose numbers fit together."""
+
+    owner: str  # pid.start_time.namespace
+    directory: str
+    keep: int
+    tensors: tuple[Tensor, ...]
+    markers: tuple[Marker, ...]
+    samples: bytes  # of each tensor with an address, one after the other
+    step: int
+    meta: dict[str, Any]
+
+
+def sample_places(nbytes: int) -> list[int]:
+    """Offsets of the noted elements of a large tensor."""
+    last = nbytes - SAMPLE_BYTES
+    return [last * each // (_SAMPLES - 1) // 8 * 8 for each in range(_SAMPLES - 1)] + [last]
+
+
+def static_text(
+    *,
+    owner: str,
+    directory: str,
+    keep: int,
+    tensors: Iterable[tuple[str, str, Sequence[int], int, int | None]],
+    meta: Mapping[str, Any],
+) -> bytes:
+    """
+    The part that hardly ever changes.
+
+    Args:
+        owner: as rescues name their process.
+        directory: where its rescues go.
+        keep: complete ones that stay.
+        tensors: name, format's element type, shape, bytes, and the offset of its value among the
+            bytes of small tensors or None for one that is told by address.
+        meta: all keys of a rescue's meta, in their order.
+
+    Raises:
+        TypeError: `meta` holds what JSON has no form for.
+    """
+    said = {"owner": owner, "directory": directory, "keep": keep}
+    return json.dumps({**said, "tensors": list(tensors), "meta": meta}).encode("ascii")
+
+
+def changing_text(step: int, markers: Iterable[Marker], news: Sequence[News]) -> bytes:
+    """
+    The part that changes with each step.
+
+    Args:
+        step: that is complete.
+        markers: at most eight.
+        news: what in the static part's `meta` is another value by now.
+    """
+    marked = [[each.address, each.value] for each in markers]
+    return json.dumps({"step": step, "markers": marked, "news": news}).encode("ascii")
+
+
+def length_of(parts: Sequence[bytes | bytearray | memoryview]) -> int:
+    """Of the table that `write` makes of the five parts."""
+    return _HEAD.size + sum(map(len, parts))
+
+
+def write(view: memoryview, parts: Sequence[bytes | bytearray | memoryview]) -> int:
+    """
+    Put a table into `view`, which is of the right length; its CRC-32.
+
+    Args:
+        view: of `length_of(parts)` bytes.
+        parts: the five behind the head, in their order.
+    """
+    head = _HEAD.pack(_MARK, *map(len, parts))
+    view[: len(head)] = head
+    crc = zlib.crc32(head)
+    at = len(head)
+    for part in parts:
+        view[at : at + len(part)] = part
+        crc = zlib.crc32(part, crc)
+        at += len(part)
+    return crc
+
+
+def read(body: bytes, *, most_bytes: int) -> Snapshot:
+    """
+    The table in `body`.
+
+    Args:
+        body: as published.
+        most_bytes: no state of this training can be larger, by the size of its process.
+
+    Raises:
+        SnapshotDamaged: anything in it is not as this module writes it.
+    """
+    try:
+        static, changing, addresses, samples, values = _parts(body)
+        known, news = json.loads(static), json.loads(changing)
+        meta = known["meta"]
+        for path, value in news["news"]:
+            put(meta, path, value)
+        tensors = tuple(_tensors(known["tensors"], addresses, values, most_bytes))
+        large = sum(each.address is not None for each in tensors)
+        whole(len(addresses), large, large)
+        whole(len(samples), large * _SAMPLES * SAMPLE_BYTES, large * _SAMPLES * SAMPLE_BYTES)
+        return Snapshot(
+            _matching(_OWNER, known["owner"]),
+            _path(known["directory"]),
+            whole(known["keep"], 1, 10**6),
+            tensors,
+            tuple(_markers(news["markers"])),
+            samples,
+            whole(news["step"], 0, 2**62),
+            meta,
+        )
+    except SnapshotDamaged:
+        raise
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        struct.error,
+    ) as error:
+        raise SnapshotDamaged(f"it cannot be read ({type(error).__name__}: {error})") from error
+
+
+def _parts(body: bytes) -> tuple[bytes, bytes, tuple[int, ...], bytes, bytes]:
+    mark, *lengths = _HEAD.unpack_from(body)
+    if mark != _MARK or _HEAD.size + sum(lengths) != len(body) or lengths[2] % 8:
+        raise SnapshotDamaged("its parts are not as long as it says")
+    at, found = _HEAD.size, []
+    for length in lengths:
+        found.append(body[at : at + length])
+        at += length
+    return found[0], found[1], struct.unpack(f"<{lengths[2] // 8}Q", found[2]), found[3], found[4]
+
+
+def _tensors(
+    listed: Any, addresses: Sequence[int], values: bytes, most_bytes: int
+) -> Iterable[Tensor]:
+    if not isinstance(listed, list) or len(listed) > _MOST_TENSORS:
+        raise SnapshotDamaged("it has no list of tensors")
+    places, total = iter(addresses), 0
+    for name, dtype, shape, nbytes, offset in listed:
+        if not isinstance(name, str) or len(shape) > 254:
+            raise SnapshotDamaged("a tensor without a name, or with too many dimensions")
+        numbers = tuple(whole(each, 0, 2**62) for each in shape)
+        if whole(nbytes, 0, 2**62) != _ITEM_BYTES[dtype] * math.prod(numbers):
+            raise SnapshotDamaged(f"tensor {name!r} cannot be {nbytes} bytes long")
+        total += nbytes
+        if total > most_bytes:
+            raise SnapshotDamaged(f"it tells of {total} bytes, more than the process has")
+        if offset is None:
+            address = next(places, 0)
+            if not 4096 <= address < 2**63 - nbytes or nbytes < SAMPLE_BYTES:
+                raise SnapshotDamaged(f"tensor {name!r} cannot lie at {address:#x}")
+            yield Tensor(name, dtype, numbers, nbytes, address, None)
+        else:
+            value = values[whole(offset, 0, len(values)) :][:nbytes]
+            if len(value) != nbytes:
+                raise SnapshotDamaged(f"the bytes of tensor {name!r} are not there")
+            yield Tensor(name, dtype, numbers, nbytes, None, value)
+
+
+def _markers(listed: Any) -> Iterable[Marker]:
+    if not isinstance(listed, list) or len(listed) > _MOST_MARKERS:
+        raise SnapshotDamaged("it has no list of markers")
+    for address, value in listed:
+        yield Marker(whole(address, 4096, 2**63 - 9), whole(value, 0, 2**63))
+
+
+def put(meta: Any, path: Any, value: Any) -> None:
+    """
+    Put a value into a place of the meta that is there.
+
+    Raises:
+        SnapshotDamaged, LookupError, TypeError: there is no such place.
+    """
+    place = meta
+    for key in path[:-1]:
+        place = place[key]
+    if type(place) not in (dict, list) or not path:
+        raise SnapshotDamaged(f"there is no {path!r:.80} that could have changed")
+    place[path[-1]] = value
+
+
+def whole(value: Any, least: int, most: int) -> int:
+    """
+    The same number, if it is one within these bounds.
+
+    Raises:
+        SnapshotDamaged: it is not.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise SnapshotDamaged(f"{value!r:.80} where a number from {least} to {most} belongs")
+    return value
+
+
+def _matching(pattern: re.Pattern[str], value: Any) -> str:
+    if not isinstance(value, str) or pattern.fullmatch(value) is None:
+        raise SnapshotDamaged(f"{value!r:.80} is no owner of rescues")
+    return value
+
+
+def _path(value: Any) -> str:
+    good = isinstance(value, str) and value.startswith("/") and len(value) < _LONGEST_PATH
+    if not good or "\0" in value:
+        raise SnapshotDamaged(f"{value!r:.80} is no folder for rescues")
+    return str(value)
