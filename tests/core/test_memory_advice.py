@@ -123,8 +123,7 @@ def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> MemoryG
         ),
         (
             grown(LIBRARY, SMALL, tensors=(MoreTensors("Tensor", (64, 128), 4812),)), 100e6,
-            [("4,812 more tensors of (64, 128) live than 10 s ago: a list or dict holds them "
-             "(see train.py:57).")],
+            ["4,812 more tensors of (64, 128) live than 10 s ago: a list or dict holds them."],
         ),
         (
             grown(tensors=(MoreTensors("EagerTensor", (7,), 50), MoreTensors("Tensor", (), 90))),
@@ -136,8 +135,7 @@ def grown(*lines: GrowingLine, tensors: tuple[MoreTensors, ...] = ()) -> MemoryG
             grown(LINE, tensors=(MoreTensors("Tensor", (999, 999), 5), MoreTensors("T", (), 9))),
             1e6,
             ["Python objects grow 31.0 MiB a step: line train.py:42 holds them.",
-             ("5 more tensors of (999, 999) live than 10 s ago: a list or dict holds them "
-              "(see train.py:42).")],
+             "5 more tensors of (999, 999) live than 10 s ago: a list or dict holds them."],
         ),
         (grown(), 1e6, []),
         (grown(SMALL), 100e6, []),  # it explains nothing

@@ -395,10 +395,9 @@ def about_growth(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -
         if not often and size_bytes < _SHARE * expected:
             continue
         shape = f"({', '.join(map(str, each.shape))}{',' if len(each.shape) == 1 else ''})"
-        made = "" if own is None else f" (see {_short(own)})"
         yield (
             f"{each.more:,} more tensors of {shape} live than {growth.seconds:.0f} s ago: "
-            f"a list or dict holds them{made}."
+            "a list or dict holds them."
         )
 
 
