@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+# Programs that start a kernel for the notebook that they are told to run.
+_RUNNERS = frozenset(("jupyter-execute", "jupyter-nbconvert", "papermill"))
 # VS Code, connected to a Jupyter server, names its sessions after the notebook and a number.
 _VSCODE_SUFFIX = re.compile(r"-jvsc-[0-9a-f-]{32,}(?=\.ipynb$)")
 
@@ -19,7 +21,8 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     A script that a notebook has started inherits its variables and is no notebook.
 
     Sources: VS Code sets `__vsc_ipynb_file__` in the kernel; Jupyter Server 2 sets
-    JPY_SESSION_NAME for the kernels that it starts.
+    JPY_SESSION_NAME for the kernels that it starts; `jupyter execute` and its kin name the
+    notebook on their command line.
     """
     shell = _shell()
     if shell is None and _script() is not None:
@@ -28,7 +31,9 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     if told is not None:
         return told
     name = _VSCODE_SUFFIX.sub("", env.get("JPY_SESSION_NAME", ""))
-    return name if name.endswith(".ipynb") else None
+    if name.endswith(".ipynb"):
+        return name
+    return None if shell is None else _executed(os.getppid())
 
 
 def told_inside() -> str | None:
@@ -40,7 +45,25 @@ def told_inside() -> str | None:
 def program_path(env: Mapping[str, str] = os.environ) -> str | None:
     """Absolute path of the notebook or script that this process runs, or None."""
     found = notebook_path(env) or _script()
-    return None if found is None else os.path.abspath(found)
+    try:
+        return None if found is None else os.path.abspath(found)
+    except OSError:  # the working directory was deleted
+        return found
+
+
+def _executed(pid: int) -> str | None:
+    """The notebook that the program `pid` was told to run, where it runs one."""
+    from watchdog_app.base.linux.process import read_argv
+
+    words = read_argv(pid)
+    if _RUNNERS.isdisjoint(os.path.basename(word) for word in words[:2]):
+        return None
+    # Papermill is told where the result goes behind it.
+    told = next((word for word in words[2:] if word.endswith(".ipynb")), None)
+    try:
+        return told and os.path.join(os.readlink(f"/proc/{pid}/cwd"), told)
+    except OSError:
+        return None
 
 
 def _script() -> str | None:

@@ -1,0 +1,42 @@
+"""Notebooks that a program runs from the command line: known by their path, as in a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("nbclient")
+
+CELL = """
+from watchdog_app.agent.found.folders import place
+open("place.txt", "w").write(" ".join(map(str, place())))
+"""
+
+
+def test_rescues_of_a_notebook_that_is_executed_lie_beside_it(tmp_path: Path):
+    """And a later run comes to the same folder."""
+    cell = {"cell_type": "code", "source": CELL, "metadata": {}, "outputs": []}
+    notebook = {
+        "cells": [{**cell, "execution_count": None}],
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        "nbformat": 4,
+        "nbformat_minor": 4,
+    }
+    (tmp_path / "train.ipynb").write_text(json.dumps(notebook))
+    jupyter = Path(sys.executable).with_name("jupyter-execute")
+
+    subprocess.run(
+        [sys.executable, str(jupyter), "train.ipynb"],
+        cwd=tmp_path,
+        env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")},
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+
+    assert f"{tmp_path}/rescues/train.ipynb True" == (tmp_path / "place.txt").read_text()
