@@ -31,7 +31,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader, TensorDataset
 
 from watchdog_app.agent import hook
-from watchdog_app.agent.found import automatic, automatic_torch
+from watchdog_app.agent.found import folders, torch_signals
 from watchdog_app.agent.session import Session
 from watchdog_app.agent.torch import Rescue
 
@@ -64,33 +64,34 @@ class Found:
 
     def __init__(self) -> None:
         hook.switch_on()
-        self._kind, self._before, self._ours = automatic_torch._loader
+        ((self._kind, _, self._before, self._ours),) = torch_signals._loaders._methods
         self._off_s = 0.0
         self._on = True
 
     @property
     def session(self) -> Session:
-        return automatic_torch.of_this_thread().session
+        return torch_signals.trainings.of_this_thread().session
 
     def switch(self, *, on: bool) -> None:
         if on == self._on:
             return
         self._on = on
         if on:
-            automatic_torch._handle = register_optimizer_step_post_hook(automatic_torch._stepped)
+            torch_signals._handle = register_optimizer_step_post_hook(torch_signals._stepped)
             self._kind.__iter__ = self._ours
             later(self.session, time.monotonic() - self._off_s)
         else:
-            automatic_torch._handle.remove()
+            torch_signals._handle.remove()
             self._kind.__iter__ = self._before
             self._off_s = time.monotonic()
 
     def metered(self, meter: Meter) -> None:
         """Time all that is called of ours."""
-        automatic_torch._stepped = meter.metered(automatic_torch._stepped)
-        automatic_torch._about_to_draw = meter.metered(automatic_torch._about_to_draw)
-        begin = meter.metered(automatic_torch._about_to_begin, seldom=True)  # a pass
-        automatic_torch._about_to_begin = begin
+        torch_signals._stepped = meter.metered(torch_signals._stepped)
+        trainings = torch_signals.trainings
+        trainings.about_to_draw = meter.metered(trainings.about_to_draw)
+        begin = meter.metered(torch_signals._about_to_begin, seldom=True)  # a pass
+        torch_signals._about_to_begin = begin
         self.session._attend = meter.metered(self.session._attend, seldom=True)
         self.switch(on=False)
         self.switch(on=True)
@@ -228,7 +229,7 @@ def main() -> None:
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="watchdog-bench-") as folder:
         os.chdir(folder)
-        automatic.go_on_in(os.path.join(folder, "rescues"))  # not beside this file
+        folders.go_on_in(os.path.join(folder, "rescues"))  # not beside this file
         sys.argv[1:] = []
         rows = {step_ms: rows_for(step_ms / 1000) for step_ms in options.steps_ms}
         for agent in options.agent:

@@ -21,7 +21,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 from agent_paired import ON, Stretches
 
 from watchdog_app.agent import hook
-from watchdog_app.agent.found import automatic
+from watchdog_app.agent.found import folders
 
 hook.switch_on()
 import keras  # noqa: E402
@@ -96,7 +96,7 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        automatic.go_on_in(os.path.join(folder, "rescues"))  # not beside this file
+        folders.go_on_in(os.path.join(folder, "rescues"))  # not beside this file
         for compiled in (True, False):
             for step_ms in args.steps_ms:
                 compare(step_ms / 1000, compiled, args.blocks)

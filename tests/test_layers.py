@@ -218,8 +218,6 @@ def test_no_modules_import_each_other_in_a_circle():
 CIRCLES = [
     {"agent.exhaustion.exhaustion_callbacks", "agent.exhaustion.exhaustion_fit", "agent.fit.keras_fit", "agent.fit.step_end"},
     {"agent.fit.keras_backend", "agent.fit.keras_on_jax", "agent.fit.keras_on_tensorflow", "agent.fit.keras_on_torch"},
-    {"agent.found.automatic", "agent.found.automatic_rescue"},
-    {"agent.found.automatic_tensorflow", "agent.found.automatic_tensorflow_loop"},
     {"guard.cgroup", "guard.cgroup_scope", "guard.cgroup_v1", "guard.cgroup_v2", "guard.past", "guard.record", "guard.standby", "guard.starting"},
 ]  # fmt: skip
 # The same of whole folders.

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from watchdog_app.agent.found import automatic_torch
-from watchdog_app.agent.found.automatic_torch_training import FoundTraining
+from watchdog_app.agent.found.torch_signals import trainings
+from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
 
 
@@ -49,7 +49,7 @@ def train(
 
 
 def only() -> FoundTraining:
-    (training,) = automatic_torch.under_way()
+    (training,) = trainings.under_way()
     return training
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.agent.found import automatic_lines
+from watchdog_app.agent.found import resume_lines
 from watchdog_app.agent.saving.loaded import LoadedRescue
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
@@ -64,6 +64,6 @@ def test_a_librarys_training_goes_on_bit_for_bit_with_one_line(tmp_path: Path, l
     assert {0o600} == {each.stat().st_mode & 0o777 for each in kept if each.is_file()}
     (path,) = (each for each in tmp_path.glob("rescues/*/rescue-*") if each.is_dir())
     with LoadedRescue(str(path)) as rescue:
-        found = automatic_lines.recorded(rescue.meta)
+        found = resume_lines.recorded(rescue.meta)
     assert found is not None
-    assert LINES[library].format(tmp_path) == automatic_lines.lines(found)[-1]
+    assert LINES[library].format(tmp_path) == resume_lines.lines(found)[-1]

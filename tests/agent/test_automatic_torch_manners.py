@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
+import os
 import pickle
 import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +28,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from watchdog_app.agent import hook  # noqa: E402
-from watchdog_app.agent.found import automatic_torch  # noqa: E402
+from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
 from watchdog_app.agent.saving import finished  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 
@@ -48,7 +50,7 @@ def test_what_the_program_lets_go_of_is_gone(here: Path):
 
     assert model() is None
     until(lambda: bool(finished.read(str(rescues(here)[0].parent)).rescues))
-    assert [] == automatic_torch.under_way()
+    assert [] == trainings.under_way()
 
 
 def test_a_training_that_had_nothing_to_save_leaves_nothing(here: Path):
@@ -57,7 +59,40 @@ def test_a_training_that_had_nothing_to_save_leaves_nothing(here: Path):
     gc.collect()
 
     until(lambda: not (here / "rescues").exists())
-    assert [] == automatic_torch.under_way()
+    assert [] == trainings.under_way()
+
+
+def test_a_training_whose_working_directory_was_deleted_is_saved(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its rescue lies beside the journal."""
+    gone = here / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+
+    train(12, lambda count: ask(only()) if count == 8 else None)
+
+    (path,) = rescues(here / "state")
+    assert path.name.startswith("rescue-0000000009-")
+
+
+def test_forked_workers_keep_each_other_s_rescues(here: Path):
+    """Those of one program that was loaded before: two trainings at once, in one folder."""
+    workers = []
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                train(24, lambda count: ask(only()) if count in (8, 12, 16, 20) else None)
+            finally:
+                os._exit(0)
+        workers.append(pid)
+    for pid in workers:
+        os.waitpid(pid, 0)
+
+    runs = Counter(path.name.rsplit("-", 1)[1] for path in rescues(here))
+    assert [2, 2] == list(runs.values())
 
 
 def test_a_short_training_is_not_watched(here: Path):
@@ -116,7 +151,7 @@ def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):
             optimizer.step()
             rescue.step()
 
-    assert [] == automatic_torch.under_way()
+    assert [] == trainings.under_way()
 
     def at(count: int) -> None:
         if count == 8:
@@ -129,7 +164,7 @@ def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):
     train(12, at, net)
     late[0].finish()
 
-    assert [] == automatic_torch.under_way()
+    assert [] == trainings.under_way()
     assert not (here / "rescues").exists()
 
 
@@ -139,7 +174,7 @@ def test_a_thread_trains_for_itself(here: Path):
 
     def at(count: int) -> None:
         if count == 8:
-            mine = automatic_torch.of_this_thread()
+            mine = trainings.of_this_thread()
             assert mine is not None
             ask(mine)
             names.append(threading.get_ident())
@@ -193,7 +228,7 @@ def test_a_training_of_several_processes_is_not_saved(
     finally:
         torch.distributed.destroy_process_group()
 
-    assert [] == automatic_torch.under_way()
+    assert [] == trainings.under_way()
     assert 1 == capsys.readouterr().err.count("runs in 2 processes: it is watched, but not saved")
 
 
@@ -213,7 +248,7 @@ def test_what_cannot_be_found_is_told_with_the_explicit_way(
         optimizer.step()
 
     said = capsys.readouterr().err
-    assert 1 == said.count("is not saved by itself: some of what it trains belongs to no module")
+    assert 1 == said.count("is not saved by itself: no name of the program leads to some")
     assert "rescue = Rescue(folder, model=model, optimizer=optimizer" in said
 
 

@@ -21,8 +21,8 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
 from watchdog_app.agent.exhaustion import exhaustion_hooks  # noqa: E402
-from watchdog_app.agent.found import automatic_torch  # noqa: E402
-from watchdog_app.agent.found.automatic_torch_data import AHEAD, SEVERAL  # noqa: E402
+from watchdog_app.agent.found.torch_passes import AHEAD, SEVERAL  # noqa: E402
+from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
 from watchdog_app.agent.saving import finished  # noqa: E402
 from watchdog_app.agent.saving.loaded import LoadedRescue  # noqa: E402
 
@@ -112,7 +112,7 @@ def test_a_loop_that_is_left_in_the_middle_of_its_data_keeps_its_rescue(
     with suppress(SystemExit, KeyboardInterrupt):
         left()
     gc.collect()
-    until(lambda: not automatic_torch.under_way())
+    until(lambda: not trainings.under_way())
     until(lambda: all(each.name != "watchdog-end" for each in threading.enumerate()))
 
     (saved,) = rescues(here)

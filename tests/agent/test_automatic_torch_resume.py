@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from watchdog_app.agent.found import automatic, automatic_lines, automatic_torch_training
+from watchdog_app.agent.found import folders, resume_lines, training
 from watchdog_app.agent.saving import chapters
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
@@ -95,8 +95,7 @@ def test_a_loop_that_draws_its_batches_itself_goes_on_and_says_what_does_not_com
     """Before its model computes it has drawn: whether that was a new iteration nobody can tell."""
     resumed = (trained / "no_loader.resumed.txt").read_text().splitlines()
     lost = {
-        case: automatic_torch_training.DRAWN
-        in json.loads((trained / f"{case}.names.json").read_text())["lost"]
+        case: training.DRAWN in json.loads((trained / f"{case}.names.json").read_text())["lost"]
         for case in DONE
     }
 
@@ -137,13 +136,13 @@ def test_the_newest_of_several_waiting_rescues_is_offered(tmp_path: Path, monkey
     """Also where a second run was killed and lies in the folder beside."""
     first, second = tmp_path / "train.py", tmp_path / "train.py-2"
     waits = {
-        str(first): automatic_lines.Waiting("first", 5, None, 100.0, None),
-        str(second): automatic_lines.Waiting("second", 9, 1, 200.0, None),
+        str(first): resume_lines.Waiting("first", 5, None, 100.0, None),
+        str(second): resume_lines.Waiting("second", 9, 1, 200.0, None),
     }
     runs = {root: SimpleNamespace(directory=root, run="run") for root in waits}
-    monkeypatch.setattr(automatic, "place", lambda: (str(first), True))
+    monkeypatch.setattr(folders, "place", lambda: (str(first), True))
     monkeypatch.setattr(chapters, "may_resume", lambda root, _: root in waits)
     monkeypatch.setattr(chapters, "waiting", runs.get)
-    monkeypatch.setattr(automatic_lines, "newest", lambda folder, _: waits[folder])
+    monkeypatch.setattr(resume_lines, "newest", lambda folder, _: waits[folder])
 
-    assert (f"{first}-3", waits[str(second)]) == automatic_lines.place()
+    assert (f"{first}-3", waits[str(second)]) == resume_lines.place()

@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 
-from watchdog_app.agent.found import found_names
+from watchdog_app.agent.found import names as found_names
 
 
 class Thing:

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from watchdog_app.agent.loops import torch_tensors, torch_values
-from watchdog_app.agent.loops.torch_values import Tensors
+from watchdog_app.agent.loops import torch_tensors
+from watchdog_app.agent.loops.torch_tensors import Tensors
 
 pytestmark = pytest.mark.torch
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.torch
 def through_json(value: Any) -> Any:
     """As a rescue does it: JSON on one side, the raw bytes of the tensors on the other."""
     tensors = Tensors()
-    text = json.dumps(torch_values.encode(value, "it", tensors), allow_nan=False)
+    text = json.dumps(torch_tensors.encode(value, "it", tensors), allow_nan=False)
     rows = {row[0]: row for row in tensors.rows}
     raw = {entry.name: bytes(entry.view()) if entry.nbytes else b"" for entry in tensors.entries}
 
     def read(name: str) -> torch.Tensor:
         return torch_tensors.from_bytes(rows[name][1], rows[name][2], raw[name])
 
-    return torch_values.decode(json.loads(text), read)
+    return torch_tensors.decode(json.loads(text), read)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_tied_weights_are_written_once():
     head.weight = embedding.weight
     tensors = Tensors()
 
-    torch_values.encode({"in": embedding.state_dict(), "out": head.state_dict()}, "m", tensors)
+    torch_tensors.encode({"in": embedding.state_dict(), "out": head.state_dict()}, "m", tensors)
 
     assert ["m/in/weight"] == [entry.name for entry in tensors.entries]
 
@@ -173,4 +173,4 @@ class Own:
 def test_what_cannot_be_saved_is_named_with_its_place(value: Any, said: str):
     """Before the training begins, and never by pickle."""
     with pytest.raises(TypeError, match=said):
-        torch_values.encode(value, "it", Tensors())
+        torch_tensors.encode(value, "it", Tensors())

@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
+import zipapp
 
 import pytest
 
@@ -161,16 +162,19 @@ def test_another_finder_that_asks_everybody_is_no_endless_circle(keras, place, o
         (["train.py", "--fold", "1"], "rescues/train.py-"),
         (["-m", "pack.train"], "rescues/pack.train"),
         (["-m", "pack"], "rescues/pack"),
+        (["pack"], "rescues/pack"),
+        (["app.pyz"], "rescues/app.pyz"),
         (["-c", "import train"], "rescues/unnamed-"),
     ],
 )
 def test_rescues_lie_beside_the_program_under_its_name(tmp_path, run, name):
     """Other arguments are another training."""
-    code = "from watchdog_app.agent.found.automatic import place; print(*place())"
+    code = "from watchdog_app.agent.found.folders import place; print(*place())"
     (tmp_path / "train.py").write_text(code)
     (tmp_path / "pack").mkdir()
     for each in ("__init__", "__main__", "train"):
         (tmp_path / "pack" / f"{each}.py").write_text("" if each == "__init__" else code)
+    zipapp.create_archive(tmp_path / "pack", tmp_path / "app.pyz")
 
     out = subprocess.run(
         [sys.executable, *run], cwd=tmp_path, capture_output=True, text=True, check=True

@@ -40,7 +40,7 @@ history = model.fit(x, x[:, :1], 16, 4, verbose=0, callbacks=[Killer()])
 print("LOSSES", *[float(loss).hex() for loss in history.history["loss"]])
 """
 LOOP = """
-from watchdog_app.agent.found import automatic_tensorflow
+from watchdog_app.agent.found.tensorflow_signals import trainings
 from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
 optimizer = keras.optimizers.Adam()
 dataset = tf.data.Dataset.from_tensor_slices(x).batch(16)
@@ -50,7 +50,7 @@ for epoch in range(50):
             loss = tf.reduce_mean(model(batch) ** 2)
         weights = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
-    session = getattr(automatic_tensorflow.steps.loop, "_session", None)
+    session = getattr(trainings.of_this_thread(), "session", None)
     if session is not None and session.saved is not None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif session is not None:

@@ -30,7 +30,7 @@ CALLS = {
 # (module below watchdog_app, what) -> why it is right there. What is not used any more fails.
 REASONS = {
     ("__init__.py", "importlib.import_module"): "a module of ours, by a fixed name",
-    ("agent/found/automatic_rescue.py", "importlib.import_module"): "ours, out of two",
+    ("agent/found/fit_rescue.py", "importlib.import_module"): "ours, out of two",
     ("agent/hook.py", "importlib.import_module"): "ours, from the table WAITED_FOR",
     ("cli/dispatch.py", "importlib.import_module"): "ours, from the table of commands",
     ("doctor/probe.py", "importlib.import_module"): "torch and jax, in a child, in the user's Python",

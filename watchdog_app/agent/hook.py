@@ -24,24 +24,21 @@ if TYPE_CHECKING:
 # given it: `attach(module)`, once a module, and `detach()`, which undoes all of them.
 WAITED_FOR = {
     # Keras 3 alone has it. Each fit of every backend comes by here.
-    "keras.src.callbacks.callback_list": ("CallbackList", "watchdog_app.agent.found.automatic"),
+    "keras.src.callbacks.callback_list": ("CallbackList", "watchdog_app.agent.found.fits"),
     # What a loop over Keras 3's `train_on_batch` comes by.
-    "keras.src.trainers.trainer": (
-        "model_supports_jit",
-        "watchdog_app.agent.found.automatic_on_batch",
-    ),
+    "keras.src.trainers.trainer": ("model_supports_jit", "watchdog_app.agent.found.fits"),
     # Keras 2, where a program still uses it.
-    "tf_keras.src.callbacks": ("UpdateEmbeddingCallback", "watchdog_app.agent.found.automatic"),
+    "tf_keras.src.callbacks": ("UpdateEmbeddingCallback", "watchdog_app.agent.found.fits"),
     # Every optimizer of Keras 3 steps through it, in a fit and in loops of the user's own.
     "keras.src.optimizers.base_optimizer": (
         "BaseOptimizer",
-        "watchdog_app.agent.found.automatic_tensorflow",
+        "watchdog_app.agent.found.tensorflow_signals",
     ),
     # PyTorch tells of each step of each optimizer; its loaders, of each pass over data.
-    "torch.optim.optimizer": ("Optimizer", "watchdog_app.agent.found.automatic_torch"),
+    "torch.optim.optimizer": ("Optimizer", "watchdog_app.agent.found.torch_signals"),
     "torch.utils.data.dataloader": (
         "_MultiProcessingDataLoaderIter",
-        "watchdog_app.agent.found.automatic_torch",
+        "watchdog_app.agent.found.torch_signals",
     ),
 }
 

@@ -17,14 +17,14 @@ _offered = False
 
 def load() -> None:
     """Switch the agent on in this kernel, and say so in one line."""
-    from watchdog_app.agent.found import automatic
+    from watchdog_app.agent.found import folders
 
     if not hook.switch_on():
         print("watchdog: it is on already in this kernel.")
         return
-    directory, _ = automatic.place()
+    directory, _ = folders.place()
     print(
-        f"watchdog: trainings are saved in {automatic.shown(directory)} when memory runs out. "
+        f"watchdog: trainings are saved in {folders.shown(directory)} when memory runs out. "
         "Off again: %unload_ext watchdog_app.agent"
     )
     _begin()
@@ -72,10 +72,10 @@ def _begin(*, quiet: bool = False) -> None:
         if quiet or _offered:
             return
         _offered = True
-        from watchdog_app.agent.found import automatic
+        from watchdog_app.agent.found import folders
         from watchdog_app.agent.resuming import resume
 
-        what = resume.unfinished() if automatic.resumes() else None
+        what = resume.unfinished() if folders.resumes() else None
         if what is not None:
             print(f"watchdog: {resume.offer(what)}")
 

@@ -21,9 +21,8 @@ from typing import Any
 import torch
 
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.found import found_rescue
-from watchdog_app.agent.found.automatic_torch_owner import LIGHTNING
-from watchdog_app.agent.found.found_rescue import FoundRescue
+from watchdog_app.agent.found import libraries
+from watchdog_app.agent.found.libraries import LIGHTNING, LibraryRescue
 from watchdog_app.agent.loops import torch_random
 from watchdog_app.agent.loops.torch_data import Passes
 from watchdog_app.base.durable import private
@@ -47,7 +46,7 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
         RescueMismatch: the rescue is not one of a Lightning training with one module.
         RescueError: it cannot be read.
     """
-    rescue = found_rescue.waiting(directory, LIGHTNING)
+    rescue = libraries.waiting(directory, LIGHTNING)
     if rescue is None:
         return {"train_dataloaders": loader}
     modules = rescue.modules()
@@ -77,7 +76,7 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
 class _Resumed:
     """The loader, of which the first pass goes on where the rescue stood."""
 
-    def __init__(self, loader: Any, rescue: FoundRescue) -> None:
+    def __init__(self, loader: Any, rescue: LibraryRescue) -> None:
         self._loader = loader
         self._rescue = rescue
         self._passes = Passes(say)

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from watchdog_app.agent.found import found_rescue
-from watchdog_app.agent.found.automatic_torch_owner import TRANSFORMERS
-from watchdog_app.agent.found.found_rescue import FoundRescue
+from watchdog_app.agent.found import libraries
+from watchdog_app.agent.found.libraries import TRANSFORMERS, LibraryRescue
 from watchdog_app.agent.loops import torch_random
 from watchdog_app.base.durable import private
 from watchdog_app.base.errors import RescueMismatch
@@ -42,7 +41,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
         RescueMismatch: the rescue is not one of a Trainer with one model and one optimizer.
         RescueError: it cannot be read.
     """
-    rescue = found_rescue.waiting(directory, TRANSFORMERS)
+    rescue = libraries.waiting(directory, TRANSFORMERS)
     if rescue is None:
         return None
     modules, optimizers, schedulers = rescue.modules(), rescue.optimizers(), rescue.schedulers()
@@ -69,7 +68,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
     return folder
 
 
-def _random(rescue: FoundRescue) -> dict[str, Any]:
+def _random(rescue: LibraryRescue) -> dict[str, Any]:
     """What Trainer keeps of random numbers."""
     state = rescue.meta["random"]
     version, words, gauss = state["python"]

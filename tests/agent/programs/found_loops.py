@@ -25,7 +25,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from watchdog_app.agent.found import automatic_tensorflow  # noqa: E402
+from watchdog_app.agent.found.tensorflow_signals import trainings  # noqa: E402
 from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest  # noqa: E402
 
 EPOCHS, ASK_AFTER = 4, 13
@@ -37,11 +37,13 @@ def note(*values):
     global done
     done += 1
     if ROLE == "killed":
-        loop = automatic_tensorflow.steps.loop
-        if done == ASK_AFTER:
+        training = trainings.of_this_thread()
+        if done == 3:
+            time.sleep(0.6)  # one that is over at once would not be watched
+        elif done == ASK_AFTER:
             now = time.monotonic()
-            loop._session.link.wanted = CheckpointRequest("1", "memory is short", now, 60.0)
-        elif done > ASK_AFTER and loop._session.saved is not None:
+            training.session.link.wanted = CheckpointRequest("1", "memory is short", now, 60.0)
+        elif done > ASK_AFTER and training.session.saved is not None:
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGKILL)
     print(*(float(value).hex() for value in values))

@@ -23,7 +23,8 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
-from watchdog_app.agent.found import automatic_tensorflow as found  # noqa: E402
+from watchdog_app.agent.found import tensorflow_signals as signals  # noqa: E402
+from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest  # noqa: E402
 
 x = np.random.default_rng(1).normal(size=(32, 4)).astype("float32")
 result = {}
@@ -41,8 +42,17 @@ def step(model, optimizer, batch):
     return loss
 
 
-def steps_of(loop):
-    return None if loop is None else loop._step
+def loop(training_step, batches, ask_at=None):
+    """A loop that is long enough to be found; the step of the rescue that was asked for, if any."""
+    for count, batch in enumerate(batches):
+        if count == 2:
+            time.sleep(0.55)
+        training = signals.trainings.of_this_thread()
+        if count == ask_at:
+            now = time.monotonic()
+            training.session.link.wanted = CheckpointRequest("1", "a test", now, 60.0)
+        training_step(batch)
+    return training.session and training.session.saved and training.session.saved.step
 
 
 def fit_beside():
@@ -54,7 +64,7 @@ def fit_beside():
         model.train_on_batch(x[:8], x[:8, :1])
     model.compile("adam", "mse")
     model.fit(x, x[:, :1], 8, 2, verbose=0)
-    return steps_of(found.steps.loop)
+    return len(signals.trainings.under_way())
 
 
 def arrays():
@@ -62,10 +72,7 @@ def arrays():
     model, optimizer = network(), keras.optimizers.Adam()
     held = iter(tf.data.Dataset.from_tensor_slices(x).batch(8))
     next(held)
-    for _ in range(2):
-        for at in range(0, 32, 8):
-            step(model, optimizer, x[at : at + 8])
-    return steps_of(found.steps.loop)
+    return loop(lambda batch: step(model, optimizer, batch), [x[:8]] * 12, 8)
 
 
 def nested():
@@ -75,16 +82,13 @@ def nested():
     inner = tf.function(lambda batch: step(model, optimizer, batch))
     for _ in range(3):
         inner(x[:8])
-    first = steps_of(found.steps.loop)
 
     @tf.function
-    def epoch():
+    def epoch(batch):
         for _ in range(4):
-            inner(tf.constant(x[:8]))
+            inner(batch)
 
-    for _ in range(4):
-        epoch()
-    return first, steps_of(found.steps.loop)
+    return loop(epoch, [tf.constant(x[:8])] * 12, 8)
 
 
 def own_rescue():
@@ -97,16 +101,16 @@ def own_rescue():
         for batch in rescue.data(tf.data.Dataset.from_tensor_slices(x).batch(8)):
             step(model, optimizer, batch)
             rescue.step()
-    return found.steps.loop.open
+    training = signals.trainings.of_this_thread()
+    return training is not None and training.session is not None
 
 
 def kept_alive():
     """We hold no model."""
     model, optimizer = network(), keras.optimizers.Adam()
-    for batch in tf.data.Dataset.from_tensor_slices(x).batch(8):
-        step(model, optimizer, batch)
-    seen = found.steps.loop.open
-    return seen, weakref.ref(model)
+    data = tf.data.Dataset.from_tensor_slices(x).batch(8).repeat(2)
+    loop(lambda batch: step(model, optimizer, batch), data)
+    return signals.trainings.of_this_thread().session is not None, weakref.ref(model)
 
 
 def nameless():
@@ -114,9 +118,8 @@ def nameless():
 
     hidden = queue.Queue()
     hidden.put((network(), keras.optimizers.Adam()))
-    for _ in range(5):
-        step(*hidden.queue[0], x[:8])
-    return found.steps.loop.open
+    loop(lambda batch: step(*hidden.queue[0], batch), [x[:8]] * 5)
+    return signals.trainings.of_this_thread().session is not None
 
 
 def seconds(function, count=20_000):
@@ -132,31 +135,23 @@ def seconds(function, count=20_000):
 def cost():
     """Of each wrapper beyond what it wraps, and of a whole step's boundary, in µs."""
     model, optimizer = network(), keras.optimizers.Adam()
-    for batch in tf.data.Dataset.from_tensor_slices(x).repeat(2).batch(8):
-        step(model, optimizer, batch)
+    data = tf.data.Dataset.from_tensor_slices(x).batch(8).repeat(2)
+    loop(lambda batch: step(model, optimizer, batch), data)
 
     class Nothing:
         def __call__(self):
             pass
 
-        def apply(self):
-            pass
-
     nothing = Nothing()
-    plain = seconds(nothing.apply)
-    call = found._call(Nothing.__call__)
-    apply = found._apply(Nothing.apply)
-    found._number(nothing)
-    number = found._number(optimizer)
+    plain = seconds(nothing)
+    call = signals._call(Nothing.__call__)
+    frame = sys._getframe()
 
     def whole():
-        found._stepped(number)
-        found.steps.fetched = False
-        found._over("next")
+        signals.trainings.stepped(optimizer, frame)
+        signals.trainings.about_to_draw()
 
     figures = {"call": seconds(lambda: call(nothing)) - plain, "boundary": seconds(whole)}
-    found.steps.restart()
-    figures["apply"] = seconds(lambda: apply(nothing)) - plain
     return {name: taken * 1e6 for name, taken in figures.items()}
 
 

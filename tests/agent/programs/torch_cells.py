@@ -1,4 +1,4 @@
-"""A notebook of two PyTorch cells: the first one's training fails, the second one's ends well."""
+"""A notebook of PyTorch cells: one whose training fails, one that ends well, one that goes on."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ SETUP = """
 from watchdog_app.agent import hook
 hook.switch_on()
 import time, torch
-from watchdog_app.agent.found import automatic_torch
+from watchdog_app.agent.found.torch_signals import trainings
 from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
 """
-CELL = """
+MODEL = """
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+CELL = """
 for count in range(12):
     if count == 2:
         time.sleep(0.55)
     if count == 8:
-        session = automatic_torch.of_this_thread().session
+        session = trainings.of_this_thread().session
         session.link.wanted = CheckpointRequest(1, "a test", time.monotonic())
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
@@ -29,7 +31,7 @@ for count in range(12):
 if __name__ == "__main__":
     shell = InteractiveShell.instance()
     shell.run_cell(SETUP)
-    for fails in (True, False):
+    for model, fails in ((MODEL, True), (MODEL, False), ("", False)):
         shell.user_ns["fails"] = fails
-        shell.run_cell(CELL)
-        print(fails, len(shell.user_ns["automatic_torch"].under_way()))
+        shell.run_cell(model + CELL)
+        print(fails, len(shell.user_ns["trainings"].under_way()))

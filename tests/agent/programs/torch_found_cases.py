@@ -27,7 +27,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from watchdog_app.agent.found.automatic_torch import under_way
+from watchdog_app.agent.found.torch_signals import trainings
 from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
 from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.agent.torch import Rescue
@@ -48,7 +48,7 @@ class Journal:
         if self.interrupts and self.count < 12:
             time.sleep(0.06)  # one that is over at once would not be watched
         if self.interrupts and self.count == ASK_AT:
-            (training,) = under_way()
+            (training,) = trainings.under_way()
             training.session.link.wanted = CheckpointRequest(1, "a test", time.monotonic())
         if self.interrupts and self.count == KILL_AT:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from watchdog_app.agent.found.automatic_torch import under_way
+from watchdog_app.agent.found.torch_signals import trainings
 from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
 
 ASK_AT, KILL_AT = 26, 32  # forward passes
@@ -42,7 +42,7 @@ class Net(nn.Module):
             if self.count < 20:
                 time.sleep(0.05)  # one that is over at once would not be watched
             if self.count == ASK_AT:
-                (training,) = under_way()
+                (training,) = trainings.under_way()
                 training.session.link.wanted = CheckpointRequest(1, "a test", time.monotonic())
             if self.count == KILL_AT:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -17,7 +17,7 @@ from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.exhaustion import exhaustion, exhaustion_hooks
 from watchdog_app.agent.exhaustion.exhaustion_copies import Pace
 from watchdog_app.agent.exhaustion.last_place import LastPlace
-from watchdog_app.agent.loops.epoch_passes import EpochPasses
+from watchdog_app.agent.loops.passes import EpochPasses
 
 INEXACT = (
     "random numbers, statistics and gradients that are being added up as they were before the "

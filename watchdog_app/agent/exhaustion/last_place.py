@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from watchdog_app.agent.loops import own_random
-from watchdog_app.agent.loops.epoch_passes import EpochPasses
+from watchdog_app.agent.loops.passes import EpochPasses
 
 
 class LastPlace:

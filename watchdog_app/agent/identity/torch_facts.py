@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from watchdog_app.agent.identity import code, gathering, keras_facts
-from watchdog_app.agent.loops import torch_values
+from watchdog_app.agent.loops import torch_tensors
 from watchdog_app.rescue.identity.run import RunIdentity
 
 FRAMEWORK = "a PyTorch loop"
@@ -50,7 +50,7 @@ def settings_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     """What groups of optimizers and schedules are set to, as they are now."""
     found: dict[str, Any] = {}
     for label, holder in _holders(objects):
-        values = torch_values.settings(holder)
+        values = torch_tensors.settings(holder)
         found |= {f"{label}'s {key}": value for key, value in values.items()}
     return found
 
@@ -58,7 +58,7 @@ def settings_of(objects: Mapping[str, Any]) -> dict[str, Any]:
 def put_settings(objects: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Set those of `settings_of` that differ."""
     for label, holder in _holders(objects):
-        for key, now in torch_values.settings(holder).items():
+        for key, now in torch_tensors.settings(holder).items():
             value = values.get(f"{label}'s {key}", now)
             if value != now:
                 # JSON has no tuples.

@@ -9,7 +9,6 @@ dicts and lists of plain values; objects with state_dict and load_state_dict.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,7 +17,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.fit.callback_state import plain
 from watchdog_app.agent.identity import keras_facts, tensorflow_facts
 from watchdog_app.agent.loops import own_random, randomness, state_values, variables
 from watchdog_app.agent.loops.passes import Passes
@@ -297,21 +295,18 @@ class SavedLoop:
 
 
 def _understood(thing: Any) -> bool:
-    kinds = (np.random.Generator, np.random.RandomState, random.Random, dict, list)
-    return isinstance(thing, kinds) or (
-        hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict")
+    return (
+        own_random.is_generator(thing)
+        or isinstance(thing, (dict, list))
+        or (hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"))
     )
 
 
 def _take(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     """The state as JSON; its arrays go into `arrays`."""
     try:
-        if isinstance(thing, np.random.Generator):
-            return plain(thing.bit_generator.state)
-        if isinstance(thing, np.random.RandomState):
-            return plain(thing.get_state())
-        if isinstance(thing, random.Random):
-            return plain(thing.getstate())
+        if own_random.is_generator(thing):
+            return own_random.take_one(thing)
         if isinstance(thing, (dict, list)):
             known = dict(thing) if isinstance(thing, dict) else list(thing)
             return state_values.encode(known, name, arrays)
@@ -321,14 +316,8 @@ def _take(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any
 
 
 def _put(thing: Any, state: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> None:
-    if isinstance(thing, np.random.Generator):
-        thing.bit_generator.state = state
-    elif isinstance(thing, np.random.RandomState):
-        kind, keys, *rest = state
-        thing.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
-    elif isinstance(thing, random.Random):
-        version, words, gauss = state
-        thing.setstate((version, tuple(words), gauss))
+    if own_random.is_generator(thing):
+        own_random.put_one(thing, state)
     elif isinstance(thing, dict):
         thing.clear()
         thing.update(state_values.decode(state, read))

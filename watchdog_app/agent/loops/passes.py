@@ -1,37 +1,182 @@
 """
-Which batches of its data sets a custom training loop has had, and how a fresh loop skips them.
+Which batches of its data a training has had, epoch by epoch, and how a fresh loop skips them.
 
-Every `iter()` of a data set is a pass: a reshuffling tf.data pipeline draws a
-new order with each. A resumed loop begins as many passes as there were, and
-draws the finished batches of the current one again without handing them out.
-A pass is known by its place among the passes of its epoch, since objects have
-no name that another process would know. What a source draws from random
-generators of its own is taken as a pass begins.
+A pass is known by its place among the passes of its epoch, since objects have no name that another
+process would know. Every `iter()` of a data set is a pass: a reshuffling tf.data pipeline draws a
+new order with each. A resumed loop begins as many passes as there were, and draws the finished
+batches of the current one again without handing them out. What a source draws from random
+generators of its own is taken as a pass begins. PyTorch's are in `torch_data`.
 """
 
 from __future__ import annotations
 
+import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from types import GeneratorType
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
-from watchdog_app.agent.identity.data_facts import Batches, batches
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.identity.data_facts import Batches, batches, first_batch, same_sample
 from watchdog_app.agent.loops import own_random, randomness
-from watchdog_app.agent.loops.epoch_passes import (
-    COUNTED,
-    LAZY,
-    EpochPasses,
-)
+from watchdog_app.rescue.identity.compare import mismatch
 
+COUNTED = (
+    "what the loop counts by itself (a `break` under `enumerate` counts from 0 again: compare "
+    "rescue.step_number)"
+)
+LAZY = (
+    "the order of data that draws global random numbers while it is read (give it a generator of "
+    "its own)"
+)
+_SAY_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
 MADE_ANEW = (
     "the order of an iterator that is made anew in each epoch (give rescue.data() the data set)"
 )
-_INFINITE = -1
+INFINITE = -1
 
 
-class _Source:
+@dataclass
+class Recorded:
+    """What a rescue tells about one place in the epoch."""
+
+    passes: int  # begun over the same data before this one
+    drawn: int = 0  # batches handed out in this pass
+    total: int = 0  # and in all passes over the same data
+    finished: bool = False
+    current: bool = False  # begun in the epoch of the rescue
+    length: int | None = None  # batches of a whole pass, where known
+    size: int | None = None  # rows of a batch
+    rows: int | None = None  # of a whole pass
+
+    def next_epoch(self) -> Self:
+        """The same place one epoch later."""
+        return type(self)(self.passes + 1, total=self.total) if self.current else self
+
+
+@dataclass(kw_only=True)
+class Pass:
+    """One pass over data, in this process."""
+
+    drawn: int = 0  # batches handed out
+    finished: bool = False
+    ahead: bool = False  # the data itself is further on
+    generators: list[Any] = field(default_factory=list)  # that the data draws from
+
+
+P = TypeVar("P", bound=Pass)
+R = TypeVar("R", bound=Recorded)
+
+
+class EpochPasses(ABC, Generic[P, R]):
+    """Where each pass of the epoch stands, and where those of the rescue stood."""
+
+    def __init__(self, say: Callable[[str], None], recorded: Callable[..., R]) -> None:
+        self._say = say
+        self._make_recorded = recorded
+        self._epoch: list[P] = []  # passes of the current epoch as they began
+        self._latest: dict[int, P] = {}  # the last pass at each place, of any epoch
+        self._recorded: dict[int, R] = {}  # of the rescue, until the place is reached
+        self._lost: dict[str, None] = {}
+        self.began: Callable[[], None] | None = None  # to be called when a pass has
+        self.gone_on = False  # a step has ended since the rescue
+        self.forced = False  # resume="force": other data is no obstacle
+        self._guard = Guard("the look at what the data draws from")
+
+    @property
+    def lost(self) -> list[str]:
+        """What a resume would not bring back of the order of the data, in words."""
+        return list(self._lost)
+
+    @property
+    def begun(self) -> bool:
+        """A pass was begun in this epoch."""
+        return bool(self._epoch)
+
+    @property
+    def batch(self) -> int | None:
+        """Batches handed out in the latest pass of this epoch; None before there is one."""
+        return self._epoch[-1].drawn if self._epoch else None
+
+    def new_epoch(self) -> None:
+        """The next pass is the first of its epoch."""
+        if any(each.drawn and not each.finished for each in self._epoch):
+            self._lost[COUNTED] = None
+        self._epoch = []
+        self._recorded = {place: known.next_epoch() for place, known in self._recorded.items()}
+
+    @abstractmethod
+    def position(self, *args: Any) -> dict[str, dict[str, Any]]:
+        """Where each place in the epoch stands, as JSON, for `continue_from`."""
+
+    def continue_from(self, position: Mapping[str, Mapping[str, Any]]) -> None:
+        """Let the next passes begin where the recorded ones stood."""
+        self._recorded = {
+            int(place): self._make_recorded(**known) for place, known in position.items()
+        }
+
+    def stepped(self) -> None:
+        """
+        A step has ended. The first one after a resume leaves the place of the rescue for good.
+
+        A pass that had ended there (a validation in the middle of an epoch) begins anew then.
+        """
+        if not self.gone_on:
+            self.gone_on = True
+            self._recorded = {
+                place: known.next_epoch() if known.finished else known
+                for place, known in self._recorded.items()
+            }
+
+    def _in_these_batches(self, known: R, now: Batches) -> None:
+        """
+        Let a place of the rescue stand at the same sample of this program's data.
+
+        Raises:
+            RescueMismatch: the data is another.
+        """
+        if None not in (known.rows, now.rows) and known.rows != now.rows:
+            found = f"the data has {now.rows} rows in the program, {known.rows} in the rescue"
+        elif known.size and now.size and known.size != now.size:
+            same_rows = known.rows is not None and known.rows == now.rows
+            drawn, text = same_sample(known.drawn, known.size, now.size)
+            if not same_rows:
+                drawn, text = 0, first_batch(known.size, now.size)
+            known.total += drawn - known.drawn
+            known.drawn = drawn
+            self._say(text)
+            return
+        elif None not in (known.length, now.count) and known.length != now.count:
+            found = (
+                f"a pass over the data has {now.count} batches in the program, {known.length} in "
+                "the rescue"
+            )
+        else:
+            return
+        if not self.forced:
+            raise mismatch("that this training goes on from", [found])
+        self._say(f'resume="force" goes on although {found}: begins at the first batch.')
+        known.total, known.drawn = known.total - known.drawn, 0
+
+    def _has_begun(self) -> None:
+        """A pass stands at its beginning, or where the rescue stood."""
+        if self.began is not None:
+            self.began()
+
+    def _draw(self, iterator: Iterator[Any], count: int) -> None:
+        """Draw batches that the training has had, and let them go."""
+        began, said = time.monotonic(), False
+        for _ in range(count):
+            if next(iterator, self) is self:
+                return
+            if not said and time.monotonic() - began > _SAY_AFTER_S:
+                said = True
+                self._say(f"drawing {count} batches again to find the place in the data")
+
+
+class Source:
     """A data set that was iterated over in this process."""
 
     def __init__(self, dataset: Any) -> None:
@@ -51,44 +196,28 @@ class _Source:
 
 
 @dataclass
-class _Recorded:
-    """What a rescue tells about one place in the epoch."""
-
-    before: int  # passes over the same data set before this one
-    drawn: int = 0  # batches handed out in this pass
-    total: int = 0  # and in all passes over the same data set
-    finished: bool = False
-    current: bool = False  # begun in the epoch of the rescue
+class _Recorded(Recorded):
     random: own_random.States | None = None  # of its own generators as the pass begins
     orders: own_random.Orders | None = None  # that it keeps
-    length: int | None = None  # batches of a whole pass, where known
-    size: int | None = None  # rows of a batch
-    rows: int | None = None  # of a whole pass
-
-    def next_epoch(self) -> _Recorded:
-        """The same place one epoch later."""
-        return _Recorded(self.before + 1, total=self.total) if self.current else self
 
 
 @dataclass
-class _Pass:
-    source: _Source
-    before: int
-    drawn: int = 0
-    finished: bool = False
-    ahead: bool = False  # more was drawn of the data itself
-    generators: list[Any] = field(default_factory=list)  # that the source draws from
-    random: own_random.States | None = None  # their states as the pass began
+class SourcePass(Pass):
+    """One pass over a source."""
+
+    source: Source
+    passes: int  # begun over it before this one
+    random: own_random.States | None = None  # of its own generators as the pass began
     orders: own_random.Orders = field(default_factory=dict)
     batches: Batches = field(default_factory=Batches)
 
 
-class Passes(EpochPasses[_Pass, _Recorded]):
+class Passes(EpochPasses[SourcePass, _Recorded]):
     """The passes over data sets in one training."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(say, _Recorded)
-        self._sources: dict[int, _Source] = {}
+        self._sources: dict[int, Source] = {}
 
     def position(self) -> dict[str, dict[str, Any]]:
         """Where each place in the epoch stands, as JSON, for `continue_from`."""
@@ -96,7 +225,7 @@ class Passes(EpochPasses[_Pass, _Recorded]):
         for place, last in self._latest.items():
             if place < len(self._epoch):
                 places[place] = _Recorded(
-                    last.before,
+                    last.passes,
                     last.drawn,
                     last.source.total,
                     last.finished,
@@ -128,17 +257,17 @@ class Passes(EpochPasses[_Pass, _Recorded]):
         """
         anchor: Any = dataset
         with self._guard:
-            anchor = _anchor(dataset)
+            anchor = anchor_of(dataset)
         source = self._sources.get(id(anchor))
         if source is None or source.get() is not anchor:
-            source = self._sources[id(anchor)] = _Source(anchor)
+            source = self._sources[id(anchor)] = Source(anchor)
             with self._guard:
                 source.sketch = own_random.sketch(dataset)
         place = len(self._epoch)
         with self._guard:
             self._look_at(dataset, source, self._latest.get(place))
         known = self._recorded.pop(place, None)
-        now = _Pass(source, source.passes if known is None else known.before)
+        now = SourcePass(source, source.passes if known is None else known.passes)
         now.batches = batches(dataset)
         self._epoch.append(now)
         self._latest[place] = now
@@ -147,14 +276,14 @@ class Passes(EpochPasses[_Pass, _Recorded]):
     def _run(
         self,
         dataset: Iterable[Any],
-        now: _Pass,
+        now: SourcePass,
         known: _Recorded | None,
         arrived: Callable[[], None],
     ) -> Iterator[Any]:
         if known is not None and known.current and not known.finished:
             self._in_these_batches(known, now.batches)
         source = now.source
-        while source.passes < now.before:
+        while source.passes < now.passes:
             iter(dataset)
             source.passes += 1
         with self._guard:
@@ -182,7 +311,7 @@ class Passes(EpochPasses[_Pass, _Recorded]):
             yield item
         now.finished = True
 
-    def _set_random(self, dataset: Any, now: _Pass, known: _Recorded | None) -> None:
+    def _set_random(self, dataset: Any, now: SourcePass, known: _Recorded | None) -> None:
         """Set what the source draws from as it was when this pass began, and note it."""
         now.generators = own_random.find(dataset)
         # A generator that began in an earlier pass draws its whole past again.
@@ -196,14 +325,14 @@ class Passes(EpochPasses[_Pass, _Recorded]):
             now.random = own_random.take(now.generators)
             now.orders = own_random.changed_orders(dataset, now.source.sketch)
 
-    def _look_at(self, dataset: Any, source: _Source, before: _Pass | None) -> None:
+    def _look_at(self, dataset: Any, source: Source, before: SourcePass | None) -> None:
         """Note what a resume in this pass could not bring back."""
         if isinstance(dataset, Iterator):
             anew = before is not None and before.source is not source
             # One of Python's gives the same each time, or draws from what is put back.
             if anew and not isinstance(dataset, GeneratorType) and hasattr(dataset, "_dataset"):
                 self._lost[MADE_ANEW] = None
-        elif hasattr(dataset, "_inputs") and int(dataset.cardinality()) == _INFINITE:
+        elif hasattr(dataset, "_inputs") and int(dataset.cardinality()) == INFINITE:
             self._lost[COUNTED] = None
 
 
@@ -236,7 +365,7 @@ class _Looks:
         return item
 
 
-def _anchor(dataset: Any) -> Any:
+def anchor_of(dataset: Any) -> Any:
     """
     The object whose passes advance the order: of a tf.data pipeline its last shuffle.
 

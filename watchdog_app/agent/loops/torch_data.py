@@ -14,45 +14,40 @@ name that another process would know.
 
 from __future__ import annotations
 
+import base64
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from watchdog_app.agent.identity.data_facts import batches
-from watchdog_app.agent.loops import later_draws, own_random, torch_random, torch_values
-from watchdog_app.agent.loops.epoch_passes import LAZY, EpochPasses
-from watchdog_app.agent.loops.later_draws import LaterDraws
-from watchdog_app.agent.loops.torch_values import Tensors
+from watchdog_app.agent.loops import own_random, randomness, torch_random, torch_tensors
+from watchdog_app.agent.loops.passes import LAZY, EpochPasses, Recorded
+from watchdog_app.agent.loops.passes import Pass as AnyPass
+from watchdog_app.agent.loops.torch_tensors import Tensors
 
 UNSEEN = "the place in data that is not read through rescue.data()"
 PERSISTENT = (
     "random numbers that the workers of a DataLoader with persistent_workers=True draw, after the "
     "first epoch"
 )
+_MOST_LATER = 32  # draws that are kept: of more, the first are let go of
 _LOOKS = 3  # draws of a pass at which the global random numbers are compared
+
+_Seen = tuple[randomness.Look, bytes]
 
 
 @dataclass
-class _Recorded:
-    """What a rescue tells about one place in the epoch."""
-
-    passes: int  # begun over the same data before this one
-    drawn: int = 0  # batches handed out in this pass
-    total: int = 0  # and in all passes over the same data
-    finished: bool = False
-    current: bool = False  # begun in the epoch of the rescue
+class _Recorded(Recorded):
     begin: dict[str, Any] | None = None  # global random numbers as it began
     begin_own: list[Any] = field(default_factory=list)  # and those of its own generators
     now_own: list[Any] = field(default_factory=list)  # the same at the save
     loader: Any = None  # the state_dict of a loader that has one
-    length: int | None = None  # batches of a whole pass, where known
-    size: int | None = None  # rows of a batch
-    rows: int | None = None  # of a whole pass
-    later: list[Any] = field(default_factory=list)  # of `LaterDraws`, by the number of the batch
+    later: list[Any] = field(default_factory=list)  # of `_LaterDraws`, by the number of the batch
 
     def next_epoch(self) -> _Recorded:
         """The same place one epoch later."""
@@ -63,17 +58,13 @@ class _Recorded:
 
 
 @dataclass
-class Pass:
+class Pass(AnyPass):
     """One pass over data, in this process."""
 
     ref: Callable[[], Any]  # to the data; weak, so that a loader of one epoch may go with it
     passes: int = 0
     total: int = 0  # batches of the same data in earlier passes
     anew: bool = False  # the data is another object in each epoch
-    drawn: int = 0
-    finished: bool = False
-    ahead: bool = False  # the data itself is further on
-    generators: list[Any] = field(default_factory=list)
     begin: dict[str, Any] | None = None
     begin_own: list[Any] = field(default_factory=list)
     later: list[Any] = field(default_factory=list)
@@ -122,7 +113,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
                 # Some have the methods and no state; without it the batches are drawn again.
                 with suppress(Exception):
                     state = dataset.state_dict()
-                    loader = torch_values.encode(state, f"data/{place}", tensors)
+                    loader = torch_tensors.encode(state, f"data/{place}", tensors)
             known = batches(dataset)
             places[place] = _Recorded(
                 last.passes,
@@ -198,7 +189,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
         iterator = iter(dataset)
         # An iterator of the program's goes on where its last pass stopped, also in a fresh process.
         if iterator is dataset and known is not None:
-            later_draws.draw_again(self._draw, iterator, known.total, known.later)
+            _draw_again(self._draw, iterator, known.total, known.later)
         return iterator
 
     def _return(
@@ -220,25 +211,25 @@ class Passes(EpochPasses[Pass, _Recorded]):
         same_size = known.size is None or known.size == sized
         if known.loader is not None and read is not None and same_size and _keeps_place(dataset):
             keeper: Any = dataset
-            keeper.load_state_dict(torch_values.decode(known.loader, read))
+            keeper.load_state_dict(torch_tensors.decode(known.loader, read))
             return iter(dataset)
         iterator = iter(dataset)
         if itself:
-            later_draws.draw_again(self._draw, iterator, known.total, known.later)
+            _draw_again(self._draw, iterator, known.total, known.later)
         elif _indices_suffice(dataset, iterator):
             inner = _plain(iterator)
             for _ in range(known.drawn):
                 next(inner._sampler_iter, None)
             inner._num_yielded = known.drawn
         else:
-            later_draws.draw_again(self._draw, iterator, known.drawn, known.later)
+            _draw_again(self._draw, iterator, known.drawn, known.later)
         return iterator
 
     def _hand_out(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:
         looks = _LOOKS if _reads_here(dataset) else 0
         watched = None
         if looks and not isinstance(dataset, DataLoader):
-            watched = LaterDraws(now.later)
+            watched = _LaterDraws(now.later)
             now.later = watched.kept
         # Of an iterator of the program's, whose passes are one.
         first = now.total if isinstance(dataset, Iterator) else 0
@@ -341,3 +332,58 @@ def _reads_here(dataset: Any) -> bool:
     if isinstance(dataset, DataLoader):
         return dataset.num_workers == 0 and isinstance(dataset.dataset, IterableDataset)
     return not isinstance(dataset, (list, tuple))
+
+
+class _LaterDraws:
+    """
+    What the global generators were before each batch that drew from them.
+
+    `def cycle(loader): while True: yield from loader` begins a pass over the loader, with an order
+    drawn anew, in the middle of what the loop takes for one pass. A resume puts the numbers back at
+    that batch when it draws the batches again.
+    """
+
+    def __init__(self, kept: Iterable[tuple[int, dict[str, Any]]] = ()) -> None:
+        """
+        Args:
+            kept: `kept` of an earlier one: of the passes before over the same iterator.
+        """
+        self.kept: list[tuple[int, dict[str, Any]]] = [(at, state) for at, state in kept]
+        self.lost = False  # more were drawn than can come back
+        self.always = False  # with each batch: nobody keeps all that
+
+    def look(self) -> _Seen:
+        """The generators now; 50 microseconds."""
+        return randomness.look(), bytes(torch.get_rng_state().numpy().data)
+
+    def compare(self, at: int, before: _Seen) -> None:
+        """Note whether batch `at` has drawn from them."""
+        if before == self.look():
+            return
+        if self.kept and self.kept[-1][0] == at - 1:
+            self.lost = self.always = True
+        self.kept.append((at, _state(before)))
+        if len(self.kept) > _MOST_LATER:
+            self.lost = True
+            del self.kept[0]
+
+
+def _draw_again(
+    draw: Callable[[Iterator[Any], int], None],
+    iterator: Iterator[Any],
+    count: int,
+    kept: Iterable[tuple[int, dict[str, Any]]],
+) -> None:
+    """Draw `count` batches, each with the global random numbers that it had."""
+    done = 0
+    for at, state in kept:
+        if done <= at < count:
+            draw(iterator, at - done)
+            torch_random.put({**torch_random.take(), **state})
+            done = at
+    draw(iterator, count - done)
+
+
+def _state(look: _Seen) -> dict[str, Any]:
+    seen, of_torch = look
+    return {**randomness.of_look(seen), "torch": base64.b64encode(of_torch).decode("ascii")}

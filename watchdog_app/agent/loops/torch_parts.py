@@ -1,8 +1,14 @@
-"""Which kind of part each object is that a user named, and what is refused."""
+"""
+The objects that a user named in a PyTorch loop: how the state of each kind is taken and put back.
+
+Tensors of modules are filled in place, one at a time, so that a resume needs no second copy of the
+model. Optimizers load their state by themselves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,23 +16,386 @@ import torch
 from torch.utils.data import DataLoader
 
 from watchdog_app.agent.contain import describe
-from watchdog_app.agent.loops import own_random
-from watchdog_app.agent.loops.torch_modules import ModulePart
-from watchdog_app.agent.loops.torch_optimizers import OptimizerPart, parameters
-from watchdog_app.agent.loops.torch_part import (
-    ArrayPart,
-    GeneratorPart,
-    Part,
-    StatefulPart,
-    TensorPart,
-)
-from watchdog_app.agent.loops.torch_values import Tensors
+from watchdog_app.agent.loops import own_random, torch_tensors
+from watchdog_app.agent.loops.torch_tensors import Tensors
+from watchdog_app.agent.saving.element_types import Row
 from watchdog_app.base.errors import RescueError
 
+Read = Callable[[str], torch.Tensor]
+RowOf = Callable[[str], Row]
+
+GRADIENT = "gradient"
 _ACCEPTED = (
     "a module, an optimizer, a tensor, a NumPy array, a random generator, a dict or list of plain "
     "values, or an object with state_dict() and load_state_dict()"
 )
+
+
+class Part:
+    """A named object whose state is plain values and tensors: a dict, a list."""
+
+    def __init__(self, name: str, thing: Any) -> None:
+        self.name = name
+        self.thing = thing
+
+    def take(self, tensors: Tensors) -> Any:
+        """The state as JSON; its tensors go into `tensors`."""
+        return torch_tensors.encode(self.thing, self.name, tensors)
+
+    def put(self, state: Any, read: Read) -> None:
+        """Set the object to what `take` returned."""
+        value = torch_tensors.decode(state, read)
+        if isinstance(self.thing, list):
+            self.thing[:] = value
+        else:
+            self.thing.clear()
+            self.thing.update(value)
+
+    def program(self) -> Any:
+        """What of the program decides whether a rescue fits, as JSON."""
+        return type(self.thing).__name__
+
+    def differences(self, _state: Any, program: Any, _row: RowOf) -> list[str]:
+        """What keeps the rescue from fitting, one plain phrase each."""
+        now = self.program()
+        if program != now:
+            return [f"{self.name} is {now} in the program, {program} in the rescue"]
+        return []
+
+    def gradients(self, _tensors: Tensors, _of: set[int]) -> Any:
+        """Gradients of the parameters with these ids; None where there are none."""
+        return None
+
+    def put_gradients(self, held: Any, read: Read) -> None:
+        """Set the gradients that `gradients` returned."""
+
+    def owned(self) -> Iterator[torch.Tensor]:
+        """Tensors that an optimizer may train and that this part saves."""
+        return iter(())
+
+
+class StatefulPart(Part):
+    """A scheduler, a gradient scaler, an object of the user's."""
+
+    def take(self, tensors: Tensors) -> Any:
+        """As `Part.take`."""
+        return torch_tensors.encode(self.thing.state_dict(), self.name, tensors)
+
+    def put(self, state: Any, read: Read) -> None:
+        """As `Part.put`."""
+        self.thing.load_state_dict(torch_tensors.decode(state, read))
+
+    def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
+        """As `Part.differences`."""
+        found = super().differences(state, program, row)
+        if found or not isinstance(state, dict):
+            return found
+        now = torch_tensors.encode(self.thing.state_dict(), self.name, Tensors())
+        # A disabled gradient scaler has no state: it and an enabled one cannot take each other's.
+        if isinstance(now, dict) and bool(now) != bool(state):
+            side = "rescue" if state else "program"
+            return [f"{self.name} has a state in the {side} only"]
+        return []
+
+
+class TensorPart(Part):
+    """One tensor, filled in place."""
+
+    def take(self, tensors: Tensors) -> Any:
+        """As `Part.take`."""
+        return tensors.add(self.name, self.thing.detach())
+
+    def put(self, state: Any, read: Read) -> None:
+        """As `Part.put`."""
+        torch_tensors.copy_into(self.thing, read(state))
+
+    def program(self) -> Any:
+        """As `Part.program`."""
+        _name, kind, shape = torch_tensors.row(self.name, self.thing)
+        return torch_tensors.described(kind, shape)
+
+    def gradients(self, tensors: Tensors, of: set[int]) -> Any:
+        """As `Part.gradients`."""
+        if id(self.thing) not in of or self.thing.grad is None:
+            return None
+        return tensors.add_gradient(f"{self.name}:{GRADIENT}", self.thing.grad)
+
+    def put_gradients(self, held: Any, read: Read) -> None:
+        """As `Part.put_gradients`."""
+        if self.thing.is_leaf:
+            device = self.thing.device
+            self.thing.grad = None if held is None else torch_tensors.whole(held, read, device)
+
+    def owned(self) -> Iterator[torch.Tensor]:
+        """As `Part.owned`."""
+        yield self.thing
+
+
+class ArrayPart(Part):
+    """A NumPy array, filled in place."""
+
+    def take(self, tensors: Tensors) -> Any:
+        """As `Part.take`."""
+        return torch_tensors.encode(self.thing, self.name, tensors)
+
+    def put(self, state: Any, read: Read) -> None:
+        """As `Part.put`."""
+        self.thing[...] = torch_tensors.decode(state, read)
+
+    def program(self) -> Any:
+        """As `Part.program`."""
+        return torch_tensors.described(self.thing.dtype.name, self.thing.shape)
+
+
+class GeneratorPart(Part):
+    """A random generator."""
+
+    def take(self, _tensors: Tensors) -> Any:
+        """As `Part.take`."""
+        return own_random.take_one(self.thing)
+
+    def put(self, state: Any, _read: Read) -> None:
+        """As `Part.put`."""
+        own_random.put_one(self.thing, state)
+
+    def program(self) -> Any:
+        """As `Part.program`."""
+        return own_random.take_one(self.thing)[0]
+
+
+class ModulePart(Part):
+    """A model, a layer, an averaged model."""
+
+    def take(self, tensors: Tensors) -> Any:
+        """As `Part.take`."""
+        state = self.thing.state_dict()
+        held = {
+            key: torch_tensors.encode(value, f"{self.name}/{key}", tensors)
+            for key, value in state.items()
+        }
+        beside = {
+            key: torch_tensors.encode(value.detach(), f"{self.name}/{key}", tensors)
+            for key, value in self.thing.named_buffers()
+            if key not in state
+        }
+        return {
+            "state": held,
+            "beside": beside,  # buffers that state_dict leaves out
+            "asleep": [key for key, value in self.thing.named_modules() if not value.training],
+            "frozen": [
+                key for key, value in self.thing.named_parameters() if not value.requires_grad
+            ],
+        }
+
+    def put(self, state: Any, read: Read) -> None:
+        """As `Part.put`."""
+        self._put_tensors(state["state"], read)
+        self._put_beside(state["beside"], read)
+        asleep, frozen = set(state["asleep"]), set(state["frozen"])
+        for key, module in self.thing.named_modules():
+            module.training = key not in asleep
+        for key, parameter in self.thing.named_parameters():
+            if parameter.requires_grad == (key in frozen):
+                parameter.requires_grad_(key not in frozen)
+
+    def program(self) -> Any:
+        """As `Part.program`; what a module computes is told by `identity.torch_facts`."""
+        return "module"
+
+    def differences(self, state: Any, _program: Any, row: RowOf) -> list[str]:
+        """As `Part.differences`."""
+        found = []
+        saved = dict(torch_tensors.tensor_names(state["state"]))
+        now_tensors = Tensors()
+        now_state = {
+            key: torch_tensors.encode(value, f"{self.name}/{key}", now_tensors)
+            for key, value in self.thing.state_dict().items()
+        }
+        rows = {each[0]: each for each in now_tensors.rows}
+        now = dict(torch_tensors.tensor_names(now_state))
+        for path, name in saved.items():
+            shown = f"{self.name}{path}"
+            before = torch_tensors.described(*row(name)[1:])
+            if path not in now:
+                found.append(f"{shown} {before} is in the rescue only")
+                continue
+            after = torch_tensors.described(*rows[now[path]][1:])
+            if after != before:
+                found.append(f"{shown} is {after} in the program, {before} in the rescue")
+        for path, name in now.items():
+            if path not in saved:
+                after = torch_tensors.described(*rows[name][1:])
+                found.append(f"{self.name}{path} {after} is in the program only")
+        return found
+
+    def gradients(self, tensors: Tensors, of: set[int]) -> Any:
+        """As `Part.gradients`."""
+        return {
+            key: tensors.add_gradient(f"{self.name}/{key}:{GRADIENT}", parameter.grad)
+            for key, parameter in self.thing.named_parameters()
+            if parameter.grad is not None and id(parameter) in of
+        }
+
+    def put_gradients(self, held: Any, read: Read) -> None:
+        """As `Part.put_gradients`."""
+        for key, parameter in self.thing.named_parameters():
+            name = held.get(key)
+            device = parameter.device
+            parameter.grad = None if name is None else torch_tensors.whole(name, read, device)
+
+    def owned(self) -> Iterator[torch.Tensor]:
+        """As `Part.owned`."""
+        yield from self.thing.parameters()
+
+    def _put_tensors(self, held: Mapping[str, Any], read: Read) -> None:
+        state = self.thing.state_dict()
+        own = {
+            torch_tensors.place(tensor.detach())
+            for tensor in (*self.thing.parameters(), *self.thing.buffers())
+        }
+        in_place = {
+            key: value
+            for key, value in state.items()
+            if isinstance(value, torch.Tensor) and torch_tensors.place(value.detach()) in own
+        }
+        others = {key: value for key, value in held.items() if key not in in_place}
+        for key, target in in_place.items():
+            # From the CPU into its place: no second tensor on the device.
+            torch_tensors.copy_into(target, read(torch_tensors.tensor_name(held[key])))
+        if others:  # a module's extra state, or what a hook of its own makes
+            self.thing.load_state_dict(torch_tensors.decode(others, read), strict=False)
+
+    def _put_beside(self, held: Mapping[str, Any], read: Read) -> None:
+        now = dict(self.thing.named_buffers())
+        for key, state in held.items():
+            value = torch_tensors.decode(state, read)
+            there = now.get(key)
+            if there is not None and there.shape == value.shape and there.dtype == value.dtype:
+                torch_tensors.copy_into(there, value)
+                continue
+            path, _, last = key.rpartition(".")
+            self.thing.get_submodule(path).register_buffer(last, value, persistent=False)
+
+
+class OptimizerPart(StatefulPart):
+    """One of `torch.optim`, or a subclass: loaded by its own `load_state_dict`."""
+
+    def put(self, state: Any, read: Read) -> None:
+        """As `Part.put`."""
+        # First away with the slots that are there: never two sets of them in memory.
+        self.thing.state.clear()
+        value = torch_tensors.decode(state, read)
+        self.thing.load_state_dict(value)
+        trained = parameters(self.thing)
+        for index, slots in value["state"].items():
+            if not isinstance(index, int) or index >= len(trained):
+                continue
+            now = self.thing.state[trained[index]]
+            for key, saved in slots.items():
+                there = now.get(key)
+                if not isinstance(saved, torch.Tensor) or not isinstance(there, torch.Tensor):
+                    continue
+                # load_state_dict casts to the type of the weight: slots of higher precision
+                # would lose their last bits.
+                if there.dtype != saved.dtype:
+                    now[key] = saved.to(there.device)
+
+    def program(self) -> Any:
+        """As `Part.program`."""
+        return [[list(each.shape) for each in group["params"]] for group in self.thing.param_groups]
+
+    def differences(self, _state: Any, program: Any, _row: RowOf) -> list[str]:
+        """As `Part.differences`."""
+        groups, groups_then = self.program(), program
+        if len(groups) != len(groups_then):
+            count = f"{len(groups)} parameter group{'' if len(groups) == 1 else 's'}"
+            text = f"{self.name} has {count} in the program, {len(groups_then)} in the rescue"
+            # One that thaws layers as it goes makes them while it trains.
+            later = ": add those that came later before Rescue(...)"
+            return [text + later if len(groups) < len(groups_then) else text]
+        for index, (group, then) in enumerate(zip(groups, groups_then, strict=True)):
+            where = f"group {index} of {self.name}"
+            if len(group) != len(then):
+                return [
+                    f"{where} trains {len(group)} tensors in the program, {len(then)} in the rescue"
+                ]
+            for at, (shape, shape_then) in enumerate(zip(group, then, strict=True)):
+                if shape != shape_then:
+                    here, there = tuple(shape), tuple(shape_then)
+                    which = f"tensor {at} in {where}"
+                    return [f"{which} has shape {here} in the program, {there} in the rescue"]
+        return []
+
+
+# Those that a Rescue of the program's saves: what finds trainings by itself leaves them alone.
+claimed: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class Stepped:
+    """Which optimizers have stepped since the last boundary: their gradients are used up then."""
+
+    def __init__(self, things: Iterable[Any]) -> None:
+        self._stepped: set[int] = set()
+        self.all_have = False
+        self._optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
+        claimed.update(self._optimizers)
+        self._hooks = [each.register_step_post_hook(self._note) for each in self._optimizers]
+
+    def adding_up(self) -> set[int]:
+        """Ids of the parameters whose gradients still wait for their optimizer's step."""
+        return {
+            id(item)
+            for each in self._optimizers
+            if id(each) not in self._stepped
+            for item in parameters(each)
+        }
+
+    def forget(self) -> None:
+        """A boundary has passed."""
+        self._stepped.clear()
+        self.all_have = False
+
+    def close(self) -> None:
+        """Take the hooks off."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _note(self, optimizer: Any, *_: Any) -> None:
+        self._stepped.add(id(optimizer))
+        self.all_have = len(self._stepped) == len(self._optimizers)
+
+
+def forgotten_schedulers(objects: Mapping[str, Any]) -> list[str]:
+    """Optimizers with a scheduler that was not named, in words."""
+    found = []
+    for name, thing in objects.items():
+        step = getattr(thing, "step", None)
+        if not isinstance(thing, torch.optim.Optimizer):
+            continue
+        if getattr(step, "_wrapped_by_lr_sched", False) and not any(
+            drives(other, thing) for other in objects.values()
+        ):
+            found.append(f"the learning-rate scheduler of {name}, which Rescue(...) was not given")
+    return found
+
+
+def drives(thing: Any, optimizer: Any) -> bool:
+    """Whether `thing` is a scheduler of this optimizer, or holds one."""
+    if not hasattr(thing, "load_state_dict") or not hasattr(thing, "step"):
+        return False
+    driven = [
+        getattr(each, "optimizer", None)
+        for each in (thing, *(getattr(thing, "_schedulers", None) or ()))
+    ]
+    # Accelerate gives schedulers a wrapper of the optimizer.
+    return any(
+        optimizer is one for each in driven for one in (each, getattr(each, "optimizer", None))
+    )
+
+
+def parameters(optimizer: Any) -> list[torch.Tensor]:
+    """What it trains, in the order in which its state counts them."""
+    return [item for group in optimizer.param_groups for item in group["params"]]
 
 
 def part(name: str, thing: Any) -> Part:

@@ -17,14 +17,13 @@ from watchdog_app.agent.identity import torch_facts
 from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.loops import (
     own_random,
-    torch_optimizers,
     torch_parts,
     torch_random,
     torch_tensors,
 )
 from watchdog_app.agent.loops.torch_data import Passes
-from watchdog_app.agent.loops.torch_part import Part
-from watchdog_app.agent.loops.torch_values import Tensors
+from watchdog_app.agent.loops.torch_parts import Part
+from watchdog_app.agent.loops.torch_tensors import Tensors
 from watchdog_app.agent.saving import environment
 from watchdog_app.agent.saving.element_types import Row
 from watchdog_app.agent.session import Capture
@@ -69,7 +68,7 @@ class TorchState:
         }
         torch_parts.check_owners(self._parts)
         # What no capture can take, in words.
-        self.never = torch_optimizers.forgotten_schedulers(objects)
+        self.never = torch_parts.forgotten_schedulers(objects)
         self._objects = dict(objects)
         self.identity = torch_facts.gather(objects, self._settings_at_start(waiting is None))
         self._identity = self.identity.to_json()
@@ -77,7 +76,7 @@ class TorchState:
             name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
         }
         self.graphs = Graphs(modules)
-        self._stepped = torch_optimizers.Stepped(() if waiting else objects.values())
+        self._stepped = torch_parts.Stepped(() if waiting else objects.values())
         self._waiting = waiting or self._stepped.adding_up
 
     @property

@@ -1,5 +1,5 @@
 """
-The bytes of PyTorch's tensors: looked at one tensor at a time, and made into tensors again.
+PyTorch's tensors in a rescue: by name, each piece of memory once, and as parts of other values.
 
 On a CPU a tensor that lies in one piece is written from where it is. From a
 device, and where its elements are strewn, one tensor is copied when it is its
@@ -8,12 +8,13 @@ turn and let go of before the next. Nothing is pickled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
+from watchdog_app.agent.loops import values
 from watchdog_app.agent.saving import element_types
 from watchdog_app.agent.saving.element_types import Row
 from watchdog_app.agent.saving.layout import TensorEntry
@@ -127,3 +128,154 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
     # NumPy has no bfloat16: its bytes need no name. The array keeps the tensor alive.
     view: memoryview = flat.view(torch.uint8).numpy().data
     return view
+
+
+class Tensors:
+    """The tensors of one rescue: by name, and each piece of memory once."""
+
+    def __init__(self) -> None:
+        self.entries: list[TensorEntry] = []
+        self.rows: list[Row] = []
+        self._names: set[str] = set()
+        self._known: dict[tuple[Any, ...], str] = {}
+        self._held: list[Any] = []  # as long as they live, no other gets their address
+
+    def any_trained(self) -> bool:
+        """Whether one of them is a weight, or was computed from one."""
+        return any(tensor.requires_grad for tensor in self._held)
+
+    def add(self, name: str, tensor: torch.Tensor) -> str:
+        """
+        Note a tensor; the name that it has in the rescue.
+
+        Raises:
+            TypeError: its bytes cannot be written.
+        """
+        why = obstacle(tensor)
+        if why is not None:
+            raise TypeError(f"{name} {why}")
+        where = place(tensor)
+        if tensor.numel() and where in self._known:
+            return self._known[where]
+        while name in self._names:
+            name += "+"
+        self._names.add(name)
+        self._known[where] = name
+        self._held.append(tensor)
+        self.entries.append(entry(name, tensor))
+        self.rows.append(row(name, tensor))
+        return name
+
+    def add_gradient(self, name: str, gradient: torch.Tensor) -> Any:
+        """
+        Note a gradient, of an embedding with `sparse=True` too; for `whole`.
+
+        Raises:
+            TypeError: its bytes cannot be written.
+        """
+        if gradient.layout is not torch.sparse_coo:
+            return self.add(name, gradient)
+        return {
+            "indices": self.add(f"{name}/indices", gradient._indices()),
+            "values": self.add(f"{name}/values", gradient._values()),
+            "shape": list(gradient.shape),
+            "coalesced": gradient.is_coalesced(),
+        }
+
+
+def encode(value: Any, name: str, tensors: Tensors) -> Any:
+    """
+    The value in JSON's types, as `values.encode`.
+
+    Args:
+        value: may hold tensors and arrays.
+        name: of the value, for the names of its tensors.
+        tensors: receives its tensors and arrays.
+
+    Raises:
+        TypeError: it holds something else; the message says where.
+    """
+
+    def leaf(item: Any, place: str) -> dict[str, Any] | None:
+        if isinstance(item, torch.Tensor):
+            return {values.TENSOR: [tensors.add(place, item), str(item.device)]}
+        if isinstance(item, np.ndarray):
+            return _of_array(item, place, tensors)
+        if isinstance(item, torch.dtype | torch.device):
+            return {values.TORCH: [type(item).__name__, str(item).removeprefix("torch.")]}
+        return {values.SIZE: list(item)} if isinstance(item, torch.Size) else None
+
+    return values.encode(value, name, leaf)
+
+
+def decode(value: Any, read: Callable[[str], torch.Tensor]) -> Any:
+    """
+    The value that `encode` was given; tensors are on the device that they were on.
+
+    Args:
+        value: what `encode` returned, after JSON.
+        read: name to a tensor of its own.
+    """
+
+    def unleaf(tag: str, held: Any) -> Any:
+        if tag == values.TENSOR:
+            return _moved(read(held[0]), held[1])
+        if tag == values.ARRAY:
+            return read(held[0]).numpy().view(np.dtype(held[1])).reshape(held[2])
+        if tag == values.SIZE:
+            return torch.Size(held)
+        return torch.device(held[1]) if held[0] == "device" else getattr(torch, held[1])
+
+    return values.decode(value, unleaf)
+
+
+def tensor_name(value: Any) -> str:
+    """Of what `encode` returned for a tensor: its name in the rescue."""
+    name: str = value[values.TENSOR][0]
+    return name
+
+
+def tensor_names(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Of what `encode` returned: place of each tensor within, and its name in the rescue."""
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from tensor_names(item, f"{path}/{index}")
+    elif isinstance(value, dict):
+        if len(value) == 1 and values.TENSOR in value:
+            yield path, value[values.TENSOR][0]
+            return
+        for key, item in value.items():
+            yield from tensor_names(item, f"{path}/{key}")
+
+
+def settings(holder: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain numbers and words at the top of a dict, as JSON."""
+    tensors = Tensors()
+    return {
+        str(key): encode(item, str(key), tensors)
+        for key, item in holder.items()
+        if type(item) in (*values.PLAIN, float)
+        or (
+            type(item) in (tuple, list)
+            and all(type(each) in (*values.PLAIN, float) for each in item)
+        )
+    }
+
+
+def _of_array(value: Any, name: str, tensors: Tensors) -> dict[str, Any]:
+    if value.dtype.kind not in "biufc" or value.dtype.itemsize > 16:
+        raise TypeError(f"{name} is an array of {value.dtype}, which a rescue cannot hold")
+    native = value.dtype.newbyteorder("=")
+    flat = np.ascontiguousarray(value, native).reshape(-1).view(np.uint8)
+    flat = flat if flat.flags.writeable else flat.copy()
+    held = tensors.add(name, torch.from_numpy(flat))
+    return {values.ARRAY: [held, native.str, list(value.shape)]}
+
+
+def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    if device == "cpu":
+        return tensor
+    try:
+        return tensor.to(device)
+    except (RuntimeError, AssertionError):  # no such device here: who takes it moves it
+        return tensor

@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent.loops.torch_optimizers import parameters
-from watchdog_app.agent.loops.torch_part import Part
-from watchdog_app.agent.loops.torch_values import Tensors
+from watchdog_app.agent.loops.torch_parts import Part, parameters
+from watchdog_app.agent.loops.torch_tensors import Tensors
 from watchdog_app.agent.published.contents import Contents
 from watchdog_app.agent.published.guards import Guards, Refresh
 from watchdog_app.agent.published.torch_refresh import TorchRefresh, Unknown

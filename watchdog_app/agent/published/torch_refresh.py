@@ -14,11 +14,15 @@ from typing import Any, Protocol
 
 import torch
 
-from watchdog_app.agent.loops import torch_random, torch_values
-from watchdog_app.agent.loops.torch_modules import ModulePart
-from watchdog_app.agent.loops.torch_optimizers import OptimizerPart, parameters
-from watchdog_app.agent.loops.torch_part import Part, TensorPart
-from watchdog_app.agent.loops.torch_values import Tensors
+from watchdog_app.agent.loops import torch_random, torch_tensors
+from watchdog_app.agent.loops.torch_parts import (
+    ModulePart,
+    OptimizerPart,
+    Part,
+    TensorPart,
+    parameters,
+)
+from watchdog_app.agent.loops.torch_tensors import Tensors
 from watchdog_app.agent.published.contents import Contents, sampled
 from watchdog_app.agent.published.guards import Refreshed
 from watchdog_app.rescue.segment.memory import Gathering
@@ -114,7 +118,7 @@ class TorchRefresh:
                     zip(part.thing.param_groups, groups, strict=True)
                 ):
                     now = {
-                        key: torch_values.encode(group.get(key), key, tensors)
+                        key: torch_tensors.encode(group.get(key), key, tensors)
                         for key in told
                         if key not in _NAMES_OF_TENSORS
                     }
@@ -159,7 +163,7 @@ def _says_more(part: Part, told: Any) -> bool:
     if isinstance(part, ModulePart):
         if type(part.thing).state_dict is not torch.nn.Module.state_dict:
             return True
-        return sum(1 for _ in torch_values.tensor_names(told["state"])) != len(told["state"])
+        return sum(1 for _ in torch_tensors.tensor_names(told["state"])) != len(told["state"])
     if isinstance(part, OptimizerPart):
         own = type(part.thing).state_dict is not torch.optim.Optimizer.state_dict
         return own or told.keys() != {"state", "param_groups"}

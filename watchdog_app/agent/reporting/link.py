@@ -196,12 +196,14 @@ class Link:
             line.abandon()
 
 
-def open_ones(framework: str) -> list[Link]:
-    """The lines of this framework's trainings that have begun in this process and not ended."""
+def named_ones(framework: str) -> list[Link]:
+    """Those of trainings under way in this process for which the program named a Rescue."""
     return [
         each
         for each in list(_all)
-        if each._line is not None and each._about["framework"] == framework
+        if each._line is not None
+        and each._about["framework"] == framework
+        and each._about["resumes_itself"]
     ]
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchdog_app.agent import notebook
-from watchdog_app.agent.found import automatic, automatic_lines
-from watchdog_app.agent.found.automatic_lines import Recorded
+from watchdog_app.agent.found import folders, resume_lines
+from watchdog_app.agent.found.resume_lines import Recorded
 from watchdog_app.agent.resuming import resume_cells, resume_plan
 from watchdog_app.agent.resuming.resume_cells import Cells
 from watchdog_app.agent.resuming.resume_plan import Step
@@ -70,11 +70,11 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     if what is None:
         _tell(
             f"{name} has no unfinished training to go on from. Looked in: "
-            f"{', '.join(map(automatic.shown, searched)) or 'nothing, there is no such folder'}."
+            f"{', '.join(map(folders.shown, searched)) or 'nothing, there is no such folder'}."
         )
         return
-    if not automatic.resumes():
-        _tell(f"{automatic.RESUME} says that nothing is to be resumed: take it out first.")
+    if not folders.resumes():
+        _tell(f"{folders.RESUME} says that nothing is to be resumed: take it out first.")
         return
     steps = _steps(what, shell, everything=run == "all", skip=tuple(skip))
     if steps is None:
@@ -121,7 +121,7 @@ def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> 
                         continue
                     created = loaded.created_unix_s
                     if newest is None or created > newest.created_unix_s:
-                        found = automatic_lines.recorded(loaded.meta)
+                        found = resume_lines.recorded(loaded.meta)
                         newest = Unfinished(one.path, loaded.step, one.epoch, created, cells, found)
     return newest
 
@@ -137,11 +137,11 @@ def offer(what: Unfinished) -> str:
 
 def _described(what: Unfinished) -> str:
     ago = format_duration(max(0.0, time.time() - what.created_unix_s))
-    return f"it was saved {ago} ago at {automatic_lines.place_in(what.step, what.epoch)}"
+    return f"it was saved {ago} ago at {resume_lines.place_in(what.step, what.epoch)}"
 
 
 def _roots(program: str | None, *, thorough: bool) -> list[str]:
-    directory, _ = automatic.place()
+    directory, _ = folders.place()
     beside = os.getcwd() if program is None else os.path.dirname(program)
     roots = [
         os.path.dirname(directory),
@@ -158,7 +158,7 @@ def _steps(
 ) -> list[Step] | None:
     if what.cells is None:
         _tell(
-            f"{automatic.shown(what.path)} does not say which cells had run. Run them again up to "
+            f"{folders.shown(what.path)} does not say which cells had run. Run them again up to "
             "the training: it goes on from there by itself."
         )
         return None
@@ -213,7 +213,7 @@ def _run(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
     root = os.path.dirname(folder) if os.path.basename(folder).startswith("fit-") else folder
     hook.switch_on()
     if os.path.basename(root).startswith("unnamed-"):
-        automatic.go_on_in(root)  # no notebook is known: each kernel has a folder of its own
+        folders.go_on_in(root)  # no notebook is known: each kernel has a folder of its own
     for step in steps:
         if step.run is None or (step.trains and what.found is not None):
             continue
@@ -231,9 +231,9 @@ def _run(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
         cell = what.cells.running if what.cells else "?"
         _tell(
             f"the cells before are done. The loop in [{cell}] is your own. "
-            f"{automatic_lines.before_lines(what.epoch)}Put these lines into it and run it."
+            f"{resume_lines.before_lines(what.epoch)}Put these lines into it and run it."
         )
-        print("\n".join(f"    {line}" for line in automatic_lines.lines(what.found)))
+        print("\n".join(f"    {line}" for line in resume_lines.lines(what.found)))
 
 
 def _tell(message: str) -> None:

@@ -8,7 +8,6 @@ which lines to write. Until then that rescue is left alone.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -17,13 +16,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.found import automatic
+from watchdog_app.agent.found import folders
 from watchdog_app.agent.saving import chapters, inventory
 from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.quantities import format_duration
 
-_MOST_PLACES = 50
 KEY = "found"  # of a rescue's description
 # Whose own way to resume is given what it takes.
 _LIBRARIES = {
@@ -70,9 +68,9 @@ def place() -> tuple[str, Waiting | None]:
 
     A folder where a rescue waits is left alone: its own rescues would displace it.
     """
-    directory, known = automatic.place()
+    directory, known = folders.place()
     left: list[Waiting] = []
-    for number in range(1, _MOST_PLACES):
+    for number in range(1, folders.MOST_PLACES):
         root = directory if number == 1 else f"{directory}-{number}"
         if not known or not chapters.may_resume(root, True):
             break
@@ -113,12 +111,12 @@ def lines(found: Recorded) -> list[str]:
     """The lines of code that go on from a rescue, ready to be pasted."""
     if found.framework in _LIBRARIES:
         data = found.data[0] if found.data else "loader"
-        folder = repr(automatic.shown(found.directory))
+        folder = repr(folders.shown(found.directory))
         return [each.format(folder=folder, data=data) for each in _LIBRARIES[found.framework]]
     given = "".join(f", {name}={value}" for name, value in found.names.items())
     code = [
         f"from watchdog_app.agent.{found.framework} import Rescue",
-        f"rescue = Rescue({automatic.shown(found.directory)!r}{given})",
+        f"rescue = Rescue({folders.shown(found.directory)!r}{given})",
         "for epoch in rescue.epochs(EPOCHS):  # instead of: for epoch in range(EPOCHS)",
     ]
     if len(found.data) > 1:
@@ -132,11 +130,11 @@ def lines(found: Recorded) -> list[str]:
 
 def offer(waiting: Waiting, directory: str) -> None:
     """Say what waits and the lines that go on from it; this run has begun anew."""
-    if not automatic.resumes():
+    if not folders.resumes():
         return
     say(
-        f"{described(waiting)} waits in {automatic.shown(waiting.path)}. This run has begun anew "
-        f"and leaves it alone; its own rescues go to {automatic.shown(directory)}. "
+        f"{described(waiting)} waits in {folders.shown(waiting.path)}. This run has begun anew "
+        f"and leaves it alone; its own rescues go to {folders.shown(directory)}. "
         + (
             f"{before_lines(waiting.epoch)}To go on from it, stop this run and write:"
             if waiting.found
@@ -181,11 +179,3 @@ def print_code(found: Recorded) -> None:
     with suppress(Exception):  # stderr may be closed, replaced or None
         sys.stderr.write(text)
         sys.stderr.flush()
-
-
-def leave_nothing(*folders: str | None) -> None:
-    """Remove the folders of a training that had to save nothing, where they are empty."""
-    for each in folders:
-        if each is not None:
-            with suppress(OSError):
-                os.rmdir(each)

@@ -8,6 +8,7 @@ the same data again.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -16,40 +17,51 @@ from watchdog_app.agent.contain import say
 from watchdog_app.agent.fit import position
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.loops import own_random
-from watchdog_app.agent.loops.passes import Passes, _anchor, _Pass, _Source
+from watchdog_app.agent.loops.passes import INFINITE, Passes, Source, SourcePass, anchor_of
 
 
-class WatchedPass(_Pass):
+class WatchedPass(SourcePass):
     """One iterator that the program made."""
 
+    of: WatchedPasses
     number: int  # in the order in which they were made
     place: Hashable  # in the program's code
     dataset: Callable[[], Any]  # as it was iterated over; None when it is gone
     iterator: Callable[[], Any]
+    endless: bool
     trains: bool = False
 
 
 class WatchedPasses(Passes):
     """As `Passes`, of passes that run by themselves."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: WatchedPasses | None = None) -> None:
+        """
+        Args:
+            before: of the training before in this thread; what was drawn since belongs to this one.
+        """
         super().__init__(say)
         self.epoch = 0
         self.at_end: dict[str, Any] | None = None  # random numbers as the last pass ended
         self.at_epoch: dict[str, Any] | None = None  # the same, as this epoch began
         self._made = 0
+        self._untrained: list[WatchedPass] = []  # drawn from, and no step made with it yet
+        if before is not None:
+            self._sources, self._made = before._sources, before._made
+            self._untrained = before._untrained
 
     def made(self, dataset: Any, place: Hashable) -> WatchedPass:
         """The program is about to make an iterator over `dataset` there."""
         anchor: Any = dataset
         with self._guard:
-            anchor = _anchor(dataset)
+            anchor = anchor_of(dataset)
         source = self._sources.get(id(anchor))
         if source is None or source.get() is not anchor:
-            source = self._sources[id(anchor)] = _Source(anchor)
+            source = self._sources[id(anchor)] = Source(anchor)
             with self._guard:
                 source.sketch = own_random.sketch(dataset)
         now = WatchedPass(source, source.passes)
+        now.of = self
         source.passes += 1
         self._made += 1
         now.number, now.place, now.dataset = self._made, place, weakref.ref(dataset)
@@ -60,37 +72,32 @@ class WatchedPasses(Passes):
                 now.orders = own_random.changed_orders(dataset, source.sketch)
         return now
 
-    def trains(self, now: WatchedPass) -> None:
-        """A step was made with a batch of this pass for the first time."""
-        now.trains = True
-        if not any(each.source is now.source for each in self._latest.values()):
-            # Passes before the training are made again by the program itself.
-            now.source.passes -= now.before
-            now.before = 0
-        if any(self._again(now, each) for each in self._epoch):
-            self.new_epoch()
-            self.epoch += 1
-            self.at_epoch, self.at_end = self.at_end, None
-        dataset = now.dataset()
-        with self._guard:
-            if dataset is not None:
-                now.batches = batches(dataset)
-                self._look_at(dataset, now.source, self._latest.get(len(self._epoch)))
-                if position.unseeded_shuffle(dataset):
-                    self._lost[position.UNSEEDED_SHUFFLE] = None
-        self._latest[len(self._epoch)] = now
-        self._epoch.append(now)
+    def has_drawn(self, now: WatchedPass) -> None:
+        """A batch was drawn in this pass."""
+        now.drawn += 1
+        now.source.total += 1
+        if not now.trains and now.drawn == 1:
+            self._untrained.append(now)
 
-    def restart(self) -> None:
-        """Another training begins: its epochs are its own."""
-        self.epoch = 0
-        self.at_end = self.at_epoch = None
-        self._epoch, self._latest, self._lost = [], {}, {}
+    def look(self) -> bool:
+        """An optimizer has stepped: with what was drawn before."""
+        if self._untrained:
+            drawn, self._untrained[:] = list(self._untrained), []
+            for each in sorted(drawn, key=lambda one: one.number):
+                if each.iterator() is not None and not each.finished:
+                    self._trains(each)
+        return True
+
+    def stood_still(self) -> None:
+        """An iteration has drawn nothing."""
 
     @property
-    def all_finished(self) -> bool:
-        """Whether every pass of this epoch has given its last batch."""
-        return all(each.finished for each in self._epoch)
+    def cut_short(self) -> bool:
+        """Whether a pass of this epoch was left before its last batch."""
+        return any(
+            isinstance(each, WatchedPass) and not each.finished and not each.endless
+            for each in self._epoch
+        )
 
     @property
     def datasets(self) -> list[Any]:
@@ -98,8 +105,50 @@ class WatchedPasses(Passes):
         held = [each.dataset() for each in self._epoch if isinstance(each, WatchedPass)]
         return [each for each in held if each is not None]
 
-    def _again(self, now: WatchedPass, before: _Pass) -> bool:
+    def _trains(self, now: WatchedPass) -> None:
+        """A step was made with a batch of this pass for the first time."""
+        now.trains = True
+        if not any(each.source is now.source for each in self._latest.values()):
+            # Passes before the training are made again by the program itself.
+            now.source.passes -= now.passes
+            now.passes = 0
+        if any(self._again(now, each) for each in self._epoch):
+            self.new_epoch()
+            self.epoch += 1
+            self.at_epoch, self.at_end = self.at_end, None
+        dataset = now.dataset()
+        now.endless = False
+        with self._guard:
+            if dataset is not None:
+                now.batches = batches(dataset)
+                now.endless = int(dataset.cardinality()) == INFINITE
+                self._look_at(dataset, now.source, self._latest.get(len(self._epoch)))
+                if position.unseeded_shuffle(dataset):
+                    self._lost[position.UNSEEDED_SHUFFLE] = None
+        self._latest[len(self._epoch)] = now
+        self._epoch.append(now)
+
+    def _again(self, now: WatchedPass, before: SourcePass) -> bool:
         """The program has come to the same place with the same data, or with data made anew."""
         if not isinstance(before, WatchedPass) or before.place != now.place:
             return False
         return before.source is now.source or before.source.get() is None
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.passes = WatchedPasses()
+
+
+_thread = _Thread()
+
+
+def of_this_thread() -> WatchedPasses:
+    """The passes of the thread that asks."""
+    return _thread.passes
+
+
+def of_next_training() -> WatchedPasses:
+    """Of a training that begins in this thread: its epochs are its own."""
+    _thread.passes = WatchedPasses(_thread.passes)
+    return _thread.passes

@@ -15,6 +15,7 @@ import re
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -35,6 +36,8 @@ _LIBRARY_FOLDERS = tuple(
     }
     if folder
 )
+# What Rescue(...) calls its own.
+_RESERVED = frozenset({"self", "directory", "name", "resume", "keep", "on_oom"})
 # pytest, accelerate, jupyter: what installed packages are started by.
 _COMMANDS = sysconfig.get_path("scripts") or ""
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
@@ -47,6 +50,43 @@ class Found:
     name: str  # an identifier, unique within one search
     expression: str  # as the program reaches it: "self.model", 'parts["encoder"]'
     thing: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """One object of a training, which lives as long as the program wants it to."""
+
+    name: str  # a keyword of Rescue(...)
+    expression: str  # as the program reaches it; of what it has no name for, what it is
+    get: Callable[[], Any]  # None when it is gone
+    stamp: Callable[[Any], int] | None = None  # moves when what is not trained changes
+    stamped: int = 0
+
+    def part(self) -> Any:
+        """The object, if it belongs into a rescue."""
+        thing = self.get()
+        still = thing is not None and self.stamp is not None and self.stamp(thing) == self.stamped
+        return None if still else thing
+
+
+def keyword(wish: str, taken: set[str], instead: str | None = None) -> str:
+    """
+    A keyword of Rescue(...) that is free, which is then taken.
+
+    Args:
+        wish: what the program calls the thing.
+        taken: keywords of other things.
+        instead: where Rescue(...) has an argument of that name; None: `wish` with a bar behind.
+    """
+    return _free((instead or f"{wish}_") if wish in _RESERVED else wish, taken)
+
+
+def weak(thing: Any) -> Callable[[], Any]:
+    """A reference that keeps nothing alive, where the kind of thing allows it."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # generators, which hold nothing
+        return lambda: thing
 
 
 def names_of(objects: Iterable[object], frame: FrameType | None) -> dict[str, Any]:
@@ -79,15 +119,10 @@ def search(
         passing: variables that name another thing soon: only where nothing else leads to it.
     """
     taken: set[str] = set()
-    found = []
-    for expression, thing in _things(frame, wanted, passing):
-        name = base = _identifier(expression)
-        number = 2
-        while name in taken:
-            name, number = f"{base}_{number}", number + 1
-        taken.add(name)
-        found.append(Found(name, expression, thing))
-    return found
+    return [
+        Found(_free(_identifier(expression), taken), expression, thing)
+        for expression, thing in _things(frame, wanted, passing)
+    ]
 
 
 def is_program(code: CodeType) -> bool:
@@ -229,6 +264,14 @@ def _of_program(kind: type) -> bool:
         return True
     file = getattr(module, "__file__", None)
     return bool(file and not _INSTALLED.search(file) and not file.startswith(_LIBRARY_FOLDERS))
+
+
+def _free(base: str, taken: set[str]) -> str:
+    name, number = base, 2
+    while name in taken:
+        name, number = f"{base}_{number}", number + 1
+    taken.add(name)
+    return name
 
 
 def _identifier(expression: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
-from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
@@ -12,12 +10,10 @@ from watchdog_app.agent.contain import say
 from watchdog_app.agent.fit.fit_state import FitState
 from watchdog_app.agent.fit.keras_fit import FitRescue
 from watchdog_app.agent.fit.resumption import Resumption
-from watchdog_app.agent.found import automatic as found_places
+from watchdog_app.agent.found import folders
 from watchdog_app.agent.saving.store import SavedRescue
 from watchdog_app.agent.session import Session
 from watchdog_app.base.errors import RescueError, RescueMismatch
-
-_MOST_PLACES = 50
 
 
 @functools.cache
@@ -36,18 +32,14 @@ class Automatic(FitRescue):
 
     def __init__(self, directory: str, *, resume: bool) -> None:
         super().__init__(directory, resume=resume)
-        above = os.path.dirname(directory)
-        self._made_above = None if os.path.lexists(above) else above
+        self._made_above = folders.made_above(directory)
         self._said_where = False
 
     def on_train_end(self, logs: Any = None) -> None:
         """Leave no empty folders behind where nothing had to be saved."""
         folder = None if self._session is None else self._session.store.directory
         super().on_train_end(logs)
-        for each in (folder, self.directory, self._made_above):
-            if each is not None:
-                with suppress(OSError):
-                    os.rmdir(each)
+        folders.remove_empty(folder, self.directory, self._made_above)
 
     def _tell(self, saved: SavedRescue | None) -> None:
         """Say once where it is: nobody named the folder."""
@@ -59,7 +51,7 @@ class Automatic(FitRescue):
                 else "See: watchdog rescues"
             )
             say(
-                f"saved in {found_places.shown(saved.path)}: step {saved.step}, epoch "
+                f"saved in {folders.shown(saved.path)}: step {saved.step}, epoch "
                 f"{self._state.course.epoch + 1}. {onwards}"
             )
         super()._tell(saved)
@@ -67,7 +59,7 @@ class Automatic(FitRescue):
     def _resume(self, session: Session, state: FitState) -> Resumption | None:
         asked = self.directory
         state.anew = "To begin anew: start it with WATCHDOG_AGENT_RESUME=no in the environment."
-        for number in range(2, _MOST_PLACES):
+        for number in range(2, folders.MOST_PLACES):
             try:
                 found = super()._resume(session, state)
             except RescueError as error:

@@ -17,11 +17,12 @@ from functools import lru_cache
 from itertools import dropwhile
 from types import CodeType, FrameType
 
-from watchdog_app.agent.found.found_names import is_program
+from watchdog_app.agent.found.names import is_program
 
 _MOST_FRAMES = 200
 _LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp)
-_FRAMEWORK = "torch."  # its own functions between the program and a hook
+# Their own functions between the program and what we have put around theirs.
+_FRAMEWORKS = ("torch.", "tensorflow.", "keras.")
 
 Place = tuple[CodeType, int]  # of a function that runs, and the line at which it stands
 
@@ -44,7 +45,7 @@ def places(frame: FrameType | None) -> tuple[Place, ...]:
     found: list[tuple[Place, bool]] = []
     outside = 0  # what calls the program (a kernel, a test runner) is left out
     while frame is not None and len(found) < _MOST_FRAMES:
-        if not str(frame.f_globals.get("__name__")).startswith(_FRAMEWORK):
+        if not str(frame.f_globals.get("__name__")).startswith(_FRAMEWORKS):
             found.append(((frame.f_code, frame.f_lineno or 0), is_program(frame.f_code)))
             if found[-1][1]:
                 outside = len(found)

@@ -19,7 +19,7 @@ from typing import Any
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.loops import own_random, torch_random
-from watchdog_app.agent.loops.epoch_passes import COUNTED
+from watchdog_app.agent.loops.passes import COUNTED
 from watchdog_app.agent.loops.torch_data import (
     PERSISTENT,
     Pass,
@@ -27,7 +27,7 @@ from watchdog_app.agent.loops.torch_data import (
     begun_anew,
     reference,
 )
-from watchdog_app.agent.loops.torch_values import Tensors
+from watchdog_app.agent.loops.torch_tensors import Tensors
 
 AHEAD = "batches that the loop had drawn and not trained on yet: they are left out"
 SEVERAL = (
@@ -130,6 +130,7 @@ class SeenPasses(Passes):
     def __init__(self) -> None:
         super().__init__(say)
         self.epoch = 0
+        self.at_epoch: dict[str, Any] | None = None  # each pass has its own random numbers
         self._stays = False
         self._of_thread = _thread.passes  # which is the training's own
 
@@ -176,7 +177,7 @@ class SeenPasses(Passes):
                 self._begins(seen)
 
     @property
-    def loaders(self) -> list[Any]:
+    def datasets(self) -> list[Any]:
         """What the passes of this epoch are over, as far as it lives."""
         return [each for one in self._epoch if (each := one.ref()) is not None]
 

@@ -1,0 +1,156 @@
+"""
+Keras trainings that name no Rescue: each `fit` gets one; a loop of `train_on_batch` is told how.
+
+Fits are met where Keras makes their list of callbacks: from there on all is as if the program
+had named the Rescue itself, order and threads of the callbacks included. Nobody sees from outside
+where a loop over `train_on_batch` begins and which batch comes next, so that is not saved.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.found import folders
+from watchdog_app.agent.found.wrapping import Wrapped
+
+# A search over parameters fits thousands of times, and each Rescue takes 15 to 40 ms to begin.
+_MOST_FITS = 100
+_TRAINER = "keras.src.trainers.trainer"
+_LOOP_ON_TENSORFLOW = (
+    "from watchdog_app.agent.tensorflow import Rescue, then "
+    'rescue = Rescue("rescues/", model=model) before the loop and rescue.step() in it.'
+)
+_LOOP_ON_OTHERS = 'a fit with callbacks=[Rescue("rescues/")] of watchdog_app.agent.keras is.'
+
+_guard = Guard("the agent that was switched on")
+_lists = Wrapped()
+_trainers = Wrapped()  # until one was told of
+_fits = 0
+
+
+def attach(module: ModuleType) -> None:
+    """
+    Stand in the way of Keras's CallbackList or Trainer. Does nothing where that was done.
+
+    Args:
+        module: `keras.src.callbacks.callback_list` or `keras.src.trainers.trainer`, or Keras 2's
+            `tf_keras.src.callbacks`.
+    """
+    if module.__name__ == _TRAINER:
+        if not _trainers:
+            _trainers.wrap(module.Trainer, "reset_metrics", _reset_metrics)
+    elif not _lists.wraps(module.CallbackList):
+        package = module.__name__.partition(".")[0]
+        _lists.wrap(module.CallbackList, "__init__", _callback_list(package))
+
+
+def detach() -> None:
+    """As it was before."""
+    _lists.put_back()
+    _trainers.put_back()
+
+
+def _called_by(function: str, package: str) -> bool:
+    """Whether Keras's own `function` has called the wrapper that asks."""
+    caller = sys._getframe(2)
+    inside = str(caller.f_globals.get("__name__")).startswith(f"{package}.src.")
+    return inside and caller.f_code.co_name == function
+
+
+def _callback_list(package: str) -> Any:
+    def make(before: Any) -> Any:
+        def __init__(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
+            if _lists and _called_by("fit", package):
+                with _guard:
+                    callbacks = _with_rescue(callbacks, package)
+            before(self, callbacks, *args, **kwargs)
+
+        return __init__
+
+    return make
+
+
+def _reset_metrics(before: Any) -> Any:
+    def reset_metrics(self: Any) -> Any:
+        if _trainers and _called_by("train_on_batch", "keras"):
+            with _guard:
+                _tell_of_loop(self)
+        return before(self)
+
+    return reset_metrics
+
+
+def _with_rescue(callbacks: Any, package: str) -> Any:
+    """The callbacks of a fit of `package` with a Rescue before them, or as they are."""
+    global _fits
+    named = _flat(callbacks)
+    on_tensorflow = package == "tf_keras" or "tensorflow" in sys.modules
+    if on_tensorflow and os.environ.get("TF_CONFIG"):
+        _guard.tell_once(
+            "TF_CONFIG is set: a training of several workers is not saved by itself. "
+            "TensorFlow's own checkpoints do that."
+        )
+        return callbacks
+    from watchdog_app.agent.fit.keras_fit import FitRescue
+
+    if any(isinstance(each, FitRescue) for each in named):
+        return callbacks
+    if any(type(each).__name__ == "BackupAndRestore" for each in named):
+        _guard.tell_once(
+            "this fit has BackupAndRestore, which resumes it in its own way: no Rescue is added."
+        )
+        return callbacks
+    if _fits >= _MOST_FITS:
+        _guard.tell_once(
+            f"this program has begun {_MOST_FITS} fits; further ones are not saved by themselves. "
+            "Give Rescue(...) to those that matter."
+        )
+        return callbacks
+    from watchdog_app.agent.found.fit_rescue import automatic
+
+    obstacle = _obstacle(package)
+    if obstacle is not None:
+        _guard.tell_once(f"{obstacle} Its fits are watched, but not saved.")
+        return callbacks
+    directory, known = folders.place()
+    _fits += 1
+    if _fits == 1:
+        shown = folders.shown(directory)
+        say(f"fits are saved in {shown} when memory runs out. See: watchdog rescues")
+        folders.tell_of_others(directory)
+    return [automatic(package)(directory, resume=known and folders.resumes()), *named]
+
+
+def _obstacle(package: str) -> str | None:
+    """Why fits cannot be saved here, in words."""
+    if package == "tf_keras":
+        return None
+    from watchdog_app.agent.fit import keras_backend
+
+    backend = keras_backend.current()
+    return keras_backend.UNKNOWN if backend is None else backend.obstacle()
+
+
+def _flat(callbacks: Any) -> list[Any]:
+    """Keras takes lists within lists, and one alone."""
+    if isinstance(callbacks, list | tuple):
+        return [one for each in callbacks for one in _flat(each)]
+    return [] if callbacks is None else [callbacks]
+
+
+def _tell_of_loop(model: Any) -> None:
+    """Once: how a loop over `train_on_batch` can be saved."""
+    _trainers.put_back()
+    import keras
+
+    if "watchdog_app.agent.tensorflow" in sys.modules:
+        return  # the program has a Rescue for its loops
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    say(
+        f"this program trains {type(model).__name__} with train_on_batch: it is watched, but not "
+        f"saved. To be saved: {_LOOP_ON_TENSORFLOW if on_tensorflow else _LOOP_ON_OTHERS}"
+    )

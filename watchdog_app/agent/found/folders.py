@@ -1,0 +1,116 @@
+"""Where the rescues of trainings lie that name no Rescue, and whether they are gone on from."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.notebook import program_path
+from watchdog_app.agent.saving import arguments, chapters
+from watchdog_app.base import paths
+
+RESUME = chapters.RESUME
+MOST_PLACES = 50  # folders of one program, beside one another
+_NO = ("0", "no", "off", "false")
+
+_asked_for: str | None = None
+
+
+def go_on_in(directory: str) -> None:
+    """The rescues of this process lie there: those that a person asked to go on from."""
+    global _asked_for
+    _asked_for = directory
+
+
+def place(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
+    """
+    The folder of rescues for this program, and whether a later run will come to the same.
+
+    `rescues/NAME` beside the notebook or script; arguments of a script make it another program.
+    Where nothing can be written there it lies beside the journal.
+    """
+    if _asked_for is not None:
+        return _asked_for, True
+    program, module = program_path(env), _module()
+    if program is not None and module == "__main__":  # of a folder or a zip archive, which is run
+        program, module = os.path.dirname(program), None
+    if program is None:
+        # A bare kernel or prompt: two of them in one folder are not to be mixed up.
+        name, beside, known = f"unnamed-{os.getpid()}", _here(), False
+    else:
+        name, beside, known = os.path.basename(program), os.path.dirname(program), True
+        if not program.endswith(".ipynb"):
+            name = (module or name) + _arguments(sys.argv[1:])
+            if module or program.startswith(os.path.join(sys.prefix, "")):
+                beside = _here()
+    if not os.path.isdir(beside):  # renamed, or told in another way than as a path of this machine
+        beside = _here()
+    if _writable(os.path.join(beside, "rescues", name)):
+        return os.path.join(beside, "rescues", name), known
+    apart = zlib.crc32(os.fsencode(beside))
+    return os.path.join(paths.state_dir(env), "rescues", f"{name}-{apart:08x}"), known
+
+
+def resumes(env: Mapping[str, str] = os.environ) -> bool:
+    """Whether an unfinished rescue is gone on from; the environment can say no."""
+    return env.get(RESUME, "").strip().lower() not in _NO
+
+
+def tell_of_others(directory: str) -> None:
+    """Name what another program left beside this folder, or this one with other arguments."""
+    line = chapters.left_beside(directory) if resumes() else None
+    if line is not None:
+        say(line)
+
+
+def shown(directory: str) -> str:
+    """A folder as a person here would write it."""
+    return directory.removeprefix(os.path.join(_here(), ""))
+
+
+def made_above(directory: str) -> str | None:
+    """The folder around `directory` where that is not there yet and will be made with it."""
+    above = os.path.dirname(directory)
+    return None if os.path.lexists(above) else above
+
+
+def remove_empty(*folders: str | None) -> None:
+    """Remove the folders of a training that had to save nothing, where they are empty."""
+    for each in folders:
+        if each is not None:
+            with suppress(OSError):
+                os.rmdir(each)
+
+
+def _here() -> str:
+    """The working directory; where it was deleted, a folder in which nothing can be made."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return os.path.join(os.devnull, "")
+
+
+def _arguments(words: list[str]) -> str:
+    """Another fold or another seed is another training: its rescues lie elsewhere."""
+    text = arguments.distinguishing(words)
+    return f"-{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}" if text else ""
+
+
+def _module() -> str | None:
+    """The module that `python -m` was given; "__main__" of a folder or archive; else None."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    name = getattr(spec, "name", None)
+    return name.removesuffix(".__main__") if isinstance(name, str) else None
+
+
+def _writable(folder: str) -> bool:
+    """Whether this folder could be made and written: its nearest parent that is there says."""
+    while not os.path.isdir(folder):
+        if os.path.lexists(folder):
+            return False
+        folder = os.path.dirname(folder)
+    return os.access(folder, os.W_OK | os.X_OK)

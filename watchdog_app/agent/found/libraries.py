@@ -1,0 +1,155 @@
+"""
+PyTorch training loops that Lightning or the Trainer of Hugging Face runs, and their rescues.
+
+These keep counts of their own, which a rescue of such a loop holds as well.
+`watchdog_app.agent.lightning` and `.transformers` make of it what these resume from.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from types import FrameType
+from typing import Any
+
+import torch
+
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.found import names
+from watchdog_app.agent.loops import torch_tensors
+from watchdog_app.agent.loops.torch_state import SavedTorch
+from watchdog_app.agent.saving import chapters
+from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.base.errors import RescueMismatch
+
+KEY = "library"  # of a rescue's description
+LIGHTNING, TRANSFORMERS = "lightning", "transformers"
+_LIGHTNING = {LIGHTNING, "pytorch_lightning"}
+
+
+def runs_loop(frame: FrameType | None) -> Any:
+    """The library's object that runs the loop around `frame`; None for the program's own loop."""
+    while frame is not None:
+        if frame.f_code.co_varnames[:1] == ("self",) and _is_library(frame.f_globals):
+            owner = names.locals_of(frame).get("self")
+            if _library(owner) is not None:
+                return owner
+        frame = frame.f_back
+    return None
+
+
+def held(owner: Any) -> list[Any]:
+    """The modules and schedulers that it trains with, as its library tells them."""
+    library = _library(owner)
+    if library == TRANSFORMERS:
+        return [each for each in (owner.model, owner.lr_scheduler) if each is not None]
+    if library == LIGHTNING:
+        trainer = owner.trainer
+        return [
+            trainer.lightning_module,
+            *(each.scheduler for each in trainer.lr_scheduler_configs),
+        ]
+    return []
+
+
+def described(owner: Any) -> dict[str, Any] | None:
+    """Its counts, as JSON."""
+    library = _library(owner)
+    if library == TRANSFORMERS:
+        state = dataclasses.asdict(owner.state)
+        return {"name": library, "state": json.loads(json.dumps(state, default=str))}
+    if library == LIGHTNING:
+        trainer = owner.trainer
+        return {
+            "name": library,
+            "loops": json.loads(json.dumps(trainer.fit_loop.state_dict(), default=str)),
+            "epoch": trainer.current_epoch,
+            "global_step": trainer.global_step,
+        }
+    return None
+
+
+class LibraryRescue:
+    """A rescue of a library's training, taken apart for that library to load."""
+
+    def __init__(self, path: str, library: str) -> None:
+        """
+        Args:
+            path: its folder.
+            library: that ran the loop.
+
+        Raises:
+            RescueMismatch: another library, or a loop of the program's own.
+            RescueError: it cannot be read.
+        """
+        self.path = path
+        self._loaded = LoadedRescue(path)
+        self.step = self._loaded.step
+        self.meta: Mapping[str, Any] = self._loaded.meta
+        self._saved = SavedTorch(path, self.meta, self._loaded.read)
+        self.library: Mapping[str, Any] = self.meta.get(KEY) or {}
+        if self.library.get("name") != library:
+            raise RescueMismatch(
+                f"The rescue {path} was not saved in a training loop of {library}. Nothing was "
+                "loaded. Give each training a folder of its own."
+            )
+
+    def modules(self) -> list[dict[str, torch.Tensor]]:
+        """`state_dict` of each module."""
+        return [self._decode(part["state"]) for part in self._parts("asleep")]
+
+    def optimizers(self) -> list[dict[str, Any]]:
+        """`state_dict` of each optimizer."""
+        return [self._decode(part) for part in self._parts("param_groups")]
+
+    def schedulers(self) -> list[dict[str, Any]]:
+        """`state_dict` of each scheduler."""
+        return [self._decode(part) for part in self._parts("last_epoch")]
+
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor."""
+        return self._saved.read(name)
+
+    def went_on(self) -> None:
+        """Note that this process goes on from it, and say so."""
+        folder = os.path.dirname(self.path)
+        root = os.path.dirname(folder) if os.path.basename(folder).startswith("fit-") else folder
+        chapters.adopt(root, self.path)
+        say(f"going on from {self.path}: step {self.step}.")
+
+    def _parts(self, key: str) -> list[dict[str, Any]]:
+        """The objects whose state has this key."""
+        return [
+            each for each in self.meta["parts"].values() if isinstance(each, dict) and key in each
+        ]
+
+    def _decode(self, part: Any) -> Any:
+        return torch_tensors.decode(part, self._saved.read)
+
+
+def waiting(directory: str | os.PathLike[str], library: str) -> LibraryRescue | None:
+    """
+    The newest unfinished rescue of a process that has ended; None when there is none.
+
+    Args:
+        directory: the folder that the watchdog named when it saved.
+        library: that ran the loop.
+    """
+    left = chapters.waiting(os.fspath(directory))
+    return None if left is None else LibraryRescue(left.path, library)
+
+
+def _library(owner: Any) -> str | None:
+    # A program's own subclass of Trainer is one as well.
+    modules = {kind.__module__.partition(".")[0] for kind in type(owner).__mro__}
+    if TRANSFORMERS in modules and hasattr(owner, "state") and hasattr(owner, "args"):
+        return TRANSFORMERS
+    if modules & _LIGHTNING and hasattr(owner, "trainer"):
+        return LIGHTNING
+    return None
+
+
+def _is_library(outer: dict[str, Any]) -> bool:
+    return str(outer.get("__name__")).partition(".")[0] in {TRANSFORMERS, *_LIGHTNING}

@@ -1,0 +1,266 @@
+"""
+TensorFlow trainings in loops of the user's own that name no Rescue: what TensorFlow tells of them.
+
+An optimizer's `apply` is where a training shows itself: eagerly in each step, or once, while a
+`tf.function` is traced, whose calls are the steps from then on. Batches are drawn from iterators
+over tf.data sets, and what computes is a `GradientTape` or such a function. Nothing of TensorFlow
+is imported; what is imported already gets thin wrappers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.found.names import is_program
+from watchdog_app.agent.found.trainings import Trainings
+from watchdog_app.agent.found.wrapping import Wrapped
+
+if TYPE_CHECKING:
+    from watchdog_app.agent.found.tensorflow_passes import WatchedPass
+    from watchdog_app.agent.found.tensorflow_training import FoundTensorFlow
+
+_CONTEXT = "tensorflow.python.eager.context"
+_ITERATORS = "tensorflow.python.data.ops.iterator_ops"
+_TAPES = "tensorflow.python.eager.backprop"
+_FUNCTIONS = "tensorflow.python.eager.polymorphic_function.polymorphic_function"
+_STRATEGIES = "tensorflow.python.distribute.distribute_lib"
+
+_methods = Wrapped()
+_is_eager: Callable[[], bool] = bool
+
+
+class _Function:
+    """A tf.function that trains: its calls are steps."""
+
+    def __init__(self, function: Any, forget: Callable[[Any], Any]) -> None:
+        self.it = weakref.ref(function, forget)
+        self.optimizers: list[Callable[[], Any]] = []
+
+    def living(self) -> list[Any]:
+        """The optimizers that step in it."""
+        return [each for get in self.optimizers if (each := get()) is not None]
+
+    def add(self, optimizer: Any) -> None:
+        """This one steps in it too."""
+        if all(each is not optimizer for each in self.living()):
+            self.optimizers.append(weakref.ref(optimizer))
+
+
+_functions: dict[int, _Function] = {}  # those that train, by id
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.calls: list[Any] = []  # tf.functions that are being called, the outermost first
+
+
+_thread = _Thread()
+
+
+def attach(module: ModuleType) -> None:
+    """
+    Notice steps from now on. Does nothing where that was done, or Keras runs on another backend.
+
+    Args:
+        module: `keras.src.optimizers.base_optimizer`.
+    """
+    global _is_eager
+    names = (_CONTEXT, _ITERATORS, _TAPES, _FUNCTIONS)
+    if _methods or any(name not in sys.modules for name in names):
+        return
+    backend = getattr(sys.modules.get("keras.src.backend"), "backend", None)
+    if backend is None or backend() != "tensorflow":
+        return
+    context, iterators, tapes, functions = (sys.modules[name] for name in names)
+    kinds: list[tuple[Any, str, Any]] = [
+        (module.BaseOptimizer, "apply", _apply),
+        (iterators.OwnedIterator, "__init__", _iterator),
+        (iterators.OwnedIterator, "__next__", _next),
+        (tapes.GradientTape, "__enter__", _enter),
+        (functions.Function, "__call__", _call),
+    ]
+    _is_eager = context.executing_eagerly
+    for kind, name, _ in kinds:
+        getattr(kind, name)  # all of them, or none is touched
+    for kind, name, make in kinds:
+        _methods.wrap(kind, name, make)
+
+
+def detach() -> None:
+    """As it was before; trainings under way are no longer watched."""
+    _methods.put_back()
+    _functions.clear()
+    trainings.end()
+
+
+def _apply(before: Any) -> Any:
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = before(self, *args, **kwargs)
+        if _methods:
+            with trainings.guard:
+                frame = sys._getframe(1)
+                if not _is_eager():
+                    if not _in_keras_trainer(frame):
+                        _traced(self)
+                elif trainings.knows(self) or not _in_keras_trainer(frame):
+                    trainings.stepped(self, frame)
+        return result
+
+    return apply
+
+
+def _iterator(before: Any) -> Any:
+    def __init__(self: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
+        made = None
+        if dataset is not None and _methods:
+            with trainings.guard:
+                made = _made(dataset, sys._getframe(1)) if _is_eager() else None
+        before(self, dataset, *args, **kwargs)
+        if made is not None:
+            made.iterator = weakref.ref(self)
+            self._watchdog_pass = made
+
+    return __init__
+
+
+def _next(before: Any) -> Any:
+    def __next__(self: Any) -> Any:
+        made: WatchedPass | None = self.__dict__.get("_watchdog_pass")
+        if made is None or not _methods:
+            return before(self)
+        trainings.about_to_draw()
+        try:
+            result = before(self)
+        except StopIteration:
+            with trainings.guard:
+                _ended(made)
+            raise
+        made.of.has_drawn(made)
+        return result
+
+    return __next__
+
+
+def _enter(before: Any) -> Any:
+    def __enter__(self: Any) -> Any:
+        training = trainings.listening()
+        if training is not None and _is_eager():
+            training.computes()
+        return before(self)
+
+    return __enter__
+
+
+def _call(before: Any) -> Any:
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _methods:
+            return before(self, *args, **kwargs)
+        training = trainings.listening() if id(self) in _functions else None
+        if training is not None and _is_eager():
+            training.computes()
+        calls = _thread.calls
+        calls.append(self)
+        try:
+            result = before(self, *args, **kwargs)
+        finally:
+            calls.pop()
+        known = _functions.get(id(self))  # it may just have been traced
+        if known is not None:
+            with trainings.guard:
+                _ran(known, sys._getframe(1))
+        return result
+
+    return __call__
+
+
+def _traced(optimizer: Any) -> None:
+    """An optimizer has stepped while a tf.function is traced: the outermost one trains."""
+    if not _thread.calls or not _alone(trainings.guard):
+        return
+    function = _thread.calls[0]
+    key = id(function)
+    if key not in _functions:
+        _functions[key] = _Function(function, lambda _: _functions.pop(key, None))
+    _functions[key].add(optimizer)
+
+
+def _ran(known: _Function, frame: FrameType) -> None:
+    if _is_eager():
+        for optimizer in known.living():
+            trainings.stepped(optimizer, frame)
+        training = trainings.of_this_thread()
+        if training is not None:
+            training.functions.add(known.it)
+    elif not _in_keras_trainer(frame):
+        # Traced before by itself, and now a part of another function: that one trains from now on.
+        for optimizer in known.living():
+            _traced(optimizer)
+
+
+def _made(dataset: Any, frame: FrameType | None) -> WatchedPass | None:
+    while frame is not None and "tensorflow" in str(frame.f_globals.get("__name__")):
+        frame = frame.f_back
+    if frame is None or not is_program(frame.f_code):
+        return None
+    from watchdog_app.agent.found import tensorflow_passes
+
+    return tensorflow_passes.of_this_thread().made(dataset, (frame.f_code, frame.f_lasti))
+
+
+def _ended(made: WatchedPass) -> None:
+    """A pass has no more batches."""
+    if not made.finished:
+        made.finished = True
+        training = trainings.of_this_thread()
+        if made.trains and training is not None:
+            training.pass_ended()
+
+
+def _in_keras_trainer(frame: FrameType | None) -> bool:
+    """Whether a fit or another method of a Keras model that trains leads here."""
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name.startswith("keras.src.") and name.endswith("trainer"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _alone(guard: Guard) -> bool:
+    """Not under a strategy, where several copies of a step run in threads."""
+    strategies: Any = sys.modules.get(_STRATEGIES)
+    if strategies is None or not strategies.has_strategy():
+        return True
+    guard.tell_once(
+        "a loop of your own under tf.distribute is not saved by itself. "
+        "Rescue(folder, model=..., optimizer=...) and rescue.step() around it do that."
+    )
+    return False
+
+
+def _permits(_optimizer: Any, guard: Guard) -> bool:
+    if os.environ.get("TF_CONFIG"):
+        guard.tell_once(
+            "TF_CONFIG is set: a training of several workers is not saved by itself. "
+            "TensorFlow's own checkpoints do that."
+        )
+        return False
+    from watchdog_app.agent.reporting.link import named_ones
+
+    return _alone(guard) and not named_ones("tensorflow")
+
+
+def _make(guard: Guard) -> FoundTensorFlow:
+    from watchdog_app.agent.found.tensorflow_training import FoundTensorFlow
+
+    return FoundTensorFlow(guard)
+
+
+trainings: Trainings[FoundTensorFlow] = Trainings(_permits, _make)

@@ -1,0 +1,158 @@
+"""
+A TensorFlow training in a loop of the user's own that names no Rescue: what it consists of.
+
+Models, layers, optimizers, metrics, variables and random generators that somebody has a name for,
+in the frames that lead to the optimizer's step.
+"""
+
+from __future__ import annotations
+
+import random
+import weakref
+from collections.abc import Iterable, Mapping
+from types import FrameType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.fit import step_random
+from watchdog_app.agent.found import names, source_loops, tensorflow_passes
+from watchdog_app.agent.found.names import Found, Named
+from watchdog_app.agent.found.tensorflow_passes import WatchedPasses
+from watchdog_app.agent.found.training import FoundTraining
+from watchdog_app.agent.loops import own_random, randomness, variables
+from watchdog_app.agent.loops.loop_state import LoopState
+from watchdog_app.agent.published.guards import Guards, Untold
+from watchdog_app.agent.reporting.link import named_ones
+
+UNPLACED = "the place in data that is no tf.data.Dataset (rescue.step_number counts the steps)"
+_KINDS = (
+    keras.Layer,
+    keras.optimizers.Optimizer,
+    keras.metrics.Metric,
+    tf.Module,
+    tf.train.Checkpoint,
+    tf.random.Generator,
+)
+_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random)
+
+
+class FoundTensorFlow(FoundTraining):
+    """One training of one thread with TensorFlow."""
+
+    framework = "tensorflow"
+    kind = "TensorFlow training"
+    explicit = (
+        "Name it: rescue = Rescue(folder, model=..., optimizer=...) of "
+        "watchdog_app.agent.tensorflow, and rescue.step() after each step."
+    )
+    _passes: WatchedPasses
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__(guard, tensorflow_passes.of_next_training())
+        self.functions: set[weakref.ref[Any]] = set()  # in which it steps
+        self._drawn_inside: list[str] | None = None  # operations of these that draw random numbers
+
+    def pass_ended(self) -> None:
+        """A data set has no more batches: the next epoch may draw an order from what is now."""
+        if self.session is not None:
+            self._passes.at_end = self._make_state(self._held()).take_random()
+            self.session.gap()
+
+    def _things(self, frame: FrameType | None) -> list[Named]:
+        taken: set[str] = set()
+        return [
+            Named(names.keyword(one.name, taken), one.expression, names.weak(one.thing))
+            for one in things(self.optimizers(), frame)
+        ]
+
+    def _missing(self) -> bool:
+        held = {each.name: thing for each in self._names if (thing := each.get()) is not None}
+        return not _holders(self.optimizers()) <= _holding(held)
+
+    def _claimed(self) -> bool:
+        return bool(named_ones(self.framework))
+
+    def _make_state(self, held: Mapping[str, Any]) -> LoopState:
+        return LoopState(held, self._position, self._passes, begins=False)
+
+    def _not_restored(self) -> list[str]:
+        if self._drawn_inside is None:
+            found: set[str] = set()
+            for function in [each() for each in self.functions]:
+                found.update(step_random.stateful_operations(lambda f=function: f))
+            self._drawn_inside = sorted(found)
+        # Their counters are in the step's graph, where nobody can read them.
+        operations = ", ".join(self._drawn_inside)
+        inside = (
+            [f"random numbers drawn in the training function by {operations}"] if operations else []
+        )
+        unplaced = [] if self._passes.begun else [UNPLACED]
+        return [*super()._not_restored(), *inside, *unplaced]
+
+    def _guards(self) -> Guards:
+        return Untold()
+
+    def _random_now(self) -> Any:
+        """Global random numbers, and those of generators that the program has names for."""
+        own = [each.get() for each in self._names]
+        return randomness.take(), own_random.take(
+            [each for each in own if own_random.is_generator(each)]
+        )
+
+
+def things(optimizers: Iterable[Any], frame: FrameType | None) -> list[Found]:
+    """The objects whose state makes up the training of these optimizers."""
+    chosen = {id(each) for each in optimizers}
+
+    def wanted(thing: Any) -> bool:
+        if isinstance(thing, keras.optimizers.Optimizer):
+            inner = getattr(thing, "inner_optimizer", None)
+            return id(thing) in chosen or (inner is not None and id(inner) in chosen)
+        if isinstance(thing, keras.Model):
+            return bool(thing.built)
+        return (
+            isinstance(thing, _KINDS)
+            or variables.is_variable(thing)
+            or (isinstance(thing, _GENERATORS) and not own_random.is_global(thing))
+        )
+
+    standing = source_loops.places(frame)
+    found = names.search(frame, wanted, source_loops.assigned(standing))
+    sizes = {one.name: len(_of(one)) for one in found}
+    # The whole before its parts: an autoencoder before its encoder.
+    layers = [one for one in found if isinstance(one.thing, keras.Layer)]
+    layers.sort(key=lambda one: -sizes[one.name])
+    others = [one for one in found if not isinstance(one.thing, keras.Layer)]
+    others.sort(key=lambda one: isinstance(one.thing, tf.train.Checkpoint))
+    seen: set[int] = set()
+    needed = []
+    for one in (*layers, *others):
+        held = _of(one)
+        if isinstance(one.thing, _GENERATORS) or not held <= seen:
+            seen |= held
+            needed.append(one)
+    return needed
+
+
+def _of(one: Found) -> set[int]:
+    return _holding({one.name: one.thing})
+
+
+def _holding(objects: Mapping[str, Any]) -> set[int]:
+    """The variables of objects, by their ids."""
+    return {id(each.holder) for each in variables.of_objects(objects)}
+
+
+def _holders(optimizers: Iterable[Any]) -> set[int]:
+    """The variables that optimizers train."""
+    return _holding(
+        {
+            f"{number}.{index}": variable
+            for number, each in enumerate(optimizers)
+            for index, variable in enumerate(getattr(each, "_trainable_variables", ()))
+        }
+    )

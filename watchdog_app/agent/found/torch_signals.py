@@ -1,0 +1,114 @@
+"""
+PyTorch trainings that name no Rescue: what PyTorch tells of them.
+
+PyTorch calls a global hook after each step of each optimizer, whoever wrote the loop. The
+iterators of DataLoaders are wrapped, so that each batch that is drawn is seen. Nothing of the
+program is changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.found.trainings import Trainings
+from watchdog_app.agent.found.wrapping import Wrapped
+
+if TYPE_CHECKING:
+    from watchdog_app.agent.found.torch_training import FoundTorch
+
+_LOADERS = "torch.utils.data.dataloader"
+
+_handle: Any = None
+_loaders = Wrapped()
+_torch: Any = None
+
+
+def attach(module: ModuleType) -> None:
+    """
+    Have the steps of optimizers told, or the passes over loaders.
+
+    Args:
+        module: `torch.optim.optimizer` or `torch.utils.data.dataloader`.
+    """
+    global _handle, _torch
+    if module.__name__ == _LOADERS:
+        if not _loaders:
+            _loaders.wrap(module.DataLoader, "__iter__", _iter)
+    elif _handle is None:
+        import torch
+
+        _torch = torch  # not imported at each step: that alone takes microseconds there
+        _handle = module.register_optimizer_step_post_hook(_stepped)
+
+
+def detach() -> None:
+    """As it was before; trainings under way are no longer watched."""
+    global _handle
+    if _handle is not None:
+        _handle.remove()
+        _handle = None
+    _loaders.put_back()
+    trainings.end()
+
+
+def _iter(before: Any) -> Any:
+    def __iter__(self: Any) -> Any:
+        begun = None
+        if _loaders:
+            with trainings.guard:
+                begun = _about_to_begin(self)
+        iterator = before(self)
+        if begun is not None:
+            with trainings.guard:
+                return begun(iterator, trainings.about_to_draw)
+        return iterator
+
+    return __iter__
+
+
+def _about_to_begin(loader: Any) -> Any:
+    import torch
+
+    if not torch.is_grad_enabled():
+        return None  # a validation, or no training at all
+    from watchdog_app.agent.found.torch_passes import about_to_begin
+
+    return about_to_begin(loader)
+
+
+def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    # A step that torch.compile makes a graph of: nothing of ours belongs into it.
+    if not _torch.compiler.is_dynamo_compiling():
+        trainings.stepped(optimizer, sys._getframe(1))
+
+
+def _permits(optimizer: Any, guard: Guard) -> bool:
+    import torch
+
+    from watchdog_app.agent.loops.torch_parts import claimed
+
+    if optimizer in claimed:
+        return False
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return True
+    count = distributed.get_world_size()
+    if count < 2:
+        return True
+    guard.tell_once(
+        f"this PyTorch training runs in {count} processes: it is watched, but not saved, as a "
+        "rescue holds the state of one. Use torch.distributed.checkpoint."
+    )
+    return False
+
+
+def _make(guard: Guard) -> FoundTorch:
+    from watchdog_app.agent.found.torch_training import FoundTorch
+
+    return FoundTorch(guard)
+
+
+trainings: Trainings[FoundTorch] = Trainings(_permits, _make)

@@ -1,0 +1,323 @@
+"""
+A PyTorch training that names no Rescue: what it consists of, and how it is saved.
+
+From the frames that lead to the optimizer's step: modules, schedulers, gradient scalers, random
+generators and trained tensors that somebody has a name for. What a library holds for the program is
+asked of that library.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import get_ident
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.exhaustion import exhaustion, exhaustion_hooks
+from watchdog_app.agent.found import libraries, names, source_loops
+from watchdog_app.agent.found.names import Named
+from watchdog_app.agent.found.torch_passes import SeenPasses
+from watchdog_app.agent.found.training import FoundTraining
+from watchdog_app.agent.loops import own_random, torch_random
+from watchdog_app.agent.loops.torch_parts import Part, claimed, drives, parameters
+from watchdog_app.agent.loops.torch_state import TorchState
+from watchdog_app.agent.session import Session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.published.guards import Guards
+
+_MOVED = "{} as they were before the batch that ran out of memory (Rescue(...) puts these back)"
+
+
+class FoundTorch(FoundTraining):
+    """One training of one thread with PyTorch."""
+
+    framework = "torch"
+    kind = "PyTorch training"
+    explicit = (
+        "Name it: rescue = Rescue(folder, model=model, optimizer=optimizer, "
+        "**anything_with_state) of watchdog_app.agent.torch, and rescue.step() after each step."
+    )
+    _passes: SeenPasses
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__(guard, SeenPasses())
+        self._taken: _Taken | None = None  # at the last capture
+        self._hook: Any = None  # which tells that modules compute
+        self._trained: set[int] = set()  # ids of the tensors that are trained
+        # An error of memory came in the middle of a step: what that has moved, and numbers before.
+        self._moved_words: str | None = None
+        self._ended: tuple[Any, ...] | None = None  # the last iteration, where a limit was near
+        self._random: dict[str, Any] | None = None
+        self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
+
+    def exhausted(self, error: BaseException) -> None:
+        """The program was left by an error of memory: save what is there, unless it is torn."""
+        session = self.session
+        if session is None or not self.detector.iterations or self._pid != os.getpid():
+            return
+        if exhaustion.in_optimizer(error) or not self.detector.between:
+            say(
+                "memory ran out while an optimizer was at work: the weights in memory are not "
+                "those of a whole step. They were not saved; an earlier rescue stands."
+            )
+            return
+        exhaustion.free()
+        self._passes.failed()
+        ended, at = self._ended, (self.detector.iterations, self._epoch, self._passes.batch)
+        self._random = ended[-1] if ended is not None and ended[:-1] == at else None
+        self._moved_words = "statistics" if self._random else "statistics and random numbers"
+        if self._random and not any(map(_keeps_statistics, self._names)):
+            self._moved_words = None
+        saved = session.save_now(exhaustion.REASON, self.detector.iterations)
+        if saved is not None:
+            self._tell(saved.path)
+
+    def _begin(self, frame: FrameType) -> None:
+        owner = libraries.runs_loop(frame)
+        self._owner = names.weak(owner)
+        self._of_library = owner is not None
+        super()._begin(frame)
+
+    def _opened(self) -> None:
+        exhaustion_hooks.watch(self)  # before the end is told, which the same error makes
+        super()._opened()
+
+    def _close(self, *, well: bool) -> None:
+        exhaustion_hooks.forget(self)
+        super()._close(well=well)
+
+    def _things(self, frame: FrameType | None) -> list[Named]:
+        optimizers = self.optimizers()
+        self._trained = {id(item) for each in optimizers for item in parameters(each)}
+        return things(optimizers, frame, libraries.held(self._owner()))
+
+    def _missing(self) -> bool:
+        owned: set[int] = set()
+        for each in self._names:
+            thing = each.get()
+            if isinstance(thing, torch.nn.Module):
+                owned.update(map(id, thing.parameters()))
+            elif isinstance(thing, torch.Tensor):
+                owned.add(id(thing))
+        return any(id(item) not in owned for each in self.optimizers() for item in parameters(each))
+
+    def _claimed(self) -> bool:
+        return any(each in claimed for each in self.optimizers())
+
+    def _changed(self) -> bool:
+        return self._missing() or not self._same()
+
+    def _make_state(self, held: Mapping[str, Any]) -> TorchState:
+        state = TorchState(held, self._position, self._passes, set)
+        self._taken = _Taken(self._names, self._passes.datasets, state)
+        return state
+
+    def _guards(self) -> Guards:
+        from watchdog_app.agent.published.torch_guards import TorchGuards
+
+        return TorchGuards(
+            self._parts, self.optimizers, set, self._position, self._lost_now, self._same
+        )
+
+    def _parts(self) -> dict[str, Part] | None:
+        """As at the last capture; None where later states cannot be told from it."""
+        taken = self._taken
+        return None if taken is None or self._owner() is not None else taken.parts()
+
+    def _same(self) -> bool:
+        """Whether a capture would be of the same things as the last one."""
+        taken = self._taken
+        return (
+            taken is not None and taken.names is self._names and taken.same(self._passes.datasets)
+        )
+
+    def _lost_now(self) -> list[str]:
+        never = () if self._taken is None else self._taken.never
+        return [*never, *self._passes.lost, *self._not_restored()]
+
+    def _not_restored(self) -> list[str]:
+        moved = [] if self._moved_words is None else [_MOVED.format(self._moved_words)]
+        return [*super()._not_restored(), *moved]
+
+    def _more(self) -> dict[str, Any]:
+        library = libraries.described(self._owner())
+        return {
+            libraries.KEY: library,
+            **({} if library is None else {"framework": library["name"]}),
+            **({} if self._random is None else {"random": self._random}),
+        }
+
+    def _listen(self) -> None:
+        """Of all modules, so not for long."""
+        super()._listen()
+        if self._hook is not None:
+            return
+        me = names.weak(self)
+
+        def before(module: Any, _args: Any) -> None:
+            training = None if torch.compiler.is_dynamo_compiling() else me()
+            if training is not None and module.training and torch.is_grad_enabled():
+                training.module_computes(module)
+
+        self._hook = register_module_forward_pre_hook(before)
+
+    def module_computes(self, module: Any) -> None:
+        """A module is about to compute, in any thread."""
+        trained = self._trained
+        if get_ident() == self._thread and any(id(item) in trained for item in module.parameters()):
+            self.computes()
+
+    def _hush(self) -> None:
+        super()._hush()
+        hook, self._hook = self._hook, None
+        if hook is not None:
+            hook.remove()
+
+    def _random_now(self) -> Any:
+        """Global random numbers, and those of generators that the program has names for."""
+        own = [each.get() for each in self._names]
+        return torch_random.take(), own_random.take(
+            [each for each in own if own_random.is_generator(each)]
+        )
+
+    def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
+        asked = session.published is not None and session.published.asked
+        self._ended = (step, epoch, batch, torch_random.take()) if asked else None
+        super()._attend(session, step, epoch, batch)
+
+
+class _Taken:
+    """What a capture was of, so that later ones need not be made whole; keeps nothing alive."""
+
+    def __init__(self, held: list[Named], loaders: Sequence[Any], state: TorchState) -> None:
+        """
+        Args:
+            held: all that the training consists of.
+            loaders: that its data comes from.
+            state: that was taken.
+        """
+        self.names = held
+        self.never: Sequence[str] = state.never
+        self._loaders = [names.weak(each) for each in loaders]
+        self._parts: list[tuple[str, type[Part], Callable[[], Any]]] = [
+            (name, type(part), names.weak(part.thing)) for name, part in state.parts.items()
+        ]
+        # Modules that are left out as long as nothing is written to them.
+        self._left_out = [
+            each for each in held if each.stamp is not None and each.name not in state.parts
+        ]
+
+    def parts(self) -> dict[str, Part] | None:
+        """What was taken, as far as it lives; None where some of it does not."""
+        found = {name: (kind, get()) for name, kind, get in self._parts}
+        if any(thing is None for _, thing in found.values()):
+            return None
+        return {name: kind(name, thing) for name, (kind, thing) in found.items()}
+
+    def same(self, loaders: Sequence[Any]) -> bool:
+        """Whether its data comes from the same loaders, and nothing that was left out changed."""
+        if [id(each) for each in loaders] != [id(get()) for get in self._loaders]:
+            return False
+        return all(each.part() is None for each in self._left_out)
+
+
+def things(
+    optimizers: Sequence[Any], frame: FrameType | None, of_library: Sequence[Any] = ()
+) -> list[Named]:
+    """
+    The objects whose state makes up the training of these optimizers.
+
+    Args:
+        optimizers: that have stepped.
+        frame: where one of them did.
+        of_library: modules and schedulers that the library which runs the loop holds.
+    """
+    trained = {id(item): item for each in optimizers for item in parameters(each)}
+    ours = {id(each) for each in optimizers}
+
+    def wanted(thing: Any) -> bool:
+        kind = type(thing)
+        if issubclass(kind, torch.nn.Module):
+            return next(_tensors(thing), None) is not None
+        if issubclass(kind, torch.optim.Optimizer):
+            return id(thing) in ours
+        if issubclass(kind, torch.Tensor):
+            return id(thing) in trained
+        return (
+            _scales(kind)
+            or any(drives(thing, each) for each in optimizers)
+            or (own_random.is_generator(thing) and not own_random.is_global(thing))
+        )
+
+    found = names.search(frame, wanted, source_loops.assigned(source_loops.places(frame)))
+    chosen: list[tuple[str, str, Any]] = []
+    modules = [each for each in found if isinstance(each.thing, torch.nn.Module)]
+    inner = {id(part) for each in modules for part in list(each.thing.modules())[1:]}
+    owned: set[int] = set()
+    for each in modules:
+        if id(each.thing) not in inner:
+            chosen.append((each.name, each.expression, each.thing))
+            owned.update(map(id, _tensors(each.thing)))
+    for thing in of_library:
+        trains = isinstance(thing, torch.nn.Module) and any(
+            id(item) in trained and id(item) not in owned for item in thing.parameters()
+        )
+        if trains:
+            chosen.append(("model", f"<the {type(thing).__name__}>", thing))
+            owned.update(map(id, _tensors(thing)))
+    for each in found:
+        if isinstance(each.thing, torch.nn.Module) or id(each.thing) in owned:
+            continue
+        chosen.append((each.name, each.expression, each.thing))
+    known = {id(thing) for _, _, thing in chosen}
+    for optimizer in optimizers:
+        if id(optimizer) not in known:
+            chosen.append(("optimizer", f"<the {type(optimizer).__name__}>", optimizer))
+    known = {id(thing) for _, _, thing in chosen}
+    chosen += [
+        ("scheduler", f"<the {type(thing).__name__}>", thing)
+        for thing in of_library
+        if id(thing) not in known and any(drives(thing, each) for each in optimizers)
+    ]
+    within = {
+        id(part) for _, _, each in chosen for part in getattr(each, "_schedulers", None) or ()
+    }
+    return list(_named([one for one in chosen if id(one[2]) not in within], set(trained)))
+
+
+def _named(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> Iterator[Named]:
+    taken: set[str] = set()
+    for given, expression, thing in chosen:
+        module = isinstance(thing, torch.nn.Module)
+        name = names.keyword(given, taken, "model" if module else None)
+        if module and not any(id(item) in trained for item in thing.parameters()):
+            yield Named(name, expression, names.weak(thing), _stamp, _stamp(thing))
+        else:
+            yield Named(name, expression, names.weak(thing))
+
+
+def _scales(kind: type) -> bool:
+    return "GradScaler" in kind.__name__ and hasattr(kind, "state_dict")
+
+
+def _tensors(module: Any) -> Iterator[Any]:
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _stamp(module: Any) -> int:
+    """A number that moves when a tensor of the module is written to."""
+    return sum(int(item._version) for item in _tensors(module))
+
+
+def _keeps_statistics(named: Named) -> bool:
+    """Whether a forward pass may change it (batch norm)."""
+    buffers = getattr(named.get(), "buffers", None)
+    return buffers is not None and any(True for _ in buffers())

@@ -1,0 +1,441 @@
+"""
+A training that names no Rescue: found, reported, and saved when that is asked.
+
+What it trains is held by weak references alone. A rescue is that of the framework's own `Rescue`
+under the names that the program has for its things: the lines of `resume_lines` go on from it.
+It is saved where an iteration of the training loop has ended: after schedulers, metrics and
+averages, before the next batch is drawn.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
+from types import CodeType, FrameType
+from typing import Any, ClassVar, Protocol
+
+from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.found import folders, names, resume_lines, source_loops
+from watchdog_app.agent.found.detector import Detector, Head
+from watchdog_app.agent.found.names import Named
+from watchdog_app.agent.found.source_loops import Loop, Place
+from watchdog_app.agent.frames import current_frames
+from watchdog_app.agent.notebook import notebook_path
+from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.saving import chapters
+from watchdog_app.agent.saving.store import RescueStore
+from watchdog_app.agent.session import Capture, Session
+from watchdog_app.base.errors import RescueError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.published.guards import Guards
+
+COUNTED = "plain values that the loop keeps, such as counters and histories"
+DRAWN = (
+    "random numbers that the loop draws between two steps (read the data with a DataLoader or a "
+    "tf.data.Dataset, or name a Rescue)"
+)
+# Shorter ones are trials, which a folder and a thread would cost more than they are worth.
+_BEGINS_AFTER_S = 0.5
+_MOST_UNSEEN = 64  # iterations in a row whose end was waited for, after which that is said
+_DRAWS_NO_MORE = 2  # iterations in a row that drew no batch: their loop is learned anew
+
+
+class _Passes(Protocol):
+    """The passes over data that a training makes by itself."""
+
+    epoch: int
+    at_epoch: dict[str, Any] | None  # random numbers as the epoch began; None: not needed
+
+    @property
+    def begun(self) -> bool: ...
+    @property
+    def batch(self) -> int | None: ...
+    @property
+    def datasets(self) -> list[Any]: ...
+    @property
+    def cut_short(self) -> bool: ...
+    def look(self) -> bool: ...
+    def stood_still(self) -> None: ...
+    def position(self, *args: Any) -> dict[str, dict[str, Any]]: ...
+
+
+class _State(Protocol):
+    """The named objects of a loop, as the framework takes them."""
+
+    lost: list[str]
+
+    def capture(self) -> Capture: ...
+
+
+class FoundTraining(ABC):
+    """One training of one thread, from the first step of an optimizer to its end."""
+
+    framework: ClassVar[str]  # as the daemon is told
+    kind: ClassVar[str]  # as people are told: "PyTorch training"
+    explicit: ClassVar[str]  # what to write into the program where it cannot be saved by itself
+
+    def __init__(self, guard: Guard, passes: _Passes) -> None:
+        """
+        Args:
+            guard: says what concerns all trainings once.
+            passes: of this thread, over the framework's data.
+        """
+        self.detector = Detector()
+        self.session: Session | None = None
+        self.over = False
+        self.over_with_cell = False  # the next cell may go on with the same optimizer
+        self.directory = ""
+        self.wants_end = False  # the end of this iteration is to be told
+        self.listening = False  # it is to be told that the model computes
+        self.unseen = 0  # iterations in a row whose end was waited for
+        self._passes = passes
+        self._guard = guard
+        self._beginning: chapters.Beginning | None = None
+        self._made_above: str | None = None
+        self._thread = get_ident()
+        self._pid = os.getpid()
+        self._began = time.monotonic()
+        self._optimizers: dict[int, Callable[[], Any]] = {}
+        self._names: list[Named] = []
+        self._moved = True  # a pass, since the iteration before
+        self._given_up = False
+        self._lost: list[str] = []
+        self._told = False
+        self._places: tuple[Place, ...] = ()  # where the program stood at the latest first step
+        self._loops: list[Loop] = []  # around its steps, the innermost first
+        self._look: Any = None  # random numbers behind the last step of an iteration
+        self._draws_itself = False  # random numbers, between two steps
+        self._data: list[str] = []  # names of its data sets
+        self._of_library = False  # which ends where it was told to, data or not
+
+    @abstractmethod
+    def _things(self, frame: FrameType | None) -> list[Named]:
+        """What its state consists of, by the names that lead there from `frame`."""
+
+    @abstractmethod
+    def _missing(self) -> bool:
+        """Whether something that is trained belongs to nothing that has a name."""
+
+    @abstractmethod
+    def _claimed(self) -> bool:
+        """Whether the program has a Rescue of its own for it."""
+
+    @abstractmethod
+    def _make_state(self, held: Mapping[str, Any]) -> _State:
+        """The state of the named objects."""
+
+    @abstractmethod
+    def _guards(self) -> Guards:
+        """What tells from outside that a step has begun."""
+
+    @abstractmethod
+    def _random_now(self) -> Any:
+        """The random numbers that the loop may draw from, to be compared."""
+
+    def _changed(self) -> bool:
+        """Whether it consists of other things by now, as far as that is cheap to tell."""
+        return False
+
+    def _more(self) -> dict[str, Any]:
+        """What a rescue of this framework holds beside the state."""
+        return {}
+
+    def _not_restored(self) -> list[str]:
+        """What a resume does not bring back beside what the state tells."""
+        drawn = [DRAWN] if self._draws_itself else []
+        return [*drawn, COUNTED]
+
+    def optimizers(self) -> list[Any]:
+        """Those of it that live."""
+        return [each for get in list(self._optimizers.values()) if (each := get()) is not None]
+
+    def step(self, optimizer: Any, frame: FrameType) -> None:
+        """An optimizer of this training has stepped in `frame`."""
+        if get_ident() != self._thread or self._given_up:
+            return
+        key = id(optimizer)
+        if key not in self._optimizers:
+            self._join(optimizer, frame)
+        self._moved = self._passes.look() or self._moved
+        if not self.detector.stepped(key):
+            return
+        if not self._moved:
+            self._passes.stood_still()
+        self._moved = False
+        session = self.session
+        if session is None:
+            if time.monotonic() - self._began >= _BEGINS_AFTER_S:
+                self._begin(frame)
+            return
+        self.wants_end = session.ends(self.detector.iterations)
+        self.unseen += 1
+        # Each step of most loops ends here.
+        if (
+            self.unseen >= _DRAWS_NO_MORE
+            or self.detector.watching
+            or self.detector.head is not Head.DRAW
+        ):
+            self._await_end(session)
+
+    def draws(self) -> None:
+        """A batch is about to be drawn, in the thread of this training."""
+        try:
+            if self.detector.drawn():
+                self.unseen = 0
+                if self.wants_end:
+                    self._iteration_ended()
+        except Exception as error:
+            self._guard.caught(error)
+
+    def computes(self) -> None:
+        """What is trained is about to compute, in the thread of this training."""
+        try:
+            if self.detector.computes():
+                self.unseen = 0
+                self._hush()
+                self._draws_itself = self._look != self._random_now()
+                self._iteration_ended()
+        except Exception as error:
+            self._guard.caught(error)
+
+    def runs(self) -> bool:
+        """Whether the program is still in the loop."""
+        return self._stands_in(self._loops[:1])
+
+    def has_left(self) -> bool:
+        """Whether the program is out of the loop, and of those around it; for any thread."""
+        return bool(self._loops) and not self._stands_in(self._loops[-1:])
+
+    def is_in(self, frame: FrameType) -> bool:
+        """Whether a step in `frame` is one of this training's loop."""
+        return source_loops.together(self._places, source_loops.places(frame))
+
+    def ended_well(self) -> bool:
+        """Whether the loop was left without an exception, as far as anybody was told of one."""
+        return not self._loops or not _interrupted(self._loops[0].code)
+
+    def end(self, *, well: bool) -> None:
+        """
+        It is over; `well`: its rescues are not to be gone on from.
+
+        What left the loop cannot be seen where the program caught it, nor where it was
+        `sys.exit()`. Where it was left in the middle of its data, the rescues are kept for it.
+        """
+        self._close(well=well and (self._of_library or not self._passes.cut_short))
+
+    def _stands_in(self, loops: Sequence[Loop]) -> bool:
+        standing = source_loops.places(current_frames().get(self._thread))
+        return any(loop.has(standing) for loop in loops)
+
+    def _join(self, optimizer: Any, frame: FrameType) -> None:
+        key, known, forget = id(optimizer), self._optimizers, self.detector.forget
+
+        def gone(_: Any) -> None:
+            known.pop(key, None)
+            forget(key)
+
+        known[key] = weakref.ref(optimizer, gone)
+        self._places = source_loops.places(frame)
+        if self.session is not None:
+            self._names = self._things(frame)
+
+    def _close(self, *, well: bool) -> None:
+        self.over = True
+        self._hush()
+        session, self.session = self.session, None
+        if session is None or self._pid != os.getpid():
+            return
+        if well and self._beginning is not None:
+            with self._guard:
+                chapters.finish(self._beginning)
+        session.end(well=well)
+        folders.remove_empty(session.store.directory, self.directory, self._made_above)
+
+    def _begin(self, frame: FrameType) -> None:
+        self._loops = source_loops.around(source_loops.places(frame))
+        self._names = self._things(frame)
+        if self._missing():
+            self._given_up = True
+            self._tell_why("no name of the program leads to some of what it trains")
+            return
+        self.directory, waits = resume_lines.place()
+        self._made_above = folders.made_above(self.directory)
+        self._beginning = begun = chapters.begin(self.directory, False, found=True)
+        store = RescueStore(begun.directory, run=begun.run)
+        link = Link(self.framework, store.directory, notebook_path(), by_lines=True)
+        me = weakref.ref(self)
+        link.left = lambda: (training := me()) is not None and training.has_left()
+        self.session = Session(store, link, self._capture, guards=self._guards)
+        self.session.breakdown.holds([each.get() for each in self._names])
+        self.session.prepare()
+        if waits is not None:
+            resume_lines.offer(waits, self.directory)
+        else:
+            self._guard.tell_once(
+                f"{self.kind}s are saved in {folders.shown(self.directory)} when memory runs out. "
+                "See: watchdog rescues"
+            )
+            folders.tell_of_others(self.directory)
+        self._opened()
+
+    def _opened(self) -> None:
+        """It can be saved from now on."""
+        _watch_end(self)
+        self.detector.watch()
+        self._listen()
+
+    def _await_end(self, session: Session) -> None:
+        """The last step of an iteration is made: have its end told, where it is wanted."""
+        detector, head = self.detector, self.detector.head
+        if head is not Head.DRAW and not self.listening:
+            self.unseen = 0  # nothing was waited for
+        if self.unseen >= _MOST_UNSEEN:
+            self._hush()
+            self._tell_why("the end of its iterations is not seen")
+        elif head is Head.DRAW and self.unseen >= _DRAWS_NO_MORE:
+            if not detector.watching:
+                detector.watch()
+            self._listen()
+        elif head is not None:
+            detector.rest()
+            self._hush()
+            if head is Head.COMPUTE and session.due:
+                # It draws its data itself: in this iteration or in the next, nobody knows.
+                self._look = self._random_now()
+                self._listen()
+
+    def _listen(self) -> None:
+        """From now on it is to be told that the model computes."""
+        self.listening = True
+
+    def _hush(self) -> None:
+        self.listening = False
+
+    def _tell_why(self, why: str) -> None:
+        self._guard.tell_once(f"a {self.kind} is not saved by itself: {why}. {self.explicit}")
+
+    def _iteration_ended(self) -> None:
+        """All of an iteration is done, and nothing of the next has begun."""
+        session, step = self.session, self.detector.iterations
+        self.wants_end = False
+        if session is None or self.over:
+            return
+        if session.due:
+            if self._claimed():  # since it was found
+                self._close(well=True)
+                return
+            if session.link.wanted is not None or self._changed():
+                self._look_again(sys._getframe(1))
+        self._attend(session, step, self._epoch, self._passes.batch)
+
+    def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
+        saved = session.attend(step, epoch=epoch, batch=batch)
+        if saved is not None:
+            self._tell(saved.path)
+
+    def _look_again(self, frame: FrameType) -> None:
+        """What the program trains by now, and under which names."""
+        if self._missing():
+            self._names = self._things(frame)  # made anew since
+        datasets = self._passes.datasets
+        named = names.names_of(datasets, frame)
+        self._data = [
+            next((name for name, one in named.items() if one is each), "data") for each in datasets
+        ]
+
+    def _capture(self) -> Capture:
+        held = self._held()
+        if not held:
+            raise RescueError("The program has let go of what it trained. Nothing was saved.")
+        state = self._make_state(held)
+        capture = state.capture()
+        code = self._loops[0].code if self._loops else None
+        more = self._more()
+        found = resume_lines.Recorded(
+            more.pop("framework", self.framework),
+            self.directory,
+            {each.name: each.expression for each in self._names if each.name in held},
+            self._data,
+            "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
+        )
+        self._lost = [*state.lost, *self._not_restored()]
+        told = {"not_restored": self._lost, resume_lines.KEY: found.to_json(), **more}
+        return Capture(capture.entries, {**capture.meta, **told})
+
+    def _held(self) -> dict[str, Any]:
+        """Its objects that live and belong into a rescue."""
+        return {each.name: part for each in self._names if (part := each.part()) is not None}
+
+    @property
+    def _epoch(self) -> int | None:
+        """Counted from 0; None where the loop has read no data set, which tells its epochs."""
+        return self._passes.epoch if self._passes.begun else None
+
+    def _position(self, *args: Any) -> dict[str, Any]:
+        passes = self._passes.position(*args)
+        at_epoch = self._passes.at_epoch if self._passes.begun else None
+        return {
+            "epoch": self._epoch, "batch": self._passes.batch, "passes": passes,
+            "at_epoch": at_epoch,
+        }  # fmt: skip
+
+    def _tell(self, path: str) -> None:
+        if self._told:
+            return
+        self._told = True
+        where = resume_lines.place_in(self.detector.iterations, self._epoch)
+        say(
+            f"saved in {folders.shown(path)}: {where}. "
+            "When this program is run again, it says how to go on from there. A resume will not "
+            f"bring back: {'; '.join(self._lost)}."
+        )
+
+
+def _watch_end(training: FoundTraining) -> None:
+    """
+    End it with its cell of a notebook, or with its program; keeps nothing alive.
+
+    A loop of somebody's own tells nobody. In a cell that failed or was interrupted, or a program
+    that dies of an exception, it did not end well, and its rescues wait to be gone on from.
+    """
+    reference = weakref.ref(training)
+    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    events = getattr(get() if get else None, "events", None)
+    if events is None:
+        atexit.register(_program_ends, reference)
+        return
+
+    def cell_ends(result: Any = None) -> None:
+        found = reference()
+        if found is not None and found.runs():
+            return  # in a thread of its own
+        events.unregister("post_run_cell", cell_ends)
+        if found is not None:
+            found.end(well=bool(getattr(result, "success", True)))
+            found.over_with_cell = True
+
+    events.register("post_run_cell", cell_ends)
+
+
+def _program_ends(reference: weakref.ref[FoundTraining]) -> None:
+    training = reference()
+    if training is not None:
+        training.end(well=getattr(sys, "last_type", None) is None)
+
+
+def _interrupted(code: CodeType) -> bool:
+    """Whether the last exception that reached the top went through this function."""
+    traceback = getattr(sys, "last_traceback", None)
+    while traceback is not None:
+        if traceback.tb_frame.f_code is code:
+            return True
+        traceback = traceback.tb_next
+    return False

@@ -1,0 +1,35 @@
+"""Methods of a framework's public classes with ours around them, and how they are put back."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+class Wrapped:
+    """Ours around some methods. True while they are; what stands on top of ours may call us on."""
+
+    def __init__(self) -> None:
+        self._methods: list[tuple[Any, str, Any, Any]] = []  # class, name, before, ours
+
+    def __bool__(self) -> bool:
+        return bool(self._methods)
+
+    def wraps(self, kind: Any) -> bool:
+        """Whether some method of this class has ours around it."""
+        return any(kind is each for each, _, _, _ in self._methods)
+
+    def wrap(self, kind: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Put what `make` makes of a method in its place."""
+        before = getattr(kind, name)
+        ours = functools.wraps(before)(make(before))
+        setattr(kind, name, ours)
+        self._methods.append((kind, name, before, ours))
+
+    def put_back(self) -> None:
+        """As it was, where nobody else has changed it since: there ours is to do nothing."""
+        for kind, name, before, ours in self._methods:
+            if getattr(kind, name) is ours:
+                setattr(kind, name, before)
+        self._methods.clear()

@@ -1,0 +1,131 @@
+"""
+Values of a program as JSON, such that they come back with the types they had.
+
+No pickle: a rescue must be readable when a class has moved, and must not run code when it is read.
+Numbers, words and the usual containers go into JSON, with floats that keep every bit. What JSON has
+no word for is an object of one tagged key. Tensors and arrays are the framework's: see `Leaf`.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+# The JSON of a framework's value of this name, with a tag of LEAVES; None: it is no such value.
+Leaf = Callable[[Any, str], "dict[str, Any] | None"]
+Unleaf = Callable[[str, Any], Any]  # of such a tag and what stands behind it: the value
+
+TENSOR, ARRAY, TORCH, SIZE = "__tensor__", "__array__", "__torch__", "__size__"
+LEAVES = frozenset({TENSOR, ARRAY, TORCH, SIZE})
+_SCALAR, _FLOAT, _COMPLEX, _BYTES = "__scalar__", "__float__", "__complex__", "__bytes__"
+_TUPLE, _SET, _DEQUE = "__tuple__", "__set__", "__deque__"
+_PAIRS, _ORDERED, _COUNTER = "__pairs__", "__ordered__", "__counter__"
+_TAGS = LEAVES | {
+    *(_SCALAR, _FLOAT, _COMPLEX, _BYTES, _TUPLE, _SET, _DEQUE, _PAIRS, _ORDERED, _COUNTER)
+}
+PLAIN = (bool, int, str, type(None))
+_MAPPINGS: dict[Any, str] = {
+    dict: _PAIRS,
+    OrderedDict: _ORDERED,
+    Counter: _COUNTER,
+    defaultdict: _PAIRS,
+}
+_SPECIAL_FLOATS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+
+
+def encode(value: Any, name: str, leaf: Leaf) -> Any:
+    """
+    The value in JSON's types.
+
+    Args:
+        value: of numbers, strings, None, bytes, containers, arrays and tensors.
+        name: of the value, for the names of its tensors.
+        leaf: of the framework.
+
+    Raises:
+        TypeError: it holds something else; the message says where.
+    """
+
+    def inner(item: Any, place: Any) -> Any:
+        return encode(item, f"{name}/{place}", leaf)
+
+    def each(items: Any) -> list[Any]:
+        return [inner(item, index) for index, item in enumerate(items)]
+
+    kind = type(value)
+    if kind in PLAIN:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {_FLOAT: repr(value)}
+    found = leaf(value, name)
+    if found is not None:
+        return found
+    if isinstance(value, np.generic) and value.dtype.kind in "biufc" and value.dtype.itemsize <= 16:
+        native = value.dtype.newbyteorder("=")
+        return {_SCALAR: [native.str, _text(value.astype(native).tobytes())]}
+    if kind is complex:
+        return {_COMPLEX: [inner(value.real, "real"), inner(value.imag, "imag")]}
+    if kind in (bytes, bytearray):
+        return {_BYTES: _text(value)}
+    if kind is list:
+        return each(value)
+    if kind is tuple:
+        return {_TUPLE: each(value)}
+    if kind in (set, frozenset):
+        return {_SET: [kind is frozenset, each(value)]}
+    if kind is deque:
+        return {_DEQUE: [value.maxlen, each(value)]}
+    if kind in _MAPPINGS:
+        named = all(type(key) is str for key in value) and not _TAGS & set(value)
+        if named and _MAPPINGS[kind] == _PAIRS:
+            return {key: inner(item, key) for key, item in value.items()}
+        return {
+            _MAPPINGS[kind]: [[inner(key, "key"), inner(item, key)] for key, item in value.items()]
+        }
+    raise TypeError(f"{name} is a {kind.__name__}, which a rescue cannot hold")
+
+
+def decode(value: Any, unleaf: Unleaf) -> Any:
+    """The value that `encode` was given, of what it returned, after JSON."""
+    if isinstance(value, list):
+        return [decode(item, unleaf) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        ((tag, held),) = value.items()
+        if tag in LEAVES:
+            return unleaf(tag, held)
+        if tag in _TAGS:
+            return _tagged(tag, held, unleaf)
+    return {key: decode(item, unleaf) for key, item in value.items()}
+
+
+def _tagged(tag: str, held: Any, unleaf: Unleaf) -> Any:
+    if tag == _SCALAR:
+        return np.frombuffer(base64.b64decode(held[1]), np.dtype(held[0]))[0]
+    if tag == _FLOAT:
+        return _SPECIAL_FLOATS[held]
+    if tag == _BYTES:
+        return base64.b64decode(held)
+    if tag == _DEQUE:
+        return deque(decode(held[1], unleaf), held[0])
+    if tag == _SET:
+        items = decode(held[1], unleaf)
+        return frozenset(items) if held[0] else set(items)
+    items = decode(held, unleaf)
+    if tag == _COMPLEX:
+        return complex(*items)
+    if tag == _TUPLE:
+        return tuple(items)
+    if tag == _COUNTER:
+        return Counter(dict(items))
+    return OrderedDict(items) if tag == _ORDERED else dict(items)
+
+
+def _text(raw: bytes | bytearray) -> str:
+    return base64.b64encode(raw).decode("ascii")
