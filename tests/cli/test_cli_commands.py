@@ -216,53 +216,29 @@ def test_version(watchdog):
     assert f"watchdog {__version__}\n" == watchdog("--version").stdout
 
 
-def test_pause_says_what_it_means_for_a_notebook(watchdog, daemon):
-    """The one mistake that would lose the state is named."""
+@pytest.mark.parametrize(
+    ("kind", "said", "unsaid"),
+    [("notebook", "do not press restart", "type fg"), ("script", "type fg", "restart")],
+)
+def test_pause_says_what_it_means_for_that_kind(watchdog, daemon, kind, said, unsaid):
+    """In Jupyter the one mistake that loses the state, in a terminal a shell that says Stopped."""
     daemon.answers["task.pause"] = {
-        "task": "train.ipynb",
+        "task": 4711,
+        "name": "train",
+        "kind": kind,
         "pids": [4711, 4712],
         "method": "signals",
     }
-    daemon.answers["status"] = fresh()
 
-    done = watchdog("pause", "train")
+    done = watchdog("pause", "it")
 
     assert 0 == done.returncode
-    assert [{"task": "train"}] == daemon.called("task.pause")
-    assert "Paused train.ipynb (pid 4711) and 1 child process." in done.stdout
+    assert [{"task": "it"}] == daemon.called("task.pause")
+    assert "Paused train (pid 4711) and 1 child process." in done.stdout
     assert "watchdog resume 4711" in done.stdout
-    assert "do not press restart" in done.stdout.lower()
-
-
-def test_pause_of_a_script_speaks_of_the_terminal(watchdog, daemon):
-    """No Jupyter, but a shell that says Stopped."""
-    daemon.answers["task.pause"] = {"task": "eda.py", "pids": [7], "method": "signals"}
-    daemon.answers["status"] = fresh(tasks=[process(7, "eda.py", MIB, kind="script")])
-
-    done = watchdog("pause", "7")
-
-    assert "Restart" not in done.stdout
-    assert "type fg" in done.stdout
-
-
-@pytest.mark.parametrize("word", ["pause", "resume"])
-def test_what_was_done_is_told_where_the_daemon_has_no_status(watchdog, daemon, refusal, word):
-    """It is asked afterwards, for a name alone."""
-
-    def too_long(_):
-        raise refusal(-32000, "A message of 1306215 bytes is too long to be sent.")
-
-    done = {"task": 7, "name": "eda.py", "pids": [7], "method": "signals"}
-    daemon.answers |= {
-        "task.pause": done,
-        "task.resume": {"resumed": [done], "failures": []},
-        "status": too_long,
-    }
-
-    said = watchdog(word, "7")
-
-    assert (0, "") == (said.returncode, said.stderr)
-    assert "eda.py (pid 7)" in said.stdout
+    assert said in done.stdout.lower()
+    assert unsaid not in done.stdout.lower()
+    assert [] == daemon.called("status")
 
 
 def test_a_name_that_fits_several_tasks_lists_them(watchdog, daemon, refusal):
@@ -283,8 +259,8 @@ def test_a_name_that_fits_several_tasks_lists_them(watchdog, daemon, refusal):
 
 def test_resume_one_and_all(watchdog, daemon):
     """All is a task of null."""
-    daemon.answers["task.resume"] = {"resumed": [{"task": "train.ipynb", "pids": [4711]}]}
-    daemon.answers["status"] = fresh()
+    done = {"task": 4711, "name": "train.ipynb", "kind": "notebook", "pids": [4711]}
+    daemon.answers["task.resume"] = {"resumed": [done]}
 
     one, every = watchdog("resume", "train"), watchdog("resume", "--all", "--json")
 

@@ -61,7 +61,7 @@ def test_the_life_of_a_daemon(quiet, watchdog, script):
     """start, status, check, config, reload, history, stop, and history without it."""
     started = watchdog("start")
     assert (0, "") == (started.returncode, started.stderr)
-    assert "runs already" in watchdog("start").stdout
+    assert "Already running" in watchdog("start").stdout
 
     found = json.loads(watchdog("status", "--json").stdout)
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(found)

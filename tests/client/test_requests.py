@@ -100,15 +100,10 @@ def test_a_loss_that_is_no_number_is_unknown(value):
     assert (True, None) == (found.training, found.loss)
 
 
-def test_each_method_of_the_daemon_has_a_record_and_no_other():
-    """A new request is a record and a function."""
-    from watchdog_app.daemon.inspections import Inspections
+def test_each_record_has_a_function_of_the_daemon():
+    """A new request is a record and a function; without one the daemon does not start."""
     from watchdog_app.daemon.methods import Methods
 
-    inspections = Inspections(
-        None, pace=None, observer=None, pauses=None, wake=None, grew=None, log=None
-    )
-    others = dict.fromkeys(("agents", "checkpoints", "observer", "pace"))
-    methods = Methods(SimpleNamespace(inspections=inspections, **others), None, None)
+    parts = SimpleNamespace(agents=None, checkpoints=None)
 
-    assert set(requests.METHODS) == set(methods.table)
+    assert set(requests.METHODS) == set(Methods(parts, None, None).table)

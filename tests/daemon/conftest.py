@@ -21,11 +21,11 @@ from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import LineDecoder, encode
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.control import Control
+from watchdog_app.daemon.instance import ServiceManager
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop import Loop
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.parts import Parts
-from watchdog_app.daemon.systemd import ServiceManager
 
 # Nothing is done of its own accord: other tests run on the same machine.
 QUIET = """
@@ -252,7 +252,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: list[Any]):
     made = Parts(Settings(), str(tmp_path), Log(False, fd=fd))
     made.journal.open()
     yield made
-    for each in (made.server, made.exit_monitor, made.agents, made.observer, made.pace):
+    for each in (made.server, made.exit_monitor, made.agents, made.observer):
         each.close()
     made.dispatcher.close(5)
     made.journal.close(5)

@@ -83,6 +83,17 @@ def begin(world, mode: str) -> int:
     return pid
 
 
+def register(agent, **change) -> dict:
+    """This very process as a training."""
+    about = {
+        "pid": os.getpid(),
+        "start_time": start_time(os.getpid()),
+        "framework": "keras",
+        "directory": "/tmp",
+    }
+    return agent.ask("agent.register", **{**about, **change})
+
+
 def deaths(client, world) -> list[dict]:
     """Of this world's own scripts: other Pythons of the machine may die beside it."""
     entries = client.call("history", kinds=["death"])["entries"]
@@ -212,35 +223,23 @@ def test_all_tasks_can_be_asked_at_once(world, agent):
     assert [(pid, "done")] == [(r["task"], r["status"]) for r in answer["requests"]]
 
 
-def test_a_save_that_fails_is_told_with_its_remedy(world, agent):
-    """The agent's words reach the person."""
-    client, pid = agent("fail")
+@pytest.mark.parametrize(
+    ("mode", "timeout_s", "said"),
+    [
+        pytest.param("fail", 20, "The disk is full. Make room.", id="it fails"),
+        pytest.param("quiet", 0.5, "did not answer within 0.5 s", id="one long step"),
+        pytest.param("die", 100, "ended before it could save", id="it dies"),
+    ],
+)
+def test_why_a_save_does_not_come_is_told(world, agent, mode, timeout_s, said):
+    """The agent's words, its silence in time, or its end: nobody waits for the dead."""
+    client, pid = agent(mode)
 
-    answer = client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=20)
+    answer = client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=timeout_s)
 
-    assert [("failed", "The disk is full. Make room.")] == [
-        (r["status"], r["detail"]) for r in answer["requests"]
-    ]
-
-
-def test_a_save_that_does_not_come_fails_at_its_deadline(world, agent):
-    """The training is in one long step: the answer says so, in time."""
-    client, pid = agent("quiet")
-
-    answer = client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=0.5)
-
-    assert "failed" == answer["requests"][0]["status"]
-    assert "did not answer within 0.5 s" in answer["requests"][0]["detail"]
-
-
-def test_a_training_that_dies_while_it_should_save_ends_the_request(world, agent):
-    """Nobody waits for the dead."""
-    client, pid = agent("die")
-
-    answer = client.call("task.checkpoint", task=str(pid), wait=True, timeout_s=100)
-
-    assert "failed" == answer["requests"][0]["status"]
-    assert "ended before it could save" in answer["requests"][0]["detail"]
+    (request,) = answer["requests"]
+    assert "failed" == request["status"]
+    assert said in request["detail"]
 
 
 def test_a_death_is_written_down_within_a_second_with_what_is_left(world, agent):
@@ -323,10 +322,8 @@ def test_the_newer_of_two_connections_of_one_process_counts(world, raw):
     """The old one ends later and is no death."""
     client = world.start()
     first, second = raw(role="agent"), raw(role="agent")
-    about = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "framework": "keras",
-             "directory": "/tmp", "notebook": None}  # fmt: skip
-    assert "result" in first.ask("agent.register", **about)
-    assert "result" in second.ask("agent.register", **about)
+    assert "result" in register(first)
+    assert "result" in register(second)
 
     first.close()
 
@@ -353,10 +350,7 @@ def test_the_newer_of_two_connections_of_one_process_counts(world, raw):
 )
 def test_an_agent_that_claims_what_is_not_so_is_refused(raw_standing, change, code):
     """It speaks for its own process, which the kernel names, and in words of the right kind."""
-    about = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "framework": "keras",
-             "directory": "/tmp", "notebook": None}  # fmt: skip
-
-    said = raw_standing(role="agent").ask("agent.register", **{**about, **change})
+    said = register(raw_standing(role="agent"), **change)
 
     assert code == said["error"]["code"]
 
@@ -376,8 +370,7 @@ def test_a_report_without_sense_changes_nothing(world, raw, params):
     """Refused as a whole; the report before stands."""
     client = world.start()
     agent = raw(role="agent")
-    agent.ask("agent.register", pid=os.getpid(), start_time=start_time(os.getpid()),
-              framework="keras", directory="/tmp", notebook=None)  # fmt: skip
+    register(agent)
     agent.tell("agent.report", training=True, step=7)
 
     assert jsonrpc.BAD_PARAMS == agent.ask("agent.report", **params)["error"]["code"]
@@ -399,8 +392,7 @@ def test_who_announces_growth_is_told_when_it_was_looked_at(world, raw):
     """Each announcement once; the next one is another."""
     world.start()
     agent = raw(role="agent")
-    registered = agent.ask("agent.register", pid=os.getpid(), start_time=start_time(os.getpid()),
-                           framework="keras", directory="/tmp", notebook=None)  # fmt: skip
+    registered = register(agent)
     agent.tell("agent.report", training=True, step=1, expected_number=4, expected_bytes=1 << 20)
     first = agent.read()
     agent.tell("agent.report", training=True, step=2, expected_number=4, expected_bytes=1 << 20)
@@ -415,21 +407,19 @@ def test_who_announces_growth_is_told_when_it_was_looked_at(world, raw):
 
 
 def test_an_agent_of_an_older_protocol_is_outdated_and_harmed_in_nothing(world, raw):
-    """It is taken in, shown with its rescue, and asked for nothing that it does not know."""
+    """It is taken in, shown, and asked for nothing that it does not know."""
     client = world.start()
     agent = raw(greet=False)
     agent.ask("hello", protocol=1, role="agent", version="0.1.0")
-    registered = agent.ask("agent.register", pid=os.getpid(), start_time=start_time(os.getpid()),
-                           framework="keras", directory="/tmp", by_lines=False)  # fmt: skip
+    registered = register(agent)
     agent.tell("agent.report", training=True, step=7, expected_number=4, expected_bytes=1 << 20)
-    agent.tell("agent.saved", request=None, path="/tmp/r", step=7, bytes=9, seconds=0.5)
 
     def mine():  # the task may be that of the test's own launcher
         tasks = [each for each in client.call("status")["tasks"] if each["agent"]]
         own = [each for each in tasks if each["agent"]["pid"] == os.getpid()]
-        return own and own[0]["agent"]["rescue"] and own[0]
+        return own and own[0]["agent"]["step"] and own[0]
 
-    task = world.until(mine, "its rescue is shown")
+    task = world.until(mine, "its report is shown")
     shown = task["agent"]
     asked = client.call("task.checkpoint", task=str(task["pid"]), wait=True)
     agent.socket.settimeout(1.0)
@@ -438,7 +428,7 @@ def test_an_agent_of_an_older_protocol_is_outdated_and_harmed_in_nothing(world, 
         set(registered["result"]),
         registered["result"]["page"],
     )
-    assert (True, 7, "/tmp/r") == (shown["outdated"], shown["step"], shown["rescue"]["path"])
+    assert (True, 7) == (shown["outdated"], shown["step"])
     assert task["can_save"] is False
     assert "restart its kernel" in asked["requests"][0]["detail"]
     with pytest.raises(TimeoutError):  # no word that it waits for, and no request
@@ -450,8 +440,7 @@ def test_an_undefined_loss_is_unknown_and_the_rest_is_taken(world, raw):
     """A loss of infinity has no JSON: absent; a text is no loss: unknown as well."""
     world.start()
     agent = raw(role="agent")
-    agent.ask("agent.register", pid=os.getpid(), start_time=start_time(os.getpid()),
-              framework="keras", directory="/tmp", notebook=None)  # fmt: skip
+    register(agent)
 
     assert {} == agent.ask("agent.report", training=True, loss="inf", step=3)["result"]
     agent.tell("agent.bye")

@@ -238,30 +238,24 @@ def test_whoever_does_not_greet_is_told_to_and_later_dropped(world, raw):
     assert b"" == client.socket.recv(10)
 
 
-def test_a_newer_protocol_is_refused_with_what_to_do(world, raw):
-    """The error has the code of the protocol and says which program is older."""
-    world.start()
-
-    answer = raw(greet=False).ask("hello", protocol=3, role="cli", version="99.0")
-
-    assert jsonrpc.VERSIONS_DIFFER == answer["error"]["code"]
-    assert "99.0" in answer["error"]["message"]
-    assert "watchdog stop; watchdog start" in answer["error"]["message"]
-
-
 @pytest.mark.parametrize(
-    ("role", "remedy"), [("cli", "-m watchdog_app"), ("tray", "watchdog tray")]
+    ("protocol", "role", "remedy"),
+    [
+        (3, "cli", "watchdog stop; watchdog start"),
+        (1, "cli", "-m watchdog_app"),
+        (1, "tray", "watchdog tray"),
+    ],
 )
-def test_an_older_client_is_refused_with_what_to_do(world, raw, role, remedy):
-    """It prints the message as it is, and reads nothing that it would misunderstand."""
-    world.start()
-    old = raw(greet=False)
+def test_another_protocol_is_refused_with_what_to_do(raw_standing, protocol, role, remedy):
+    """The client prints the message as it is, and reads nothing that it would misunderstand."""
+    client = raw_standing(greet=False)
 
-    answer = old.ask("hello", protocol=1, role=role, version="0.1.0")["error"]
+    error = client.ask("hello", protocol=protocol, role=role, version="99.0")["error"]
 
-    assert jsonrpc.VERSIONS_DIFFER == answer["code"]
-    assert remedy in answer["message"]
-    assert jsonrpc.REFUSED == old.ask("status")["error"]["code"]
+    assert jsonrpc.VERSIONS_DIFFER == error["code"]
+    assert "99.0" in error["message"]
+    assert remedy in error["message"]
+    assert jsonrpc.REFUSED == client.ask("status")["error"]["code"]
 
 
 def test_a_client_that_leaves_before_its_answer_harms_nobody(world, raw):
@@ -353,11 +347,11 @@ def test_a_pause_is_shown_written_down_and_undone(world, job):
 
     answer = client.call("task.pause", task=str(pid))
 
-    assert [pid] == answer["pids"]
+    assert ("script", [pid]) == (answer["kind"], answer["pids"])
     task = world.until(lambda: (t := world.task(pid)) and t["state"] == "paused" and t, "shown")
     assert task["paused_by_watchdog"]
-    assert {"resumed": [{"task": pid, "name": "job-of-this-test.py", "pids": [pid]}],
-            "failures": []} == client.call("task.resume", task=None)  # fmt: skip
+    resumed = {"task": pid, "name": "job-of-this-test.py", "kind": "script", "pids": [pid]}
+    assert {"resumed": [resumed], "failures": []} == client.call("task.resume", task=None)
     world.until(lambda: state(pid) in "SR", "it runs again")
     entries = client.call("history", task=str(pid))["entries"]
     assert ["resume", "resume", "pause", "pause"] == [e["decision_kind"] for e in entries]
@@ -413,7 +407,7 @@ def test_a_second_pause_is_refused_and_forgets_nothing(world, job):
     client, pid = job
     client.call("task.pause", task=str(pid))
 
-    with pytest.raises(RequestError, match="paused already"):
+    with pytest.raises(RequestError, match="already paused"):
         client.call("task.pause", task=str(pid))
 
     world.kill()

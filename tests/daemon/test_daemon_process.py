@@ -64,7 +64,7 @@ def test_a_second_daemon_is_refused(world):
     second = world.run_once()
 
     assert 1 == second.returncode
-    assert f"running already (pid {world.process.pid})" in second.stderr
+    assert f"already running (pid {world.process.pid})" in second.stderr
     assert client.call("status")
 
 
@@ -164,7 +164,7 @@ def test_the_history_says_that_a_daemon_was_cut_short(world):
     pid = world.process.pid
     world.kill()
     world.start().close()
-    assert f"started; the daemon before (pid {pid}) had not ended in good order" == said()
+    assert f"started; the daemon before (pid {pid}) ended without a clean stop" == said()
     world.end()
     world.start().close()
     assert "started" == said()

@@ -24,8 +24,8 @@ from watchdog_app.core.model.machine import (
 )
 from watchdog_app.core.model.tasks import KernelRegistry, group
 from watchdog_app.core.policy.reporting import exit_notification
-from watchdog_app.daemon.kept_state import KeptState
 from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.recorder import KeptState
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.history.journal import Entry, Journal
 

@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from watchdog_app.daemon.systemd import ServiceManager
+from watchdog_app.daemon.instance import ServiceManager
 
 
 def test_the_watchdog_interval_is_lengthened_under_pressure_and_set_back(

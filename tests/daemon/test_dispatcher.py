@@ -34,8 +34,18 @@ def death(world):
     return happen
 
 
-def configure(world, notify: str) -> None:
-    world.config.write_text(RULE + "[notify]\n" + notify)
+@pytest.fixture
+def start(world):
+    """Start a daemon with these settings of [notify], and a client that hears of notices."""
+
+    def begin(notify: str = "", role: str = "tray"):
+        world.config.write_text(f"{RULE}[notify]\ndesktop = false\n{notify}")
+        client = world.start()
+        hearing = world.connect(role)
+        hearing.call("subscribe", topics=["notifications"])
+        return client, hearing
+
+    return begin
 
 
 def outcome(world, client) -> dict:
@@ -48,12 +58,9 @@ def outcome(world, client) -> dict:
     return world.until(found, "the notice has an outcome")[0]
 
 
-def test_a_companion_that_subscribes_gets_the_notice(world, death):
+def test_a_companion_that_subscribes_gets_the_notice(world, start, death):
     """Title, body, task and buttons; its word is the outcome."""
-    configure(world, "desktop = false\n")
-    client = world.start()
-    tray = world.connect("tray")
-    tray.call("subscribe", topics=["notifications"])
+    client, tray = start()
 
     pid = death()
 
@@ -71,13 +78,10 @@ def test_a_companion_that_subscribes_gets_the_notice(world, death):
 
 
 @pytest.mark.parametrize("answer", ["silence", "failure"])
-def test_a_companion_that_cannot_show_it_is_not_relied_on(world, death, answer):
+def test_a_companion_that_cannot_show_it_is_not_relied_on(world, start, death, answer):
     """The user's command is run instead, with the notice on its standard input."""
     said = world.folder / "said"
-    configure(world, f"desktop = false\ncommand = {command(world, said)}\n")
-    client = world.start()
-    tray = world.connect("tray")
-    tray.call("subscribe", topics=["notifications"])
+    client, tray = start(f"command = {command(world, said)}\n")
 
     pid = death()
 
@@ -89,13 +93,10 @@ def test_a_companion_that_cannot_show_it_is_not_relied_on(world, death, answer):
     assert pid == json.loads(said.read_text())["task"]
 
 
-def test_a_command_is_run_also_when_a_companion_shows_it(world, death):
+def test_a_command_is_run_also_when_a_companion_shows_it(world, start, death):
     """A page to a phone does not depend on who sits at the desk."""
     said = world.folder / "said"
-    configure(world, f"desktop = false\ncommand = {command(world, said)}\n")
-    world.start()
-    tray = world.connect("tray")
-    tray.call("subscribe", topics=["notifications"])
+    _, tray = start(f"command = {command(world, said)}\n")
 
     death()
 
@@ -105,14 +106,9 @@ def test_a_command_is_run_also_when_a_companion_shows_it(world, death):
     assert note["params"]["title"] == json.loads(said.read_text())["title"]
 
 
-def test_a_command_that_fails_is_named_although_the_companion_showed_the_notice(world, death):
+def test_a_command_that_fails_is_named_although_the_companion_showed_it(world, start, death):
     """In the outcome and among the faults: who relies on the page has to know."""
-    configure(
-        world, f'desktop = false\ncommand = ["{sys.executable}", "-c", "raise SystemExit(7)"]\n'
-    )
-    client = world.start()
-    tray = world.connect("tray")
-    tray.call("subscribe", topics=["notifications"])
+    client, tray = start(f'command = ["{sys.executable}", "-c", "raise SystemExit(7)"]\n')
 
     death()
 
@@ -132,14 +128,11 @@ def test_a_command_that_fails_is_named_although_the_companion_showed_the_notice(
 
 
 @pytest.mark.parametrize("desktop", ["nothing", "command"])
-def test_lines_in_a_terminal_count_where_nothing_else_shows_it(world, death, desktop):
+def test_lines_in_a_terminal_count_where_nothing_else_shows_it(world, start, death, desktop):
     """And keep no other way from being tried: nobody may be looking at them."""
     said = world.folder / "said"
     more = f"command = {command(world, said)}\n" if desktop == "command" else ""
-    configure(world, f"desktop = false\n{more}")
-    client = world.start()
-    follower = world.connect("cli")
-    follower.call("subscribe", topics=["notifications"])
+    client, follower = start(more, role="cli")
     assert not client.call("status")["daemon"]["notifications"]["tray_connected"]
 
     death()
@@ -152,33 +145,25 @@ def test_lines_in_a_terminal_count_where_nothing_else_shows_it(world, death, des
     assert ("shown by command" in found["detail"]) is (desktop == "command")
 
 
-def test_a_notice_that_nobody_can_be_shown_is_written_down_as_such(world, death):
-    """Undelivered, with the reason; the status has it too."""
-    configure(world, "desktop = false\n")
+@pytest.mark.parametrize(("terminal", "status"), [("false", "undelivered"), ("true", "done")])
+def test_the_outcome_says_whether_anybody_was_shown_it(world, death, terminal, status):
+    """The terminal alone: lines on standard error. Nothing: undelivered, and the status has it."""
+    world.config.write_text(f"{RULE}[notify]\ndesktop = false\nterminal = {terminal}\n")
     client = world.start()
 
     death()
 
     found = outcome(world, client)
-    assert "undelivered" == found["status"]
-    assert "[notify]" in found["detail"]
-    assert 1 == client.call("status")["daemon"]["notifications"]["undelivered"]
-
-
-def test_a_notice_can_go_to_standard_error(world, death):
-    """For those who watch the daemon's own output."""
-    configure(world, "desktop = false\nterminal = true\n")
-    client = world.start()
-
-    death()
-
-    assert "done" == outcome(world, client)["status"]
-    assert "watchdog: " in world.log()
+    assert status == found["status"]
+    assert ("[notify]" in found["detail"]) is (status == "undelivered")
+    assert ("watchdog: " in world.log()) is (status == "done")
+    undelivered = client.call("status")["daemon"]["notifications"]["undelivered"]
+    assert (status == "undelivered") == undelivered
 
 
 def test_a_command_that_hangs_stalls_nothing(world, death):
     """The daemon looks and answers while it runs."""
-    configure(world, 'desktop = false\ncommand = ["sleep", "600"]\n')
+    world.config.write_text(f'{RULE}[notify]\ndesktop = false\ncommand = ["sleep", "600"]\n')
     client = world.start()
     death()
     world.until(lambda: client.call("history", kinds=["death"])["entries"], "the death is told")

@@ -9,6 +9,7 @@ import pytest
 
 from watchdog_app.base import codec
 from watchdog_app.base.errors import RequestError
+from watchdog_app.base.threads import Worker
 from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import encode
 from watchdog_app.core.model.agent import (
@@ -23,12 +24,8 @@ from watchdog_app.core.model.agent import (
 from watchdog_app.core.model.decisions import Forecast
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agents import record
-from watchdog_app.daemon.inspections import (
-    AllocationTraces,
-    Inspections,
-    ThreadDumps,
-    trace_s,
-)
+from watchdog_app.daemon.inspections import Inspections, trace_s
+from watchdog_app.daemon.methods import Methods
 
 KEY = ProcessKey(10, 500)
 FRAME = {"file": "/x/train.py", "line": 42, "function": "step"}
@@ -40,7 +37,6 @@ class World:
     def __init__(self, with_agent: bool = True, threads: int = 2) -> None:
         self.sent = []
         self.threads = threads
-        self.agent = SimpleNamespace(key=KEY)
         self.view = AgentState(
             KEY,
             "test",
@@ -49,19 +45,31 @@ class World:
             reported_mono_s=1.0,
             place=Frame("/x/train.py", 7, "f"),
         )
+        self.agent = SimpleNamespace(key=KEY, view=self.view)
         self.agents = SimpleNamespace(
             within=lambda task: [self.agent] if with_agent else [],
             view_of=lambda task: self.view if with_agent else None,
+            get=lambda key: self.agent,
             send=lambda agent, method, params: self.sent.append((method, params)),
         )
         self.task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
         self.now = 100.0
         self.held = None  # looks that are not done yet, where the kernel makes them wait
-        self.dumps = ThreadDumps(
-            self.agents,
-            SimpleNamespace(submit=self.look),
+        self.grown = []
+        self.inspections = self.made(
+            SimpleNamespace(submit=self.look, collect=lambda: None, waiting=0)
         )
         self.seen = []
+
+    def made(self, worker) -> Inspections:
+        return Inspections(
+            self.agents,
+            observer=SimpleNamespace(tasks=lambda: [self.task], latest=None, ask=lambda _: None),
+            pauses=SimpleNamespace(all=list),
+            worker=worker,
+            grew=lambda *each: self.grown.append(each),
+            log=None,
+        )
 
     def looks(self):
         threads = tuple(
@@ -79,17 +87,17 @@ class World:
 
     def expire(self, now: float) -> None:
         self.now = now
-        self.dumps.expire(now)
+        self.inspections.expire(now)
 
     def ask(self, now: float = 100.0) -> str | None:
         self.now = now
-        self.dumps.ask(self.task, now, self.seen.append)
+        self.inspections.dump(self.task, now, self.seen.append)
         return self.sent[-1][1]["request"] if self.sent else None
 
     def answer(self, request: str, *threads: dict, now: float = 100.1, agent=None) -> None:
         params = requests.Stacked.read({"request": request, "threads": list(threads)})
         self.now = now
-        self.dumps.stacked(agent or self.agent, params)
+        self.inspections.stacked(agent or self.agent, params)
 
 
 MAIN = {"name": "MainThread", "native_id": 10, "trains": True, "frames": [FRAME]}
@@ -120,14 +128,14 @@ def test_an_agent_that_does_not_answer_is_waited_for_three_seconds():
     world.ask(100.0)
     world.expire(102.9)
     assert [] == world.seen
-    assert 103.0 == world.dumps.next_deadline_mono_s()
+    assert 103.0 == world.inspections.next_deadline_mono_s()
 
     world.expire(103.0)
 
     (picture,) = world.seen
     assert picture.answered is False
     assert (Frame("/x/train.py", 7, "f"), 102.0) == (picture.last_seen, picture.last_seen_s)
-    assert world.dumps.next_deadline_mono_s() is None
+    assert world.inspections.next_deadline_mono_s() is None
 
 
 def test_a_task_without_an_agent_is_told_at_once_by_the_kernel_alone():
@@ -145,7 +153,7 @@ def test_an_answer_of_somebody_else_or_to_nothing_is_dropped():
     world = World()
     request = world.ask()
 
-    world.answer("stacks-999", MAIN)
+    world.answer("agent.stacks-999", MAIN)
     world.answer(request, MAIN, agent=SimpleNamespace(key=ProcessKey(11, 1)))
     assert [] == world.seen
     world.answer(request, MAIN)
@@ -165,32 +173,11 @@ def test_a_look_that_has_to_wait_holds_up_nobody():
     world.expire(110.0)
 
     assert [] == world.seen
-    assert world.dumps.next_deadline_mono_s() is None
+    assert world.inspections.next_deadline_mono_s() is None
     (look,) = world.held
     look()
     assert 1 == len(world.seen)
     assert world.seen[0].answered is True
-
-
-def test_who_asks_meanwhile_gets_the_same_picture():
-    """However often somebody asks, threads are looked at once, and no more than some wait."""
-    world = World()
-    world.held = []
-    request = world.ask()
-    for _ in range(15):
-        world.ask()
-    with pytest.raises(RequestError, match=r"train\.py"):
-        world.ask()
-
-    world.answer(request, MAIN)
-
-    assert 1 == len(world.sent)
-    (look,) = world.held
-    look()
-    assert 16 == len(world.seen)
-    assert 1 == len(set(map(id, world.seen)))
-    world.ask()
-    assert 2 == len(world.sent)
 
 
 def test_threads_are_read_beside_the_loop(monkeypatch):
@@ -207,14 +194,16 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
 
     monkeypatch.setattr(thread_dump, "dump", slow)
     world = World(with_agent=False)
-    inspections = Inspections(
-        world.agents, pace=None,
-        observer=SimpleNamespace(tasks=lambda: [world.task], latest=None),
-        pauses=SimpleNamespace(all=list), wake=woken.set, grew=None, log=None,
-    )  # fmt: skip
+    inspections = world.made(Worker(woken.set))
+    observer = SimpleNamespace(tasks=lambda: [world.task])
+    parts = SimpleNamespace(
+        agents=world.agents, checkpoints=None, inspections=inspections, observer=observer
+    )
     reply = SimpleNamespace(result=answers.append)
 
-    inspections.table["task.stacks"](None, requests.DumpStacks.read({"task": "10"}), reply)
+    Methods(parts, None, None).table["task.stacks"](
+        None, requests.DumpStacks.read({"task": "10"}), reply
+    )
 
     assert begun.wait(60)
     inspections.expire(100.0)
@@ -225,24 +214,20 @@ def test_threads_are_read_beside_the_loop(monkeypatch):
     assert [10] == [process["pid"] for process in answers[0]["processes"]]
 
 
-def test_no_more_traces_are_asked_for_than_are_kept():
+def test_no_more_questions_are_asked_than_are_kept():
     """Whoever connects anew for each of them included; those that end make room."""
-    agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
-    agents = SimpleNamespace(
-        within=lambda task: [agent], get=lambda key: agent, send=lambda *_: None
-    )
-    traces = AllocationTraces(agents, lambda *_: None)
-    task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
-    ended = []
-    for _ in range(64):
-        assert not traces.crowded
-        traces.ask(task, 1.0, 100.0, ended.append)
-    assert traces.crowded
+    world, ended = World(), []
+    for _ in range(32):
+        world.inspections.trace(world.task, 1.0, 100.0, ended.append)
+        world.ask()
+    with pytest.raises(RequestError, match="Ask again"):
+        world.ask()
 
-    traces.expire(1000.0)
+    world.expire(1000.0)
 
-    assert [None] * 64 == ended
-    assert not traces.crowded
+    assert [None] * 32 == ended
+    assert 32 == len(world.seen)
+    world.ask()
 
 
 @pytest.mark.parametrize(
@@ -367,26 +352,21 @@ def test_growth_in_another_form_is_refused(change):
 
 def test_what_grows_is_known_from_the_first_answer_on():
     """Who is asked may be killed before the last one; that one alone ends the request."""
-    agent = SimpleNamespace(key=KEY, view=SimpleNamespace(training=True))
-    sent, found, ended = [], [], []
-    agents = SimpleNamespace(
-        within=lambda task: [agent],
-        get=lambda key: agent,
-        send=lambda *each: sent.append(each),
-    )
-    traces = AllocationTraces(agents, lambda *each: found.append(each))
-    task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
-    traces.ask(task, 5.0, 100.0, ended.append)
-    said = {"request": sent[0][2]["request"], "lines": []}
+    world, ended = World(), []
+    world.inspections.trace(world.task, 5.0, 100.0, ended.append)
+    said = {"request": world.sent[0][1]["request"], "lines": []}
     more = {"tensors": [{"type": "Tensor", "shape": [3], "more": 40}]}
 
-    traces.traced(agent, requests.Leaked.read({**said, **more, "seconds": 1.0, "interim": True}))
+    def tell(**params) -> None:
+        world.inspections.leaked(world.agent, requests.Leaked.read({**said, **params}))
 
-    assert [(KEY, 1.0)] == [(key, growth.seconds) for key, growth in found]
+    tell(**more, seconds=1.0, interim=True)
+
+    assert [(KEY, 1.0)] == [(key, growth.seconds) for key, growth in world.grown]
     assert [] == ended
-    traces.traced(agent, requests.Leaked.read({**said, "tensors": [], "seconds": 4.0}))
+    tell(tensors=[], seconds=4.0)
     assert [4.0] == [growth.seconds for growth in ended]
-    assert 1 == len(found)
+    assert 1 == len(world.grown)
 
 
 @pytest.mark.parametrize(("eta_s", "expected"), [(None, 5.0), (60, 5.0), (4, 2.0), (0.5, 1.0)])

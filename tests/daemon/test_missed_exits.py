@@ -6,9 +6,9 @@ import contextlib
 
 import pytest
 
-from watchdog_app.daemon.kept_state import KeptState
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.missed_exits import MissedExits
+from watchdog_app.daemon.recorder import KeptState
 from watchdog_app.history.journal import Journal
 from watchdog_app.machine.sensors.systemd_units import UnitQuestion
 

@@ -12,8 +12,8 @@ from test_daemon_agents import begin
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.decisions import Notification
-from watchdog_app.core.model.settings import NotifySettings, Settings, StageSettings
-from watchdog_app.daemon.notify.filter import NotificationFilter
+from watchdog_app.core.model.settings import NotifySettings, Settings
+from watchdog_app.daemon.notify.dispatcher import NotificationFilter
 
 NOON = 1_793_450_000.0
 
@@ -28,10 +28,8 @@ class Clocks:
         self.mono_s += seconds
         self.unix_s += seconds
 
-    def quiet(self, hours: tuple[str, ...] = (), cooldown_s: float = 60.0) -> NotificationFilter:
-        settings = Settings(
-            notify=NotifySettings(quiet_hours=hours), stages=StageSettings(cooldown_s=cooldown_s)
-        )
+    def quiet(self, hours: tuple[str, ...] = ()) -> NotificationFilter:
+        settings = Settings(notify=NotifySettings(quiet_hours=hours))
         return NotificationFilter(settings, lambda: self.mono_s, lambda: self.unix_s)
 
 
@@ -223,7 +221,8 @@ def test_snoozes_are_bounded():
         quiet.reason(warning(incident=f"j{number}"))
 
     assert 64 == len(quiet.snoozed)
-    assert 256 >= len(quiet._shown)
+    assert not quiet.knows("j0")
+    assert quiet.knows("j499")
 
 
 # NotificationFilter hours
@@ -278,27 +277,6 @@ def test_when_quiet_hours_end_the_danger_is_to_be_told(zone):
     clocks.pass_(8 * 60)
 
     assert frozenset({"i1"}) == quiet.look()[1]
-
-
-# One voice
-
-
-def test_the_same_is_told_once_a_minute_unless_it_gets_worse():
-    """Another topic, another task, a higher stage or something critical is news."""
-    clocks = Clocks()
-    quiet = clocks.quiet()
-    assert quiet.reason(warning()) is None
-
-    clocks.pass_(30)
-    assert "a moment ago" in quiet.reason(warning())
-    assert quiet.reason(warning(task=8)) is None
-    assert quiet.reason(warning(stage="save")) is None
-    assert quiet.reason(warning(topic="rescued")) is None
-    assert quiet.reason(warning(urgency="critical")) is None
-    assert quiet.reason(warning(incident="", topic="stalled")) is None
-    assert quiet.reason(warning(incident="", topic="stalled")) is None
-    clocks.pass_(60)
-    assert quiet.reason(warning()) is None
 
 
 # The daemon

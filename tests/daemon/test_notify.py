@@ -331,27 +331,37 @@ def test_a_notice_is_shown_on_the_desktop_with_its_urgency(bus):
 
 
 @pytest.mark.desktop
-def test_what_the_text_says_already_is_not_said_again(bus):
-    """One line to type, not two."""
-    bus.serve("plain")
-    body = "Make room, then: watchdog pause train.ipynb"
+@pytest.mark.parametrize(
+    ("mode", "body", "shown"),
+    [
+        pytest.param(
+            "plain",
+            "Make room, then: watchdog pause train.ipynb",
+            "Make room, then: watchdog pause train.ipynb",
+            id="what to type stands there already",
+        ),
+        pytest.param(
+            "plain",
+            "one\ntwo\x00\u202e\x1b[31m",
+            "one\ntwo\\x00\\u202e\\x1b[31m\nwatchdog pause train.ipynb",
+            id="some servers read the text as XML, which has no escape sequences",
+        ),
+        pytest.param(
+            "markup",
+            '<img src="x">.ipynb & co',
+            '&lt;img src="x"&gt;.ipynb &amp; co\nwatchdog pause train.ipynb',
+            id="a file called so is shown as that by a server that knows markup",
+        ),
+    ],
+)
+def test_a_text_is_shown_as_it_is(bus, mode, body, shown):
+    """Neither twice nor as anything but text."""
+    bus.serve(mode)
 
-    desktop(bus.environment).send(notice(body=body))
+    desktop(bus.environment).send(notice(title="a\x1b[31m.py", body=body))
 
-    assert body == bus.shown()[0]["body"]
-
-
-@pytest.mark.desktop
-def test_control_characters_reach_no_server(bus):
-    """Some servers read the text as XML, which has no escape sequences."""
-    bus.serve("plain")
-
-    desktop(bus.environment).send(
-        notice(title="a\x1b[31m.py", body="one\ntwo\x00\u202e", actions=())
-    )
-
-    (shown,) = bus.shown()
-    assert ("a\\x1b[31m.py", "one\ntwo\\x00\\u202e") == (shown["title"], shown["body"])
+    (found,) = bus.shown()
+    assert ("a\\x1b[31m.py", shown) == (found["title"], found["body"])
 
 
 @pytest.mark.desktop
@@ -363,27 +373,6 @@ def test_a_server_that_wants_a_break_gets_one(bus):
 
     assert delivery.delivered
     assert 1 == len(bus.shown())
-
-
-@pytest.mark.desktop
-def test_a_service_that_cannot_be_started_is_named(bus):
-    """It is installed and broken, which is not the same as missing."""
-    bus.serve_broken()
-
-    delivery = desktop(bus.environment).send(notice())
-
-    assert not delivery.delivered
-    assert "could not be started" in delivery.detail
-
-
-@pytest.mark.desktop
-def test_names_are_no_markup_where_the_server_knows_markup(bus):
-    """A file called <img src=...> is shown as that."""
-    bus.serve("markup")
-
-    desktop(bus.environment).send(notice(body='<img src="x">.ipynb & co'))
-
-    assert '&lt;img src="x"&gt;.ipynb &amp; co' == bus.shown()[0]["body"].splitlines()[0]
 
 
 @pytest.mark.desktop
@@ -417,12 +406,15 @@ def test_notices_keep_a_second_apart(bus):
     [
         ("refuse", "refused it: too many notifications"),
         ("hang", "did not answer within"),
+        ("broken", "could not be started"),  # installed, which is not the same as missing
         (None, "no notification service runs in this session"),
     ],
 )
 def test_a_notice_that_was_not_shown_says_why(bus, mode, why):
-    """Refused, no answer, nobody there: three different reasons, none a success."""
-    if mode is not None:
+    """Refused, no answer, broken, nobody there: four different reasons, none a success."""
+    if mode == "broken":
+        bus.serve_broken()
+    elif mode is not None:
         bus.serve(mode)
 
     delivery = desktop(bus.environment).send(notice())

@@ -24,9 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.fixture
 def pace():
-    made = Pace(WatchSettings(interval_s=1.0, fast_interval_s=0.1))
-    yield made
-    made.close()
+    return Pace(WatchSettings(interval_s=1.0, fast_interval_s=0.1))
 
 
 def test_a_look_that_fails_is_repeated_an_interval_later(pace, clock):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from watchdog_app.core.model.settings import span_of_day
-from watchdog_app.daemon.notify.filter import quiet_at
+from watchdog_app.daemon.notify.dispatcher import quiet_at
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from speaking_agent import SPEAKS
 from support.statuses import GIB, MIB, agent, ceiling, process, status
 
 from watchdog_app.client.jsonrpc import MAX_LINE_BYTES, TooLongToSend, encode
-from watchdog_app.daemon.status_limit import fit
+from watchdog_app.daemon.status import fit
 
 # A program that has written over all of its 65,000 bytes of arguments what is no UTF-8.
 TITLE = """

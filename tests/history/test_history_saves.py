@@ -244,8 +244,7 @@ def test_the_daemon_answers_with_folded_entries(tmp_path):
     parts = SimpleNamespace(
         journal=writer,
         observer=SimpleNamespace(kernels=_Kernels()),
-        inspections=SimpleNamespace(table={}),
-        **dict.fromkeys(("agents", "checkpoints", "pace")),
+        **dict.fromkeys(("agents", "checkpoints")),
     )
 
     Methods(parts, None, None).table["history"](None, requests.History.read({}), reply)

@@ -64,7 +64,7 @@ def watchdog(folder, tmp_path):
 def test_the_daemon_runs_is_asked_and_ends(watchdog):
     """Started by `start`, which starts this very program again."""
     assert "not running" in watchdog("status", status=3)
-    assert "The daemon runs" in watchdog("start")
+    assert "Started (PID " in watchdog("start")
 
     status = json.loads(watchdog("status", "--json", "--all"))
     assert "ended" in watchdog("stop")

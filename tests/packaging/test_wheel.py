@@ -114,7 +114,7 @@ def test_pipx_makes_a_working_watchdog_of_the_wheel(user, tmp_path):
     assert '"findings"' in run(
         watchdog, "doctor", "--only", "storage", "--json", env=env, cwd=tmp_path
     )
-    assert "The daemon runs" in run(watchdog, "start", env=env)
+    assert "Started (PID " in run(watchdog, "start", env=env)
     try:
         assert '"schema_version"' in run(watchdog, "status", "--json", env=env)
     finally:

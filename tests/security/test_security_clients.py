@@ -5,16 +5,23 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from watchdog_app.base.errors import WatchdogError
-from watchdog_app.client import jsonrpc, transport
+from watchdog_app.base.errors import RequestError, WatchdogError
+from watchdog_app.client import jsonrpc, requests, transport
 from watchdog_app.client.jsonrpc import encode
+from watchdog_app.core.model.machine import ProcessKey
+from watchdog_app.daemon.agent_methods import AgentMethods
+from watchdog_app.daemon.agents import Agents
+from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints
 from watchdog_app.daemon.log import Log
+from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import Poller
 from watchdog_app.daemon.rpc import BURST, MAX_UNANSWERED, RATE_PER_S, Connection, RpcServer
 
@@ -372,8 +379,6 @@ def start_time(pid: int) -> int:
 
 def test_an_agent_cannot_speak_for_another_process(world, raw):
     """Whatever pid it names: the kernel's word counts, and nothing is noted of the other."""
-    import os
-
     world.start()
     pid = world.script("import time\ntime.sleep(60)\n")
     world.seen(pid)
@@ -394,109 +399,82 @@ def test_an_agent_cannot_speak_for_another_process(world, raw):
 
 def test_an_agent_that_cannot_be_told_from_others_is_refused():
     """In a container with processes of its own the kernel names none: its word is not taken."""
-    from types import SimpleNamespace
-
-    from watchdog_app.base.errors import RequestError
-    from watchdog_app.client import requests
-    from watchdog_app.daemon.agents import Agents
-    from watchdog_app.daemon.out_of_process import OutOfProcessCopies
-    from watchdog_app.daemon.poller import Poller
-
     poller = Poller(lambda _: None)
     agents = Agents(poller, None, OutOfProcessCopies(lambda: None), lambda _: True, interval_s=1.0)
     hidden = SimpleNamespace(peer=transport.Peer(0, None))
+    said = {"pid": 1, "start_time": 1, "framework": "x", "directory": "/"}
 
     with pytest.raises(RequestError, match="another container"):
-        agents.register(hidden, requests.RegisterAgent.read({"pid": 1, "start_time": 1, "framework": "x",
-                                        "directory": "/"}))  # fmt: skip
+        agents.register(hidden, requests.RegisterAgent.read(said))
     assert () == agents.views()
     poller.close()
 
 
-def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook():
+@pytest.mark.parametrize("peer", [None, 8])
+def test_a_kernel_that_cannot_be_told_from_others_names_no_notebook(peer):
     """Nor is a word about another process's notebook taken."""
-    from types import SimpleNamespace
-
-    from watchdog_app.base.errors import RequestError
-    from watchdog_app.client import requests
-    from watchdog_app.daemon.inspections import Inspections
-
-    insight = Inspections(
-        None, pace=None, observer=None, pauses=None, wake=None, grew=None, log=None
-    )
+    methods = AgentMethods(SimpleNamespace(agents=None, checkpoints=None), Log(False))
     said = requests.AgentNotebook.read({"pid": 7, "start_time": 1, "notebook": "/a.ipynb"})
-    for peer in (None, 8):
-        liar = SimpleNamespace(peer=transport.Peer(0, peer))
-        with pytest.raises(RequestError, match="not 7"):
-            insight.table["agent.notebook"](liar, said, None)
+    liar = SimpleNamespace(peer=transport.Peer(0, peer))
+
+    with pytest.raises(RequestError, match="not 7"):
+        methods._agent_notebook(liar, said, None)
+
+
+class OneAgent:
+    """A task with one agent, and what it was sent."""
+
+    def __init__(self) -> None:
+        self.sent: list = []
+        self.mine = SimpleNamespace(
+            key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0)
+        )
+        members = [SimpleNamespace(key=self.mine.key)]
+        self.task = SimpleNamespace(key=self.mine.key, name="a", members=members)
+        agents = SimpleNamespace(
+            within=lambda _: [self.mine],
+            out_of_process=SimpleNamespace(ask_every_batch=lambda *_: None),
+            send=lambda *message: self.sent.append(message),
+        )
+        self.checkpoints = Checkpoints(agents, Log(False))
+
+    def ask(self, id_: str = "r-1", **more):
+        (request,) = self.checkpoints.request(self.task, id_, "because", 0.0, **more)
+        return request
 
 
 def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():
     """Another agent of the same user cannot say that a save has begun."""
-    from types import SimpleNamespace
+    world = OneAgent()
+    request = world.ask()
 
-    from watchdog_app.core.model.machine import ProcessKey
-    from watchdog_app.daemon.checkpoints import Checkpoints
-
-    mine = SimpleNamespace(key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0))
-    other = SimpleNamespace(key=ProcessKey(2, 1))
-    task = SimpleNamespace(key=mine.key, name="a", members=[SimpleNamespace(key=mine.key)])
-    outside = SimpleNamespace(ask_every_batch=lambda *_: None)
-    agents = SimpleNamespace(within=lambda _: [mine], out_of_process=outside, send=lambda *_: None)
-    checkpoints = Checkpoints(agents, Log(False))
-    (request,) = checkpoints.request(task, "r-1", "because", 0.0)
-
-    checkpoints.progress("r-1", other, 5, 10)
+    world.checkpoints.progress("r-1", SimpleNamespace(key=ProcessKey(2, 1)), 5, 10)
     assert (False, None) == (request.accepted, request.bytes_done)
 
-    checkpoints.progress("r-1", mine, 5, 10)
+    world.checkpoints.progress("r-1", world.mine, 5, 10)
     assert (True, 5) == (request.accepted, request.bytes_done)
 
 
 def test_a_save_that_does_not_come_is_waited_for_by_a_bounded_crowd():
     """Whoever asks, leaves, and asks again: what is kept for each of them is bounded."""
-    from types import SimpleNamespace
-
-    from watchdog_app.core.model.machine import ProcessKey
-    from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints
-
-    mine = SimpleNamespace(key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0))
-    task = SimpleNamespace(key=mine.key, name="a", members=[SimpleNamespace(key=mine.key)])
-    agents = SimpleNamespace(
-        within=lambda _: [mine],
-        out_of_process=SimpleNamespace(ask_every_batch=lambda *_: None),
-        send=lambda *_: None,
-    )
-    checkpoints = Checkpoints(agents, Log(False))
+    world = OneAgent()
     for number in range(MOST_FOLLOWING):
-        assert not checkpoints.crowded(task)
-        checkpoints.request(task, f"r-{number}", "x", 0.0, follower=lambda _: None)
+        assert not world.checkpoints.crowded(world.task)
+        world.ask(f"r-{number}", follower=lambda _: None)
 
-    assert checkpoints.crowded(task)
+    assert world.checkpoints.crowded(world.task)
 
-    checkpoints.agent_gone(mine.key, "gone")
-    assert not checkpoints.crowded(task)
+    world.checkpoints.agent_gone(world.mine.key, "gone")
+    assert not world.checkpoints.crowded(world.task)
 
 
 def test_a_request_for_a_save_names_no_place():
     """Where a rescue goes is the program's own business: no message can choose it."""
-    from types import SimpleNamespace
+    world = OneAgent()
 
-    from watchdog_app.core.model.machine import ProcessKey
-    from watchdog_app.daemon.checkpoints import Checkpoints
+    world.ask()
 
-    mine = SimpleNamespace(key=ProcessKey(1, 1), view=SimpleNamespace(save_s=1.0, step_s=1.0))
-    sent = []
-    agents = SimpleNamespace(
-        within=lambda _: [mine],
-        out_of_process=SimpleNamespace(ask_every_batch=lambda *_: None),
-        send=lambda *message: sent.append(message),
-    )
-    task = SimpleNamespace(key=mine.key, name="a", members=[SimpleNamespace(key=mine.key)])
-
-    Checkpoints(agents, Log(False)).request(task, "r-1", "because", 0.0)
-
-    ((_, method, params),) = sent
+    ((_, method, params),) = world.sent
     assert "agent.checkpoint" == method
     assert {"request", "reason", "deadline_s"} == params.keys()
 

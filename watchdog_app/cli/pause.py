@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
-from watchdog_app.base.errors import EXIT_OK, WatchdogError
+from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.base.text.terminal import plain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Any
-
-    from watchdog_app.core.model.status import Status, Task
 
 NAME = "pause"
 HELP = "stop a task; it keeps its memory and its state"
@@ -43,39 +38,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Pause it, and say what that means for its kind."""
     from watchdog_app.client.client import Client
-    from watchdog_app.core.model.status import Status
 
     with Client.connect() as daemon:
         result = daemon.call("task.pause", task=args.task, reply_timeout_s=30.0)
-        if args.json:
-            from watchdog_app.cli.json_output import dumps
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
 
-            print(dumps(result))
-            return EXIT_OK
-        found = None
-        with suppress(WatchdogError):  # it is paused, whatever is known of it
-            found = find(Status.read(daemon.call("status")), result.get("pids") or [])
+        print(dumps(result))
+        return EXIT_OK
     pids = [pid for pid in result.get("pids") or [] if isinstance(pid, int)]
-    name = plain((found and found.name) or result.get("name") or args.task)
-    pid = (found and found.pid) or (pids[0] if pids else None)
+    name = plain(result.get("name") or args.task)
+    pid = pids[0] if pids else None
     rest = len(pids) - 1
     children = f" and {rest} child process{'es' if rest > 1 else ''}" if rest > 0 else ""
     print(f"Paused {name} (pid {pid}){children}. It keeps its memory and its state.")
     print(f"Resume it: watchdog resume {pid}")
-    for line in _advice(found.kind if found is not None else None):
+    for line in _advice(result.get("kind")):
         print(line)
     return EXIT_OK
-
-
-def find(status: Status, pids: list[Any]) -> Task | None:
-    """
-    The task that one of some processes is the root of.
-
-    Args:
-        status: the last one.
-        pids: of the processes.
-    """
-    return next((one for one in status.tasks if one.pid in pids), None)
 
 
 def _advice(kind: str | None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 
 from watchdog_app.base.errors import (
     EXIT_FAILURE,
@@ -19,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from typing import Any
-
-    from watchdog_app.core.model.status import Status
 
 NAME = "resume"
 HELP = "resume a paused task"
@@ -51,16 +48,12 @@ def run(args: argparse.Namespace) -> int:
     if bool(args.task) == args.all:
         raise UsageError("Name one task, or write --all.")
     from watchdog_app.client.client import Client
-    from watchdog_app.core.model.status import Status
 
     try:
         with Client.connect() as daemon:
             result = daemon.call(
                 "task.resume", task=None if args.all else args.task, reply_timeout_s=30.0
             )
-            if result.get("resumed") and not args.json:
-                with suppress(WatchdogError):  # it goes on, whatever is known of it
-                    _name_them(result["resumed"], Status.read(daemon.call("status")))
     except (DaemonNotRunning, ProtocolError) as error:
         # One that was stopped itself, hangs or is full answers as little as one that is gone.
         result = _written_down(None if args.all else args.task, error)
@@ -98,13 +91,3 @@ def _say(resumed: list[dict[str, Any]], failures: list[Any]) -> None:
         print("Nothing was paused by watchdog.")
     elif any(one.get("kind") in ("script", "module") for one in resumed):
         print("A script that reads from its terminal stops again there: type fg in that terminal.")
-
-
-def _name_them(resumed: list[dict[str, Any]], status: Status) -> None:
-    from watchdog_app.cli.pause import find
-
-    for one in resumed:
-        found = find(status, one.get("pids") or [])
-        if found is not None:
-            one.setdefault("name", found.name)
-            one.setdefault("kind", found.kind)

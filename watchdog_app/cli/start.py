@@ -29,7 +29,7 @@ EPILOG = """\
 examples:
   watchdog start && watchdog status
 
-Its messages go to daemon.log in ~/.local/state/watchdog.
+Its log is daemon.log in ~/.local/state/watchdog.
 
 exit codes: 0 it runs, 1 failure, 2 the configuration holds a mistake"""
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
 
     try:
         with Client.connect() as daemon:
-            print(f"The daemon runs already (pid {daemon.daemon_pid}).")
+            print(f"Already running (PID {daemon.daemon_pid}).")
             return EXIT_OK
     except DaemonNotRunning:
         pass
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
     while time.monotonic() < end_mono_s:
         try:
             with Client.connect() as daemon:
-                print(f"The daemon runs (pid {daemon.daemon_pid}). Its messages: {log.path}")
+                print(f"Started (PID {daemon.daemon_pid}). Log: {log.path}")
                 process.returncode = 0  # it outlives us on purpose: no warning about that
                 return EXIT_OK
         except DaemonNotRunning:
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
 
 
 class _Log:
-    """The file that the daemon's messages go to."""
+    """The log file of the daemon."""
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path

@@ -256,13 +256,13 @@ class NotificationShown(Params, method="notification.shown"):
 
 
 class PauseTask(Params, method="task.pause"):
-    """`task`, `name`, `pids`, `method`."""
+    """`task`, `name`, `kind`, `pids`, `method`."""
 
     task: str = text()
 
 
 class ResumeTask(Params, method="task.resume"):
-    """`resumed`: list of `{task, name, pids}`; `failures`: list of texts."""
+    """`resumed`: list of `{task, name, kind, pids}`; `failures`: list of texts."""
 
     task: str | None = text(default=None)  # null: all
 

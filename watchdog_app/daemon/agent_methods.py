@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 from watchdog_app.client import requests
-from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.checkpoints import Checkpoints
+from watchdog_app.daemon.agents import key_of
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.observer import Observer
-from watchdog_app.daemon.pace import Pace
+from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.rpc import Connection, Reply
+
+Answer = dict[str, Any] | None  # None: it comes later, by the reply
+Method = Callable[[Connection, Any, Reply], Answer]
 
 
 class AgentMethods:
@@ -22,67 +23,53 @@ class AgentMethods:
     Takes in what agents say.
 
     Args:
-        agents: those there are.
-        checkpoints: requests under way.
-        observer: its machine reviews a process that is about to grow.
-        pace: when to look.
+        parts: of the daemon.
         log: of the daemon.
     """
 
-    def __init__(
-        self, agents: Agents, checkpoints: Checkpoints, observer: Observer, pace: Pace, log: Log
-    ) -> None:
-        self._agents = agents
-        self._checkpoints = checkpoints
-        self._observer = observer
-        self._pace = pace
+    def __init__(self, parts: Parts, log: Log) -> None:
+        self._parts = parts
         self._log = log
-        self.table: dict[str, Callable[[Connection, Any, Reply], Any]] = {
-            "agent.register": self._register,
-            "agent.report": self._report,
-            "agent.progress": self._progress,
-            "agent.saved": self._saved,
-            "agent.failed": self._failed,
-            "agent.bye": self._bye,
-        }
+        self._agents = parts.agents
+        self._checkpoints = parts.checkpoints
 
-    def _register(
+    def _agent_register(
         self, connection: Connection, params: requests.RegisterAgent, _: Reply
-    ) -> dict[str, Any]:
+    ) -> Answer:
         agent = self._agents.register(connection, params)
         self._log.info(
-            "an agent has come",
+            "an agent connected",
             pid=agent.key.pid,
             framework=agent.view.framework,
             directory=agent.view.directory,
         )
-        self._pace.look_soon()
+        self._parts.pace.look_soon()
         found: dict[str, Any] = {"interval_s": self._agents.interval_s, "page": None}
         if not agent.view.outdated:  # an older one waits for no word that would not come
             found["page"] = self._agents.out_of_process.page(agent.key)
             found["acknowledges"] = True
         return found
 
-    def _report(self, connection: Connection, params: requests.Report, _: Reply) -> dict[str, Any]:
+    def _agent_report(self, connection: Connection, params: requests.Report, _: Reply) -> Answer:
         agent = self._agents.of(connection)
         before = agent.view.expected_number
         self._agents.report(agent, params, time.monotonic())
         if agent.view.expected_number != before:
             # It is about to grow and waits for our word: look now, at the limits that it has now.
-            self._observer.machine.review(agent.key)
-            self._pace.look_soon()
+            self._parts.observer.machine.review(agent.key)
+            self._parts.pace.look_soon()
         return {}
 
-    def _progress(
+    def _agent_progress(
         self, connection: Connection, params: requests.Progress, _: Reply
-    ) -> dict[str, Any]:
+    ) -> Answer:
         agent = self._agents.of(connection)
         self._agents.saving(agent, params.state == "saving")
         if params.request is not None:
             self._checkpoints.progress(params.request, agent, params.bytes_done, params.bytes_total)
         return {}
 
-    def _saved(self, connection: Connection, params: requests.Saved, _: Reply) -> dict[str, Any]:
+    def _agent_saved(self, connection: Connection, params: requests.Saved, _: Reply) -> Answer:
         agent = self._agents.of(connection)
         record = self._agents.saved(agent, params.rescue, time.monotonic())
         self._log.info(
@@ -96,7 +83,7 @@ class AgentMethods:
         self._checkpoints.saved(params.request, agent, record)
         return {}
 
-    def _failed(self, connection: Connection, params: requests.Failed, _: Reply) -> dict[str, Any]:
+    def _agent_failed(self, connection: Connection, params: requests.Failed, _: Reply) -> Answer:
         agent = self._agents.of(connection)
         self._agents.saving(agent, False)
         error, remedy = params.error, params.remedy
@@ -104,8 +91,24 @@ class AgentMethods:
         self._checkpoints.failed(params.request, agent, error, remedy)
         return {}
 
-    def _bye(self, connection: Connection, params: requests.Bye, _: Reply) -> dict[str, Any]:
+    def _agent_bye(self, connection: Connection, params: requests.Bye, _: Reply) -> Answer:
         agent = self._agents.of(connection)
         self._agents.bye(agent, params)
         self._checkpoints.agent_gone(agent.key, "The training has ended.")
+        return {}
+
+    def _agent_stacked(self, connection: Connection, params: requests.Stacked, _: Reply) -> Answer:
+        self._parts.inspections.stacked(self._agents.of(connection), params)
+        return {}
+
+    def _agent_leaked(self, connection: Connection, params: requests.Leaked, _: Reply) -> Answer:
+        self._parts.inspections.leaked(self._agents.of(connection), params)
+        return {}
+
+    def _agent_notebook(
+        self, connection: Connection, params: requests.AgentNotebook, _: Reply
+    ) -> Answer:
+        key = key_of(connection, params.pid, params.start_time)
+        self._parts.observer.kernels.hear(key, params.notebook)
+        self._parts.pace.look_soon()
         return {}

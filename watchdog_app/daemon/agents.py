@@ -34,8 +34,6 @@ from watchdog_app.daemon.rpc import Connection, RpcServer
 
 T = TypeVar("T")
 
-_ENDING_S = 5.0  # a process without a handle is looked for so long after its connection ended
-
 
 @dataclass(slots=True)
 class Agent:
@@ -51,7 +49,6 @@ class Agent:
     said_bye: bool = False
     finished: bool = False  # ... and its training has ended well
     failed: bool = False  # ... and an exception ends its program
-    lost_mono_s: float | None = None  # when the connection ended
 
 
 class Agents:
@@ -90,29 +87,13 @@ class Agents:
         Raises:
             RequestError: it speaks for another process.
         """
-        pid = params.pid
-        peer = connection.peer.pid
-        if peer is not None and pid not in (peer, innermost_pid(peer)):
-            raise RequestError(
-                f"An agent speaks for its own process alone: you are {peer}, "
-                f"not {pid}. After a fork, connect anew.",
-                REFUSED,
-            )
-        if connection.peer.pid is None and sys.platform == "linux":
-            # unix(7): 0 where the process is not in our namespace; nor is it in our /proc then.
-            raise RequestError(
-                "The kernel does not tell which process you are: you run in another container or "
-                "process namespace than the daemon. Run one daemon in yours.",
-                REFUSED,
-            )
-        pid = peer or pid  # in a container it takes another number for its own
-        key = ProcessKey(pid, params.start_time)
-        handle = open_pidfd(pid)
+        key = key_of(connection, params.pid, params.start_time)
+        handle = open_pidfd(key.pid)
         if not self._alive(key):  # looked at after the handle was opened: the handle is of it
             if handle is not None:
                 os.close(handle)
             raise RequestError(
-                f"Process {pid} with start time {key.start_time} is not running here.", REFUSED
+                f"Process {key.pid} with start time {key.start_time} is not running here.", REFUSED
             )
         old = self._agents.get(key)
         # One that was saved before this daemon came, or that the training goes on from.
@@ -201,27 +182,23 @@ class Agents:
         training = agent.view.training and not agent.finished
         agent.view = replace(agent.view, training=training, saving=False)
 
-    def connection_ended(self, connection: Connection, now_mono_s: float) -> None:
+    def connection_ended(self, connection: Connection) -> None:
         """The end of a connection: of the process as well, or a break between two."""
         for agent in list(self._agents.values()):
             if agent.connection is connection:
                 agent.connection = None
-                agent.lost_mono_s = now_mono_s
                 agent.view = replace(agent.view, saving=False)
                 if agent.finished:
                     # Its next training gets a page of its own.
                     self.out_of_process.forget(agent.key)
                     self._forget(agent)
-                elif agent.handle is None:
-                    self._look(agent)
 
-    def look(self, now_mono_s: float) -> None:
-        """Look for processes without a handle whose connection ended."""
+    def look(self) -> None:
+        """Find ends of processes without a handle, by their connections."""
         for agent in list(self._agents.values()):
-            if agent.handle is None and agent.lost_mono_s is not None:
-                self._look(agent)
-                if now_mono_s - agent.lost_mono_s > _ENDING_S:
-                    self._forget(agent)
+            gone = agent.handle is None and agent.connection is None
+            if gone and not self._alive(agent.key):
+                self._process_ended(agent)
 
     @property
     def has_ended(self) -> bool:
@@ -282,10 +259,6 @@ class Agents:
         for agent in list(self._agents.values()):
             self._forget(agent)
 
-    def _look(self, agent: Agent) -> None:
-        if not self._alive(agent.key):
-            self._process_ended(agent)
-
     def _process_ended(self, agent: Agent) -> None:
         if self._agents.get(agent.key) is not agent or any(each is agent for each in self._ended):
             return
@@ -304,6 +277,31 @@ class Agents:
             self._poller.remove(agent.handle)
             os.close(agent.handle)
             agent.handle = None
+
+
+def key_of(connection: Connection, pid: int, start_time: int) -> ProcessKey:
+    """
+    The process behind a connection, as the kernel names it.
+
+    Args:
+        connection: of an agent.
+        pid: that it takes for its own; in a container that is another number.
+        start_time: that it takes for its own.
+
+    Raises:
+        RequestError: it speaks for another process, or the kernel does not name it.
+    """
+    peer = connection.peer.pid
+    if peer is None and sys.platform != "linux":
+        return ProcessKey(pid, start_time)
+    if peer is not None and pid in (peer, innermost_pid(peer)):
+        return ProcessKey(peer, start_time)
+    you, remedy = f"{peer}", "After a fork, connect anew."
+    if peer is None:  # unix(7): it is not in our namespace; nor is it in our /proc then
+        you, remedy = "in another container or process namespace", "Run one daemon in yours."
+    raise RequestError(
+        f"An agent speaks for its own process alone: you are {you}, not {pid}. {remedy}", REFUSED
+    )
 
 
 def record(kind: type[T], params: requests.Params) -> T:

@@ -18,13 +18,12 @@ from watchdog_app.base import own_process, paths, runtime_dir
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.daemon.control import Control
-from watchdog_app.daemon.instance import InstanceLock
+from watchdog_app.daemon.instance import InstanceLock, ServiceManager
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop import Loop
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.pauses import recovered_notification
-from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.history.journal import Entry, Journal
 
 _LOCK = "daemon.lock"
@@ -119,7 +118,7 @@ class App:
         self.control.memory_fault = own_process.lock_memory()
         self.control.note(started)
         self._log.info(
-            f"watchdog {__version__} watches",
+            f"watchdog {__version__} started",
             pid=os.getpid(),
             socket=parts.socket_path,
             tasks=len(parts.observer.tasks()),
@@ -167,7 +166,6 @@ class App:
             parts.server.close,
             lambda: parts.dispatcher.close(_END_S),
             parts.kept_state.keep_engine,
-            parts.pace.close,
             lambda: parts.journal.close(_END_S),
             parts.exit_monitor.close,
             parts.agents.close,
@@ -176,7 +174,7 @@ class App:
             parts.poller.close,
         ):
             parts.faults.guard("end", step)
-        self._log.info("watchdog has ended; nothing is watched now")
+        self._log.info("watchdog stopped; nothing is watched now")
 
     def _stop(self) -> None:
         self.control.stopping = True
@@ -196,7 +194,7 @@ def _catch_signals(
     """
 
     def on_end(number: int, _: object) -> None:
-        log.info("told to end", signal=signal.Signals(number).name)
+        log.info("told to stop", signal=signal.Signals(number).name)
         end()
 
     def on_hangup(_: int, __: object) -> None:
@@ -223,5 +221,5 @@ def _started(journal: Journal | None) -> str:
         if what == "stopped":
             break
         if what.startswith("started"):
-            return f"started; the daemon before (pid {each.get('pid')}) had not ended in good order"
+            return f"started; the daemon before (pid {each.get('pid')}) ended without a clean stop"
     return "started"

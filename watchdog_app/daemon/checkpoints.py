@@ -68,7 +68,7 @@ class Checkpoints:
     """
 
     def __init__(self, agents: Agents, log: Log) -> None:
-        self._agents = agents
+        self.agents = agents
         self._log = log
         self._open: dict[str, Rescue] = {}
         self._near: dict[ProcessKey, float] = {}  # whose resource is near, and when that was seen
@@ -97,12 +97,12 @@ class Checkpoints:
             One for each agent; empty when the task has none that could save.
         """
         found = []
-        agents = self._agents.within(task)
+        agents = self.agents.within(task)
         if agent_pid is not None:
             agents = [agent for agent in agents if agent.key.pid == agent_pid]
         for number, agent in enumerate(agents):
             self._near[agent.key] = now_mono_s
-            self._agents.out_of_process.ask_every_batch(agent.key, True)
+            self.agents.out_of_process.ask_every_batch(agent.key, True)
             under_way = next((r for r in self._open.values() if r.agent == agent.key), None)
             if under_way is None:
                 rescue_id = id_ if number == 0 else f"{id_}.{number}"
@@ -112,7 +112,7 @@ class Checkpoints:
                 )
                 self._open[rescue_id] = under_way
                 asked = {"request": rescue_id, "reason": reason, "deadline_s": wait_s}
-                self._agents.send(agent, "agent.checkpoint", asked)
+                self.agents.send(agent, "agent.checkpoint", asked)
             if follower is not None:
                 under_way.followers.append(follower)
             found.append(under_way)
@@ -161,8 +161,8 @@ class Checkpoints:
         Those that were asked and had no time to answer are saved so. One that saved itself as it
         was stopped has published nothing newer, and keeps what it has.
         """
-        for agent in self._agents.within(task):
-            self._agents.out_of_process.copy(
+        for agent in self.agents.within(task):
+            self.agents.out_of_process.copy(
                 agent.key, agent.view.directory, partial(self._copied, agent)
             )
 
@@ -171,7 +171,7 @@ class Checkpoints:
         if error is not None:
             self._log.info("not copied from outside", pid=agent.key.pid, why=error)
             return
-        record = self._agents.copied(agent, found, time.monotonic())
+        record = self.agents.copied(agent, found, time.monotonic())
         self._log.info("a rescue was copied from outside", pid=agent.key.pid, path=record.path)
         self.saved(None, agent, record)
 
@@ -181,18 +181,18 @@ class Checkpoints:
 
         A save that follows from it has been asked for by now, so nobody waits for one any longer.
         """
-        for agent in self._agents.connected():
+        for agent in self.agents.connected():
             number = agent.view.expected_number
             if number != agent.considered:
                 agent.considered = number
                 if number is not None:
-                    self._agents.send(agent, "agent.acknowledged", {"number": number})
+                    self.agents.send(agent, "agent.acknowledged", {"number": number})
 
     def expire(self, now_mono_s: float) -> None:
         """End what has not been answered in time."""
         for key in [key for key, seen in self._near.items() if now_mono_s - seen > _NEAR_S]:
             del self._near[key]
-            self._agents.out_of_process.ask_every_batch(key, False)
+            self.agents.out_of_process.ask_every_batch(key, False)
         for rescue in [r for r in self._open.values() if now_mono_s >= r.until_mono_s]:
             waited = format_duration(rescue.until_mono_s - rescue.asked_mono_s)
             if rescue.accepted:
@@ -227,7 +227,7 @@ class Checkpoints:
 def no_agent(task: Task, now_unix_s: float, agent: AgentState | None = None) -> str:
     """Why a task cannot be asked for a rescue, with what is known of it, and what to do."""
     if agent is not None and agent.outdated:
-        return "Its agent is outdated: restart its kernel, or start it anew, to save it."
+        return "Its agent is outdated: restart its kernel or its script to save it."
     began = task.info.started_unix_s
     age_s = None if began is None else now_unix_s - began
     if age_s is not None and 0 <= age_s < _STARTING_S:

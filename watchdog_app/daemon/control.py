@@ -16,8 +16,7 @@ from watchdog_app.core.model import status as records
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
-from watchdog_app.daemon.status import Look, incident, status
-from watchdog_app.daemon.status_limit import fit
+from watchdog_app.daemon.status import Look, fit, incident, status
 from watchdog_app.history.journal import Entry, Journal
 
 _PUBLISH_S = 0.95  # a status at most once a second
@@ -109,7 +108,7 @@ class Control:
         text = found["text"]
         guard = guards.of(task.key)
         if guard is not None and guard.held:  # as the kernel has it, it sleeps in a page fault
-            text = text.replace(": waiting for the disk.", ": held at the limit of its guard.", 1)
+            text = text.replace(": waiting for the disk.", ": stopped at its memory limit.", 1)
         kernels = self._parts.observer.kernels
         told = [text, guards.sentence(task.key), kernels.sentence(task.key)]
         return {**found, "text": "\n\n".join(part for part in told if part)}
@@ -134,8 +133,8 @@ class Control:
         except ConfigError as error:
             parts.faults.put(
                 "config",
-                f"The configuration was not read again: {error} The settings of before are kept.",
-                "Mend it, then: watchdog reload",
+                f"The configuration was not reloaded: {error} The previous settings stay in force.",
+                "Fix it, then: watchdog reload",
             )
             raise
         parts.faults.clear("config")
@@ -147,7 +146,7 @@ class Control:
         parts.notification_filter.apply(settings)
         parts.agents.interval_s = settings.watch.interval_s
         parts.journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)
-        self._log.info("the configuration was read again", path=self._config_path)
+        self._log.info("the configuration was reloaded", path=self._config_path)
         self.note("reloaded")
         parts.pace.look_soon()
 
@@ -251,7 +250,7 @@ class Control:
 def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
     """The answer to `explain`: for one task, or for the machine."""
     if look is None:
-        return {"text": "The machine has not been looked at yet. Ask again.", "incidents": []}
+        return {"text": "The daemon has not measured yet. Ask again.", "incidents": []}
     from watchdog_app.core.explain import status
 
     result = look.result

@@ -27,12 +27,11 @@ from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import named
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
 from watchdog_app.daemon.guards import Guards
-from watchdog_app.daemon.kept_state import KeptState
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.notify.dispatcher import Dispatcher
-from watchdog_app.daemon.notify.filter import NotificationFilter
+from watchdog_app.daemon.notify.dispatcher import Dispatcher, NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pause, Pauses
+from watchdog_app.daemon.recorder import KeptState
 from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.history.writer import JournalWriter
@@ -104,7 +103,7 @@ class Executor:
                 reason=decision.reason,
             )
         if not self._journal.durable(entries, DURABLE_S):
-            self._log.info("decisions are acted on before they are on the disk")
+            self._log.info("the disk is slow: decisions are carried out before they are written")
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
             order = _order(decision, task)
@@ -152,7 +151,7 @@ class Executor:
         if held is not None and not any(
             (state_of(key) or "Z") in "RSI" for key in held.paused.keys
         ):
-            raise RequestError(f"{named(task)} is paused already.")
+            raise RequestError(f"{named(task)} is already paused.")
         self._refuse_moving(task.key, task.name)
         order = self._request(DecisionKind.PAUSE, task.key, *_named(task), by)
         self._pause(order, task, f"asked for by {by}", done)
@@ -161,7 +160,7 @@ class Executor:
         self, pause: Pause, by: str, done: Callable[[Resumed | Exception], None]
     ) -> None:
         """
-        A person wants a task to go on.
+        A person wants a paused task to run again.
 
         Raises:
             RequestError: it is being paused or resumed right now.
@@ -184,27 +183,21 @@ class Executor:
                 f"{named(task)} was asked for a rescue {MOST_FOLLOWING} times and has not saved "
                 "yet. It saves at its next step; see: watchdog status"
             )
-        order, entry = self._ordered(DecisionKind.CHECKPOINT, task.key, *_named(task), by)
-        return self._checkpoint(
-            order, task, f"asked for by {by}", entry=entry, deadline_s=deadline_s, done=done
-        )
+        if not self._checkpoints.agents.within(task):
+            return []
+        order = self._request(DecisionKind.CHECKPOINT, task.key, *_named(task), by)
+        return self._checkpoint(order, task, f"asked for by {by}", deadline_s=deadline_s, done=done)
 
     def _request(
         self, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None, by: str
     ) -> _Order:
         """Write a request down; what is done for it is done after that."""
-        order, entry = self._ordered(kind, task, name, path, by)
-        self._journal.durable([entry], DURABLE_S)
-        self._log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
-        return order
-
-    def _ordered(
-        self, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None, by: str
-    ) -> tuple[_Order, Entry]:
         now_unix_s = time.time()
         id_ = f"request-{next(self._request_numbers)}-{int(now_unix_s)}"
         entry = request_entry(id_, kind.value, task, name or "", path, by=by, unix_s=now_unix_s)
-        return _Order(id_, kind.value, task, name, path, time.monotonic()), entry
+        self._journal.durable([entry], DURABLE_S)
+        self._log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
+        return _Order(id_, kind.value, task, name, path, time.monotonic())
 
     def _refuse_moving(self, task: ProcessKey, name: str) -> None:
         if task in self._moving:
@@ -225,7 +218,7 @@ class Executor:
             self._end(order, OutcomeStatus.SKIPPED, "The task has ended.")
         elif decision.kind is DecisionKind.PAUSE:
             if task.key in self._moving:
-                self._end(order, OutcomeStatus.SKIPPED, "It is being paused or resumed already.")
+                self._end(order, OutcomeStatus.SKIPPED, "It is already being paused or resumed.")
             else:
                 self._pause(order, task, decision.reason)
         elif decision.kind is DecisionKind.CHECKPOINT:
@@ -273,8 +266,8 @@ class Executor:
         self._moving.add(task.key)
         if not self._pauses.intend(task, family, reason, _RECORD_S):
             self._log.warning(
-                f"{clean(task.name)} is about to be paused, and that can be written down nowhere. "
-                f"Should the daemon end, let it go on with: kill -CONT {task.key.pid}"
+                f"{clean(task.name)} is about to be paused, and no record of that can be written. "
+                f"Should the daemon end, resume it with: kill -CONT {task.key.pid}"
             )
 
         def finish(paused: Paused | None, error: Exception | None) -> None:
@@ -284,11 +277,11 @@ class Executor:
                 if paused is None:
                     detail = str(error)
                 elif self._pauses.has(task.key):
-                    detail = f"{clean(task.name)} is paused by watchdog already."
+                    detail = f"{clean(task.name)} is already paused by watchdog."
                 else:
                     detail = (
-                        f"{clean(task.name)} was stopped already, by somebody else: leave it to "
-                        f"them, or let it go on with: kill -CONT {task.key.pid}"
+                        f"{clean(task.name)} was already stopped by somebody else: leave it to "
+                        f"them, or resume it with: kill -CONT {task.key.pid}"
                     )
                 self._end(order, OutcomeStatus.FAILED, detail)
                 done(RequestError(detail))
@@ -299,7 +292,7 @@ class Executor:
                 order,
                 OutcomeStatus.DONE,
                 f"{count} process{'es' if count > 1 else ''} stopped ({paused.method}). "
-                f"Let it go on with: watchdog resume {task.key.pid}",
+                f"Resume it with: watchdog resume {task.key.pid}",
                 {"method": paused.method, "processes": count},
             )
             # The engine has just learned whom to let go when there is room again.
@@ -315,7 +308,7 @@ class Executor:
         pause: Pause,
         done: Callable[[Resumed | Exception], None] = lambda _: None,
     ) -> None:
-        """Let a task go on that is neither being paused nor resumed right now."""
+        """Resume a task that is neither being paused nor resumed right now."""
         self._moving.add(pause.task)
 
         def finish(resumed: Any, error: Exception | None) -> None:
@@ -338,7 +331,6 @@ class Executor:
         task: Task,
         reason: str,
         *,
-        entry: Entry | None = None,
         agent_pid: Any = None,
         deadline_s: float | None = None,
         done: Callable[[Rescue], None] = lambda _: None,
@@ -350,7 +342,6 @@ class Executor:
             order: whose outcome it is.
             task: whose agents are asked.
             reason: what they are told.
-            entry: for the journal, if one of them was asked.
             agent_pid: the one agent that is meant; None: all of the task.
             deadline_s: None: from what the agent's saves cost.
             done: called with each request that has ended.
@@ -375,8 +366,6 @@ class Executor:
             deadline_s=deadline_s,
             follower=follow,
         )
-        if asked and entry is not None:
-            self._journal.add(entry)
         settle()  # all may have ended at once
         return asked
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import clean
@@ -34,36 +34,34 @@ from watchdog_app.guard import cgroup, control, messages, past, record
 from watchdog_app.guard.record import GuardRecord
 from watchdog_app.history.journal import Entry
 
-_TOLD = {"held": "critical", "refusing": "critical", "opened": "normal", "ending": "critical"}
 _JUST_NOW_S = 30.0
 _SWEEP_S = 5.0
 _MOST_MEMBERS = 50
-_TITLES = {
-    "held": "Held at its memory limit",
-    "refusing": "At its memory limit: more is refused",
-    "opened": "Beyond its memory limit",
-    "ending": "Ended at its memory limit",
-    "calm": "Goes on",
+
+
+class _Stage(NamedTuple):
+    """A stage of the supervisor, as people see it."""
+
+    state: str  # in the status
+    title: str = ""  # of its notification
+    urgency: str | None = None  # of its notification; None: people are not notified
+
+
+_STAGES = {
+    "calm": _Stage("running", "Continues"),
+    "waiting": _Stage("finishing"),
+    "leaving": _Stage("exiting"),
+    "held": _Stage("stopped", "Stopped at its memory limit", "critical"),
+    "refusing": _Stage("refusing", "At its memory limit: more is refused", "critical"),
+    "opened": _Stage("unlimited", "Beyond its memory limit", "normal"),
+    "ending": _Stage("ending", "Ended at its memory limit", "critical"),
 }
 
-
-# What clients call a stage of the supervisor that has another name there.
-_STATES = {
-    "calm": "running",
-    "waiting": "finishing",
-    "held": "stopped",
-    "leaving": "exiting",
-    "opened": "unlimited",
-}
+News = tuple[Notification, Entry, Task | None]  # for people and for the journal
 
 
-@dataclass(frozen=True, slots=True)
-class News:
-    """What happened to a guard: for people and for the journal."""
-
-    notification: Notification
-    entry: Entry
-    task: Task | None
+def _stage(name: str) -> _Stage:
+    return _STAGES.get(name) or _Stage(name)
 
 
 class Guards:
@@ -190,7 +188,7 @@ class Guards:
         guard = self._guards.get(_group_name(key.subject))
         if guard is None or guard.stage == "calm":
             return None
-        return "Its guard has met that limit, and has told of it."
+        return "Its guard has reached that limit and reported it."
 
     def limit(self, params: LimitGuard) -> tuple[Task, Callable[[], str]]:
         """
@@ -215,8 +213,8 @@ class Guards:
         return task, partial(control.ask, guard.socket_path, _request(params))
 
     def _changed(self, name: str, guard: GuardRecord, before: str) -> None:
-        told = guard.stage in _TOLD or (guard.stage == "calm" and before in _TOLD)
-        if not told:
+        stage = _stage(guard.stage)
+        if stage.urgency is None and (guard.stage != "calm" or _stage(before).urgency is None):
             return
         now = time.time()
         text = messages.told(guard)
@@ -237,7 +235,7 @@ class Guards:
             guard.name,
         )
         task = next((task for task in self._observer.tasks() if task.key == key), None)
-        self._news.append(News(notification, entry, task))
+        self._news.append((notification, entry, task))
 
 
 def _swept(_: object, error: Exception | None) -> None:
@@ -256,7 +254,7 @@ def guard_of(guard: GuardRecord) -> records.Guard:
     return records.Guard.of(
         guard,
         kind=guard.how,
-        state=_STATES.get(guard.stage, guard.stage),
+        state=_stage(guard.stage).state,
         stopped=guard.held,
         since_unix_s=guard.since_unix_s if guard.stage != "calm" else None,
         automatic_limit=guard.follows_machine,
@@ -266,20 +264,19 @@ def guard_of(guard: GuardRecord) -> records.Guard:
 
 
 def _request(params: LimitGuard) -> dict[str, Any]:
-    size = params.limit_bytes
     # As the guard's own socket calls them.
     wanted = {
+        "limit_bytes": params.limit_bytes,
         "more": params.more,
         "go_on": params.unlimited,
         "end": params.end,
     }
-    if (size is not None) + sum(wanted.values()) != 1:
+    given = {name: value for name, value in wanted.items() if value}
+    if len(given) != 1:
         raise RequestError(
             "Give one of limit_bytes, more, unlimited and end, and no other.", BAD_PARAMS
         )
-    if size is not None:
-        return {"limit_bytes": size}
-    return {name: True for name, on in wanted.items() if on}
+    return given
 
 
 def _notification(
@@ -303,8 +300,8 @@ def _notification(
         id=f"guard-{guard.pid}-{guard.stage}-{now:.3f}",
         incident="",
         stage="pause" if guard.stage in ("held", "ending") else "warn",
-        urgency=_TOLD.get(guard.stage, "normal"),
-        title=f"{_TITLES[guard.stage]}: {clean(guard.name)}",
+        urgency=_stage(guard.stage).urgency or "normal",
+        title=f"{_stage(guard.stage).title}: {clean(guard.name)}",
         body=title if actions else text,
         task=pid,
         unix_s=now,

@@ -168,7 +168,7 @@ class Faults:
                 self._log.debug(line.rstrip())
         self.put(
             f"daemon.{what}",
-            f"A part of the daemon failed ({what}): {error!r}. The rest goes on.",
+            f"A part of the daemon failed ({what}): {error!r}. The rest continues.",
             "Please report this with the daemon's log.",
         )
 

@@ -16,12 +16,11 @@ from watchdog_app.core.model.machine import Task
 from watchdog_app.core.policy import cadence
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.exit_monitor import Exit
-from watchdog_app.daemon.instance import InstanceLock
+from watchdog_app.daemon.instance import InstanceLock, ServiceManager
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.pace import LATE, Clocks
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.status import Look
-from watchdog_app.daemon.systemd import ServiceManager
 from watchdog_app.history.journal import Entry
 from watchdog_app.machine.sensors import groups
 
@@ -98,7 +97,7 @@ class Loop:
         tasks = parts.observer.tasks()
         guard("exits", partial(parts.missed_exits.keep, parts.observer.latest))
         guard("restarts", partial(self._follow_kernels, tasks))
-        guard("inspections", parts.inspections.look)
+        guard("inspections", partial(parts.inspections.look, parts.pace.settings.trace))
         self._control.cost.update(time.monotonic())
 
     def take_exits(self, now_mono_s: float) -> None:
@@ -251,8 +250,8 @@ class Loop:
             parts.pace.look_soon()
 
     def _announce(self) -> None:
-        for news in self._parts.guards.take_news():
-            self._parts.executor.announce(news.notification, news.entry, news.task)
+        for notification, entry, task in self._parts.guards.take_news():
+            self._parts.executor.announce(notification, entry, task)
 
     def _collect(self, now_mono_s: float) -> None:
         """Whatever other threads and processes have finished, and whatever is overdue."""
@@ -268,7 +267,7 @@ class Loop:
         parts.checkpoints.expire(now_mono_s)
         parts.inspections.expire(now_mono_s)
         parts.dispatcher.look(now_mono_s)
-        parts.agents.look(now_mono_s)
+        parts.agents.look()
         while parts.journal.notes:
             self._log.warning(parts.journal.notes.popleft())
 

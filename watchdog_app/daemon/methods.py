@@ -7,27 +7,27 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from watchdog_app import __version__
+from watchdog_app.base import codec
 from watchdog_app.base.errors import NOT_FOUND, RequestError, TaskNotFound, WatchdogError
+from watchdog_app.base.text.plain import clean
 from watchdog_app.client import jsonrpc, requests
+from watchdog_app.core.explain.advice import about_growth
+from watchdog_app.core.model.agent import MemoryGrowth, ThreadDump
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.tasks import find, named
-from watchdog_app.daemon.agent_methods import AgentMethods
+from watchdog_app.daemon.agent_methods import AgentMethods, Answer, Method
 from watchdog_app.daemon.checkpoints import Rescue, no_agent
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.daemon.rpc import Connection, Reply
-from watchdog_app.daemon.status_limit import fit
+from watchdog_app.daemon.status import fit
 from watchdog_app.machine.process_control.paused import Paused, Resumed
-
-# Returns the answer; None: it comes later, by the reply.
-Method = Callable[[Connection, Any, Reply], dict[str, Any] | None]
 
 _MOST_LIMITS = 64  # requests to guards that wait: each is kept until a supervisor answers
 _PROGRAM = sys.executable if getattr(sys, "frozen", False) else f"{sys.executable} -m watchdog_app"
@@ -37,7 +37,7 @@ _UPDATES = {
 }
 
 
-class Methods:
+class Methods(AgentMethods):
     """
     Dispatches what the server receives.
 
@@ -48,29 +48,11 @@ class Methods:
     """
 
     def __init__(self, parts: Parts, control: Control, log: Log) -> None:
-        self._parts = parts
+        super().__init__(parts, log)
         self._control = control
-        self._log = log
+        # The function of task.pause is called _task_pause; a request without one fails here.
         self.table: dict[str, Method] = {
-            "hello": self._hello,
-            "status": self._status,
-            "subscribe": self._subscribe,
-            "notification.shown": self._notification_shown,
-            "task.pause": self._pause,
-            "task.resume": self._resume,
-            "task.checkpoint": self._checkpoint,
-            "explain": self._explain,
-            "history": self._history,
-            "series": self._series,
-            "config": self._config,
-            "reload": self._reload,
-            "protection.set": self._protect,
-            "snooze": self._snooze,
-            "stop": self._stop,
-            "guard.limit": self._limit,
-            "guard.changed": self._guard_changed,
-            **AgentMethods(parts.agents, parts.checkpoints, parts.observer, parts.pace, log).table,
-            **parts.inspections.table,
+            name: getattr(self, f"_{name.replace('.', '_')}") for name in requests.METHODS
         }
 
     def handle(
@@ -85,8 +67,6 @@ class Methods:
             if not connection.greeted and method != "hello":
                 reply.error(jsonrpc.REFUSED, "Say hello first.")
                 return
-            if connection.protocol < jsonrpc.PROTOCOL_VERSION:
-                params = _of_protocol_1(method, params)
             value = function(connection, record.read(params), reply)
         except TaskNotFound as error:
             reply.error(error.code, str(error), {"candidates": list(error.candidates)})
@@ -112,21 +92,17 @@ class Methods:
 
     def connection_ended(self, connection: Connection) -> None:
         """An agent's connection may end before its process does."""
-        self._parts.agents.connection_ended(connection, time.monotonic())
+        self._parts.agents.connection_ended(connection)
 
-    def _hello(self, connection: Connection, params: requests.Hello, _: Reply) -> dict[str, Any]:
+    def _hello(self, connection: Connection, params: requests.Hello, _: Reply) -> Answer:
         wanted, role, version = params.protocol, params.role, params.version
-        if wanted > jsonrpc.PROTOCOL_VERSION:
+        newer = wanted > jsonrpc.PROTOCOL_VERSION
+        if newer or (wanted < jsonrpc.PROTOCOL_VERSION and role != "agent"):
+            update = "Restart the daemon with the newer version: watchdog stop; watchdog start"
             raise RequestError(
                 f"This daemon (watchdog {__version__}) speaks protocol "
                 f"{jsonrpc.PROTOCOL_VERSION}, the {role} (watchdog {version}) protocol {wanted}. "
-                "Restart the daemon with the newer version: watchdog stop; watchdog start",
-                jsonrpc.VERSIONS_DIFFER,
-            )
-        if wanted < jsonrpc.PROTOCOL_VERSION and role != "agent":
-            raise RequestError(
-                f"This {role} (watchdog {version}) speaks protocol {wanted}, the daemon (watchdog "
-                f"{__version__}) protocol {jsonrpc.PROTOCOL_VERSION}. {_UPDATES[role]}",
+                f"{update if newer else _UPDATES[role]}",
                 jsonrpc.VERSIONS_DIFFER,
             )
         connection.greeted = True
@@ -141,16 +117,14 @@ class Methods:
     def _status(self, _: Connection, __: requests.Params, reply: Reply) -> None:
         reply.result(self._control.status(), fit)
 
-    def _subscribe(
-        self, connection: Connection, params: requests.Subscribe, _: Reply
-    ) -> dict[str, Any]:
+    def _subscribe(self, connection: Connection, params: requests.Subscribe, _: Reply) -> Answer:
         connection.topics = frozenset(params.topics)
         self._parts.pace.look_soon()  # at rest it would tell what it saw minutes ago
         return {}
 
     def _notification_shown(
         self, connection: Connection, params: requests.NotificationShown, __: Reply
-    ) -> dict[str, Any]:
+    ) -> Answer:
         self._parts.dispatcher.acknowledge(
             params.id,
             params.delivered,
@@ -159,33 +133,29 @@ class Methods:
         )
         return {}
 
-    def _pause(self, connection: Connection, params: requests.PauseTask, reply: Reply) -> None:
-        task = find(params.task, self._parts.observer.tasks())
+    def _task_pause(self, connection: Connection, params: requests.PauseTask, reply: Reply) -> None:
+        task = self._find(params.task)
         self._not_held(task)
 
         def done(found: Paused | Exception) -> None:
             if isinstance(found, Exception):
                 reply.error(jsonrpc.REFUSED, str(found))
                 return
-            reply.result(
-                {
-                    "task": task.key.pid,
-                    "name": task.name,
-                    "pids": [key.pid for key in found.keys],
-                    "method": found.method,
-                }
-            )
+            pids = [key.pid for key in found.keys]
+            kind, method = task.kind.value, found.method
+            reply.result({**_about(task), "kind": kind, "pids": pids, "method": method})
             self._parts.pace.look_soon()
 
         self._parts.executor.request_pause(task, _who(connection), done)
 
-    def _resume(
+    def _task_resume(
         self, connection: Connection, params: requests.ResumeTask, reply: Reply
-    ) -> dict[str, Any] | None:
+    ) -> Answer:
         wanted = params.task
         chosen = self._parts.pauses.all() if wanted is None else [self._paused(wanted)]
         if not chosen:
             return {"resumed": []}
+        kinds = {task.key: task.kind.value for task in self._parts.observer.tasks()}
         resumed: list[dict[str, Any]] = []
         failures: list[str] = []
         left = len(chosen)
@@ -196,13 +166,9 @@ class Methods:
             if isinstance(found, Exception):
                 failures.append(str(found))
             else:
-                resumed.append(
-                    {
-                        "task": pause.task.pid,
-                        "name": pause.name,
-                        "pids": [key.pid for key in found.keys],
-                    }
-                )
+                pids, kind = [key.pid for key in found.keys], kinds.get(pause.task)
+                about = {"task": pause.task.pid, "name": pause.name}
+                resumed.append({**about, "kind": kind, "pids": pids})
             if left == 0:
                 if failures and not resumed:
                     reply.error(jsonrpc.REFUSED, " ".join(failures))
@@ -217,13 +183,17 @@ class Methods:
                 end(pause, error)
         return None
 
+    def _find(self, wanted: str) -> Task:
+        """The task that is meant, of the last look."""
+        return find(wanted, self._parts.observer.tasks())
+
     def _paused(self, wanted: str) -> Pause:
         """The pause of the task that was meant; what we did not pause is not ours to wake."""
         for held in self._parts.pauses.all():
             # Also where the last look did not see it, and for a worker that is a task by now.
             if wanted.strip() in {str(held.task.pid), *(str(key.pid) for key in held.paused.keys)}:
                 return held
-        task = find(wanted, self._parts.observer.tasks())
+        task = self._find(wanted)
         pause = self._parts.pauses.get(task.key)
         if pause is not None:
             return pause
@@ -233,8 +203,8 @@ class Methods:
         self._not_held(task)
         if task.paused:
             raise RequestError(
-                f"{named(task)} was not paused by watchdog, as far as is written down, but by "
-                "somebody else, for example with Ctrl-Z. Let it go on with: kill -CONT "
+                f"{named(task)} was not paused by watchdog, as far as its records say, but by "
+                "somebody else, for example with Ctrl-Z. Resume it with: kill -CONT "
                 f"{task.key.pid}"
             )
         raise RequestError(f"{named(task)} is not paused.")
@@ -246,9 +216,9 @@ class Methods:
         if held is not None:
             raise RequestError(held)
 
-    def _checkpoint(
+    def _task_checkpoint(
         self, connection: Connection, params: requests.CheckpointTask, reply: Reply
-    ) -> dict[str, Any] | None:
+    ) -> Answer:
         wanted, wait, timeout_s = params.task, params.wait, params.timeout_s
         tasks = self._parts.observer.tasks()
         chosen = list(tasks) if wanted is None else [find(wanted, tasks)]
@@ -280,7 +250,40 @@ class Methods:
         done(found[0])  # all may have ended at once
         return None
 
-    def _limit(self, _: Connection, params: requests.LimitGuard, reply: Reply) -> None:
+    def _task_stacks(self, _: Connection, params: requests.DumpStacks, reply: Reply) -> None:
+        task, inspections = self._find(params.task), self._parts.inspections
+
+        def done(dump: ThreadDump) -> None:
+            reasons = [
+                {
+                    "kind": each.why.value,
+                    "text": each.text,
+                    "facts": list(each.reasons),
+                    "remedy": each.remedy,
+                }
+                for each in inspections.reasons(task.key, dump)
+            ]
+            reply.result({**_about(task), **codec.encode(dump), "reasons": reasons})
+
+        inspections.dump(task, time.monotonic(), done)
+
+    def _task_leaks(self, _: Connection, params: requests.FindLeaks, reply: Reply) -> None:
+        task = self._find(params.task)
+
+        def done(growth: MemoryGrowth | None) -> None:
+            if growth is None:
+                reply.error(
+                    jsonrpc.REFUSED,
+                    f"{clean(task.name)} did not answer: it has ended, or its Python code does not "
+                    f"run. See: watchdog stacks {task.key.pid}",
+                )
+            else:
+                advice = list(about_growth(growth))
+                reply.result({**_about(task), **codec.encode(growth), "advice": advice})
+
+        self._parts.inspections.trace(task, params.seconds, time.monotonic(), done)
+
+    def _guard_limit(self, _: Connection, params: requests.LimitGuard, reply: Reply) -> None:
         """A supervisor may stand still, or be short of memory itself: nobody else waits for it."""
         guards = self._parts.guards
         if self._parts.supervisors.waiting >= _MOST_LIMITS:
@@ -293,38 +296,38 @@ class Methods:
             else:
                 self._log.info("a guard was told", task=task.name, pid=task.key.pid, said=said)
                 guards.look()
-                reply.result({"task": task.key.pid, "name": task.name, "text": said})
+                reply.result({**_about(task), "text": said})
 
         self._parts.supervisors.submit(ask, done)
 
-    def _protect(
+    def _protection_set(
         self, connection: Connection, params: requests.SetProtection, _: Reply
-    ) -> dict[str, Any]:
+    ) -> Answer:
         if params.on and params.for_s is not None:
             raise RequestError("Parameter for_s goes with on = false.", jsonrpc.BAD_PARAMS)
         return self._control.protect(params.on, params.for_s, _who(connection))
 
     def _snooze(
         self, connection: Connection, params: requests.SnoozeNotifications, _: Reply
-    ) -> dict[str, Any]:
+    ) -> Answer:
         incident, wanted = params.incident, params.task
         if incident is not None and wanted is not None:
             raise RequestError("Give incident or task, not both.", jsonrpc.BAD_PARAMS)
-        task = None if wanted is None else find(wanted, self._parts.observer.tasks())
+        task = None if wanted is None else self._find(wanted)
         return self._control.snooze(incident, task, params.for_s, _who(connection))
 
-    def _config(self, *_: object) -> dict[str, Any]:
+    def _config(self, *_: object) -> Answer:
         return {"settings": self._control.settings()}
 
-    def _reload(self, *_: object) -> dict[str, Any]:
+    def _reload(self, *_: object) -> Answer:
         self._control.reload()
         return {}
 
-    def _stop(self, *_: object) -> dict[str, Any]:
+    def _stop(self, *_: object) -> Answer:
         self._control.stopping = True  # after what is being answered now
         return {}
 
-    def _guard_changed(self, *_: object) -> dict[str, Any]:
+    def _guard_changed(self, *_: object) -> Answer:
         self._parts.guards.look()
         return {}
 
@@ -384,20 +387,15 @@ class Methods:
         )
 
 
+def _about(task: Task) -> dict[str, Any]:
+    return {"task": task.key.pid, "name": task.name}
+
+
 def _answer(reply: Reply, key: str, value: Any, error: Exception | None) -> None:
     if error is not None:
         reply.error(jsonrpc.REFUSED, str(error))
     else:
         reply.result({key: value})
-
-
-def _of_protocol_1(method: str, params: dict[str, Any]) -> dict[str, Any]:
-    """What an agent of protocol 1 says, in the words of this one."""
-    if method == "agent.saved":
-        return {"request": params.get("request"), "rescue": params}
-    if method == "agent.register":
-        return {**params, "resumes_itself": params.get("by_lines") is not True}
-    return params
 
 
 def _who(connection: Connection) -> str:
@@ -406,5 +404,4 @@ def _who(connection: Connection) -> str:
 
 
 def _refused(task: Task, detail: str) -> dict[str, Any]:
-    return {"task": task.key.pid, "name": task.name, "status": "refused", "detail": detail,
-            "rescue": None}  # fmt: skip
+    return {**_about(task), "status": "refused", "detail": detail, "rescue": None}

@@ -29,7 +29,7 @@ from watchdog_app.core.model.exits import (
     UnitEnd,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon.kept_state import KeptState
+from watchdog_app.daemon.recorder import KeptState
 from watchdog_app.daemon.status import Look
 from watchdog_app.history.entries import about_task, exit_entry
 from watchdog_app.history.journal import Entry, Journal
@@ -234,7 +234,7 @@ def _unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
         text = f"{likely}{cause.text}; {between}"
         cause = replace(cause, text=text, certainty=Certainty.LIKELY)
     else:
-        cause = Cause(CauseKind.UNKNOWN, f"ended {between}: of what is not known")
+        cause = Cause(CauseKind.UNKNOWN, f"ended {between}; the cause is not known")
     return cause, evidence
 
 
@@ -257,7 +257,7 @@ def _machine_down(journal: Journal, seen_unix_s: float) -> _Diagnosis:
         and newest[0].get("what") == "stopped"
         and (newest[0]["unix_s"] >= seen_unix_s - _FRESH_S)
     ):
-        evidence.insert(0, Evidence("boot", "Watchdog had been told to end before."))
+        evidence.insert(0, Evidence("boot", "The daemon had been stopped before."))
         why, certainty = "it was shut down or restarted in good order", Certainty.LIKELY
     elif level is not None:
         evidence.insert(0, Evidence("level", level[0]))

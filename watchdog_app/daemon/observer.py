@@ -216,7 +216,7 @@ class Observer:
             self._faults.put(
                 "machine",
                 f"The machine could not be read: {error}. Nothing is watched until it can.",
-                "It is tried again at every look.",
+                "The daemon tries again at each look.",
             )
             return None
         self._faults.clear("machine")
@@ -256,7 +256,7 @@ class Observer:
         self._failures += 1
         self._faults.put(
             "engine",
-            f"The forecast failed: {error!r}. It is tried again at the next look.",
+            f"The forecast failed: {error!r}. The daemon tries again at the next look.",
             "Please report this with the daemon's log.",
         )
         if self._failures >= _FAILURES:

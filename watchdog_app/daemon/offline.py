@@ -197,8 +197,8 @@ def _refuse_strangers(wanted: str) -> None:
     found = None if pid is None else read_stat(pid)
     if found is not None and found.state == "T":
         raise TaskNotFound(
-            f"Process {wanted} was not paused by watchdog, as far as is known, but by somebody "
-            f"else, for example with Ctrl-Z. Let it go on with: kill -CONT {wanted}"
+            f"Process {wanted} was not paused by watchdog, as far as its records say, but by "
+            f"somebody else, for example with Ctrl-Z. Resume it with: kill -CONT {wanted}"
         )
 
 
@@ -217,5 +217,5 @@ def stopped() -> str:
         found = [task for task in group(seen.processes, seen.infos) if task.paused]
         if found:
             named = ", ".join(f"{clean(task.name)} (pid {task.key.pid})" for task in found)
-            return f" Stopped now, by whomever: {named}. One goes on with: kill -CONT PID"
+            return f" Stopped now, by anyone: {named}. Resume one with: kill -CONT PID"
     return ""

@@ -2,24 +2,16 @@
 When the next look is due, how late the last ones were, and what happened to the clocks.
 
 Without a processor, or with its own memory swapped out, the daemon looks late and cannot know
-it from what it reads: it has to be told by the clock, and has to tell people. The kernel says what
-held a look up: for how long the thread stood ready without a processor, for how long it computed,
-and whether its memory had to be read from a disk.
-
-Sources: /proc/PID/schedstat (sched-stats in the kernel's documentation: time on a processor, time
-waiting for one, in ns), getrusage(2) for faults that had to read from a disk.
+it from what it reads: the clock shows it, and people are told.
 """
 
 from __future__ import annotations
 
-import resource
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from watchdog_app.base.errors import SensorError
-from watchdog_app.base.linux.files import KeptFile
 from watchdog_app.base.linux.process import since_boot_s
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.model.machine import Fault
@@ -35,33 +27,17 @@ _MOST = 600  # late looks remembered
 LATE = "loop_lag"  # source of the fault
 
 
-class _Spent(NamedTuple):
-    """Of this thread, so far."""
-
-    waited_s: float  # ready, without a processor
-    computed_s: float
-    pages: float  # that had to be read from a disk
-
-
 class LoopLag:
     """
-    Lateness of the looks, on monotonic clocks. Call it from the thread that looks, and no other.
+    Lateness of the looks, on the monotonic clock.
 
     `missed` counts looks that were not made since the start: those that fell due while another
     was late.
-
-    Args:
-        waits: the kernel's file of this thread.
     """
 
-    def __init__(self, waits: str = "/proc/thread-self/schedstat") -> None:
+    def __init__(self) -> None:
         self.missed = 0
         self._late: deque[tuple[float, float]] = deque(maxlen=_MOST)  # when, by how much
-        self._waits = KeptFile(waits)
-        self._before = self._spent()
-        self._fault: Fault | None = None
-        self._fault_until_mono_s = 0.0
-        self._fault_late_s = 0.0
 
     def begins(self, due_mono_s: float, now_mono_s: float, interval_s: float) -> float:
         """
@@ -72,20 +48,10 @@ class LoopLag:
             now_mono_s: now.
             interval_s: between two looks at this rate.
         """
-        spent = self._spent()
-        before, self._before = self._before, spent
         late_s = max(0.0, now_mono_s - due_mono_s)
-        if late_s < LATE_S:
-            return late_s
-        gone = _Spent(*(after - then for after, then in zip(spent, before, strict=True)))
-        self._late.append((now_mono_s, late_s))
-        self.missed += int(late_s / interval_s)
-        if late_s >= _TELL_S:
-            over = now_mono_s >= self._fault_until_mono_s
-            self._fault_until_mono_s = now_mono_s + _OVER_S
-            if over or late_s > self._fault_late_s:  # anew where it got worse
-                self._fault_late_s = late_s
-                self._fault = _fault(late_s, gone)
+        if late_s >= LATE_S:
+            self._late.append((now_mono_s, late_s))
+            self.missed += int(late_s / interval_s)
         return late_s
 
     def latest_s(self, now_mono_s: float) -> float:
@@ -97,43 +63,16 @@ class LoopLag:
 
     def fault(self, now_mono_s: float) -> Fault | None:
         """What people should know: looks of the last minute were late by a second or more."""
-        return self._fault if now_mono_s < self._fault_until_mono_s else None
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        self._waits.close()
-
-    def _spent(self) -> _Spent:
-        waited_s = 0.0
-        try:
-            waited_s = int(self._waits.read(64).split()[1]) / 1e9
-        except (SensorError, ValueError, IndexError):
-            pass  # a kernel without these figures, or no Linux
-        usage = resource.getrusage(getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF))
-        return _Spent(waited_s, time.thread_time(), usage.ru_majflt)
-
-
-def _fault(late_s: float, gone: _Spent) -> Fault:
-    """What held a look up, and what to do about it."""
-    waited_s, computed_s = gone.waited_s, gone.computed_s
-    if waited_s >= max(computed_s, 0.5 * late_s - computed_s):
-        why = f"the daemon waited {format_duration(waited_s)} for a processor"
-        remedy = "Leave it a part of a core: start jobs with nice, or with fewer threads."
-    elif computed_s >= 0.5 * late_s:
-        why = "the daemon was busy with other work"
-        remedy = "Please report this with the daemon's log."
-    elif gone.pages:
-        why = "its own memory had to be read back from a disk first"
-        remedy = "Let it lock its memory: LimitMEMLOCK=infinity in its unit."
-    else:
-        why = "the daemon or the whole machine stood still"
-        remedy = "Nothing, if it was stopped or the machine slept."
-    return Fault(
-        LATE,
-        f"A look at the machine came {format_duration(late_s)} late: {why}. Growth meanwhile was "
-        "not seen.",
-        remedy,
-    )
+        late_s = self.latest_s(now_mono_s)
+        if late_s < _TELL_S:
+            return None
+        return Fault(
+            LATE,
+            f"A look at the machine came {format_duration(late_s)} late. "
+            "Growth meanwhile was not seen.",
+            "Where this repeats, leave the daemon a part of a core (start jobs with nice, or with "
+            "fewer threads) and let it lock its memory (LimitMEMLOCK=infinity in its unit).",
+        )
 
 
 class Pace:
@@ -195,10 +134,6 @@ class Pace:
         """
         self.next_look_mono_s = 0.0
         self._due_now()
-
-    def close(self) -> None:
-        """Give back what is held open."""
-        self.loop_lag.close()
 
     def _due_now(self) -> None:
         # Asked for in between: not late by the time that nobody had asked.

@@ -17,17 +17,15 @@ from watchdog_app.daemon.exit_monitor import ExitMonitor
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.inspections import Inspections
 from watchdog_app.daemon.instance import boot_id
-from watchdog_app.daemon.kept_state import KeptState
 from watchdog_app.daemon.log import Faults, Log
 from watchdog_app.daemon.missed_exits import MissedExits
-from watchdog_app.daemon.notify.dispatcher import Dispatcher
-from watchdog_app.daemon.notify.filter import NotificationFilter
+from watchdog_app.daemon.notify.dispatcher import Dispatcher, NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.pace import Pace
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import Poller, Waker
-from watchdog_app.daemon.recorder import Recorder
+from watchdog_app.daemon.recorder import KeptState, Recorder
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.history.writer import JournalWriter
@@ -132,13 +130,11 @@ class Parts:
             worker_ended=self.pace.look_soon,
             folder=os.path.abspath(paths.state_dir()),
         )
-
         self.inspections = Inspections(
             self.agents,
             observer=self.observer,
-            pace=self.pace,
             pauses=self.pauses,
-            wake=self.waker.wake,
+            worker=Worker(self.waker.wake),
             grew=self.exit_monitor.grew,
             log=self._log,
         )

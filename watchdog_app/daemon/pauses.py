@@ -384,7 +384,7 @@ class Pauses:
         self._faults.put(
             _SOURCE,
             f"What is paused cannot be written to {', and not to '.join(failures)}.",
-            "Make room there. If the daemon ends before that, let stopped processes go on with: "
+            "Make room there. If the daemon ends before that, resume stopped processes with: "
             "kill -CONT PID",
         )
 

@@ -20,7 +20,6 @@ from watchdog_app.core.model.machine import ProcessKey
 _MOST = 500  # handles of processes
 READ = select.POLLIN
 WRITE = select.POLLOUT
-URGENT = select.POLLPRI
 
 Ready = Callable[[int], None]
 

@@ -28,43 +28,33 @@ def main() -> int:
     except ValueError as error:
         answer = _no(f"the notification could not be read: {error}")
     else:
-        answer = (
-            show(request) if isinstance(request, dict) else _no("the notification is no object")
-        )
+        answer = show(request)
     os.write(answer_fd, json.dumps(answer).encode() + b"\n")
     return 0 if answer["delivered"] else 1
 
 
 def show(request: Mapping[str, Any]) -> dict[str, Any]:
     """Show a notification in the best way that this system has."""
-    if _HAS_DBUS:
-        try:
-            import dbus_fast  # noqa: F401 - whether it is there
-
-            from watchdog_app.base.dbus import Unreachable, show_once
-        except ImportError:
-            return _by_plyer(request, certain=False)
-        try:
-            replaces = request.get("replaces")
-            number = show_once(
-                title=str(request.get("title", "")),
-                body=str(request.get("body", "")),
-                urgency=str(request.get("urgency", "normal")),
-                replaces=replaces if isinstance(replaces, int) and replaces > 0 else 0,
-            )
-        except Unreachable as error:
-            return _no(str(error))
-        return {"delivered": True, "detail": "", "number": number}
-    return _by_plyer(request, certain=True)
+    return _by_dbus(request) if _HAS_DBUS else _by_plyer(request)
 
 
-def _by_plyer(request: Mapping[str, Any], certain: bool) -> dict[str, Any]:
-    """
-    Through plyer: macOS, and Linux without dbus-fast.
+def _by_dbus(request: Mapping[str, Any]) -> dict[str, Any]:
+    from watchdog_app.base.dbus import Unreachable, show_once
 
-    On Linux it hands the text to notify-send as arguments and cannot tell whether anything was
-    shown: the text must not look like an option, and the answer is no.
-    """
+    replaces = request.get("replaces")
+    try:
+        number = show_once(
+            title=str(request.get("title", "")),
+            body=str(request.get("body", "")),
+            urgency=str(request.get("urgency", "normal")),
+            replaces=replaces if isinstance(replaces, int) and replaces > 0 else 0,
+        )
+    except Unreachable as error:
+        return _no(str(error))
+    return {"delivered": True, "detail": "", "number": number}
+
+
+def _by_plyer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         from plyer import notification
 
@@ -75,15 +65,11 @@ def _by_plyer(request: Mapping[str, Any], certain: bool) -> dict[str, Any]:
         )
     except Exception as error:
         return _no(f"plyer could not show it: {type(error).__name__}: {error}")
-    if not certain:
-        return _no(
-            "it was handed to plyer, which cannot tell whether it was shown; "
-            "install dbus-fast to be sure"
-        )
     return {"delivered": True, "detail": "", "number": 0}
 
 
 def _no_option(text: str) -> str:
+    """For the programs that plyer starts."""
     return f" {text}" if text.startswith("-") else text
 
 
