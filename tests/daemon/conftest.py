@@ -26,6 +26,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop import Loop
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.parts import Parts
+from watchdog_app.guard.memory_group import open_group
 
 # Nothing is done of its own accord: other tests run on the same machine.
 QUIET = """
@@ -106,15 +107,16 @@ class World:
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
-    def script(self, code: str, name: str = "job.py") -> int:
+    def script(self, code: str, name: str = "job.py", group: Any = None) -> int:
         """
-        Start a script that is nobody's child: a task of its own. Its pid.
+        Start a script that is nobody's child: a task of its own, in a memory group. Its pid.
         """
         path = self.folder / name
         path.write_text(code)
+        argv = [sys.executable, str(path)]
+        argv = argv if group is None else group.command(argv)
         started = subprocess.run(
-            ["sh", "-c", 'setsid "$@" >/dev/null 2>&1 </dev/null & echo $!', "sh", sys.executable,
-             str(path)],
+            ["sh", "-c", 'setsid "$@" >/dev/null 2>&1 </dev/null & echo $!', "sh", *argv],
             env=self.env, cwd=self.folder, capture_output=True, text=True, check=True,
         )  # fmt: skip
         pid = int(started.stdout)
@@ -124,6 +126,16 @@ class World:
     def task(self, pid: int) -> dict | None:
         with self.connect() as client:
             return next((t for t in client.call("status")["tasks"] if t["pid"] == pid), None)
+
+    def ends(self, pid: int) -> list[dict]:
+        """What the history knows of the end of a process."""
+        with self.connect() as client:
+            entries = client.call("history", kinds=["death", "end"], limit=1000)["entries"]
+        return [each for each in entries if each["pid"] == pid]
+
+    def ended(self, pid: int) -> dict:
+        """Wait until its end is written down."""
+        return self.until(lambda: self.ends(pid), f"the end of {pid} is written down")[0]
 
     def seen(self, pid: int) -> dict:
         return self.until(lambda: self.task(pid), f"process {pid} is seen")
@@ -198,6 +210,14 @@ def world(tmp_path):
     world = World(tmp_path)
     yield world
     world.close()
+
+
+@pytest.fixture
+def group():
+    """A memory group of 150 MiB that ends with the test."""
+    made = open_group(f"watchdog-test-daemon-{os.getpid()}-{time.monotonic_ns()}", 150 << 20)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")

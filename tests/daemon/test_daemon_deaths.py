@@ -21,18 +21,10 @@ WAIT = "import os, time\nwhile not os.path.exists('{flag}'): time.sleep(0.01)\n"
 SOON_S = 2.0  # what is promised
 
 
-def ends(client, pid):
-    return [
-        each
-        for each in client.call("history", kinds=["death", "end"], limit=1000)["entries"]
-        if each["pid"] == pid
-    ]
-
-
 @pytest.fixture
 def ended(world):
     """Run scripts that all wait, let them go one after the other: their entries by name."""
-    client = world.start()
+    world.start()
 
     def run(**codes):
         pids = {
@@ -44,7 +36,7 @@ def ended(world):
         found = {}
         for name, pid in pids.items():
             (world.folder / f"{name}.go").touch()
-            found[name] = world.until(lambda pid=pid: ends(client, pid), f"the end of {name}")[0]
+            found[name] = world.ended(pid)
         return found
 
     return run
@@ -85,7 +77,7 @@ def test_how_a_large_program_ended_is_known_though_its_memory_goes_first(world):
     Some 0.2 s for each GB: looks ten times a second meet it then.
     """
     world.config.write_text(world.config.read_text() + "[watch]\ninterval_s = 0.1\n")
-    client = world.start()
+    world.start()
     code = (
         "held = bytearray(b'x') * 2**30\nopen('grown', 'w').close()\nimport time; time.sleep(600)"
     )
@@ -95,7 +87,7 @@ def test_how_a_large_program_ended_is_known_though_its_memory_goes_first(world):
 
     os.kill(pid, signal.SIGTERM)
 
-    (end,) = world.until(lambda: ends(client, pid), "its end is written down")
+    (end,) = world.until(lambda: world.ends(pid), "its end is written down")
     assert ("signal", "most_likely") == (end["cause"], end["certainty"])
     assert "SIGTERM" in end["reason"]
 
@@ -111,7 +103,7 @@ def test_a_death_is_written_down_within_seconds_and_explained_by_every_name(worl
     time.sleep(1.2)
     os.kill(pid, signal.SIGKILL)
     gone = time.monotonic()
-    world.until(lambda: ends(client, pid), "its end is written down")
+    world.until(lambda: world.ends(pid), "its end is written down")
     assert time.monotonic() - gone < 10 * SOON_S  # this machine may be busy
 
     for name in (str(pid), "odd_name_42.py", "ODD_NAME", str(world.folder / "odd_name_42.py")):
@@ -132,7 +124,7 @@ def test_a_task_that_lives_again_is_told_with_the_death_before_it(world):
     first = world.script("import time\ntime.sleep(600)\n", "again.py")
     world.seen(first)
     os.kill(first, signal.SIGKILL)
-    world.until(lambda: ends(client, first), "its end is written down")
+    world.until(lambda: world.ends(first), "its end is written down")
     second = world.script("import time\ntime.sleep(600)\n", "again.py")
     world.seen(second)
 
@@ -145,14 +137,14 @@ def test_a_task_that_lives_again_is_told_with_the_death_before_it(world):
 
 def test_secrets_on_a_command_line_are_not_written_down(world):
     """The command to go on is kept, what opens doors is not."""
-    client = world.start()
+    world.start()
     path = world.folder / "job.py"
     path.write_text("import time\ntime.sleep(600)\n")
     words = [sys.executable, str(path), "--token", "hunter2", "--api-key=hunter2", "--lr", "1"]
     with subprocess.Popen(words, env=world.env, start_new_session=True) as process:
         world.seen(process.pid)
         process.kill()
-    (death,) = world.until(lambda: ends(client, process.pid), "its end is written down")
+    (death,) = world.until(lambda: world.ends(process.pid), "its end is written down")
 
     assert ["--token", "***", "--api-key=***", "--lr", "1"] == death["argv"][2:]
     world.end()
@@ -175,12 +167,12 @@ def explain(world, *words):
 
 def test_without_a_daemon_the_journal_explains(world):
     """Days later, the daemon long gone: the last death, one by name, and none."""
-    client = world.start()
+    world.start()
     pid = world.script("import time\ntime.sleep(600)\n", "night.py")
     world.seen(pid)
     time.sleep(2.2)
     os.kill(pid, signal.SIGKILL)
-    world.until(lambda: ends(client, pid), "its end is written down")
+    world.until(lambda: world.ends(pid), "its end is written down")
     world.end()
 
     for words in ((), ("night.py",), (str(pid),)):
@@ -301,7 +293,7 @@ def test_the_growing_line_that_was_known_is_in_explain_after_a_kill(world):
 
     os.kill(pid, signal.SIGKILL)
 
-    (death,) = world.until(lambda: ends(client, pid), "its end is written down")
+    (death,) = world.until(lambda: world.ends(pid), "its end is written down")
     assert traced["advice"]
     assert any("grows.py:8" in line for line in death["grew"])
     assert "grows.py:8" in client.call("explain", task=str(pid))["death_text"]
@@ -326,14 +318,14 @@ def test_what_ended_while_nobody_watched_is_written_down_by_the_next_daemon(worl
     gone = {"pid": 2**22 + 1, "start_time": 7, "name": "gone.ipynb", "rescue": None, "about": {}}
     alive_list(world, tasks=[gone])
 
-    client = world.start()
+    world.start()
 
-    (entry,) = world.until(lambda: ends(client, gone["pid"]), "it is written down")
+    (entry,) = world.until(lambda: world.ends(gone["pid"]), "it is written down")
     assert ("end", "unknown", "unknown") == (entry["kind"], entry["cause"], entry["certainty"])
     assert "while no watchdog ran" in entry["reason"]
     world.end()
-    client = world.start()
-    assert 1 == len(ends(client, gone["pid"]))  # once
+    world.start()
+    assert 1 == len(world.ends(gone["pid"]))  # once
 
 
 @pytest.mark.parametrize(
@@ -367,7 +359,7 @@ def test_what_died_with_the_machine_is_told_with_the_last_readings(world, heat, 
 
     client = world.start()
 
-    (death,) = world.until(lambda: ends(client, 4242), "it is written down")
+    (death,) = world.until(lambda: world.ends(4242), "it is written down")
     assert ("death", "machine_down", certainty) == (
         death["kind"], death["cause"], death["certainty"],
     )  # fmt: skip
@@ -415,8 +407,8 @@ def test_a_kernel_that_was_closed_and_one_that_crashed_are_told_apart(world, ker
     closed.shutdown_kernel()
     crashing.execute("import ctypes; ctypes.string_at(0)")
 
-    (end,) = world.until(lambda: ends(client, closed_pid), "the closed one is written down")
-    (death,) = world.until(lambda: ends(client, crashed_pid), "the crashed one is written down")
+    (end,) = world.until(lambda: world.ends(closed_pid), "the closed one is written down")
+    (death,) = world.until(lambda: world.ends(crashed_pid), "the crashed one is written down")
     assert ("end", "closed", "most_likely") == (end["kind"], end["cause"], end["certainty"])
     assert ("death", "signal", "exact") == (death["kind"], death["cause"], death["certainty"])
     assert "SIGSEGV" in death["reason"]

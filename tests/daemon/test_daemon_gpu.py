@@ -180,11 +180,7 @@ def test_a_death_before_its_gpu_is_read_waits_for_that_and_is_told_with_its_caus
     world.until(lambda: world.task(pid) is None, "it has ended", WAIT_S)
     stub.processes(1, [])
 
-    def deaths():
-        entries = client.call("history", kinds=["death", "end"])["entries"]
-        return [entry for entry in entries if entry["pid"] == pid]
-
-    (death,) = world.until(deaths, "its cause is found", WAIT_S)
+    (death,) = world.until(lambda: world.ends(pid), "its cause is found", WAIT_S)
     assert (pid, "train.py", "gpu_lost") == (death["pid"], death["name"], death["cause"])
     assert "ended by a fault of its card: GPU 1" in death["text"]
     assert 1 == len(world.until(lambda: decisions(client, "gpu_lost"), "the loss is told", WAIT_S))

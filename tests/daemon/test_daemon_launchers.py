@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
-from watchdog_app.guard.memory_group import open_group
-
 pytestmark = pytest.mark.cgroup
 
-MIB = 1 << 20
 TRAINS = """
 import os, time
 from watchdog_app.agent.reporting.link import Link
@@ -39,25 +33,10 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def group():
-    """A memory group of 150 MiB."""
-    made = open_group(f"watchdog-test-launch-{os.getpid()}-{time.monotonic_ns()}", 150 * MIB)
-    yield made
-    made.close()
-
-
 def launch(world, group, *, ends: bool) -> tuple[int, int]:
     """The pids of a launcher inside the group and of its worker, whose agent is known."""
     (world.folder / "trains.py").write_text(TRAINS)
-    path = world.folder / "launcher.py"
-    path.write_text(LAUNCHES.format(ends=ends))
-    argv = group.command([sys.executable, str(path)])
-    done = subprocess.run(
-        ["sh", "-c", 'setsid "$@" >/dev/null 2>&1 </dev/null & echo $!', "sh", *argv],
-        env=world.env, cwd=world.folder, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    pid = int(done.stdout)
+    pid = world.script(LAUNCHES.format(ends=ends), "launcher.py", group)
     world.until(lambda: (world.task(pid) or {}).get("agent"), "its agent")
     return pid, int((world.folder / "worker").read_text())
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 
@@ -55,26 +53,6 @@ def systemd(world):
     return say
 
 
-def start(world, group, code: str) -> int:
-    """A script inside the group, nobody's child."""
-    path = world.folder / "train.py"
-    path.write_text(code)
-    argv = group.command([sys.executable, str(path)])
-    done = subprocess.run(
-        ["sh", "-c", 'setsid "$@" >/dev/null 2>&1 </dev/null & echo $!', "sh", *argv],
-        env=world.env, cwd=world.folder, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return int(done.stdout)
-
-
-def end_of(world, client, pid):
-    def ends():
-        entries = client.call("history", kinds=["death", "end"], limit=100)["entries"]
-        return [each for each in entries if each["pid"] == pid]
-
-    return world.until(ends, "its end is written down")[0]
-
-
 FULL = "held = bytearray(b'x') * (90 * 2**20)\nopen('grown', 'w').close()\n" + WAIT
 
 
@@ -91,7 +69,7 @@ def test_a_kill_in_a_full_group_is_never_laid_to_a_kernel_that_counted_none(
     """systemd-oomd where its manager's journal says so; else it is somebody's SIGKILL."""
     systemd(journal)
     client = world.start()
-    pid = start(world, scope, FULL)
+    pid = world.script(FULL, "train.py", scope)
     world.seen(pid)
     world.until((world.folder / "grown").exists, "it is full")
     ticks = client.call("status")["daemon"]["samples"]
@@ -99,7 +77,7 @@ def test_a_kill_in_a_full_group_is_never_laid_to_a_kernel_that_counted_none(
 
     os.kill(pid, signal.SIGKILL)
 
-    death = end_of(world, client, pid)
+    death = world.ended(pid)
     assert told[:2] == (death["cause"], death["certainty"])
     assert told[2] in death["reason"]
     counts = [each["text"] for each in death["evidence"] if each["source"] == "count"]
@@ -112,7 +90,7 @@ def test_a_kill_by_systemd_oomd_while_no_daemon_ran_is_named_by_the_next(world, 
     """From the journal of the unit's manager, with the time in which it happened."""
     systemd(OOMD)
     world.start()
-    pid = start(world, scope, WAIT)
+    pid = world.script(WAIT, "train.py", scope)
     world.seen(pid)
     db = world.folder / "state" / "journal.db"
     world.until(db.exists, "a journal")
@@ -121,9 +99,9 @@ def test_a_kill_by_systemd_oomd_while_no_daemon_ran_is_named_by_the_next(world, 
     world.until(lambda: world.state_letter(pid) in ("", "Z"), "it is gone")
     keep(world, pid, scope.path)
 
-    client = world.start()
+    world.start()
 
-    death = end_of(world, client, pid)
+    death = world.ended(pid)
     assert ("death", "oom_daemon", "most_likely") == (
         death["kind"], death["cause"], death["certainty"],
     )  # fmt: skip
