@@ -257,7 +257,8 @@ class Inspections:
     def _read_threads(self, done: Callable[[ThreadDump], None], question: _Question) -> None:
         keys = tuple(member.key for member in question.task.members)
         self._worker.submit(
-            partial(_seen, keys), lambda seen, _: done(self._made(question, seen or ((), None)))
+            partial(_seen, keys),
+            lambda seen, _: done(self._made(question, seen or ((), time.monotonic()))),
         )
 
     def _made(self, question: _Question, seen: Seen) -> ThreadDump:
