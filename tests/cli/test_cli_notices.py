@@ -21,7 +21,7 @@ NOTICE = {
     "stage": "warn",
     "urgency": "normal",
     "title": "RAM full in about 4 min: train.ipynb",
-    "body": "RAM: 6.00 GiB of 7.00 GiB.\nIf it goes on, it dies.",
+    "body": "RAM: 6.00 GiB of 7.00 GiB.\nIf it continues, it dies.",
     "task": 4242,
     "unix_s": 1.7e9,
     "actions": [
@@ -68,7 +68,7 @@ def test_a_notice_becomes_lines_and_is_acknowledged(daemon, follow):
     assert [
         "2023-11-14 22:13:20  RAM full in about 4 min: train.ipynb",
         "RAM: 6.00 GiB of 7.00 GiB.",
-        "If it goes on, it dies.",
+        "If it continues, it dies.",
         "> watchdog pause train.ipynb",
     ] == [line.strip() for line in out.splitlines()]
     assert [{"topics": ["notifications"]}] == daemon.called("subscribe")

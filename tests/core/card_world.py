@@ -13,7 +13,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from watchdog_app.core.explain import notifications
+from support import records
+from support.records import GIB, UID, host, process
+
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
     Decision,
@@ -23,37 +25,21 @@ from watchdog_app.core.model.decisions import (
     OutcomeStatus,
 )
 from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware
-from watchdog_app.core.model.machine import (
-    Fault,
-    HostMemory,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-    Task,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import Fault, ProcessKey, Snapshot, Task, TaskKind
 from watchdog_app.core.model.readings import readings as readings_of
 from watchdog_app.core.model.resource import Reading
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine, TickResult
 
-GIB = 1024**3
-UID = 1000
 WALL_S = 1.7e9  # wall time when the monotonic clock stood at 0
 
 
 def task(pid: int, name: str, cpu_s: float = 0.0, state: str = "R", workers: int = 0) -> Task:
     """A task with its workers' pids right after its own."""
-    members = tuple(
-        ProcessSample(ProcessKey(pid + extra, 7), 1, state, GIB, 0, 0, None, cpu_s)
-        for extra in range(workers + 1)
+    members = (
+        process(pid + extra, start_time=7, state=state, cpu_s=cpu_s) for extra in range(workers + 1)
     )
-    info = ProcessInfo(
-        members[0].key, 1, UID, "ann", "/usr/bin/python3", ("python3",), "/home/ann",
-        TaskKind.NOTEBOOK, name, notebook=f"/home/ann/{name}",
-    )  # fmt: skip
-    return Task(members[0].key, name, info.kind, UID, members, GIB, 0, cpu_s, info)
+    return records.task(*members, kind=TaskKind.NOTEBOOK, name=name, notebook=f"/home/ann/{name}")
 
 
 def card(index: int, **more: object) -> Gpu:
@@ -147,25 +133,18 @@ class CardWorld:
             for each in self._agents.values()
         }
         hardware = replace(self.hardware, gpus=tuple(self.gpus), gpus_mono_s=self._read_mono_s)
-        host = HostMemory(64 * GIB, 32 * GIB, 0, 0, 0, 0, None, None, None)
+        machine = host(available=32 * GIB, swap_in_bytes=0, swap_out_bytes=0)
         snapshot = self.snapshot = Snapshot(
-            self.now, self.wall_s + self.now, host, (), faults=self.faults, hardware=hardware
+            self.now, self.wall_s + self.now, machine, (), faults=self.faults, hardware=hardware
         )
         readings = self.readings = readings_of(snapshot, tasks, agents.values())
         result = self.result = self.engine.tick(snapshot, tasks, readings, agents)
         self.closed += [each.label for each in result.closed]
-        by_key = {each.key: each for each in tasks}
-        incidents = {each.id: each for each in result.incidents}
         for decision in result.decisions:
             self.log.append(decision)
             if decision.kind is DecisionKind.NOTIFY:
-                about = by_key.get(decision.task) if decision.task else None
-                agent = agents.get(decision.task) if decision.task else None
-                self.notices.append(
-                    notifications.notification(
-                        decision, about, agent, incidents.get(decision.incident)
-                    )
-                )
+                assert decision.notification is not None
+                self.notices.append(decision.notification)
             elif decision.kind is DecisionKind.CHECKPOINT and decision.task is not None:
                 self.rescued(decision.task.pid)
             elif decision.task is not None:

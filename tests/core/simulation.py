@@ -10,23 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from support.records import UID, host, process, task
+
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus
-from watchdog_app.core.model.machine import (
-    HostMemory,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-    Task,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task, TaskKind
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine, TickResult
 
 MB = 1_000_000
-UID = 1000
 WALL_S = 1.7e9  # wall time when the monotonic clock stood at 0
 _RESOLUTION_S = 0.005
 
@@ -263,47 +256,19 @@ class Machine:
         return found
 
     def _snapshot(self) -> Snapshot:
-        host = HostMemory(
-            total_bytes=int(self.ram),
-            available_bytes=int(max(0.0, self.ram - self.used())),
-            swap_total_bytes=int(self.swap),
-            swap_free_bytes=int(self.swap),
-            swap_in_bytes=0,
-            swap_out_bytes=0,
-            shm_used_bytes=None,
-            shm_limit_bytes=None,
-            pressure=None,
-        )
-        return Snapshot(self.now, WALL_S + self.now, host, ())
+        free, swap = max(0.0, self.ram - self.used()), int(self.swap)
+        moved = {"swap_in_bytes": 0, "swap_out_bytes": 0}
+        machine = host(self.ram, free, swap_total_bytes=swap, swap_free_bytes=swap, **moved)
+        return Snapshot(self.now, WALL_S + self.now, machine, ())
 
     def _task(self, program: Program) -> Task:
         waits = self.now - program.paused_s < program.waits_s
-        state = "R" if not program.stopped else "D" if waits else "T"
-        size = int(program.bytes)
-        sample = ProcessSample(program.key, 1, state, size, None, 0, None, program.ran_s)
-        info = ProcessInfo(
-            program.key,
-            1,
-            program.uid,
-            "ann",
-            "/usr/bin/python3",
-            ("python3",),
-            "/home/ann",
-            program.kind,
-            program.name,
-            notebook=f"/home/ann/{program.name}",
-        )
-        return Task(
-            program.key,
-            program.name,
-            program.kind,
-            program.uid,
-            (sample,),
-            size,
-            0,
-            program.ran_s,
-            info,
-        )
+        root = process(
+            program.pid, start_time=7, state="R" if not program.stopped else "D" if waits else "T",
+            rss=program.bytes, shared_bytes=None, cpu_s=program.ran_s,
+        )  # fmt: skip
+        path = f"/home/ann/{program.name}"
+        return task(root, kind=program.kind, uid=program.uid, name=program.name, notebook=path)
 
     def _agent(self, program: Program) -> AgentState:
         return AgentState(

@@ -148,10 +148,10 @@ def test_at_the_limit_of_a_guard_the_words_to_type_come_first(agent):
 
     said = told(given)
 
-    assert said.startswith("While it runs or is held, give it more: watchdog limit 4711 6G")
+    assert said.startswith("While it runs or is stopped, give it more: watchdog limit 4711 6G")
     assert "watchdog exec" not in said
     assert "belongs to a group" not in said
-    assert agent is ("stands still until you decide" not in said)
+    assert agent is ("is stopped until you decide" not in said)
 
 
 def test_growth_that_slows_down_is_a_buffer_or_a_loop_whose_steps_get_slower():

@@ -5,40 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.records import GIB, host, info, process
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperature
-from watchdog_app.core.model.machine import (
-    CgroupMemory,
-    HostMemory,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy.cadence import LONGEST_S, interval_s
 from watchdog_app.core.policy.engine import Engine
 
-GIB = 1 << 30
 MIB = 1 << 20
 KEY = ProcessKey(7, 70)
 FOLDER = "/sys/fs/cgroup/memory/train"
 
 
 def snapshot(mono_s: float = 0.0, free: int = 20 * GIB, **more: object) -> Snapshot:
-    host = HostMemory(24 * GIB, free, 0, 0, None, None, 0, 12 * GIB, None)
-    vsize = more.pop("vsize", 3 * GIB)
-    sample = ProcessSample(KEY, 1, "S", GIB, 0, 0, vsize, 0.0)
-    info = ProcessInfo(
-        KEY, 1, 0, "ann", "/usr/bin/python3", ("python3", "a.py"), "/", TaskKind.SCRIPT, "a.py",
-        cgroup=FOLDER, rlimit_as_bytes=8 * GIB if more.pop("limited", False) else None,
+    machine = host(24 * GIB, free, shm_used_bytes=0, shm_limit_bytes=12 * GIB)
+    sample = process(7, start_time=70, state="S", vsize_bytes=more.pop("vsize", 3 * GIB))
+    limit = 8 * GIB if more.pop("limited", False) else None
+    about = info(
+        sample, name="a.py", cgroup=FOLDER, rlimit_as_bytes=limit,
         started_unix_s=more.pop("begun_unix_s", None),
     )  # fmt: skip
-    found = Snapshot(mono_s, 1e9 + mono_s, host, (sample,), infos={KEY: info})
+    found = Snapshot(mono_s, 1e9 + mono_s, machine, (sample,), infos={KEY: about})
     return replace(found, **more)
 
 

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support import records
 
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.machine import (
     CgroupMemory,
     Gauge,
-    HostMemory,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
     Snapshot,
-    TaskKind,
 )
 from watchdog_app.core.model.readings import group_name, readings
 from watchdog_app.core.model.resource import ResourceKind
@@ -26,19 +22,18 @@ GIB = 1 << 30
 ROOT = "/sys/fs/cgroup"
 
 
+def size(gib):
+    """In bytes; None stays None."""
+    return None if gib is None else int(gib * GIB)
+
+
 def host(*, total=16, available=10, swap=0, swap_free=0, shm=None, shm_used=None):
     """A machine; sizes in GiB."""
-    return HostMemory(
-        total_bytes=int(total * GIB),
-        available_bytes=int(available * GIB),
-        swap_total_bytes=int(swap * GIB),
-        swap_free_bytes=int(swap_free * GIB),
-        swap_in_bytes=None,
-        swap_out_bytes=None,
-        shm_used_bytes=None if shm_used is None else int(shm_used * GIB),
-        shm_limit_bytes=None if shm is None else int(shm * GIB),
-        pressure=None,
-    )
+    return records.host(
+        total * GIB, available * GIB, swap_total_bytes=int(swap * GIB),
+        swap_free_bytes=int(swap_free * GIB), shm_used_bytes=size(shm_used),
+        shm_limit_bytes=size(shm),
+    )  # fmt: skip
 
 
 def cgroup(
@@ -55,10 +50,6 @@ def cgroup(
     version=2,
 ):
     """A group; sizes in GiB."""
-
-    def size(value):
-        return None if value is None else int(value * GIB)
-
     return CgroupMemory(
         path=f"{ROOT}/{path}" if path else ROOT,
         version=version,
@@ -77,23 +68,11 @@ def cgroup(
 
 def process(pid, *, group_path=None, ppid=0, rlimit=None, vsize=None):
     """A process and its info."""
-    key = ProcessKey(pid, pid)
-    return (
-        ProcessSample(key, ppid, "S", GIB, 0, 0, None if vsize is None else int(vsize * GIB), 0.0),
-        ProcessInfo(
-            key=key,
-            ppid=ppid,
-            uid=1,
-            user=None,
-            exe=None,
-            argv=(),
-            cwd=None,
-            kind=TaskKind.SCRIPT,
-            name=f"p{pid}.py",
-            cgroup=None if group_path is None else f"{ROOT}/{group_path}",
-            rlimit_as_bytes=None if rlimit is None else int(rlimit * GIB),
-        ),
-    )
+    sample = records.process(pid, ppid, start_time=pid, state="S", vsize_bytes=size(vsize))
+    return sample, records.info(
+        sample, name=f"p{pid}.py", cgroup=None if group_path is None else f"{ROOT}/{group_path}",
+        rlimit_as_bytes=size(rlimit),
+    )  # fmt: skip
 
 
 def look(machine, processes=(), cgroups=(), gauges=()):
@@ -263,7 +242,7 @@ def test_memory_high_below_the_limit_is_the_ceiling_where_there_is_no_swap():
     (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (6 * GIB, True) == (limit.limit, limit.fatal)
-    assert "stands still above it (memory.high), killed at 8.00 GiB" == limit.note
+    assert "stalls above it (memory.high), killed at 8.00 GiB" == limit.note
 
 
 @pytest.mark.parametrize(
@@ -292,112 +271,81 @@ def test_a_group_stands_still_at_memory_high_and_what_can_be_in_swap(
     (limit,) = of_kind(found, ResourceKind.CGROUP)
 
     assert (expected * GIB, (3.0 + swap) * GIB, True) == (limit.limit, limit.used, limit.fatal)
-    assert "stands still above it (memory.high)" in str(limit.note)
+    assert "stalls above it (memory.high)" in str(limit.note)
 
 
-def test_a_group_is_killed_at_memory_max_where_memory_high_is_not_below_it():
-    found = look(
-        host(swap=4.0, swap_free=4.0),
-        [process(1, group_path="g")],
-        [cgroup("g", 3.0, 6.0, high=6.0, swap=0.0)],
-    )
-    (limit,) = of_kind(found, ResourceKind.CGROUP)
-
-    assert (10 * GIB, "counts swap", False) == (limit.limit, limit.note, limit.throttles)
-
-
-def test_a_group_stands_still_at_memory_swap_high_where_it_has_no_memory_high():
-    found = look(
-        host(swap=4.0, swap_free=4.0),
-        [process(1, group_path="g")],
-        [cgroup("g", 3.0, 6.0, swap=0.0, swap_high=1.0)],
-    )
-    (limit,) = of_kind(found, ResourceKind.CGROUP)
-
-    assert (7 * GIB, True) == (limit.limit, limit.throttles)
-    assert "counts swap, stands still above it (memory.swap.high), killed at 10.0 GiB" == limit.note
-
-
-def test_a_limit_of_swap_of_a_slice_above_holds_for_the_group():
-    """Also one that has no limit of memory."""
-    found = look(
-        host(swap=8.0, swap_free=8.0),
-        [process(1, group_path="a/b")],
-        [
-            cgroup("a", 3.0, None, swap=0.75, swap_limit=1.0),
-            cgroup("a/b", 3.0, 8.0, high=6.0, swap=0.5),
-        ],
-    )
-    (limit,) = of_kind(found, ResourceKind.CGROUP)
-
-    assert (f"{ROOT}/a/b", 6.75 * GIB) == (limit.key.subject, limit.limit)
-
-
-def test_memory_high_of_a_slice_counts_what_the_slice_can_swap():
-    found = look(
-        host(swap=2.0, swap_free=1.0),
-        [process(1, group_path="a/b")],
-        [cgroup("a", 4.0, None, high=5.0, swap=1.0), cgroup("a/b", 3.0, 12.0, swap=0.5)],
-    )
-    above, own = of_kind(found, ResourceKind.CGROUP)
-
-    assert (f"{ROOT}/a", 5 * GIB, 7 * GIB, True) == (
-        above.key.subject,
-        above.used,
-        above.limit,
-        above.throttles,
-    )
-    assert 13.5 * GIB == own.limit
+ONE, TWO = {1: "a/b"}, {1: "a/b", 2: "a/c"}
+NO_SWAP_BELOW = cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0)
 
 
 @pytest.mark.parametrize(
-    ("slice_usage", "expected"),
-    [(3.0, 5.0), (3.5, 5.5)],  # nothing but the task; half a GiB that can be swapped out
-)
-def test_a_slice_cannot_swap_what_the_groups_below_it_may_not(slice_usage, expected):
-    found = look(
-        host(swap=8.0, swap_free=8.0),
-        [process(1, group_path="a/b")],
-        [
-            cgroup("a", slice_usage, None, high=5.0, swap=0.0),
-            cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0),
-        ],
-    )
-    (limit,) = of_kind(found, ResourceKind.CGROUP)
+    ("swap", "swap_free", "members", "groups", "expected"),
+    [
+        pytest.param(
+            4, 4, {1: "g"}, [cgroup("g", 3.0, 6.0, high=6.0, swap=0.0)],
+            [("g", 3, 10, True, False, "counts swap")],
+            id="memory.high is not below memory.max",
+        ),
+        pytest.param(
+            4, 4, {1: "g"}, [cgroup("g", 3.0, 6.0, swap=0.0, swap_high=1.0)],
+            [("g", 3, 7, True, True,
+              "counts swap, stalls above it (memory.swap.high), killed at 10.0 GiB")],
+            id="memory.swap.high alone",
+        ),
+        pytest.param(
+            2, 1, {1: "g"}, [cgroup("g", 3.0, None, high=6.0, swap=0.5)],
+            [("g", 3.5, 7.5, False, True, "counts swap, stalls above it (memory.high)")],
+            id="memory.high alone kills nobody",
+        ),
+        pytest.param(
+            8, 8, ONE,
+            [cgroup("a", 3.0, None, swap=0.75, swap_limit=1.0),
+             cgroup("a/b", 3.0, 8.0, high=6.0, swap=0.5)],
+            [("a/b", 3.5, 6.75, True, True,
+              "counts swap, stalls above it (memory.high), killed at 8.75 GiB")],
+            id="a limit of swap of a slice above, which has none of memory",
+        ),
+        pytest.param(
+            2, 1, ONE,
+            [cgroup("a", 4.0, None, high=5.0, swap=1.0), cgroup("a/b", 3.0, 12.0, swap=0.5)],
+            [("a", 5, 7, False, True, "1 group up, counts swap, stalls above it (memory.high)"),
+             ("a/b", 3.5, 13.5, True, False, "counts swap")],
+            id="memory.high of a slice, and what the slice can swap",
+        ),
+        pytest.param(
+            8, 8, ONE, [cgroup("a", 3.0, None, high=5.0, swap=0.0), NO_SWAP_BELOW],
+            [("a", 3, 5, False, True, "1 group up, stalls above it (memory.high)")],
+            id="a slice whose groups below may not swap",
+        ),
+        pytest.param(
+            8, 8, ONE, [cgroup("a", 3.5, None, high=5.0, swap=0.0), NO_SWAP_BELOW],
+            [("a", 3.5, 5.5, False, True,
+              "1 group up, counts swap, stalls above it (memory.high)")],
+            id="the same with half a GiB that can be swapped out",
+        ),
+        pytest.param(
+            8, 8, TWO, [cgroup("a", 3.0, None, high=5.0, swap=0.0), NO_SWAP_BELOW],
+            [("a", 3, 13, False, True,
+              "1 group up, counts swap, stalls above it (memory.high)")],
+            id="the same where one of its tasks may swap",
+        ),
+    ],
+)  # fmt: skip
+def test_memory_of_a_group_ends_where_it_stalls_or_is_killed(
+    swap, swap_free, members, groups, expected
+):
+    """By its own limits and those of the groups above and below it, of memory and of swap."""
+    processes = [process(pid, group_path=path) for pid, path in members.items()]
 
-    assert (f"{ROOT}/a", expected * GIB) == (limit.key.subject, limit.limit)
+    found = look(host(swap=swap, swap_free=swap_free), processes, groups)
 
-
-def test_a_slice_can_swap_as_much_as_one_of_its_tasks_may():
-    found = look(
-        host(swap=8.0, swap_free=8.0),
-        [process(1, group_path="a/b"), process(2, group_path="a/c")],
-        [
-            cgroup("a", 3.0, None, high=5.0, swap=0.0),
-            cgroup("a/b", 3.0, None, swap=0.0, swap_limit=0.0),
-        ],
-    )
-    (limit,) = of_kind(found, ResourceKind.CGROUP)
-
-    assert 13 * GIB == limit.limit
-
-
-def test_group_with_memory_high_alone_slows_down_and_does_not_kill():
-    """A resource that is not fatal: at it and what can be in swap its programs stand still."""
-    groups = [cgroup("g", 3.0, None, high=6.0, swap=0.5)]
-    found = look(host(swap=2.0, swap_free=1.0), [process(1, group_path="g")], groups)
-    (limit,) = of_kind(found, ResourceKind.CGROUP)
-
-    assert (3.5 * GIB, 7.5 * GIB, False, [1]) == (
-        limit.used,
-        limit.limit,
-        limit.fatal,
-        pids(limit),
-    )
-    assert ("counts swap, stands still above it (memory.high)", True) == (
-        limit.note,
-        limit.throttles,
-    )
+    assert expected == [
+        (
+            one.key.subject.removeprefix(f"{ROOT}/"), one.used / GIB, one.limit / GIB, one.fatal,
+            one.throttles, one.note,
+        )
+        for one in of_kind(found, ResourceKind.CGROUP)
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("percent", "expected"), [(None, False), (10.0, False), (70.0, True)])

@@ -43,6 +43,13 @@ FULL_HOST = {"host_total_bytes": 100 * GB, "host_available_bytes": 8 * GB}
 ROSE = {"host_kills_before": 0, "host_kills_after": 1}
 VALUE = LastError("ValueError", "bad", frames=("train.py:42 in step",))
 MEMORY = LastError("MemoryError", frames=("train.py:42 in step",))
+STILL = {"group_kills_before": 2, "group_kills_after": 2}
+STILL_HOST = {"host_kills_before": 7, "host_kills_after": 7}
+FULL_GROUP = {"group_used_bytes": 149 << 20, "group_limit_bytes": 150 << 20}
+NO_RAM = {"host_total_bytes": 100 * GB, "host_available_bytes": GB}
+GROUP = {"group_limit_bytes": 1000 << 20, "group_used_bytes": 500 << 20}
+SPACE = {"address_space_full": "291 MiB of 293 MiB"}
+XID = {"card_fault": "GPU 0: Xid 79, off the bus"}
 FATAL = LastError(fatal="Fatal Python error: Segmentation fault", frames=("a.py:1 in f",))
 
 
@@ -51,7 +58,7 @@ def facts(status, *words, **more):
     return ExitFacts(status, pid=42, kernel=words, kernel_log_readable=True, **more)
 
 
-HELD = "after it was interrupted while it was held at its memory limit of 300 MiB"
+HELD = "after it was interrupted while it was stopped at its memory limit of 300 MiB"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +116,7 @@ def test_a_full_guard_alone_points_to_nothing():
             CauseKind.GROUP_LIMIT, Certainty.LIKELY, "oom_kill rose",
         ),
         # An exit status is no kill, whatever the counts say of others.
-        (facts(0, KILL, **ROSE), CauseKind.ENDED, Certainty.EXACT, "by itself"),
+        (facts(0, KILL, **ROSE), CauseKind.ENDED, Certainty.EXACT, "exited"),
         (facts(1 << 8, **ROSE), CauseKind.FAILED, Certainty.EXACT, "status 1"),
         (facts(7, BAD), CauseKind.HARDWARE, Certainty.EXACT, "broken part of the RAM"),
         (
@@ -146,7 +153,7 @@ def test_a_full_guard_alone_points_to_nothing():
         (facts(1 << 8, words=VALUE), CauseKind.FAILED, Certainty.EXACT,
          "ValueError at train.py:42 in step"),
         (facts(None, words=VALUE), CauseKind.FAILED, Certainty.EXACT, "ValueError"),
-        (facts(0, words=VALUE), CauseKind.ENDED, Certainty.EXACT, "by itself"),
+        (facts(0, words=VALUE), CauseKind.ENDED, Certainty.EXACT, "exited"),
         (facts(3 << 8), CauseKind.FAILED, Certainty.EXACT, "sys.exit(3)"),
         (
             facts(1 << 8, words=MEMORY, address_space_full="1.4 of 1.5 GiB"),
@@ -160,6 +167,41 @@ def test_a_full_guard_alone_points_to_nothing():
         (facts(1), CauseKind.SIGNAL, Certainty.LIKELY, "terminal"),
         (facts(0, notebook=True), CauseKind.CLOSED, Certainty.LIKELY, "most likely closed"),
         (facts(9, notebook=True), CauseKind.KILLED, Certainty.UNKNOWN, "somebody"),
+        (
+            facts(None, group_kills_before=0, group_kills_after=1, **GROUP),
+            CauseKind.GROUP_LIMIT, Certainty.LIKELY, "limit of 1000 MiB",
+        ),
+        (facts(9, **FULL_GROUP, **ROSE), CauseKind.GROUP_LIMIT, Certainty.LIKELY,
+         "the machine's oom_kill"),
+        (facts(15, group_kills_before=0, group_kills_after=1, **GROUP), CauseKind.SIGNAL,
+         Certainty.LIKELY, "SIGTERM"),
+        (facts(11 | 0x80), CauseKind.SIGNAL, Certainty.EXACT, "SIGSEGV"),
+        (facts(50), CauseKind.SIGNAL, Certainty.EXACT, "signal 50"),
+        (facts(None, said_bye=True), CauseKind.ENDED, Certainty.LIKELY, "exited"),
+        (
+            facts(None, said_bye=True, group_kills_before=0, group_kills_after=1),
+            CauseKind.ENDED, Certainty.LIKELY, "exited",
+        ),
+        # An error or a crash is laid to a used-up address space, a good end and a signal are not.
+        (facts(1 << 8, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),
+        (facts(None, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),
+        (facts(11, **SPACE), CauseKind.ADDRESS_SPACE, Certainty.LIKELY, "291 MiB of 293 MiB"),
+        (facts(0, **SPACE), CauseKind.ENDED, Certainty.EXACT, "exited"),
+        (facts(None, said_bye=True, **SPACE), CauseKind.ENDED, Certainty.LIKELY, "exited"),
+        (facts(2, **SPACE), CauseKind.SIGNAL, Certainty.LIKELY, "SIGINT"),
+        (facts(9, **SPACE), CauseKind.KILLED, Certainty.UNKNOWN, "no sign"),
+        # A fault of its card explains an error and a crash; a kill that was counted is none of it.
+        (facts(1 << 8, **XID), CauseKind.GPU_LOST, Certainty.LIKELY, "Xid 79"),
+        (facts(6, **XID), CauseKind.GPU_LOST, Certainty.LIKELY, "Xid 79"),
+        (facts(None, **XID), CauseKind.GPU_LOST, Certainty.LIKELY, "Xid 79"),
+        (facts(15, **XID), CauseKind.SIGNAL, Certainty.LIKELY, "SIGTERM"),
+        (facts(0, **XID), CauseKind.ENDED, Certainty.EXACT, "exited"),
+        (facts(9, **XID, **ROSE), CauseKind.HOST_MEMORY, Certainty.LIKELY, "out of memory"),
+        (facts(1 << 8, device_full="23.9 of 24.0 GiB"), CauseKind.GPU_MEMORY, Certainty.LIKELY,
+         "probably out of GPU memory"),
+        (facts(1 << 8, device_ooms=2), CauseKind.GPU_MEMORY, Certainty.LIKELY, "2 times"),
+        (facts(0, device_ooms=2), CauseKind.ENDED, Certainty.EXACT, "exited"),
+        (facts(9, device_full="x"), CauseKind.KILLED, Certainty.UNKNOWN, "SIGKILL"),
         (ExitFacts(), CauseKind.UNKNOWN, Certainty.UNKNOWN, "nothing is known"),
     ],
 )  # fmt: skip
@@ -186,17 +228,14 @@ def test_what_is_not_exact_never_reads_as_a_fact():
         (facts(signal.SIGXCPU), True),
         (facts(9, oomd_kills=1), True),
         (facts(15), False),
+        (facts(None, **SPACE), True),
+        (facts(1 << 8, **XID), True),
+        (facts(1 << 8, device_full="full"), False),
     ],
 )
 def test_a_kernel_that_crashed_is_news_without_an_agent(given, told):
     """A script's crash is seen by who started it, a kernel's is not."""
     assert told is should_notify(diagnose(given), None)
-
-
-STILL = {"group_kills_before": 2, "group_kills_after": 2}
-STILL_HOST = {"host_kills_before": 7, "host_kills_after": 7}
-FULL_GROUP = {"group_used_bytes": 149 << 20, "group_limit_bytes": 150 << 20}
-NO_RAM = {"host_total_bytes": 100 * GB, "host_available_bytes": GB}
 
 
 @pytest.mark.parametrize("status", [9, None])
@@ -283,9 +322,9 @@ ONE = {"group_kills_before": 0, "group_kills_after": 1}
         (facts(None, unit=POLICY_SCOPE, **ROSE, **FULL_GROUP, group_high=True),
          CauseKind.GROUP_LIMIT, Certainty.LIKELY, "most likely killed by the kernel: systemd says"),
         # It ended by itself, whatever befell its unit.
-        (facts(0, unit=POLICY, **ONE), CauseKind.ENDED, Certainty.EXACT, "by itself"),
+        (facts(0, unit=POLICY, **ONE), CauseKind.ENDED, Certainty.EXACT, "exited"),
         (facts(11, unit=POLICY), CauseKind.SIGNAL, Certainty.EXACT, "SIGSEGV"),
-        (facts(0, unit=OOMD), CauseKind.ENDED, Certainty.EXACT, "by itself"),
+        (facts(0, unit=OOMD), CauseKind.ENDED, Certainty.EXACT, "exited"),
         # Neither of the two: a kill by hand.
         (facts(9, unit=UnitEnd("a.scope", True, result="signal"), **STILL, **FULL_GROUP),
          CauseKind.KILLED, Certainty.UNKNOWN, "somebody"),
@@ -474,10 +513,10 @@ def test_an_account_says_what_how_sure_and_how_to_go_on():
 @pytest.mark.parametrize(
     ("kind", "by_lines", "expected"),
     [
-        ("script", False, "To go on from there:"),
-        ("script", True, "it begins anew, and says which lines to write"),
-        ("notebook", False, "which goes on from there"),
-        ("notebook", True, "says which lines go on"),
+        ("script", False, "To continue from there:"),
+        ("script", True, "it starts over and says which lines to write"),
+        ("notebook", False, "which resumes from there"),
+        ("notebook", True, "says which lines resume it"),
     ],
 )
 def test_a_loop_that_was_found_by_itself_is_not_said_to_go_on_by_itself(kind, by_lines, expected):

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+
+from support.records import GIB, host, info, process
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.model.hardware import Battery, Gpu, GpuProcess, Hardware, Temperature
-from watchdog_app.core.model.machine import (
-    HostMemory,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy.engine import Engine
 
-GIB = 1 << 30
 UNIX_S = 1_800_000_000.0
 FAILS_S = 100.0
 
@@ -33,18 +28,13 @@ def played(hardware, seconds, pids=(7,)):
     Saves and notices are done at once; nobody is really paused.
     """
     engine = Engine(Settings(), own_uid=0)
-    host = HostMemory(64 * GIB, 60 * GIB, 0, 0, None, None, None, None, None)
-    keys = [ProcessKey(pid, pid) for pid in pids]
-    infos = {
-        key: ProcessInfo(
-            key, 0, 0, None, None, (), None, kind=TaskKind.SCRIPT, name=f"p{key.pid}.py"
-        )
-        for key in keys
-    }
+    machine = host(available=60 * GIB)
+    begun = [process(pid, start_time=pid) for pid in pids]
+    infos = {each.key: info(each, uid=0, name=f"p{each.key.pid}.py") for each in begun}
     t, made = 0.0, []
     while t < seconds:
-        samples = tuple(ProcessSample(key, 0, "R", GIB, 0, 0, None, t) for key in keys)
-        snapshot = Snapshot(t, UNIX_S + t, host, samples, infos=infos, hardware=hardware(t))
+        samples = tuple(replace(each, cpu_s=t) for each in begun)
+        snapshot = Snapshot(t, UNIX_S + t, machine, samples, infos=infos, hardware=hardware(t))
         agents = {
             key: AgentState(
                 key,
@@ -56,7 +46,7 @@ def played(hardware, seconds, pids=(7,)):
                 step=100 + int(t / 0.2),
                 reported_mono_s=t,
             )
-            for key in keys
+            for key in infos
         }
         tasks = group(samples, infos)
         found = engine.tick(snapshot, tasks, readings(snapshot, tasks, agents.values()), agents)

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import pytest
 from simulation import MB, UID, Machine, Program, flat, leak
+from support.records import host
 
 from watchdog_app.core.model.decisions import DecisionKind, Stage
-from watchdog_app.core.model.machine import HostMemory, Snapshot, TaskKind
+from watchdog_app.core.model.machine import Snapshot, TaskKind
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, StageSettings
@@ -589,10 +590,10 @@ def test_what_is_advised_to_a_steady_leak_is_the_same_from_the_notice_to_after_i
 @pytest.mark.parametrize(("swap", "stage"), [(0, Stage.SAVE), (8 << 30, Stage.WARN)])
 def test_a_machine_without_memory_is_in_danger_though_nothing_grows(swap, stage):
     """MemAvailable stands at 0 for minutes, whether anybody is watched there or not."""
-    host = HostMemory(16 << 30, 0, swap, swap // 2, None, None, None, None, None)
+    machine = host(16 << 30, 0, swap_total_bytes=swap, swap_free_bytes=swap // 2)
     engine = Engine(Settings(), 1000)
     for now in range(120):
-        snapshot = Snapshot(float(now), 1e9 + now, host, ())
+        snapshot = Snapshot(float(now), 1e9 + now, machine, ())
         result = engine.tick(snapshot, (), readings(snapshot, ()), {})
 
     assert stage <= result.assessments[ResourceKey(ResourceKind.RAM)].stage

@@ -10,10 +10,10 @@ from simulation import MB, WALL_S, Machine, Program, flat, leak
 from watchdog_app.base.text.plain import clean, shell_argument
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.exits import should_notify
-from watchdog_app.core.explain import notifications, phrases, status
+from watchdog_app.core.explain import phrases, status
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import DecisionKind, Forecast
-from watchdog_app.core.model.exits import CauseKind, ExitFacts
+from watchdog_app.core.model.exits import ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
 from watchdog_app.core.model.resource import SPECS, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, Settings
@@ -31,18 +31,9 @@ def story(name="train.ipynb", seconds=60.0, settings=None, **changes):
         machine.run(0.5)
         for decision in machine.log[told:]:
             if decision.kind is DecisionKind.NOTIFY:
-                notice = notice_of(machine, program, decision)
-                notices.setdefault(decision.evidence["topic"], notice)
+                notices.setdefault(decision.evidence["topic"], decision.notification)
         told = len(machine.log)
     return machine, notices
-
-
-def notice_of(machine, program, decision):
-    incidents = {each.id: each for each in machine.result.incidents}
-    agent = machine._agent(program) if program.save_s is not None else None
-    return notifications.notification(
-        decision, machine._task(program), agent, incidents.get(decision.incident)
-    )
 
 
 # Notices
@@ -112,7 +103,7 @@ def test_a_task_without_an_agent_is_told_so():
     """And how to get one."""
     machine, notices = story(save_s=None, seconds=30)
 
-    assert "holds no watchdog agent" in notices["warning"].body
+    assert "has no watchdog agent" in notices["warning"].body
     (incident,) = machine.result.incidents
     assert any("watchdog agent enable" in line for line in incident.advice)
     assert ["pause", "snooze", "show"] == [each.key for each in notices["warning"].actions]
@@ -127,7 +118,7 @@ def test_a_death_names_its_cause_and_the_rescue():
     facts = ExitFacts(9, group_limit_bytes=1200 * MB, group_kills_before=0, group_kills_after=1)
 
     (decision,) = machine.engine.task_ended(task, agent, diagnose(facts), machine._snapshot())
-    notice = notifications.notification(decision, task, agent)
+    notice = decision.notification
 
     assert "Out of memory: train.ipynb" == notice.title
     assert (
@@ -301,75 +292,7 @@ def test_a_quiet_task_and_a_quiet_machine_are_explained_too():
     assert "1 Python task is watched" in whole
 
 
-# Causes of death
-
-GROUP = {"group_limit_bytes": 1000 * MB, "group_used_bytes": 500 * MB}
-
-
-@pytest.mark.parametrize(
-    ("facts", "kind", "words"),
-    [
-        (
-            ExitFacts(9, **GROUP, group_kills_before=2, group_kills_after=3),
-            CauseKind.GROUP_LIMIT,
-            "oom_kill rose from 2 to 3",
-        ),
-        (
-            ExitFacts(None, **GROUP, group_kills_before=0, group_kills_after=1),
-            CauseKind.GROUP_LIMIT,
-            "limit of 954 MiB",
-        ),
-        (
-            ExitFacts(9, host_kills_before=0, host_kills_after=1),
-            CauseKind.HOST_MEMORY,
-            "the machine was out of memory",
-        ),
-        (
-            ExitFacts(
-                9,
-                group_limit_bytes=1000 * MB,
-                group_used_bytes=990 * MB,
-                host_kills_before=0,
-                host_kills_after=1,
-            ),
-            CauseKind.GROUP_LIMIT,
-            "the machine's oom_kill",
-        ),
-        (
-            ExitFacts(9, group_limit_bytes=1000 * MB, group_used_bytes=990 * MB),
-            CauseKind.GROUP_LIMIT,
-            "probably killed by the kernel",
-        ),
-        (
-            ExitFacts(9, host_total_bytes=1000 * MB, host_available_bytes=10 * MB),
-            CauseKind.HOST_MEMORY,
-            "probably",
-        ),
-        (ExitFacts(9, **GROUP), CauseKind.KILLED, "no sign of a lack of memory"),
-        (
-            ExitFacts(15, **GROUP, group_kills_before=0, group_kills_after=1),
-            CauseKind.SIGNAL,
-            "SIGTERM",
-        ),
-        (ExitFacts(11 | 0x80), CauseKind.SIGNAL, "SIGSEGV"),
-        (ExitFacts(50), CauseKind.SIGNAL, "signal 50"),
-        (ExitFacts(1 << 8), CauseKind.FAILED, "status 1"),
-        (ExitFacts(0), CauseKind.ENDED, "ended by itself"),
-        (ExitFacts(None, said_bye=True), CauseKind.ENDED, "ended by itself"),
-        (
-            ExitFacts(None, said_bye=True, group_kills_before=0, group_kills_after=1),
-            CauseKind.ENDED,
-            "ended by itself",
-        ),
-        (ExitFacts(), CauseKind.UNKNOWN, "nothing is known"),
-    ],
-)
-def test_the_cause_of_a_death_is_what_the_evidence_says(facts, kind, words):
-    """A count that rose is proof, a level is `probably`, and no sign is said to be none."""
-    cause = diagnose(facts)
-
-    assert kind == cause.kind
-    assert words in cause.text
+# Deaths
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from simulation import MB, Machine, Program
 
-from watchdog_app.core.explain import notifications
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, DecisionKind
 from watchdog_app.core.model.machine import HostMemory, Pressure, Snapshot, TaskKind
@@ -406,7 +405,7 @@ def test_the_notice_of_a_buffer_that_will_not_fit_begins_with_why():
     """The trend until then is no news: neither its time nor its rate is told."""
     machine = Told(training(filling(800.0)), 1000.0, announced(800.0)).run(150)
 
-    told = notifications.notification(machine.warnings[0])
+    told = machine.warnings[0].notification
 
     assert "it will not fit" in told.body.splitlines()[0]
     assert told.title.startswith("Memory limit reached soon")

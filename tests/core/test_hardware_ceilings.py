@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.records import GIB, host, info, process
 
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory
 from watchdog_app.core.model.hardware import (
@@ -13,19 +14,11 @@ from watchdog_app.core.model.hardware import (
     Hardware,
     Temperature,
 )
-from watchdog_app.core.model.machine import (
-    HostMemory,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import ProcessKey, Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.tasks import group
 
-GIB = 1 << 30
 NAME = "NVIDIA GeForce RTX 4090"
 
 
@@ -56,19 +49,13 @@ def allocator(used, limit, device="GPU:0", uuid="GPU-0"):
 
 def look(hardware, pids=(1, 2), agents=()):
     """The readings of the hardware alone, of a machine with these tasks and agents by pid."""
-    samples, infos, views = [], {}, []
-    for pid in pids:
-        key = ProcessKey(pid, pid)
-        samples.append(ProcessSample(key, 0, "S", GIB, 0, 0, None, 0.0))
-        infos[key] = ProcessInfo(
-            key, 0, 1, None, None, (), None, kind=TaskKind.SCRIPT, name=f"p{pid}.py"
-        )
-    for pid, allocators in agents:
-        views.append(
-            AgentState(ProcessKey(pid, pid), "tensorflow", "/x", allocators=tuple(allocators))
-        )
-    host = HostMemory(64 * GIB, 60 * GIB, 0, 0, None, None, None, None, None)
-    snapshot = Snapshot(0.0, 0.0, host, tuple(samples), infos=infos, hardware=hardware)
+    samples = tuple(process(pid, 0, start_time=pid) for pid in pids)
+    infos = {each.key: info(each, name=f"p{each.key.pid}.py") for each in samples}
+    views = [
+        AgentState(ProcessKey(pid, pid), "tensorflow", "/x", allocators=tuple(allocators))
+        for pid, allocators in agents
+    ]
+    snapshot = Snapshot(0.0, 0.0, host(), samples, infos=infos, hardware=hardware)
     found = readings(snapshot, group(samples, infos), views)
     return [each for each in found if each.key.kind is not ResourceKind.RAM]
 

@@ -10,12 +10,10 @@ import pytest
 from card_world import GIB, UID, WALL_S, CardWorld, task
 
 from watchdog_app.core.diagnosis.causes import device_full, diagnose
-from watchdog_app.core.diagnosis.exits import should_notify
-from watchdog_app.core.explain import notifications
 from watchdog_app.core.model.agent import AllocatorMemory
 from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.model.devices import by_task
-from watchdog_app.core.model.exits import CauseKind, ExitFacts
+from watchdog_app.core.model.exits import ExitFacts
 from watchdog_app.core.model.hardware import Battery, GpuProcess, Hardware
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
@@ -307,51 +305,6 @@ def test_memory_of_a_card_belongs_to_the_task_that_has_the_process():
 # Deaths
 
 
-@pytest.mark.parametrize(
-    ("facts", "kind", "words"),
-    [
-        (
-            ExitFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79, off the bus"),
-            CauseKind.GPU_LOST,
-            "Xid 79",
-        ),
-        (ExitFacts(wait_status=6, card_fault="GPU 0: Xid 31"), CauseKind.GPU_LOST, "Xid 31"),
-        (ExitFacts(card_fault="GPU 0: Xid 31"), CauseKind.GPU_LOST, "Xid 31"),
-        (ExitFacts(wait_status=15, card_fault="GPU 0: Xid 31"), CauseKind.SIGNAL, "SIGTERM"),
-        (ExitFacts(wait_status=0, card_fault="GPU 0: Xid 31"), CauseKind.ENDED, "by itself"),
-        (
-            ExitFacts(wait_status=9, card_fault="x", host_kills_before=1, host_kills_after=2),
-            CauseKind.HOST_MEMORY,
-            "out of memory",
-        ),
-        (
-            ExitFacts(wait_status=1 << 8, device_full="GPU 0 memory: 23.9 GiB of 24.0 GiB"),
-            CauseKind.GPU_MEMORY,
-            "probably out of GPU memory",
-        ),
-        (ExitFacts(wait_status=1 << 8, device_ooms=2), CauseKind.GPU_MEMORY, "2 times"),
-        (ExitFacts(wait_status=0, device_ooms=2), CauseKind.ENDED, "by itself"),
-        (ExitFacts(wait_status=9, device_full="x"), CauseKind.KILLED, "SIGKILL"),
-        (ExitFacts(wait_status=1 << 8), CauseKind.FAILED, "status 1"),
-    ],
-)
-def test_a_death_of_the_card_is_told_from_others(facts, kind, words):
-    """Evidence first: a kill that the kernel counted is no fault of the card."""
-    found = diagnose(facts)
-
-    assert kind is found.kind
-    assert words in found.text
-
-
-def test_a_death_by_a_cards_fault_is_news_even_without_an_agent():
-    """Nobody ended that program on purpose."""
-    lost = diagnose(ExitFacts(wait_status=1 << 8, card_fault="GPU 0: Xid 79"))
-    failed = diagnose(ExitFacts(wait_status=1 << 8, device_full="full"))
-
-    assert should_notify(lost, None)
-    assert not should_notify(failed, None)
-
-
 def test_the_notice_of_a_death_by_a_fault_names_the_fault():
     """With the incident that stands for it."""
     world = CardWorld()
@@ -362,7 +315,7 @@ def test_the_notice_of_a_death_by_a_fault_names_the_fault():
     snapshot = type("S", (), {"mono_s": world.now, "unix_s": 1.7e9})
 
     (decision,) = world.engine.task_ended(about, None, cause, snapshot)
-    notice = notifications.notification(decision, about)
+    notice = decision.notification
 
     assert "Ended by a GPU fault: a.ipynb" == notice.title
     assert "Xid 79" in notice.body

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from card_world import GIB, WALL_S, CardWorld, card
+from support.records import host
 
 from watchdog_app.core.explain import status
 from watchdog_app.core.model.agent import AgentState, AllocatorMemory
@@ -17,7 +18,7 @@ from watchdog_app.core.model.hardware import (
     Hardware,
     XidEvent,
 )
-from watchdog_app.core.model.machine import Fault, HostMemory
+from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
 from watchdog_app.core.policy.engine import Engine
@@ -66,7 +67,7 @@ def test_only_a_card_that_does_not_work_is_called_out_of_order(code, works, lost
     assert lost is ("is out of order" in text)
     assert works is ("reports a fault" in text)
     assert lost is ("What it held there is lost" in text)
-    assert works is ("the card itself goes on" in world.notices[0].body)
+    assert works is ("the card itself works" in world.notices[0].body)
 
 
 def test_an_incident_that_has_cleared_drops_its_advice():
@@ -125,7 +126,7 @@ def test_who_died_with_its_card_is_still_named():
     world.run(5)
 
     assert "GPU 1 is lost: right.ipynb" == world.notices[0].title
-    assert "holds no watchdog agent" not in world.notices[0].body  # it held one
+    assert "has no watchdog agent" not in world.notices[0].body  # it held one
     assert world.result is not None
     assert ["GPU 1 (NVIDIA RTX 4090)"] == [
         text.partition(":")[0] for text in world.result.card_faults.values()
@@ -619,7 +620,7 @@ def test_a_machine_is_explained_with_lost_cards_and_without_heat_that_goes_nowhe
     result = world.run(3).result
 
     text = status.about_machine(
-        HostMemory(64 * GIB, 32 * GIB, 0, 0, 0, 0, None, None, None), tuple(world.tasks()),
+        host(available=32 * GIB), tuple(world.tasks()),
         readings=world.readings, assessments=result.assessments, incidents=result.incidents,
         now_unix_s=WALL_S + world.now,
     )  # fmt: skip

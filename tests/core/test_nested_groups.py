@@ -5,30 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from support.records import UID, host, info, process
 
 from watchdog_app.core.model import readings
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus
-from watchdog_app.core.model.machine import (
-    CgroupMemory,
-    HostMemory,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, Snapshot
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy.engine import Engine
 
 MIB, GIB = 1 << 20, 1 << 30
 OUTER, INNER = "/sys/fs/cgroup/pod", "/sys/fs/cgroup/pod/train"
-UID = 1000
 KEY = ProcessKey(10, 1)
-HOST = HostMemory(64 * GIB, 50 * GIB, 0, 0, None, None, None, None, None)
-INFO = ProcessInfo(
-    KEY, 1, UID, "ann", None, (), None, TaskKind.SCRIPT, "train.py", script="/x", cgroup=INNER
-)
+HOST = host()
+INFO = info(process(10), name="train.py", cgroup=INNER)
 
 
 def usage(path: str, used: float, limit: float) -> CgroupMemory:
@@ -60,7 +50,7 @@ class Nest:
 
     def _tick(self) -> float:
         state = "T" if self.stopped else "R"
-        sample = ProcessSample(KEY, 1, state, int(self.used), 0, 0, int(self.used), 1.0)
+        sample = process(10, state=state, rss=self.used, vsize_bytes=int(self.used), cpu_s=1.0)
         groups = (
             usage(OUTER, self.used + self.others(self.now), self.outer),
             usage(INNER, self.used, self.inner),

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import pytest
 from simulation import Machine, Program, flat, leak
+from support.records import host
 
 from watchdog_app.core.model.hardware import Battery, Hardware
-from watchdog_app.core.model.machine import HostMemory, Snapshot
+from watchdog_app.core.model.machine import Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.engine import Engine
 
-GIB = 1 << 30
 UNIX_S = 1_800_000_000.0
 SLEPT_AT_S = 1200.0
 
 
 def battery(engine: Engine, t: float, percent: float):
     """The forecast for a battery at that charge."""
-    host = HostMemory(64 * GIB, 60 * GIB, 0, 0, None, None, None, None, None)
     hardware = Hardware(batteries=(Battery("BAT0", percent, True),), on_mains=False)
-    snapshot = Snapshot(t, UNIX_S + t, host, (), infos={}, hardware=hardware)
+    snapshot = Snapshot(t, UNIX_S + t, host(), (), infos={}, hardware=hardware)
     result = engine.tick(snapshot, (), readings(snapshot, (), ()), {})
     return next(a for k, a in result.assessments.items() if k.kind is ResourceKind.BATTERY), result
 

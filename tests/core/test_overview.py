@@ -18,7 +18,6 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
-from watchdog_app.core.model.status import Status
 
 GIB = 1 << 30
 TRAIN = task(1, "train.ipynb")
@@ -114,7 +113,7 @@ CASES = {
     "soon, on thin evidence": (
         lambda world: world.resource(CARD_MEMORY, "GPU 0 memory (RTX)", 20, 24, eta_s=7.0),
         "watch",
-        "GPU 0 memory (RTX) full in about 7 s if it goes on; that is not certain yet",
+        "GPU 0 memory (RTX) full in about 7 s if it continues; that is not certain yet",
     ),
     "a disk that fills slowly is no danger": (
         lambda world: world.resource(
@@ -130,11 +129,11 @@ CASES = {
     ),
     "an incident whose resource is calm": (
         lambda world: world.incident(
-            ResourceKey(ResourceKind.STALLED, "1:1"), "train.ipynb stands still", Stage.WARN,
+            ResourceKey(ResourceKind.STALLED, "1:1"), "train.ipynb is stalled", Stage.WARN,
             why="no step since step 7",
         ),
         "warning",
-        "train.ipynb stands still: no step since step 7",
+        "train.ipynb is stalled: no step since step 7",
     ),
     "a note": (
         lambda world: world.incident(
@@ -161,7 +160,7 @@ CASES = {
     "held by its guard": (
         held_at_its_limit,
         "warning",
-        "held at its memory limit: train.ipynb; give it more: watchdog limit 7 16G",
+        "stopped at its memory limit: train.ipynb; give it more: watchdog limit 7 16G",
     ),
     "what kills comes before who is held": (
         lambda world: held_at_its_limit(world).resource(
@@ -206,24 +205,3 @@ def test_hostile_names_are_shown_and_never_obeyed(name: str):
 
     assert world.said[1].isprintable()
     assert len(world.said[1]) < 220
-
-
-def test_an_old_reading_is_unknown_and_a_slow_daemon_is_not_old():
-    """What counts is the daemon's own pace."""
-    status = {"time_unix_s": 100.0, "level": "ok", "headline": "x", "daemon": {"interval_s": 1.0}}
-
-    assert (Level.OK, "x") == Status.read(status).summary(109.0)
-    assert (Level.UNKNOWN, True) == (
-        (seen := Status.read(status).summary(145.0))[0],
-        seen[1].startswith("this reading is 45 s old"),
-    )
-    slow = {**status, "daemon": {"interval_s": 30.0}}
-    assert Level.OK is Status.read(slow).summary(145.0)[0]
-
-
-@pytest.mark.parametrize(
-    "status", [{}, {"headline": 7, "level": []}, {"daemon": "x", "time_unix_s": "never"}]
-)
-def test_a_status_without_a_summary_is_unknown(status):
-    """Of an older daemon, or a broken one."""
-    assert Level.UNKNOWN is Status.read(status).summary(0.0)[0]

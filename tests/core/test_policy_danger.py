@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support import records
+from support.records import UID, process
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import (
@@ -16,7 +18,7 @@ from watchdog_app.core.model.decisions import (
     Regime,
     Stage,
 )
-from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
+from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings
 from watchdog_app.core.policy.danger import Danger, Tick, still_holds
@@ -27,7 +29,6 @@ from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
 
 MB = 1024**2
-UID = 1000
 KEY = ResourceKey(ResourceKind.CGROUP, "/g")
 ALARM = Assessment(
     Stage.PAUSE,
@@ -42,11 +43,7 @@ ALARM = Assessment(
 
 
 def task(pid: int, mb: int, **more) -> Task:
-    key = ProcessKey(pid, 7)
-    info = ProcessInfo(key, 1, UID, None, None, (), None, TaskKind.SCRIPT, f"{pid}.py")
-    sample = ProcessSample(key, 1, "R", mb * MB, 0, 0, None, 1.0)
-    made = Task(key, f"{pid}.py", TaskKind.SCRIPT, UID, (sample,), mb * MB, 0, 1.0, info)
-    return replace(made, **more)
+    return replace(records.task(process(pid, start_time=7, rss=mb * MB, cpu_s=1.0)), **more)
 
 
 def agent(pid: int, **more) -> AgentState:
@@ -79,6 +76,7 @@ def danger(
         settings or Settings(),
         UID,
         None,
+        True,
         True,
         {each.key: CheckpointSchedule() for each in agents} if schedules is None else schedules,
         frozenset(),

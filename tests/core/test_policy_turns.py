@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from simulation import MB, Machine, Program, flat, leak
 
-from watchdog_app.core.explain import notifications
 from watchdog_app.core.model.decisions import DecisionKind
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, Priority, RuleSettings, Settings
@@ -126,4 +125,4 @@ def test_a_danger_that_was_held_back_is_told_anew():
     again = [each for each in machine.log if each.evidence.get("topic") == "warning"]
     assert 2 == len(again)
     assert again[1].evidence["used"] > warned.evidence["used"] + MB
-    assert "train.ipynb" in notifications.notification(again[1], machine._task(program)).title
+    assert "train.ipynb" in again[1].notification.title

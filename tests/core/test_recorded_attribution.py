@@ -7,15 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from support import decisions
+from support.records import process, task
 
 from watchdog_app.core.model.history import History
-from watchdog_app.core.model.machine import (
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Task,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.policy.attribution import attribute
 
@@ -27,12 +22,7 @@ Level = Callable[[float], float]  # in MB
 
 
 def _task(pid: int, copied_mb: int) -> Task:
-    key = ProcessKey(pid, 1)
-    name = f"{pid}.py"
-    info = ProcessInfo(key, 1, 1000, None, None, (), None, TaskKind.SCRIPT, name)
-    root = ProcessSample(key, 1, "R", MB, 0, 0, None, 0.0)
-    fork = ProcessSample(ProcessKey(pid + 1, 1), pid, "R", MB, 0, 0, None, 0.0, copied_mb * MB)
-    return Task(key, name, TaskKind.SCRIPT, 1000, (root, fork), MB, 0, 0.0, info)
+    return task(process(pid, rss=MB), process(pid + 1, pid, rss=MB, cow_bytes=copied_mb * MB))
 
 
 def _level(draw: random.Random) -> tuple[float, Level]:
@@ -55,7 +45,7 @@ def test_growth_is_attributed_as_before(kind: ResourceKind, listed_s: float | No
     for seed in range(45):
         draw = random.Random(seed)
         tasks = [_task(100 * n, draw.choice((0, 0, 20, 200))) for n in (1, 2, 3)]
-        levels = {task.key: _level(draw) for task in tasks}
+        levels = {each.key: _level(draw) for each in tasks}
         foreign_rate = draw.choice((None, 0.0, 2.0, 30.0))
         hidden_rate = draw.choice((0.0, 0.0, 1.0, 10.0))
         used, unwatched = History(), None if foreign_rate is None else History()
@@ -99,8 +89,8 @@ def test_work_and_ownership_are_attributed_as_before(kind: ResourceKind) -> None
         rate = draw.choice((-1.0, 0.0, 1.0))
         for t in range(20):
             used.add(float(t), 100.0 + rate * t)
-        percent = {task.key: draw.choice((None, 0.0, 4.9, 5.0, 50.0, 400.0)) for task in tasks}
-        keys = tuple(task.key for task in tasks)
+        percent = {each.key: draw.choice((None, 0.0, 4.9, 5.0, 50.0, 400.0)) for each in tasks}
+        keys = tuple(each.key for each in tasks)
         reading = Reading(ResourceKey(kind, "x"), "x", 1.0, 2.0, True, keys)
         for slope in (0.0, 0.5, 2.0):
             found = attribute(reading, slope, used, tasks, {}, cpu_percent=percent)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from card_world import WALL_S, card, task
 from support import decisions
+from support.records import host
 
 from watchdog_app.core.diagnosis.device_health import DeviceHealth
 from watchdog_app.core.model.hardware import Gpu, GpuProcess, GpuState, Hardware, XidEvent
-from watchdog_app.core.model.machine import Fault, HostMemory, Snapshot
+from watchdog_app.core.model.machine import Fault, Snapshot
 
-HOST = HostMemory(1 << 36, 1 << 35, 0, 0, None, None, None, None, None)
+HOST = host()
 TASKS = (task(100, "left.ipynb"), task(200, "right.ipynb"))
 BEGIN_S = 1000.0
 

@@ -13,19 +13,11 @@ from typing import Any
 
 import pytest
 from support import decisions
+from support.records import host, process, task
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Attribution, Contributor, Observation
-from watchdog_app.core.model.machine import (
-    HostMemory,
-    Pressure,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-    Task,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import Pressure, ProcessKey, Snapshot, Task, TaskKind
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.policy.anticipation import Thrashing, TrainingPhases
@@ -154,9 +146,7 @@ KEY, SERVER = ProcessKey(1, 1), ProcessKey(9, 1)
 
 
 def _task(key: ProcessKey, used: float, kind: TaskKind = TaskKind.SCRIPT) -> Task:
-    info = ProcessInfo(key, 1, 1000, None, None, (), None, kind, f"{key.pid}.py")
-    sample = ProcessSample(key, 1, "R", int(used), 0, 0, None, 0.0)
-    return Task(key, info.name, kind, 1000, (sample,), int(used), 0, 0.0, info)
+    return task(process(key.pid, rss=used), kind=kind)
 
 
 @pytest.mark.parametrize("limit_mb", [700, 1060, 1250])
@@ -173,9 +163,8 @@ def test_needs_are_foreseen_and_growth_is_explained_as_before(name: str, limit_m
         reading = Reading(
             ResourceKey(ResourceKind.CGROUP, "/g"), "g", used, limit_mb * MB, True, tuple(tasks)
         )
-        host = HostMemory(1 << 36, 1 << 35, 0, 0, None, None, None, None, None)
         agents = {KEY: [silent, agent]} if t < 280 else {}
-        look = Observation(Snapshot(t, t, host, ()), tasks, [reading], agents)
+        look = Observation(Snapshot(t, t, host(), ()), tasks, [reading], agents)
         tracker.follow(look)
         phases_of.follow(look, tracker)
         expected = phases_of.expect(reading)
@@ -221,10 +210,9 @@ def test_thrashing_is_foreseen_as_before(
     for t in range(40):
         bytes_moved = int(moved * (1 << 20) * (min(t, 20) + max(0, t - 28)))
         pressure = None if full_percent is None else Pressure(50.0, full_percent, 0.0)
-        host = HostMemory(
-            total, int(free * total), 0, 0, bytes_moved, bytes_moved, None, None, pressure
-        )
-        look = Observation(Snapshot(float(t), float(t), host, ()), {}, readings, {})
+        swaps = dict.fromkeys(("swap_in_bytes", "swap_out_bytes"), bytes_moved)
+        machine = host(total, free * total, **swaps, pressure=pressure)
+        look = Observation(Snapshot(float(t), float(t), machine, ()), {}, readings, {})
         tracker.follow(look)
         found.follow(look, tracker)
         open_ = [index for index, each in enumerate(readings) if found.expect(each)]

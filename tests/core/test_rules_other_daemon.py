@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from support.records import process, task
 
-from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
+from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings
 from watchdog_app.core.policy.rules import allowed
 
 ALL = ActionSettings(notify=True, checkpoint=True, pause=True)
 NONE = ActionSettings(notify=False, checkpoint=False, pause=False)
-KEY = ProcessKey(10, 1)
-INFO = ProcessInfo(KEY, 1, 0, None, None, (), None, TaskKind.SCRIPT, "train.py")
-SAMPLE = ProcessSample(KEY, 1, "R", 1, None, None, None, 0.0)
-TASK = Task(KEY, "train.py", TaskKind.SCRIPT, 0, (SAMPLE,), 1, None, 0.0, INFO)
 
 
 def _task(runtime_dir: str | None) -> Task:
-    return replace(TASK, info=replace(INFO, runtime_dir=runtime_dir))
+    return task(process(10), name="train.py", runtime_dir=runtime_dir)
 
 
 def test_a_task_of_another_daemon_is_left_to_it():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from simulation import Machine, Program, flat
 
-from watchdog_app.core.explain import notifications, status
+from watchdog_app.core.explain import status
 from watchdog_app.core.model.agent import (
     Frame,
     ProcessThreads,
@@ -69,7 +69,7 @@ def test_it_is_opened_looked_into_and_told_once():
     training = Stalled()
     tick = training.look(12)
     (incident,) = tick.incidents
-    assert ("stalled", "train.py stands still") == (incident.resource.kind.value, incident.label)
+    assert ("stalled", "train.py is stalled") == (incident.resource.kind.value, incident.label)
     assert [(training.machine.now, training.agent.key)] == training.wanted
     assert [] == training.decisions
 
@@ -79,11 +79,9 @@ def test_it_is_opened_looked_into_and_told_once():
 
     (decision,) = training.decisions
     (incident,) = tick.incidents
-    said = notifications.notification(
-        decision, training.machine._task(training.program), training.agent
-    )
+    said = decision.notification
     assert incident.id == said.incident
-    assert "Most likely it waits for a queue that nobody fills" in said.body
+    assert "Most likely it waits for a queue that no thread fills" in said.body
     assert "queue.py:171 in get" in said.body
     assert said.body.endswith("watchdog stacks train.py")
     assert "no step since step 200" in incident.why
@@ -95,7 +93,7 @@ def test_it_is_opened_looked_into_and_told_once():
         )
     )
     told = status.about_incident(incident, incident.opened_unix_s + 2.0)
-    assert "train.py stands still: noticed 2.0 s ago; needs somebody." in told
+    assert "train.py is stalled: noticed 2.0 s ago; needs somebody." in told
     assert "of the growth" not in told
 
     tick = training.look(59)
@@ -112,9 +110,7 @@ def test_without_anybody_who_looks_it_is_told_all_the_same():
     training.look(7)
 
     (decision,) = training.decisions
-    said = notifications.notification(
-        decision, training.machine._task(training.program), training.agent
-    )
+    said = decision.notification
     assert "why is not known" in said.body
 
 
@@ -149,10 +145,8 @@ def test_it_is_over_with_the_next_step_and_that_is_told():
     assert closed.closed_unix_s is not None
     first, over = training.decisions
     assert first.incident == over.incident
-    said = notifications.notification(
-        over, training.machine._task(training.program), training.agent
-    )
-    assert ("Goes on: train.py", "resolved") == (said.title, said.topic)
+    said = over.notification
+    assert ("Continues: train.py", "resolved") == (said.title, said.topic)
     assert "It makes steps again, and is at step 201." == said.body
 
 

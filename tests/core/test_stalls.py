@@ -8,7 +8,6 @@ import pytest
 from simulation import Machine, Program, flat
 
 from watchdog_app.core.diagnosis.stalls import StallDetector
-from watchdog_app.core.explain.notifications import notification
 from watchdog_app.core.model.settings import ActionSettings, Settings
 
 STEP_S = 0.1
@@ -160,7 +159,7 @@ def test_the_engine_tells_of_it_where_notices_are_wanted(settings, protecting, t
     assert told is bool(found)
     if told:
         (decision,) = found
-        said = notification(decision, task, agent)
+        said = decision.notification
         assert "Stalled: train.py" == said.title
         assert "stalled" == said.topic
         assert "normal" == said.urgency

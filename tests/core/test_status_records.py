@@ -102,6 +102,7 @@ def test_an_old_reading_is_unknown_and_says_how_old_it_is():
 
     assert (Level.OK, 9.0) == (fresh.summary(109.0)[0], fresh.age_s(109.0))
     assert Level.UNKNOWN is fresh.summary(111.0)[0]
+    assert fresh.summary(145.0)[1].startswith("this reading is 45 s old")
     assert Level.OK is slow.summary(399.0)[0]
 
 

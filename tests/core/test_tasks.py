@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from support import records
 
-from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, TaskKind
+from watchdog_app.core.model.machine import ProcessKey, TaskKind
 from watchdog_app.core.model.tasks import group, resident_bytes
 
 MIB = 1 << 20
@@ -14,33 +13,19 @@ MIB = 1 << 20
 
 def sample(pid, ppid=1, *, rss=100, shared=0, swap=0, cow=None, state="S", cpu=1.0, start=None):
     """A process; sizes in MiB."""
-    return ProcessSample(
-        key=ProcessKey(pid, start or pid * 10),
-        ppid=ppid,
-        state=state,
-        rss_bytes=rss * MIB,
-        shared_bytes=None if shared is None else shared * MIB,
-        swap_bytes=None if swap is None else swap * MIB,
-        vsize_bytes=None,
-        cpu_s=cpu,
-        cow_bytes=None if cow is None else cow * MIB,
-    )
+
+    def size(value):
+        return None if value is None else value * MIB
+
+    return records.process(
+        pid, ppid, start_time=start or pid * 10, state=state, rss=rss * MIB,
+        shared_bytes=size(shared), swap_bytes=size(swap), cpu_s=cpu, cow_bytes=size(cow),
+    )  # fmt: skip
 
 
-def info(of, kind=TaskKind.SCRIPT, *, name=None, uid=1000, ancestor=None, ppid=None):
+def info(of, kind=TaskKind.SCRIPT, **more):
     """The info of a sample."""
-    return ProcessInfo(
-        key=of.key,
-        ppid=of.ppid if ppid is None else ppid,
-        uid=uid,
-        user=None,
-        exe=None,
-        argv=(),
-        cwd=None,
-        kind=kind,
-        name=name or f"p{of.key.pid}",
-        ancestor=ancestor,
-    )
+    return records.info(of, kind, **{"name": f"p{of.key.pid}", **more})
 
 
 def tree(samples, infos):
@@ -51,90 +36,70 @@ def tree(samples, infos):
     ]
 
 
-def test_script_and_its_workers_are_one_task():
+K = TaskKind
+FORK = {"argv": ("python", "-m", "ipykernel_launcher", "-f", "/r/kernel-k1.json")}
+SHELL = {"ancestor": ProcessKey(10, 100)}  # that a shell stands between
+TREES = {  # pid, parent, kind and what else is known; the tasks that they form
+    "a script and its workers, parents first": (
+        [(30, 20), (21, 10), (20, 10), (10, 1), (31, 20)], [[10, 20, 21, 30, 31]],
+    ),
+    "scripts of their own": ([(20, 1), (10, 1)], [[10], [20]]),
+    "a notebook, whoever started it": ([(10, 1), (20, 10, K.NOTEBOOK), (30, 20)], [[10], [20, 30]]),
+    "a kernel": ([(10, 1), (20, 10, K.KERNEL), (30, 20)], [[10], [20, 30]]),
+    "a console": ([(10, 1), (20, 10, K.CONSOLE), (30, 20)], [[10], [20, 30]]),
+    "what a server starts": (
+        [(10, 1, K.SERVER), (20, 10, K.NOTEBOOK), (30, 10)], [[10], [20], [30]],
+    ),
+    "what works for a server": (
+        [(10, 1, K.SERVER), (20, 10, K.PYTHON, {"name": "multiprocessing resource tracker"})],
+        [[10, 20]],
+    ),
+    "a notebook's !python report.py": (
+        [(10, 1, K.NOTEBOOK), (30, 25, K.SCRIPT, SHELL)], [[10, 30]],
+    ),
+    "an orphan whose shell has ended": (
+        [(10, 1, K.NOTEBOOK), (30, 1, K.SCRIPT, {**SHELL, "ppid": 25})], [[10], [30]],
+    ),
+    "an orphan that pid 1 of a container has inherited, and its own worker": (
+        [(1, 0), (30, 1, K.SCRIPT, {"ppid": 25}), (31, 1)], [[1, 31], [30]],
+    ),
+    "a worker whose parent is gone": ([(30, 25, K.SCRIPT, SHELL)], [[30]]),
+    "another user's, through sudo": ([(10, 1), (20, 10, K.SCRIPT, {"uid": 0})], [[10], [20]]),
+    "a training of a sweep, in a session of its own": (
+        [(10, 1), (20, 10, K.SCRIPT, {"leads_session": True}), (21, 10), (22, 20)],
+        [[10, 21], [20, 22]],
+    ),
+    "a worker that a pool detaches": (
+        [(10, 1), (20, 10, K.PYTHON, {"leads_session": True})], [[10, 20]],
+    ),
+    "forks of a kernel, which bear its command line": (
+        [
+            (10, 1, K.NOTEBOOK, {**FORK, "kernel_id": "k1"}), (20, 10, K.PYTHON, FORK),
+            (30, 10, K.SCRIPT, {**FORK, "leads_session": True}),
+        ],
+        [[10, 20, 30]],
+    ),
+    "a wrapper and its kernel, which name one connection file, and another kernel": (
+        [
+            (10, 1, K.KERNEL, {"kernel_id": "k1"}), (20, 10, K.KERNEL, {"kernel_id": "k1"}),
+            (30, 10, K.KERNEL, {"kernel_id": "k2"}),
+        ],
+        [[10, 20], [30]],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_processes_form_the_tasks_that_a_person_sees(name):
     """Root first, parents before children, in the order of pids."""
-    samples = [sample(30, 20), sample(21, 10), sample(20, 10), sample(10), sample(31, 20)]
+    rows, expected = TREES[name]
+    samples = [sample(pid, ppid) for pid, ppid, *_ in rows]
+    infos = [
+        info(each, row[2] if row[2:] else K.SCRIPT, **(row[3] if row[3:] else {}))
+        for each, row in zip(samples, rows, strict=True)
+    ]
 
-    assert [[10, 20, 21, 30, 31]] == tree(samples, map(info, samples))
-
-
-def test_unrelated_scripts_are_tasks_of_their_own():
-    """Ordered by pid."""
-    samples = [sample(20), sample(10)]
-
-    assert [[10], [20]] == tree(samples, map(info, samples))
-
-
-@pytest.mark.parametrize("kind", [TaskKind.NOTEBOOK, TaskKind.KERNEL, TaskKind.CONSOLE])
-def test_kernel_is_a_root_whoever_started_it(kind):
-    """papermill, nbconvert or a test; its own workers are its own."""
-    launcher, kernel, worker = sample(10), sample(20, 10), sample(30, 20)
-
-    assert [[10], [20, 30]] == tree(
-        [launcher, kernel, worker], [info(launcher), info(kernel, kind), info(worker)]
-    )
-
-
-def test_what_a_server_starts_is_not_a_part_of_it():
-    """Kernels, and scripts in its terminals."""
-    server, kernel, script = sample(10), sample(20, 10), sample(30, 10)
-
-    assert [[10], [20], [30]] == tree(
-        [server, kernel, script],
-        [info(server, TaskKind.SERVER), info(kernel, TaskKind.NOTEBOOK), info(script)],
-    )
-
-
-def test_clerk_of_a_server_is_a_part_of_it():
-    """What keeps its books for it is nobody's program."""
-    samples = [sample(10), sample(20, 10)]
-    server = info(samples[0], TaskKind.SERVER)
-    tracker = info(samples[1], TaskKind.PYTHON, name="multiprocessing resource tracker")
-
-    assert [[10, 20]] == tree(samples, [server, tracker])
-
-
-def test_process_below_a_shell_belongs_to_its_ancestor():
-    """A notebook's `!python report.py`."""
-    kernel, script = sample(10), sample(30, 25)
-
-    assert [[10, 30]] == tree(
-        [kernel, script],
-        [info(kernel, TaskKind.NOTEBOOK), info(script, ancestor=kernel.key)],
-    )
-
-
-def test_orphan_goes_its_own_way():
-    """The shell between ended: nobody waits for the script any more."""
-    kernel, script = sample(10), sample(30, 1)
-
-    assert [[10], [30]] == tree(
-        [kernel, script],
-        [info(kernel, TaskKind.NOTEBOOK), info(script, ppid=25, ancestor=kernel.key)],
-    )
-
-
-def test_an_orphan_is_no_worker_of_the_first_python_of_a_container():
-    """Pid 1 has only inherited it; what pid 1 itself has started is its worker."""
-    first, orphan, worker = sample(1, 0), sample(30, 1), sample(31, 1)
-
-    tasks = tree([first, orphan, worker], [info(first), info(orphan, ppid=25), info(worker)])
-
-    assert [[1, 31], [30]] == tasks
-
-
-def test_worker_whose_parent_is_gone_is_a_task():
-    """Neither parent nor ancestor is there."""
-    worker = sample(30, 25)
-
-    assert [[30]] == tree([worker], [info(worker, ancestor=ProcessKey(10, 1))])
-
-
-def test_other_users_processes_are_other_tasks():
-    """Started through sudo: it may not be paused with the rest."""
-    script, other = sample(10), sample(20, 10)
-
-    assert [[10], [20]] == tree([script, other], [info(script), info(other, uid=0)])
+    assert expected == tree(samples, infos)
 
 
 def test_circle_of_parents_loses_nobody():
@@ -215,42 +180,3 @@ def test_task_is_paused_when_every_member_is_stopped():
 
     assert group([root, worker], infos)[0].paused
     assert not group([root, sample(20, 10)], infos)[0].paused
-
-
-def test_a_program_in_a_session_of_its_own_is_no_worker():
-    """A sweep starts trainings apart from itself: each is named and judged alone."""
-    samples = [sample(10), sample(20, 10), sample(21, 10), sample(22, 20)]
-    infos = [info(each) for each in samples]
-    infos[1] = replace(infos[1], leads_session=True)
-
-    assert [[10, 21], [20, 22]] == tree(samples, infos)
-
-
-def test_an_interpreter_in_a_session_of_its_own_still_belongs_to_its_script():
-    """Some pools detach their workers; those run `python -c` and are nobody's program."""
-    samples = [sample(10), sample(20, 10)]
-    infos = [info(samples[0]), replace(info(samples[1], TaskKind.PYTHON), leads_session=True)]
-
-    assert [[10, 20]] == tree(samples, infos)
-
-
-def test_forked_workers_of_a_kernel_belong_to_it():
-    """They bear its command line, and may lead a session of their own."""
-    words = ("python", "-m", "ipykernel_launcher", "-f", "/r/kernel-k1.json")
-    samples = [sample(10), sample(20, 10), sample(30, 10)]
-    kernel = replace(info(samples[0], TaskKind.NOTEBOOK), argv=words, kernel_id="k1")
-    worker = replace(info(samples[1], TaskKind.PYTHON), argv=words)
-    leader = replace(info(samples[2], TaskKind.SCRIPT), argv=words, leads_session=True)
-
-    assert [[10, 20, 30]] == tree(samples, [kernel, worker, leader])
-
-
-def test_a_wrapper_and_the_kernel_that_it_starts_are_one_task():
-    """Both name the same connection file."""
-    samples = [sample(10), sample(20, 10), sample(30, 10)]
-    infos = [
-        replace(info(each, TaskKind.KERNEL), kernel_id=id_)
-        for each, id_ in zip(samples, ("k1", "k1", "k2"), strict=True)
-    ]
-
-    assert [[10, 20], [30]] == tree(samples, infos)

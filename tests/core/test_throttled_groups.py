@@ -5,18 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from support.records import host, info, process
 
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
-from watchdog_app.core.model.machine import (
-    CgroupMemory,
-    HostMemory,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, Snapshot
 from watchdog_app.core.model.readings import readings as readings_of
 from watchdog_app.core.model.settings import ActionSettings, Settings
 from watchdog_app.core.model.tasks import group
@@ -25,9 +18,7 @@ from watchdog_app.core.policy.engine import Engine
 MIB, GIB = 1 << 20, 1 << 30
 SLICE, SCOPE = "/sys/fs/cgroup/app.slice", "/sys/fs/cgroup/app.slice/run.scope"
 KEY = ProcessKey(10, 1)
-INFO = ProcessInfo(
-    KEY, 1, 1000, "ann", None, (), None, TaskKind.SCRIPT, "train.py", script="/x", cgroup=SCOPE
-)
+INFO = info(process(10), name="train.py", cgroup=SCOPE)
 STEP_S = 0.2
 RAM_MIB = 140  # what stays in RAM at memory.high
 
@@ -105,10 +96,12 @@ class Throttled:
         used = int(self.used_mib * MIB)
         ram = min(used, RAM_MIB * MIB)
         free = self.swap_mib * MIB - (used - ram)
-        host = HostMemory(4 * GIB, 3 * GIB, self.swap_mib * MIB, free, None, None, None, None, None)
+        swap = {"swap_total_bytes": self.swap_mib * MIB, "swap_free_bytes": free}
+        machine = host(4 * GIB, 3 * GIB, **swap)
         cpu_s = self.steps * STEP_S
-        sample = ProcessSample(KEY, 1, "S", ram, 0, used - ram, 2 * used, cpu_s)
-        snapshot = Snapshot(self.now, self.now, host, (sample,), self._groups(), infos={KEY: INFO})
+        sample = process(10, rss=ram, swap_bytes=used - ram, vsize_bytes=2 * used, cpu_s=cpu_s)
+        seen = (sample,), self._groups()
+        snapshot = Snapshot(self.now, self.now, machine, *seen, infos={KEY: INFO})
         agent = AgentState(
             KEY, "numpy", "/r", training=True, state_bytes=MIB, step_s=STEP_S, save_s=0.1,
             step=int(self.steps), reported_mono_s=self.now, saving=False, rescue=self.rescue,

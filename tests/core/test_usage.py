@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from support import records
 
 from watchdog_app.core.model.history import History
-from watchdog_app.core.model.machine import (
-    CgroupMemory,
-    HostMemory,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import CgroupMemory, Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.tasks import group
@@ -22,7 +15,7 @@ from watchdog_app.core.policy.tracker import TaskUsage, held_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/train"
-HOST = HostMemory(64 * GIB, 50 * GIB, 0, 0, None, None, None, None, None)
+HOST = records.host()
 
 
 def process(pid, rss, *, shared=None, shmem=None, swap=0, cow=None, ppid=0):
@@ -31,28 +24,15 @@ def process(pid, rss, *, shared=None, shmem=None, swap=0, cow=None, ppid=0):
     def size(value):
         return None if value is None else int(value * MIB)
 
-    return ProcessSample(
-        ProcessKey(pid, pid),
-        ppid,
-        "R",
-        int(rss * MIB),
-        size(shared),
-        size(swap),
-        None,
-        0.0,
-        size(cow),
-        size(shmem),
-    )
+    return records.process(
+        pid, ppid, start_time=pid, rss=rss * MIB, shared_bytes=size(shared), swap_bytes=size(swap),
+        cow_bytes=size(cow), shmem_bytes=size(shmem),
+    )  # fmt: skip
 
 
 def infos(*samples):
     """A script in the group for each."""
-    return {
-        each.key: ProcessInfo(
-            each.key, 0, 1, None, None, (), None, TaskKind.SCRIPT, f"p{each.key.pid}", cgroup=GROUP
-        )
-        for each in samples
-    }
+    return {each.key: records.info(each, name=f"p{each.key.pid}", cgroup=GROUP) for each in samples}
 
 
 @pytest.mark.parametrize(

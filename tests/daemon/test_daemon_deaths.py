@@ -249,8 +249,8 @@ def test_what_grew_while_it_lived_is_told_after_its_end(tmp_path, cause, memory,
 @pytest.mark.parametrize(
     ("advice", "expected"),
     [
-        (["While it runs or is held, give it more: watchdog limit 7 2G", "It grows."], False),
-        (["While it runs or is held, give it more: watchdog limit 7 2G"], True),
+        (["While it runs or is stopped, give it more: watchdog limit 7 2G", "It grows."], False),
+        (["While it runs or is stopped, give it more: watchdog limit 7 2G"], True),
         ([], True),
     ],
 )

@@ -48,7 +48,7 @@ def notice(**changes) -> Notification:
         "stage": "warn",
         "urgency": "critical",
         "title": "RAM full in about 4 min: train.ipynb",
-        "body": "RAM: 6.00 GiB of 7.00 GiB.\nIf it goes on, it dies.",
+        "body": "RAM: 6.00 GiB of 7.00 GiB.\nIf it continues, it dies.",
         "task": 4242,
         "unix_s": 1.7e9,
         "actions": (

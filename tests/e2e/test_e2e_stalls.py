@@ -19,14 +19,14 @@ IDLE_S = 4
 CONFIG = f"{NO_PAUSE}[stalls]\nidle_s = {IDLE_S}\nbusy_s = 5\n"
 # What is said of each: what is most likely, and a reason that was seen.
 WAYS = {
-    "queue": ("a queue that nobody fills", "wait_for_a_queue"),
-    "fifo": ("a pipe that nobody writes to", "read_a_fifo"),
+    "queue": ("a queue that no thread fills", "wait_for_a_queue"),
+    "fifo": ("a pipe that no program writes to", "read_a_fifo"),
     "library": ("does not return and keeps Python from running", "the agent's own thread gets no"),
     "fork": ("forked while another thread held a lock", "has one thread"),
     "killed": ("a worker process that has ended", "has ended since the last step"),
     "stopped": ("somebody has stopped process", "state T"),
-    "lock": ("a lock that no other thread is left to open", "take_a_lock_of_the_dead"),
-    "twice": ("a lock that no other thread is left to open", "take_a_lock_twice"),
+    "lock": ("a lock that no other thread is left to release", "take_a_lock_of_the_dead"),
+    "twice": ("a lock that no other thread is left to release", "take_a_lock_twice"),
     "pipe": ("a pipe that nobody reads from", "pipe_write"),
     "busy": ("it still computes", "cores since the last step"),
 }
@@ -83,7 +83,7 @@ def test_a_standstill_is_told_with_what_most_likely_holds_it_up(stalled, way):
     assert reason in incident["reason"]
     assert incident["advice"]
     assert "warn" == incident["stage"]
-    assert incident["label"] == "standstill.py stands still"
+    assert incident["label"] == "standstill.py is stalled"
 
     def told():
         return [

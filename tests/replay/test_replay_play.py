@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from support.records import host, info, process
 
 from watchdog_app.base.errors import Gone, TaskNotFound
 from watchdog_app.base.linux import cgroups
@@ -20,14 +21,7 @@ from watchdog_app.base.text.terminal import Style
 from watchdog_app.cli import main
 from watchdog_app.cli.plot import plot
 from watchdog_app.core.model.decisions import Caution, DecisionKind, Regime, Stage
-from watchdog_app.core.model.machine import (
-    HostMemory,
-    ProcessInfo,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-    TaskKind,
-)
+from watchdog_app.core.model.machine import ProcessKey, Snapshot
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings, WatchSettings
 from watchdog_app.core.replay import recorder, trace
@@ -533,21 +527,18 @@ class StillMachine:
         self.clock = clock
         self.levels = None
         self.key = ProcessKey(7, 1)
-        self.info = ProcessInfo(
-            self.key, 1, 0, None, None, (), None, TaskKind.SCRIPT, "a.py", script="/home/me/a.py"
-        )
-        self.info = replace(self.info, rlimit_as_bytes=limit)
+        self.process = process(7, rss=50)
+        self.info = info(self.process, name="a.py", script="/home/me/a.py", rlimit_as_bytes=limit)
 
     def sample(self, now_mono_s, now_unix_s):
         self.clock[0] += 0.03
-        host = HostMemory(1000, 900, 0, 0, None, None, None, None, None)
-        sample = ProcessSample(self.key, 1, "R", 50, None, None, None, 0.0)
+        machine, sample = host(1000, 900), self.process
         if self.info.rlimit_as_bytes is not None:
             used = 1 if self.levels is None else self.levels.pop(0) if self.levels else None
             if used is None:
-                return Snapshot(now_mono_s, now_unix_s, host, ())
+                return Snapshot(now_mono_s, now_unix_s, machine, ())
             sample = replace(sample, vsize_bytes=used)
-        return Snapshot(now_mono_s, now_unix_s, host, (sample,), infos={self.key: self.info})
+        return Snapshot(now_mono_s, now_unix_s, machine, (sample,), infos={self.key: self.info})
 
     def read_process(self, key):
         raise Gone(key.pid)

@@ -132,9 +132,9 @@ def test_what_is_held_in_its_guard_can_be_given_more_let_go_and_ended(tray):
     calm = task(4712, "calm.py", guard={**guard, "stopped": False})
     tray.daemon.status = status(tasks=[held, calm])
     tray.daemon.answers["guard.limit"] = {"text": "It goes on."}
-    until(lambda: "Go on without" in str(tray.panel_.lines()), "the hold is seen")
+    until(lambda: "Continue without" in str(tray.panel_.lines()), "the hold is seen")
 
-    for asked, label in enumerate(("Raise the limit", "Go on without", "End it"), 1):
+    for asked, label in enumerate(("Raise the limit", "Continue without", "End it"), 1):
         tray.panel_.click("train", label)
         until(lambda asked=asked: asked == len(tray.daemon.called("guard.limit")), "not asked")
 
@@ -143,7 +143,7 @@ def test_what_is_held_in_its_guard_can_be_given_more_let_go_and_ended(tray):
         for each in tray.daemon.called("guard.limit")
     ]
     assert {"4711"} == {each["task"] for each in tray.daemon.called("guard.limit")}
-    assert 1 == sum("Go on without" in str(path) for path in tray.panel_.lines())
+    assert 1 == sum("Continue without" in str(path) for path in tray.panel_.lines())
 
 
 def test_a_refusal_is_shown_as_a_notice(tray):

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         with _asked_to_end() as end:
             looks = recording.rows(args.hz, args.for_s, ends=end.is_set, sleep=end.wait)
             try:
-                counted = trace.write(path, looks, found.columns)
+                counted = trace.write(path, looks, recorder.COLUMNS)
             except OSError as error:
                 kept = "What is there already can be played. " if os.path.isfile(path) else ""
                 raise WatchdogError(

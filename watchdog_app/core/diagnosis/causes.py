@@ -431,9 +431,9 @@ def _by_status(facts: ExitFacts, _: int | None) -> Cause | None:
         at = "" if words.place is None else f" at {clean(words.place, 100)}"
         text = f"ended by {clean(words.error, 60)}{at}"
     elif status is None and facts.failed:
-        text = "ended by an exception that nobody caught"
+        text = "ended by an uncaught exception"
     elif status:
-        text = f"ended by itself with status {status}: an error of its own, or sys.exit({status})"
+        text = f"exited with status {status}: an error of its own, or sys.exit({status})"
     else:
         return None
     return _exact(CauseKind.FAILED, text, news=facts.notebook)
@@ -444,8 +444,8 @@ def _good_end(facts: ExitFacts, _: int | None) -> Cause | None:
         return None
     if not facts.notebook:
         certainty = Certainty.LIKELY if facts.wait_status is None else Certainty.EXACT
-        return Cause(CauseKind.ENDED, "ended by itself", certainty)
-    text = "ended in good order: most likely closed or restarted in Jupyter, or by exit in a cell"
+        return Cause(CauseKind.ENDED, "exited", certainty)
+    text = "ended normally: most likely closed or restarted in Jupyter, or by exit in a cell"
     return _likely(CauseKind.CLOSED, text)
 
 

@@ -128,10 +128,10 @@ def takers(words: tuple[KernelLogLine, ...]) -> tuple[tuple[int, str, int], ...]
 def _status(facts: ExitFacts) -> Iterator[Evidence]:
     status, number = facts.wait_status, signal_of(facts.wait_status)
     if status is None:
-        text = "Its exit status could not be read: whoever started it had collected it before."
+        text = "Its exit status could not be read: its parent process had collected it before."
         yield Evidence("status", text, Certainty.UNKNOWN)
     elif number is None:
-        yield Evidence("status", f"It ended by itself with status {status >> 8}.")
+        yield Evidence("status", f"It exited with status {status >> 8}.")
     else:
         core = ", and left a core file" if status & 0x80 else ""
         yield Evidence("status", f"It was ended by signal {number} ({signal_name(number)}){core}.")
@@ -201,7 +201,7 @@ def _python(facts: ExitFacts) -> Iterator[Evidence]:
     elif words.error is not None:
         text = clean(words.error, 60)
         text += f": {clean(words.message, 160)}" if words.message else ""
-        yield Evidence("python", f"An exception that nobody caught ended it: {text}")
+        yield Evidence("python", f"An uncaught exception ended it: {text}")
     if words.frames:
         shown = list(words.frames[:_MOST_FRAMES])
         if words.place is not None and words.place not in shown:
@@ -279,7 +279,7 @@ def _levels(facts: ExitFacts) -> Iterator[Evidence]:
     if crash or facts.wait_status == 0:
         return  # a crash, a Ctrl-C: how much was left has nothing to do with it
     if facts.group_used_bytes is not None and facts.group_limit_bytes:
-        high = ", where memory.high slows down and kills nobody" if facts.group_high else ""
+        high = ", where memory.high slows down and kills no process" if facts.group_high else ""
         yield Evidence(
             "level",
             f"When last seen its memory group held {format_bytes(facts.group_used_bytes)} of "
@@ -315,7 +315,7 @@ def _others(facts: ExitFacts) -> Iterator[Evidence]:
         text = "What had started it, the Jupyter server or application, has ended as well."
         yield Evidence("jupyter", text)
     if facts.said_bye and not (facts.words is not None and facts.words.error is not None):
-        yield Evidence("agent", "Its agent had said good-bye: Python was ending in good order.")
+        yield Evidence("agent", "Its agent had announced the end: Python exited normally.")
 
 
 _SECTIONS: tuple[Callable[[ExitFacts], Iterator[Evidence]], ...] = (

@@ -58,7 +58,7 @@ _MACHINE = (
 )
 _REMEDIES = (_LOOK_UP, _NOTHING, _PROGRAM, _RESET, _MACHINE)
 _HANGS = (
-    "Look at `sudo dmesg | grep -i nvrm`. If the trainings on it stand still, end them and "
+    "Look at `sudo dmesg | grep -i nvrm`. If the trainings on it hang, end them and "
     "start the machine again."
 )
 
@@ -94,10 +94,10 @@ class GpuFault:
         if self.work_lost:
             return "What programs held on it is lost: they have to be started again."
         if not self.device_works:
-            return "What is on it may stand still."
+            return "What is on it may hang."
         if self.restart:
-            return "The program that it hit has to be started again; the card itself goes on."
-        return "Programs on it go on."
+            return "The program that it hit has to be started again; the card itself works."
+        return "Programs on it continue."
 
     def remedy(self, index: object) -> str:
         """What to do; `index` is that of the card."""
@@ -127,12 +127,12 @@ _ROWS = (
     GpuFault(FaultKind.NEEDS_RESET, _CRITICAL, _STOPPED, _ENDS, "needs a reset",
              "it does not work until it is reset", _RESET, lasting=True),
     GpuFault(FaultKind.SILENT, _WARNING, _STOPPED, _GOES_ON, "does not answer",
-             "its driver does not answer; what is on it may stand still", _HANGS, lasting=True),
+             "its driver does not answer; what is on it may hang", _HANGS, lasting=True),
     GpuFault(FaultKind.UNREADABLE, _INFO, _WORKS, _GOES_ON, "cannot be read",
              "its driver answers with errors",
              "See whether nvidia-smi can read it; else start the machine again."),
     GpuFault(FaultKind.DRIVER, _WARNING, _STOPPED, _GOES_ON, "has failed",
-             "it answers about none of the cards; what is on them may stand still",
+             "it answers about none of the cards; what is on them may hang",
              _HANGS.replace("trainings on it", "trainings"), lasting=True),
     GpuFault(FaultKind.UPDATED, _WARNING, _WORKS, _GOES_ON, "was updated under the running system",
              "it was updated under the running system", "Restart the machine.", lasting=True),
@@ -150,8 +150,8 @@ _ROWS = (
            "it has been clocked down for heat most of the last 2 min",
            f"Look at its fans and the air in front of them, or lower its power limit ({_LOWER}). "
            "The training on it is slower than it could be."),
-    _brake(FaultKind.POWER_BRAKE, _WARNING, "is held back by the power supply",
-           "an external power brake holds it back: the power supply asks for it",
+    _brake(FaultKind.POWER_BRAKE, _WARNING, "is slowed by the power supply",
+           "an external power brake slows it: the power supply asks for it",
            "Check the power supply and the card's power cables: a supply at its limit is what "
            "switches a machine off in the middle of a training."),
     _brake(FaultKind.CPU_HEAT, _INFO, "is clocked down for heat",

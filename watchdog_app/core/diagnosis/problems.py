@@ -330,7 +330,7 @@ def _moved(
 def _stall_over(key: ResourceKey, known: _OpenStall, moved: str) -> Problem:
     return Problem(
         key,
-        f"{known.name} stands still",
+        f"{known.name} is stalled",
         Stage.OK,
         known.began,
         reason=moved,
@@ -363,7 +363,7 @@ def _stall_problem(key: ResourceKey, known: _OpenStall, now: float) -> Problem:
         )
     return Problem(
         key,
-        f"{known.name} stands still",
+        f"{known.name} is stalled",
         Stage.WARN,
         known.why,
         reason=reason,

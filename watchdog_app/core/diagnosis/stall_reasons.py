@@ -66,7 +66,7 @@ class ReasonKind(StrEnum):
     DATA = "data"
     LOCK = "lock"
     LIBRARY = "library"  # a C call that keeps the interpreter's lock
-    OUTPUT = "output"  # a pipe, terminal or connection that nobody reads from
+    OUTPUT = "output"  # a pipe, terminal or connection that no program reads from
     BUSY = "busy"
 
 
@@ -107,12 +107,12 @@ class _Row(NamedTuple):
 # fmt: off
 _STOPPED = _Row(ReasonKind.STOPPED,
     "somebody has stopped process {process}, and the rest waits for it",
-    "Let it go on: kill -CONT {pid}")
-_DEBUGGER = _Row(ReasonKind.DEBUGGER, "a debugger holds process {process}",
-    "Let it go on in the debugger, or end the debugger.")
+    "Resume it with: kill -CONT {pid}")
+_DEBUGGER = _Row(ReasonKind.DEBUGGER, "a debugger has stopped process {process}",
+    "Continue it in the debugger, or end the debugger.")
 _DRIVER = _Row(ReasonKind.DRIVER, "the graphics driver does not answer",
-    "Look for Xid lines: sudo dmesg | grep -i nvrm. Such a process cannot be killed until "
-    "the driver lets go; often only a reset of the card or a restart helps.")
+    "Look for Xid lines: sudo dmesg | grep -i nvrm. Such a process cannot be killed while "
+    "the driver is busy with it; often only a reset of the card or a restart helps.")
 _SWAP = _Row(ReasonKind.SWAP,
     "the machine is thrashing: memory is read back from swap as fast as it is put there",
     "Close what you can spare; smaller batches or buffers keep it from coming back.")
@@ -125,8 +125,8 @@ _DEAD_WORKER = _Row(ReasonKind.DEAD_WORKER, "it waits for a worker process that 
     "Such a worker was often killed for lack of memory (see: watchdog explain). Use "
     "fewer workers or smaller batches; give a DataLoader timeout=60, so that it raises an "
     "error instead of waiting for ever.")
-_FORK = _Row(ReasonKind.FORK, "its workers wait for a lock that nobody will open",
-    "Start the training anew, with workers that are not forked: "
+_FORK = _Row(ReasonKind.FORK, "its workers wait for a lock that no process will release",
+    "Restart the training with workers that are not forked: "
     "DataLoader(..., multiprocessing_context='forkserver'), "
     "multiprocessing.set_start_method('forkserver'). Use fewer of them if memory was short: a "
     "worker that is killed leaves its lock locked.")
@@ -137,15 +137,16 @@ _BUSY = _Row(ReasonKind.BUSY,
     "it still computes: one step has become very long, or it turns in circles",
     "Look twice whether it moves: watchdog stacks. A compilation or a validation that is not "
     "announced looks the same.")
-_OUTPUT = _Row(ReasonKind.OUTPUT, "it writes to a pipe, terminal or connection that nobody reads",
+_OUTPUT = _Row(ReasonKind.OUTPUT,
+    "it writes to a pipe, terminal or connection that no program reads",
     "Look at what is to read its output: a program behind a pipe (`| less`, "
     "subprocess.PIPE) that has stopped reading, or a terminal stopped by Ctrl-S (Ctrl-Q "
-    "lets it go on).")
+    "continues it).")
 _DATA = _Row(ReasonKind.DATA, "it waits for {what}",
     "Look at what is to fill it: a producer that ended, a server that does not answer, a pipe "
     "without a writer. With a timeout in that call it would end with an error instead.")
 _LOCK = _Row(ReasonKind.LOCK, "{what}",
-    "Use `with lock:`, so that an error opens it; threading.RLock where one thread takes a "
+    "Use `with lock:`, so that an error releases it; threading.RLock where one thread takes a "
     "lock twice; and take several locks in one order everywhere.")
 # fmt: on
 
@@ -247,7 +248,7 @@ def _dead_worker(stall: _Stall) -> StallReason | None:
         if each.state == "Z" and each.ppid == stall.root.pid
     ]
     waits = stall.waits_for_workers
-    reasons = [f"worker {pid} has ended and nobody has noticed (zombie)" for pid in zombies]
+    reasons = [f"worker {pid} has ended and was not collected (zombie)" for pid in zombies]
     reasons += [f"worker {pid} has ended since the last step" for pid in stall.context.lost]
     unseen = zombies and stall.main is not None and not stall.main.frames
     if not reasons or not (waits or unseen):
@@ -284,14 +285,14 @@ def _library(stall: _Stall) -> StallReason | None:
     main, dump = stall.main, stall.dump
     if dump.answered is not False or main is None:
         return None
-    reasons = ["the agent's own thread gets no turn: the interpreter's lock (GIL) is not let go"]
+    reasons = ["the agent's own thread gets no turn: the interpreter's lock (GIL) is not released"]
     if main.state == "R" or stall.busy:
         reasons.append("it computes")
     elif main.waits is not None:
         reasons.append(f"its main thread waits in the kernel in {main.waits}")
     if dump.last_seen is not None:
         age, where = dump.last_seen_s or 0.0, place(dump.last_seen)
-        reasons.append(f"when it last let go, {age:.0f} s ago, it was at {where}")
+        reasons.append(f"when it last released the lock, {age:.0f} s ago, it was at {where}")
     return _LIBRARY.seen(reasons, pid=stall.root.pid)
 
 
@@ -325,13 +326,13 @@ def _data(stall: _Stall) -> StallReason | None:
         return None
     queue, waits = _frame_of(main, *_IN_QUEUE), f"it waits in the kernel in {main.waits}"
     if _in_kernel(main, _PIPE):
-        what, seen = "data from a pipe that nobody writes to", [waits]
+        what, seen = "data from a pipe that no program writes to", [waits]
     elif _in_kernel(main, _SOCKET):
         what, seen = "data from a connection that stays silent", [waits]
     elif main.syscall in _READS:
         what, seen = "data from a file or device that stays silent", [waits]
     elif queue is not None:
-        what, seen = "a queue that nobody fills", [f"queue: {place(queue)}"]
+        what, seen = "a queue that no thread fills", [f"queue: {place(queue)}"]
         if not stall.others:
             seen.append("no other Python thread is left in the program that could fill it")
     elif _frame_of(main, ("__next__",)) is not None:
@@ -350,9 +351,9 @@ def _lock(stall: _Stall) -> StallReason | None:
     reasons, others = [f"it waits for a lock (futex) at {_at(main.frames)}"], stall.others
     awake = [each for each in others if not _waits_for_lock(each)]
     if not others:
-        reasons.append("no other thread of the program is left that could open it")
+        reasons.append("no other thread of the program is left that could release it")
         what = (
-            "it waits for a lock that no other thread is left to open: the thread that held it "
+            "it waits for a lock that no other thread is left to release: the thread that held it "
             "has ended, or the training's thread has taken it twice"
         )
     elif awake:

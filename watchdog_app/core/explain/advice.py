@@ -51,8 +51,8 @@ _ALWAYS = {
         "Free space on that disk, or let rescues go to another folder: no more can be saved."
     ),
     ResourceKind.BATTERY: (
-        "Plug the machine in. What holds an agent is saved before the battery is empty, and goes "
-        "on from there when it is started again."
+        "Plug the machine in. A training with an agent is saved before the battery is empty, and "
+        "resumes from there when it is started again."
     ),
 }
 _COUNT = re.compile(r"\b(\d[\d,]*) (examples|batches)\b")
@@ -220,7 +220,7 @@ def _guard(shortage: Shortage) -> Iterator[str]:
     if not shortage.agents:
         yield (
             "No training is seen in it by an agent, so nothing of it can be saved: at its limit it "
-            "stands still until you decide."
+            "is stopped until you decide."
         )
 
 
@@ -265,8 +265,8 @@ _BY_REGIME = {
     Regime.STAIRCASE: "It grows in steps, often once an epoch: look for what is kept at the end of "
     "one (histories, predictions, a dataset that is cached again).",
     Regime.SATURATING: "The growth slows down: a shuffle buffer or a cache that fills (make it "
-    "smaller if it does not stop by itself), or a loop that keeps something of every step while "
-    "its steps get slower (keep float(loss) instead of the tensor).",
+    "smaller if it does not stop). Or a loop keeps something of every step while its steps get "
+    "slower (keep float(loss) instead of the tensor).",
     Regime.BURST: _PEAKS,
     Regime.SAWTOOTH: _PEAKS,
     Regime.ACCELERATING: "The growth gets faster: something doubles, such as a list or frame that "

@@ -217,7 +217,7 @@ def _saved(death: _Death) -> Iterator[str]:
 
 def _onwards(death: _Death, successor: Mapping[str, Any] | None) -> Iterator[str]:
     if death.of_worker_alone:
-        yield "To go on: the task may wait for that worker for ever. Interrupt it, and use fewer"
+        yield "To continue: the task may wait for that worker for ever. Interrupt it, and use fewer"
         yield "  workers or smaller batches (DataLoader: num_workers, prefetch_factor)."
         return
     if successor is not None:
@@ -236,9 +236,9 @@ def _onwards(death: _Death, successor: Mapping[str, Any] | None) -> Iterator[str
     if command is None:
         return
     if by_lines:
-        yield "To go on from there, run it again: it begins anew, and says which lines to write:"
+        yield "To continue from there, run it again: it starts over and says which lines to write:"
     else:
-        yield f"To go on{' from there' if saved else ', with its work saved next time'}:"
+        yield f"To continue{' from there' if saved else ', with its work saved next time'}:"
     yield f"  {command}"
     if HIDDEN in command:
         yield f"  ({HIDDEN} stands for what looked like a secret: put it back)"
@@ -248,17 +248,17 @@ def _in_notebook(saved: bool, by_lines: bool, restarted: bool) -> Iterator[str]:
     """What to type in a notebook to resume the training."""
     if not saved:
         begin = "run" if restarted else "restart the kernel and run"
-        yield f"To go on: {begin} its cells. With this line in the first one its next training"
+        yield f"To continue: {begin} its cells. With this line in the first one its next training"
         yield "is saved:"
         yield "  %load_ext watchdog_app.agent"
         return
-    yield f"To go on, {'' if restarted else 'restart the kernel, and '}in its first cell:"
+    yield f"To continue, {'' if restarted else 'restart the kernel, and '}in its first cell:"
     yield "  %load_ext watchdog_app.agent"
     yield "  watchdog.resume()"
     if by_lines:
-        yield "It runs the cells before the training, and says which lines go on."
+        yield "It runs the cells before the training, and says which lines resume it."
     else:
-        yield "It runs the cells up to the training, which goes on from there. Where"
+        yield "It runs the cells up to the training, which resumes from there. Where"
         yield "IPython keeps no history, run them yourself."
 
 

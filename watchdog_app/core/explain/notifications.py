@@ -17,8 +17,8 @@ from watchdog_app.core.model.decisions import (
     Incident,
     Notification,
     NotificationAction,
+    Stage,
     Topic,
-    urgency,
 )
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task, TaskKind
@@ -66,6 +66,11 @@ class Facts:
         return SPECS[self.decision.resource.kind].scope is Scope.HEAT
 
     @property
+    def heated(self) -> str:
+        """What gets hot, at the beginning of a sentence."""
+        return _capital(phrases.heated(self.label))
+
+    @property
     def level(self) -> str:
         """Use and limit of the resource."""
         used, limit = self.number("used"), self.number("limit")
@@ -111,7 +116,7 @@ def _work(facts: Facts) -> Iterator[str]:
     if facts.task is None:
         return
     if facts.agent is None:
-        yield "It holds no watchdog agent, so its state cannot be saved."
+        yield "It has no watchdog agent, so its state cannot be saved."
     elif not facts.number("may_save"):
         yield "Saving is switched off for it."
     elif facts.saved is None:
@@ -156,7 +161,7 @@ def notification(
         id=decision.id,
         incident=decision.incident,
         stage=decision.stage.name.lower(),
-        urgency=urgency(decision.stage, topic),
+        urgency=spec.urgency or _by_stage(decision.stage, topic),
         title=title,
         body="\n".join(lines),
         task=None if decision.task is None else decision.task.pid,
@@ -175,9 +180,8 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     # What is expected is no matter of the trend until now, unless that is about to end as well.
     trend = expected is None or (eta is not None and eta < _AT_HAND_S)
     title = f"{spec.title} {phrases.when(eta if trend else None)}: {facts.name}"
-    label = facts.text("label") or spec.title
     lines = [] if expected is None else [f"{_capital(expected)}."]
-    lines.append(f"{_capital(label)}: {facts.level}{_span(facts) if trend else ''}.")
+    lines.append(f"{_capital(facts.label)}: {facts.level}{_span(facts) if trend else ''}.")
     growth = facts.number("task_slope_bytes_per_s") if trend else None
     if facts.task is None and trend:
         lines.append(_whose(facts))
@@ -189,8 +193,8 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
         lines.append("There it is stopped, and not killed.")
     elif facts.number("throttles") and not facts.number("may_pause"):
         lines.append(
-            "There its programs stand still (memory.high), and systemd-oomd may end them. Raise "
-            "the limit to let them go on."
+            "There its programs stall (memory.high), and systemd-oomd may end them. Raise the "
+            "limit, and they continue."
         )
     elif not facts.number("fatal"):
         lines.append("Beyond it the machine gets slow; nothing is killed yet.")
@@ -199,7 +203,7 @@ def _warning(facts: Facts) -> tuple[str, list[str]]:
     elif spec.scope is Scope.CARD:
         lines.append("Beyond it the training ends with an error: out of GPU memory.")
     elif facts.task is not None:
-        lines.append("If it goes on, it dies.")
+        lines.append("If it continues, it dies.")
     return title, lines + _advice(facts)
 
 
@@ -247,7 +251,7 @@ def _rescued(facts: Facts) -> tuple[str, list[str]]:
     where = _capital(facts.rescue or "a rescue is on the disk")
     return f"Saved: {facts.name}", [
         f"{where}{cost}.",
-        f"The training goes on. If it dies, {phrases.onwards(facts.saved)}",
+        f"The training continues. If it dies, {phrases.onwards(facts.saved)}",
     ]
 
 
@@ -257,7 +261,7 @@ def _rescue_failed(facts: Facts) -> tuple[str, list[str]]:
     lines.append(
         "There is no rescue of this run: if it dies, its work is lost."
         if before is None
-        else f"If it dies, it goes on from step {before.step}, in {clean(before.path, 200)}."
+        else f"If it dies, it resumes from step {before.step}, in {clean(before.path, 200)}."
     )
     return f"Not saved: {facts.name}", lines
 
@@ -266,8 +270,7 @@ def _paused(facts: Facts) -> tuple[str, list[str]]:
     kind = None if facts.task is None else facts.task.kind
     was, first = f"It was about to fill up {facts.label} ({facts.level}). Its", "Make room"
     if facts.is_hot:
-        thing = _capital(phrases.heated(facts.label))
-        was = f"{thing} was about to switch off from heat ({facts.level}). The task's"
+        was = f"{facts.heated} was about to switch off from heat ({facts.level}). The task's"
         first = "Let it cool down"
     lines = [f"{was} state stays in memory."]
     if facts.rescue is not None:
@@ -286,7 +289,7 @@ def _paused(facts: Facts) -> tuple[str, list[str]]:
 def _pause_failed(facts: Facts) -> tuple[str, list[str]]:
     lines = [
         clean(facts.decision.reason, 300),
-        "It goes on, and may be killed for lack of memory.",
+        "It continues, and may be killed for lack of memory.",
     ]
     if facts.rescue is not None:
         lines.append(f"If so, nothing but the last steps is lost: {facts.rescue}.")
@@ -296,7 +299,7 @@ def _pause_failed(facts: Facts) -> tuple[str, list[str]]:
 def _resumed(facts: Facts) -> tuple[str, list[str]]:
     lines = [f"There is room again: {facts.label}, {facts.level}."]
     if facts.is_hot:
-        lines = [f"{_capital(phrases.heated(facts.label))} has cooled down: {facts.level}."]
+        lines = [f"{facts.heated} has cooled down: {facts.level}."]
     if facts.task is not None and facts.task.kind not in _NOTEBOOKS:
         lines.append("If it ran in a terminal, it is in the background now: type fg there.")
     return f"Running again: {facts.name}", lines
@@ -305,13 +308,13 @@ def _resumed(facts: Facts) -> tuple[str, list[str]]:
 def _over(facts: Facts) -> tuple[str, list[str]]:
     label, kind = _capital(facts.label), facts.decision.resource.kind
     if kind is ResourceKind.STALLED:
-        return f"Goes on: {facts.name}", [facts.reason]
+        return f"Continues: {facts.name}", [facts.reason]
     used, limit = facts.number("used"), facts.number("limit") or 0.0
     if used is None:
         return f"{label} is well again", [facts.reason]
     title = f"No longer in danger: {facts.name}"
     if facts.is_hot:
-        return title, [f"{_capital(phrases.heated(facts.label))} gets no hotter: {facts.level}."]
+        return title, [f"{facts.heated} gets no hotter: {facts.level}."]
     if SPECS[kind].scope is Scope.BATTERY:
         return title, [f"The {facts.label} will last: {facts.level}."]
     lines = [f"{label} has stopped filling up: {facts.level}."]
@@ -352,16 +355,16 @@ def _restarted(facts: Facts) -> tuple[str, list[str]]:
         "It is empty: what was in its variables is gone.",
     ]
     if facts.rescue is not None:
-        lines.append(f"{_capital(facts.rescue)}. Run the cells again: it goes on from there.")
+        lines.append(f"{_capital(facts.rescue)}. Run the cells again: it resumes from there.")
     return f"Kernel restarted: {facts.name}", lines
 
 
 def _ends_all(facts: Facts) -> tuple[str, list[str]]:
     """Heat that switches something off, and a battery that runs empty."""
     when = phrases.when(facts.number("eta_s"))
-    label, thing = _capital(facts.text("label") or "it"), ""
+    label, thing = _capital(facts.label), ""
     if facts.is_hot:
-        thing = _capital(phrases.heated(facts.text("label") or "it"))
+        thing = facts.heated
         whose = "" if facts.task is None else f": {facts.name}"
         title = f"{thing} will switch off from heat {when}{whose}"
         moving = phrases.movement(facts.number("slope_per_s"), facts.text("unit") or "")
@@ -386,13 +389,12 @@ def _ends_all(facts: Facts) -> tuple[str, list[str]]:
 
 def _fault(facts: Facts) -> tuple[str, list[str]]:
     """A card or its driver that is out of order, or something that brakes."""
-    label, trouble = facts.text("label") or "a graphics card", facts.text("trouble") or ""
-    known = facts.text("name") is not None
-    thing = label.partition(" (")[0]
+    trouble, known = facts.text("trouble") or "", facts.text("name") is not None
+    thing = facts.label.partition(" (")[0]
     title = f"{_capital(thing)} {TITLES.get(trouble, 'has a fault')}"
     if trouble == "unplugged":
         title = "Training on battery"
-    lines = [f"{_capital(label)}: {clean(facts.decision.reason, 300)}."]
+    lines = [f"{_capital(facts.label)}: {clean(facts.decision.reason, 300)}."]
     if known:
         title += f": {facts.name}"
         lines += _struck(facts)
@@ -416,18 +418,18 @@ def _struck(facts: Facts) -> Iterator[str]:
         # The card goes on; of the program nobody has said more than that it was hit.
         yield (
             f"{facts.name} was on it, and may end with an error of CUDA's at its next step; the "
-            "card itself goes on."
+            "card itself works."
         )
     else:
         yield f"{facts.name} was on it: what it held there is lost, and cannot be saved any more."
     age = facts.number("rescue_age_s")
     if facts.rescue is not None:
         when = "" if age is None else f", saved {phrases.ago(age)}"
-        yield f"{_capital(facts.rescue)}{when}. Start it again elsewhere: it goes on from there."
+        yield f"{_capital(facts.rescue)}{when}. Start it again elsewhere: it resumes from there."
     elif facts.number("had_agent"):
         yield "It has left no rescue."
     else:
-        yield "It holds no watchdog agent: only checkpoints of its own are left."
+        yield "It has no watchdog agent: only checkpoints of its own are left."
 
 
 class _TopicSpec(NamedTuple):
@@ -435,23 +437,32 @@ class _TopicSpec(NamedTuple):
 
     text: Callable[[Facts], tuple[str, list[str]]]
     buttons: tuple[str, ...]  # the most useful first; desktops show three or four
+    # "critical" stays on the screen and comes through quiet hours; empty: by the incident's stage.
+    urgency: str = ""
 
 
 _TOPICS = {
     Topic.WARNING: _TopicSpec(_warning, ("save", "pause", "snooze", "show")),
-    Topic.RESCUED: _TopicSpec(_rescued, ("show",)),
+    Topic.RESCUED: _TopicSpec(_rescued, ("show",), "normal"),
     Topic.RESCUE_FAILED: _TopicSpec(_rescue_failed, ("save", "snooze", "show")),
-    Topic.PAUSED: _TopicSpec(_paused, ("resume", "show")),
-    Topic.PAUSE_FAILED: _TopicSpec(_pause_failed, ("save", "show")),
-    Topic.RESUMED: _TopicSpec(_resumed, ("show",)),
-    Topic.RESOLVED: _TopicSpec(_over, ()),
+    Topic.PAUSED: _TopicSpec(_paused, ("resume", "show"), "critical"),
+    Topic.PAUSE_FAILED: _TopicSpec(_pause_failed, ("save", "show"), "critical"),
+    Topic.RESUMED: _TopicSpec(_resumed, ("show",), "normal"),
+    Topic.RESOLVED: _TopicSpec(_over, (), "low"),
     Topic.STALLED: _TopicSpec(_stalled, ("snooze", "show")),
-    Topic.EXITED: _TopicSpec(_died, ("show",)),
+    Topic.EXITED: _TopicSpec(_died, ("show",), "critical"),
     Topic.RESTARTED: _TopicSpec(_restarted, ("show",)),
-    Topic.GPU_LOST: _TopicSpec(_fault, ("show",)),
+    Topic.GPU_LOST: _TopicSpec(_fault, ("show",), "critical"),
     Topic.FAULT: _TopicSpec(_fault, ("snooze", "show")),
     Topic.SLOWED: _TopicSpec(_fault, ("snooze", "show")),
 }
+
+
+def _by_stage(stage: Stage, topic: Topic) -> str:
+    """A fault is urgent by what it costs; a resource only at its very end."""
+    if topic in (Topic.FAULT, Topic.SLOWED):
+        return {Stage.WATCH: "low", Stage.WARN: "normal"}.get(stage, "critical")
+    return "critical" if stage >= Stage.PAUSE else "normal"
 
 
 def _buttons(keys: Sequence[str], facts: Facts) -> Iterator[NotificationAction]:

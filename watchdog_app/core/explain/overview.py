@@ -90,7 +90,7 @@ def overview(
     # What may become a danger, else what is being saved, else that all is well.
     for each in dangers:
         if each.eta_s < _SOON_S and each.ends:
-            text = f"{each.end} if it goes on; that is not certain yet{each.of_whom}"
+            text = f"{each.end} if it continues; that is not certain yet{each.of_whom}"
             return Overview(Level.WATCH, text)
     for key, agent in agents.items():
         if agent.saving and key in names:
@@ -165,7 +165,7 @@ def _standing(
     rest = f" and {more} more" if more else ""
     if first in held:
         give = f"; give it more: watchdog limit {held[first]}"
-        return f"held at its memory limit: {names[first]}{rest}{give}"
+        return f"stopped at its memory limit: {names[first]}{rest}{give}"
     return f"paused: {names[first]}{rest}"
 
 

@@ -21,7 +21,7 @@ KINDS: dict[str, str] = {
     TaskKind.PYTHON: "Python",
 }
 _TOO_FAR_S = 30 * 86400.0
-WHILE_IT_RUNS = "While it runs or is held"  # advice that has no sense after an end
+WHILE_IT_RUNS = "While it runs or is stopped"  # advice that has no sense after an end
 
 
 def when(eta_s: float | None) -> str:
@@ -146,5 +146,5 @@ def ago(seconds: float | None) -> str:
 def onwards(rescue: RescueRecord | None) -> str:
     """How a training resumes from its rescue after a restart, as a sentence's end."""
     if rescue is not None and rescue.by_lines:
-        return "start it again: it begins anew, and says which lines go on from there."
-    return "start it again: it goes on from there."
+        return "start it again: it starts over and says which lines resume it."
+    return "start it again: it resumes from there."

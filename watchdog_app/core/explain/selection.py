@@ -124,16 +124,14 @@ def gpu_numbers(task: Task) -> str:
 def _swap(host: Host) -> Resource:
     limit, free = host.swap_total_bytes, host.swap_free_bytes
     used = None if limit is None or free is None else limit - free
-    return Resource.read(
-        {
-            "kind": "swap",
-            "label": "swap",
-            "unit": "bytes",
-            "used": used,
-            "limit": limit,
-            "ratio": used / limit if used is not None and limit else None,
-            "slope_per_s": host.swap_slope_bytes_per_s,
-        }
+    return Resource(
+        kind="swap",
+        label="swap",
+        unit="bytes",
+        used=used,
+        limit=limit,
+        ratio=used / limit if used is not None and limit else None,
+        slope_per_s=host.swap_slope_bytes_per_s,
     )
 
 

@@ -29,7 +29,7 @@ _STATES = {
     "S": "sleeping",
     "D": "waiting for the disk",
     "T": "paused",
-    "t": "held by a debugger",
+    "t": "stopped by a debugger",
     "Z": "ended, not yet collected by its parent",
 }
 _STAGES = {
@@ -222,19 +222,14 @@ def _resources(
     for reading in readings:
         known = assessments.get(reading.key)
         quiet = known is None or (known.stage is Stage.OK and known.forecast is None)
-        if not (quiet and SPECS[reading.key.kind].scope is Scope.HEAT):
-            yield f"  {_resource(reading, known)}"
-
-
-def _resource(reading: Reading, assessment: Assessment | None) -> str:
-    note = "" if reading.note is None else f" ({clean(reading.note, 120)})"
-    level = phrases.level(reading.used, reading.limit, reading.unit)
-    if assessment is None:
-        return f"{clean(reading.label, 120)}{note}: {level}"
-    return (
-        f"{clean(reading.label, 120)}{note}: {level}, "
-        f"{assessment.regime.value}, {phrases.forecast(assessment.forecast)}"
-    )
+        if quiet and SPECS[reading.key.kind].scope is Scope.HEAT:
+            continue
+        note = "" if reading.note is None else f" ({clean(reading.note, 120)})"
+        level = phrases.level(reading.used, reading.limit, reading.unit)
+        ahead = ""
+        if known is not None:
+            ahead = f", {known.regime.value}, {phrases.forecast(known.forecast)}"
+        yield f"  {clean(reading.label, 120)}{note}: {level}{ahead}"
 
 
 def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
@@ -248,7 +243,7 @@ def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
     at = "" if agent.step is None else f", at step {agent.step}"
     yield f"Its agent ({clean(agent.framework)}) {'trains' if agent.training else 'waits'}{at}."
     if agent.outdated:
-        yield "It is outdated and cannot be asked to save: restart its kernel, or start it anew."
+        yield "It is outdated and cannot be asked to save: restart its kernel, or start it again."
     if agent.memory is not None:
         yield from about_parts(agent.memory)
     if agent.save_s is not None:

@@ -108,7 +108,7 @@ ACTIONS = {
             "Resume",
             method="task.resume",
             command="watchdog resume {task}",
-            confirm="Let {name} go on?",
+            confirm="Resume {name}?",
             hotkey="r",
             shown=lambda task: task.paused_by_watchdog,
         ),
@@ -124,7 +124,7 @@ ACTIONS = {
         Action(
             "no_limit",
             "No limit",
-            menu="Go on without a limit",
+            menu="Continue without a limit",
             method="guard.limit",
             params={"unlimited": True},
             command="watchdog limit {task} --go-on",

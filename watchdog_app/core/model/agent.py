@@ -17,7 +17,7 @@ class RescueRecord:
     bytes: int
     seconds: float
     saved_unix_s: float
-    # Of a loop that was found by itself: its next run begins anew, and says which lines go on.
+    # Of a loop that was found by itself: its next run begins anew, and says which lines resume it.
     by_lines: bool = False
 
 

@@ -263,26 +263,6 @@ class Topic(StrEnum):
     SLOWED = "slowed"  # heat or power brake the machine
 
 
-def urgency(stage: Stage, topic: Topic) -> str:
-    """
-    Urgency of a notification: "low", "normal" or "critical".
-
-    Critical notifications stay on the screen and come through quiet hours: a death, a lost card,
-    the very end.
-
-    Args:
-        stage: of the incident.
-        topic: of the notification.
-    """
-    if topic in (Topic.RESOLVED, Topic.RESUMED, Topic.RESCUED):
-        return "low" if topic is Topic.RESOLVED else "normal"
-    if topic in (Topic.PAUSED, Topic.STOPPED, Topic.PAUSE_FAILED, Topic.EXITED, Topic.GPU_LOST):
-        return "critical"
-    if topic in (Topic.FAULT, Topic.SLOWED) and stage is not Stage.WARN:
-        return "critical" if stage > Stage.WARN else "low"
-    return "critical" if stage >= Stage.PAUSE else "normal"
-
-
 @dataclass(frozen=True, slots=True)
 class NotificationAction:
     """A button: what the companion asks the daemon for when it is clicked."""

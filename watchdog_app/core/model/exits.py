@@ -251,8 +251,3 @@ class Cause:
     def memory(self) -> bool:
         """The kernel killed it for a lack of memory."""
         return self.spec.by_kernel
-
-    @property
-    def device(self) -> bool:
-        """It died of its graphics card: of a fault, or of a lack of its memory."""
-        return self.spec.of_card

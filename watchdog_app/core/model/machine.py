@@ -126,11 +126,6 @@ class CgroupMemory:
     stalled_percent: float | None = None  # v2 memory.pressure, full avg10; near a throttle alone
 
     @property
-    def working_set_bytes(self) -> int:
-        """Usage less inactive file pages: the figure that Kubernetes evicts by."""
-        return max(0, self.usage_bytes - self.inactive_file_bytes)
-
-    @property
     def unreclaimable_bytes(self) -> int:
         """Usage less all file pages: what the kernel cannot reclaim."""
         return max(0, self.usage_bytes - self.inactive_file_bytes - self.active_file_bytes)

@@ -251,9 +251,9 @@ def _group_reading(
         high_first = high is not None and (hard is None or high < hard)
         by = "memory.high" if high_first else "memory.swap.high"
         if bound.kills is None:
-            notes.append(f"stands still above it ({by})")
+            notes.append(f"stalls above it ({by})")
         else:
-            notes.append(f"stands still above it ({by}), killed at {format_bytes(bound.kills)}")
+            notes.append(f"stalls above it ({by}), killed at {format_bytes(bound.kills)}")
     if guard:
         notes.append("stopped there, not killed")
     throttles = bound.throttles and not guard

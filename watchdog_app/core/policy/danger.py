@@ -25,11 +25,11 @@ from watchdog_app.core.model.decisions import (
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import SPECS, Reading, ResourceSpec
+from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec
 from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
 from watchdog_app.core.model.tasks import stands
 from watchdog_app.core.policy.incidents import OpenIncident, left_s
-from watchdog_app.core.policy.rules import allowed, turn
+from watchdog_app.core.policy.rules import NOTHING, allowed, turn
 from watchdog_app.core.policy.schedule import CheckpointSchedule, save_s, step_s
 
 _TURNS = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
@@ -52,9 +52,26 @@ class Tick:
     own_uid: int
     runtime_dir: str | None
     can_pause: bool
+    protecting: bool  # False: watch and foresee, and decide nothing
     schedules: Mapping[ProcessKey, CheckpointSchedule]  # by agent
     held: frozenset[ProcessKey]  # tasks that are paused on account of any resource
     new_id: Callable[[], str]
+
+    def permits(
+        self, task: Task | None, kind: ResourceKind, *, when_off: bool = False
+    ) -> ActionSettings:
+        """
+        The switches for a task under a kind of resource; all are off while protection is off.
+
+        Args:
+            task: None: the machine.
+            kind: of the resource.
+            when_off: whether they count also while protection is off.
+        """
+        settings = self.settings
+        if not (self.protecting or when_off):
+            return NOTHING
+        return allowed(settings.actions, settings.rules, task, kind, self.runtime_dir)
 
     def decide(
         self,
@@ -130,8 +147,7 @@ class Danger:
 
     def permits(self, task: Task | None) -> ActionSettings:
         """The switches for this task under this resource."""
-        settings, kind = self.tick.settings, self.reading.key.kind
-        return allowed(settings.actions, settings.rules, task, kind, self.tick.runtime_dir)
+        return self.tick.permits(task, self.reading.key.kind)
 
     def is_stopped(self, task: Task) -> bool:
         """Whether it is stopped, or was paused and is still on its way to that."""
@@ -346,7 +362,7 @@ def stage_of(
         # next. RAM alone is told of, not saved for, while there is swap.
         stage = max(stage, Stage.SAVE if ends else Stage.WARN)
         notify, rescue = notify or assessment.ratio >= _NEAR, rescue or ends
-        words = "its programs stand still" if reading.throttles else "next to nothing is left"
+        words = "its programs stall" if reading.throttles else "next to nothing is left"
         why = f"{why}; {words}"
     certain = notify
     if expected is not None:

@@ -15,7 +15,6 @@ from typing import Any
 from watchdog_app.base import codec
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.diagnosis.exits import should_notify
-from watchdog_app.core.diagnosis.problems import DeviceProblems, StallProblems
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, ThreadDump
 from watchdog_app.core.model.decisions import (
     NOBODY,
@@ -26,7 +25,6 @@ from watchdog_app.core.model.decisions import (
     Incident,
     Observation,
     Outcome,
-    Problem,
     Stage,
     TaskOutlook,
     Topic,
@@ -57,17 +55,11 @@ from watchdog_app.core.policy.danger import (
     stage_of,
     still_holds,
 )
-from watchdog_app.core.policy.incidents import (
-    Incidents,
-    LastReport,
-    OpenIncident,
-    follow,
-    follow_problem,
-    pace,
-)
+from watchdog_app.core.policy.incidents import Incidents, LastReport, OpenIncident, follow, pace
+from watchdog_app.core.policy.problems import Problems
 from watchdog_app.core.policy.reporting import Cause as ReportCause
 from watchdog_app.core.policy.reporting import Reporting, exit_notification, worded
-from watchdog_app.core.policy.rules import allowed, unprotected
+from watchdog_app.core.policy.rules import allowed
 from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
 from watchdog_app.core.policy.tracker import Tracker, outlooks
@@ -142,12 +134,11 @@ class Engine:
         self._tracker = Tracker(settings)
         self._phases = TrainingPhases()
         self._predictors: tuple[Predictor, ...] = (self._phases, Thrashing())
-        self._incidents: Incidents = {}
+        self._incidents = Incidents()
         self._reporting = Reporting()
         self._saving = Saving()
         self._open: dict[str, Decision] = {}  # decisions without an outcome, oldest first
-        self._devices = DeviceProblems()
-        self._stalls = StallProblems()
+        self._problems = Problems()
         self._growth: dict[ProcessKey, MemoryGrowth] = {}  # what agents have seen growing
         self._clock: tuple[float, float] | None = None  # mono, unix of the last tick
         self._passed_s = 0.0  # since the tick before
@@ -202,25 +193,23 @@ class Engine:
             advise(danger, look.snapshot.hardware, self._tracker.swap, filling, self._growth)
         decisions = self._decide(dangers)
         closed, over = self._close(dangers, look)
-        for problem in self._problems(look):
-            decision, ended = self._follow(tick, problem, look)
-            over += [] if decision is None else [decision]
-            closed += [] if ended is None else [ended]
-        still_open = sorted(self._incidents.values(), key=lambda each: each.opened_mono_s)
-        incidents = {incident.id: incident.public() for incident in still_open}
-        swap = self._tracker.swap
+        cpu_percent = {key: each.cpu_percent for key, each in self._tracker.usage.items()}
+        found, ended = self._problems.follow(
+            tick, look, cpu_percent, self._incidents, self._reporting
+        )
+        incidents, swap = self._incidents.public(), self._tracker.swap
         return TickResult(
             assessments=assessments,
-            decisions=tuple(self._word(each, look, incidents) for each in (*decisions, *over)),
+            decisions=tuple(worded(each, look, incidents) for each in (*decisions, *over, *found)),
             incidents=tuple(incidents.values()),
-            closed=tuple(closed),
+            closed=(*closed, *ended),
             tasks=outlooks(tasks, self._tracker.usage, readings, assessments, blamed),
             swap_in_bytes_per_s=swap.in_per_s,
             swap_out_bytes_per_s=swap.out_per_s,
             next_look_s=self._next_look(agents),
-            card_faults=self._devices.faults,
-            stalled=tuple(self._stalls.wanted),
-            stall_reasons=self._stalls.reasons(),
+            card_faults=self._problems.devices.faults,
+            stalled=tuple(self._problems.stalls.wanted),
+            stall_reasons=self._problems.stalls.reasons(),
             growth=self._growth,
         )
 
@@ -270,22 +259,17 @@ class Engine:
             cause: from `core.diagnosis.causes.diagnose`.
             snapshot: for the time.
         """
-        # That it stood still is no reason of a death, and who silences stalls does not mean deaths.
-        blaming = (
-            each
-            for each in self._incidents.values()
-            if each.resource.kind is not ResourceKind.STALLED and each.blames(task.key)
-        )
-        incident = next(blaming, None)
+        settings, incident = self.settings, self._incidents.blaming(task.key)
         kind = ResourceKind.RAM if incident is None else incident.resource.kind
-        if not self._may_notify(task, kind) or not should_notify(cause, agent):
+        may = allowed(settings.actions, settings.rules, task, kind, self._runtime_dir)
+        if not may.notify or not should_notify(cause, agent):
             return ()
-        ident = self._new_id(snapshot.unix_s)
         decision = exit_notification(
-            ident, task, agent, cause, snapshot=snapshot, incident=incident
+            self._new_id(snapshot.unix_s), task, agent, cause, snapshot=snapshot, incident=incident
         )
-        about = None if incident is None else incident.public()
-        return (worded(decision, task, agent, about),)
+        agents = {} if agent is None else {task.key: (agent,)}
+        look = Observation(snapshot, {task.key: task}, (), agents)
+        return (worded(decision, look, self._incidents.public()),)
 
     def threads_seen(self, task: Task, dump: ThreadDump) -> None:
         """
@@ -295,8 +279,8 @@ class Engine:
             task: as it is now.
             dump: of its threads.
         """
-        card_fault = self._devices.faults.get(task.key)
-        self._stalls.threads_seen(task, dump, self._tracker.swap, card_fault)
+        card_fault = self._problems.devices.faults.get(task.key)
+        self._problems.stalls.threads_seen(task, dump, self._tracker.swap, card_fault)
         self.wants_tick = True  # the notification has waited for it
 
     def growth_seen(self, task: ProcessKey, growth: MemoryGrowth) -> None:
@@ -343,7 +327,7 @@ class Engine:
         age_s = mono_s - kept.mono_s
         if kept.version != _VERSION or not 0 <= age_s <= _STALE_S:
             raise ValueError(f"{unusable}: version {kept.version}, written {age_s:.0f} s ago")
-        self._incidents = {each.resource: each for each in kept.incidents}
+        self._incidents = Incidents({each.resource: each for each in kept.incidents})
         self._reporting = Reporting(kept.reports)
         self._saving = Saving(kept.saves, agents_due_mono_s=mono_s + _RETURN_S)
         self._open = {}
@@ -375,10 +359,11 @@ class Engine:
         return Tick(
             snapshot.mono_s,
             snapshot.unix_s,
-            self.settings if self.protecting else unprotected(self.settings),
+            self.settings,
             self._own_uid,
             self._runtime_dir,
             self._can_pause,
+            self.protecting,
             self._saving.schedules,
             self.held,
             partial(self._new_id, snapshot.unix_s),
@@ -412,7 +397,9 @@ class Engine:
         )
         alarming = assessment.stage >= Stage.WARN or assessment.notify
         if incident is None and alarming:
-            incident = self._opened(reading.key, reading.label, look.snapshot)
+            incident = self._incidents.opened(
+                reading.key, reading.label, look.snapshot, tick.new_id
+            )
         attribution = NOBODY
         if incident is not None or assessment.forecast is not None:
             attribution = self._tracker.attribute(reading, assessment, tasks)
@@ -464,54 +451,6 @@ class Engine:
         if pause is not None:
             yield pause
 
-    def _opened(self, key: ResourceKey, label: str, snapshot: Snapshot) -> OpenIncident:
-        """The open incident under this key; it is opened if there is none."""
-        if key not in self._incidents:
-            ident = self._new_id(snapshot.unix_s)
-            incident = OpenIncident(ident, key, label, snapshot.unix_s, snapshot.mono_s)
-            self._incidents[key] = incident
-        return self._incidents[key]
-
-    def _problems(self, look: Observation) -> list[Problem]:
-        """What the detectors find, and what they have found and is over."""
-        known = {key: each.public() for key, each in self._incidents.items() if is_condition(key)}
-        cpu_percent = {key: each.cpu_percent for key, each in self._tracker.usage.items()}
-        return [
-            *self._devices.observe(look, cpu_percent, known),
-            *self._stalls.observe(look, self.settings.stalls, known),
-        ]
-
-    def _follow(
-        self, tick: Tick, problem: Problem, look: Observation
-    ) -> tuple[Decision | None, Incident | None]:
-        """Bring the incident of a problem up to date: what is to be reported, and if it ended."""
-        stages, ended = self.settings.stages, None
-        incident = self._opened(problem.key, problem.label, look.snapshot)
-        if not problem.at_once:
-            follow_problem(incident, problem, tick.mono_s)
-        task = problem.tasks[0].task if problem.tasks else None
-        notify = (self.protecting or problem.when_off) and self._may_notify(
-            None if task is None else look.tasks.get(task), problem.key.kind
-        )
-        if problem.stage is not Stage.OK:
-            notify = notify and self._reporting.problem(
-                incident, problem, tick.mono_s, stages.cooldown_s
-            )
-        elif problem.at_once or incident.over(tick.mono_s, stages.settle_s):
-            notify = notify and problem.reason != "" and incident.last_report is not None
-            ended = incident.public(tick.unix_s)
-            del self._incidents[problem.key]
-        else:
-            return None, None
-        if not notify:
-            return None, ended
-        kind, evidence = DecisionKind.NOTIFY, problem.evidence
-        return tick.decide(kind, incident, task, problem.reason, evidence), ended
-
-    def _may_notify(self, task: Task | None, kind: ResourceKind) -> bool:
-        settings = self.settings
-        return allowed(settings.actions, settings.rules, task, kind, self._runtime_dir).notify
-
     def _close(
         self, dangers: Sequence[Danger], look: Observation
     ) -> tuple[list[Incident], list[Decision]]:
@@ -535,15 +474,6 @@ class Engine:
             closed.append(incident.public(look.snapshot.unix_s))
             del self._incidents[key]
         return closed, decisions
-
-    @staticmethod
-    def _word(decision: Decision, look: Observation, incidents: Mapping[str, Incident]) -> Decision:
-        if decision.kind is not DecisionKind.NOTIFY:
-            return decision
-        task = None if decision.task is None else look.tasks.get(decision.task)
-        agents = () if decision.task is None else look.agents.get(decision.task, ())
-        agent = max(agents, key=lambda each: (each.training, each.step or 0), default=None)
-        return worded(decision, task, agent, incidents.get(decision.incident))
 
     def _next_look(self, agents: Mapping[ProcessKey, AgentState]) -> float:
         fast, slow = self.settings.watch.fast_interval_s, self.settings.watch.interval_s

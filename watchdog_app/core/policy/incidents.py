@@ -8,6 +8,7 @@ open incident nor a cool-down is lost when the daemon is replaced.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from watchdog_app.base.codec import NOT_KEPT
@@ -16,13 +17,12 @@ from watchdog_app.core.model.decisions import (
     Assessment,
     Attribution,
     Incident,
-    Problem,
     Regime,
     Stage,
 )
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.core.model.resource import Reading, ResourceKey, is_condition
+from watchdog_app.core.model.machine import ProcessKey, Snapshot
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind, is_condition
 
 _PACE_HALVES_S = 10.0
 
@@ -161,7 +161,44 @@ class OpenIncident:
         return Stage.PAUSE if self.paused else self.stage
 
 
-Incidents = dict[ResourceKey, OpenIncident]  # open ones, in the order in which they began
+class Incidents(dict[ResourceKey, OpenIncident]):
+    """Open ones by their resource."""
+
+    def opened(
+        self, key: ResourceKey, label: str, at: Snapshot, new_id: Callable[[], str]
+    ) -> OpenIncident:
+        """
+        The open incident of this resource; it is opened if there is none.
+
+        Args:
+            key: of the resource.
+            label: of the resource.
+            at: gives the time.
+            new_id: makes an id.
+        """
+        if key not in self:
+            self[key] = OpenIncident(new_id(), key, label, at.unix_s, at.mono_s)
+        return self[key]
+
+    def public(self) -> dict[str, Incident]:
+        """By id, the oldest first."""
+        by_age = sorted(self.values(), key=lambda each: each.opened_mono_s)
+        return {each.id: each.public() for each in by_age}
+
+    def blaming(self, task: ProcessKey) -> OpenIncident | None:
+        """
+        The first one that may be why a task has died.
+
+        A stall is no reason of a death, and who silences stalls does not mean deaths.
+        """
+        return next(
+            (
+                each
+                for each in self.values()
+                if each.resource.kind is not ResourceKind.STALLED and each.blames(task)
+            ),
+            None,
+        )
 
 
 def pace(
@@ -213,21 +250,3 @@ def follow(incident: OpenIncident, assessment: Assessment, now: float) -> None:
         rising=assessment.forecast is not None and assessment.stage >= Stage.WARN,
         regime=assessment.regime,
     )
-
-
-def follow_problem(incident: OpenIncident, problem: Problem, now: float) -> None:
-    """
-    Bring an incident to what is wrong now.
-
-    Args:
-        incident: open.
-        problem: of the same key.
-        now: monotonic seconds.
-    """
-    incident.observe(problem.stage, now, problem.why, rising=problem.stage > Stage.OK)
-    incident.advice = problem.advice  # none when it is over: nothing has to be done any more
-    incident.device_works = problem.device_works
-    if problem.stage > Stage.OK:
-        incident.work_lost = problem.work_lost
-        if problem.tasks:
-            incident.attribution = Attribution(problem.tasks, 0.0, 0.0)

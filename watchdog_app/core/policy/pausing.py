@@ -151,7 +151,7 @@ def pause(danger: Danger, task: Task) -> Decision:
     elif agents:
         work = "it could not be saved, and would otherwise die"
     else:
-        work = "it holds no agent, and would otherwise die"
+        work = "it has no agent, and would otherwise die"
     near = phrases.nearing(danger.reading.key.kind, danger.reading.label)
     hot = danger.spec.scope is Scope.HEAT
     decision = danger.decide(

@@ -68,7 +68,6 @@ class _Announced:
     what: str
     bytes: float
     base: float
-    since_s: float
     best: float
     grew_s: float
     at_most: bool  # it may be less
@@ -227,15 +226,8 @@ class Phases:
             self._announced = None
             if view.expected_bytes:
                 what = clean(view.expected_for or "what it announced", 60)
-                self._announced = _Announced(
-                    what,
-                    float(view.expected_bytes),
-                    before,
-                    now,
-                    level,
-                    now,
-                    view.expected_at_most,
-                )
+                size, at_most = float(view.expected_bytes), view.expected_at_most
+                self._announced = _Announced(what, size, before, level, now, at_most)
         announced = self._announced
         if announced is None or announced.until_s is not None:
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from watchdog_app.core.diagnosis.problems import rescue_figures
@@ -15,6 +15,7 @@ from watchdog_app.core.model.decisions import (
     DecisionKind,
     Evidence,
     Incident,
+    Observation,
     Problem,
     Stage,
     Topic,
@@ -32,17 +33,6 @@ _MOST_REMEMBERED = 256
 Cause = tuple[ProcessKey | None, Scope, str | None]  # who, of what, and on which card
 
 
-@dataclass(frozen=True, slots=True)
-class PendingNotification:
-    """A notification that an outcome has made due; it goes out with the next tick."""
-
-    topic: Topic
-    incident: str
-    task: ProcessKey | None
-    reason: str
-    evidence: Evidence
-
-
 @dataclass(slots=True)
 class Reporting:
     """What people have been told, over all incidents."""
@@ -50,7 +40,10 @@ class Reporting:
     # By task (None: no watched task is to blame) and what is running out: when, and how bad it
     # was. The same leak runs into several resources at once, and people must hear of it once.
     reports: dict[Cause, LastReport] = field(default_factory=dict)
-    waiting: deque[PendingNotification] = field(default_factory=lambda: deque(maxlen=_MOST_WAITING))
+    # What outcomes have made due with the next tick: topic, decision, reason and figures.
+    waiting: deque[tuple[Topic, Decision, str, Evidence]] = field(
+        default_factory=lambda: deque(maxlen=_MOST_WAITING)
+    )
 
     def warning(self, danger: Danger, pausing: bool) -> Decision | None:
         """
@@ -177,28 +170,25 @@ class Reporting:
             reason: in a clause.
             evidence: figures of the outcome.
         """
-        self.waiting.append(
-            PendingNotification(topic, decision.incident, decision.task, reason, evidence)
-        )
+        self.waiting.append((topic, decision, reason, evidence))
 
     def outcomes(self, dangers: Iterable[Danger]) -> Iterator[Decision]:
         """Notifications of outcomes since the last tick, where the danger still is."""
         by_incident = {danger.incident.id: danger for danger in dangers}
         while self.waiting:
-            pending = self.waiting.popleft()
-            danger = by_incident.get(pending.incident)
+            topic, decision, reason, evidence = self.waiting.popleft()
+            danger = by_incident.get(decision.incident)
             if danger is None:
                 continue
-            task = None if pending.task is None else danger.tasks.get(pending.task)
-            if not danger.permits(task).notify or (pending.task is not None and task is None):
+            task = None if decision.task is None else danger.tasks.get(decision.task)
+            if not danger.permits(task).notify or (decision.task is not None and task is None):
                 continue
-            if pending.topic is Topic.RESCUED and danger.incident.last_report is None:
+            if topic is Topic.RESCUED and danger.incident.last_report is None:
                 continue  # a silent save: nobody was worried, nobody needs to know
-            failed = pending.topic is Topic.RESCUE_FAILED
-            if failed and task is not None and danger.is_stopped(task):
+            if topic is Topic.RESCUE_FAILED and task is not None and danger.is_stopped(task):
                 continue  # a paused task cannot answer, and is in no danger
-            more = {**pending.evidence, "topic": pending.topic.value}
-            yield danger.decide(DecisionKind.NOTIFY, task, pending.reason, more)
+            more = {**evidence, "topic": topic.value}
+            yield danger.decide(DecisionKind.NOTIFY, task, reason, more)
 
     def forget(self, incident: OpenIncident) -> None:
         """Forget that this incident and its tasks were reported."""
@@ -228,18 +218,21 @@ def _on_a_card(danger: Danger) -> bool:
     return danger.spec.scope is Scope.HEAT and danger.reading.device is not None
 
 
-def worded(
-    decision: Decision, task: Task | None, agent: AgentState | None, incident: Incident | None
-) -> Decision:
+def worded(decision: Decision, look: Observation, incidents: Mapping[str, Incident]) -> Decision:
     """
-    The decision with its notification.
+    The decision, one to notify with its notification.
 
     Args:
-        decision: to notify.
-        task: whom it is about.
-        agent: in the task.
-        incident: the cause.
+        decision: of this tick.
+        look: the tasks and agents that it may be about.
+        incidents: by id.
     """
+    if decision.kind is not DecisionKind.NOTIFY:
+        return decision
+    task = None if decision.task is None else look.tasks.get(decision.task)
+    agents = () if decision.task is None else look.agents.get(decision.task, ())
+    agent = max(agents, key=lambda each: (each.training, each.step or 0), default=None)
+    incident = incidents.get(decision.incident)
     try:
         return replace(decision, notification=notification(decision, task, agent, incident))
     except Exception:  # a text that cannot be made must not lose the saves and pauses of this tick

@@ -11,9 +11,9 @@ from functools import lru_cache
 
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import SPECS, Pause, ResourceKind
-from watchdog_app.core.model.settings import ActionSettings, Priority, RuleSettings, Settings
+from watchdog_app.core.model.settings import ActionSettings, Priority, RuleSettings
 
-_NOTHING = ActionSettings(notify=False, checkpoint=False, pause=False)
+NOTHING = ActionSettings(notify=False, checkpoint=False, pause=False)
 
 
 def allowed(
@@ -36,7 +36,7 @@ def allowed(
     if task is not None and runtime_dir is not None:
         theirs = task.info.runtime_dir
         if theirs is not None and runtime_dir not in (theirs, _followed(theirs)):
-            return _NOTHING
+            return NOTHING
     if SPECS[kind].pause is Pause.BY_RULE:
         actions = replace(actions, pause=False)
         rules = [
@@ -59,12 +59,6 @@ def turn(rules: Sequence[RuleSettings], task: Task, kind: ResourceKind) -> Prior
         if _matches(rule.resource, kind.value) and _names(rule.task, task):
             return rule.priority or Priority.NORMAL
     return Priority.NORMAL
-
-
-@lru_cache(maxsize=4)
-def unprotected(settings: Settings) -> Settings:
-    """These settings while protection is switched off: nothing is warned of, saved or paused."""
-    return replace(settings, actions=_NOTHING, rules=())
 
 
 @lru_cache(maxsize=64)

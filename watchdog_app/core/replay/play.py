@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.base.text.quantities import format_duration, number_or_none
 from watchdog_app.core.forecast.stages import ResourceMonitor
 from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import (
@@ -257,33 +257,17 @@ def answer(assessment: Assessment, alarm_stage: Stage) -> str:
 def _sample(line: str, last_s: float) -> tuple[float, float, float]:
     try:
         found: Any = json.loads(line)
-    except RecursionError:
-        raise ValueError("this is no sample, but braces within braces") from None
-    except ValueError:
-        raise ValueError("this is no JSON") from None
-    if not isinstance(found, dict):
-        raise ValueError(  # noqa: TRY004 - for the caller any bad line is a bad value
-            'a sample is {"t": seconds, "used": bytes, "limit": bytes}'
-        )
-    values = []
-    for name in ("t", "used", "limit"):
-        value = found.get(name)
-        if value is None and name == "limit" and name in found:
-            value = 0.0
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{name} is missing or no number")  # noqa: TRY004
-        try:
-            number = float(value)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number):
-            raise ValueError(f"{name} is not finite, or too large")
-        if number < 0 and name != "t":
-            raise ValueError(f"{name} is less than nothing")
-        values.append(number)
-    if values[0] <= last_s:
-        raise ValueError(f"t is {values[0]:g}, not after {last_s:g}")
-    return values[0], values[1], values[2]
+        limit = 0.0 if found["limit"] is None else found["limit"]
+        numbers = [number_or_none(each) for each in (found["t"], found["used"], limit)]
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        numbers = []
+    known = [float(each) for each in numbers if each is not None]
+    if len(known) < 3 or min(known[1:]) < 0:
+        raise ValueError('a sample is {"t": seconds, "used": bytes, "limit": bytes}')
+    t, used, limit = known
+    if t <= last_s:
+        raise ValueError(f"t is {t:g}, not after {last_s:g}")
+    return t, used, limit
 
 
 def _seconds(value: float) -> str:

@@ -18,15 +18,13 @@ from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
 from watchdog_app.core.model.tasks import find as find_task
 from watchdog_app.core.model.tasks import group
 
-_HOST_COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")
-_GROUP_COLUMNS = (*_HOST_COLUMNS, "usage", "ws", "unrecl", "swap")
-
+COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")  # of the rows
 _DEAD = frozenset("ZX")  # states of a process that has ended
 
 _FULL, _NEARLY = 0.97, 0.90  # shares of an address space from which a MemoryError is assumed
 _LAST_S = 2.0  # a program that ran into its limit gives back memory before it has ended
 
-Row = tuple[float | int | None, ...]
+Row = tuple[float, int, int, int, int | None, int, int]
 
 
 class Machine(Protocol):
@@ -94,11 +92,6 @@ class Found:
     resource: Reading
     process: ProcessKey  # the recording ends with it: the root, or the member whose pid was named
     groups: tuple[str, ...] = ()  # folders of the memory groups in which a kill would be counted
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Of the rows."""
-        return _GROUP_COLUMNS if SPECS[self.resource.key.kind].of_group else _HOST_COLUMNS
 
 
 def find(machine: Machine, wanted: str, now_mono_s: float, now_unix_s: float) -> Found:
@@ -176,7 +169,7 @@ class Recorder:
             row = _row(snapshot, self._found, now - began)
             if row is None:
                 return
-            self._shares.append((row[1] or 0) / row[2] if row[2] else 0.0)
+            self._shares.append(row[1] / row[2] if row[2] else 0.0)
             yield row
             # A look that came late is not made up for: the next one is due in its own time.
             looks = max(looks + 1, int((self._clock() - began) * hz))
@@ -277,7 +270,7 @@ def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:
         return None
     if not any(m.key == found.process and m.state not in _DEAD for m in task.members):
         return None
-    row: Row = (
+    return (
         round(t, 3),
         int(resource.used),
         int(resource.limit),
@@ -285,16 +278,4 @@ def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:
         task.swap_bytes,
         snapshot.host.available_bytes,
         len(task.members),
-    )
-    if found.columns is _HOST_COLUMNS:
-        return row
-    one = next((g for g in snapshot.cgroups if g.path == found.resource.key.subject), None)
-    if one is None:
-        return (*row, None, None, None, None)
-    return (
-        *row,
-        one.usage_bytes,
-        one.working_set_bytes,
-        one.unreclaimable_bytes,
-        one.swap_usage_bytes or 0,
     )

@@ -29,8 +29,6 @@ from watchdog_app.core.model.resource import ResourceKind
 
 SIGNALS = ("unrecl", "used", "ws", "usage", "rss")  # the first that a file has is played
 _FAILED = {"oom", "memory_error"}
-_MOST_SAMPLES = 5_000_000
-_MOST_LINE = 65_536  # characters
 _FLUSH_S = 1.0
 
 Sample = tuple[float, float, float]  # (time in s, used, limit)
@@ -69,13 +67,13 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
     cut = False
     try:
         with _open(path) as file:
-            table = csv.DictReader(_lines(path, file))
+            table = csv.DictReader(file)
             columns = tuple(table.fieldnames or ())
             chosen = _column(path, columns, signal, limit)
             side = _side(path)
             given = limit if limit is not None else _number(side.get("memsw_limit_bytes"))
             try:
-                for sample in _samples(path, table, chosen, given):
+                for sample in _samples(table, chosen, given):
                     samples.append(sample)
             except (EOFError, gzip.BadGzipFile, zlib.error):
                 # What a killed recorder leaves: all that it had written down is good.
@@ -185,14 +183,6 @@ def _open(path: str) -> Iterator[TextIO]:
             yield text
 
 
-def _lines(path: str, file: TextIO) -> Iterator[str]:
-    """The lines of a trace: a packed one of some kB may hold one of gigabytes."""
-    while line := file.readline(_MOST_LINE):
-        if len(line) == _MOST_LINE and not line.endswith("\n"):
-            raise UsageError(f"The file {path} is no trace: a line of it does not end.")
-        yield line
-
-
 def _column(path: str, columns: tuple[str, ...], signal: str | None, limit: float | None) -> str:
     there = [name for name in SIGNALS if name in columns]
     if "t" not in columns or not there:
@@ -207,21 +197,16 @@ def _column(path: str, columns: tuple[str, ...], signal: str | None, limit: floa
     return signal or there[0]
 
 
-def _samples(
-    path: str, table: csv.DictReader[str], signal: str, limit: float | None
-) -> Iterator[Sample]:
-    count, last = 0, -math.inf
-    swaps = signal != "used"
+def _samples(table: csv.DictReader[str], signal: str, limit: float | None) -> Iterator[Sample]:
+    last, swaps = -math.inf, signal != "used"
     for row in table:
-        if count >= _MOST_SAMPLES:
-            raise UsageError(f"The trace {path} holds more than {_MOST_SAMPLES} samples.")
         t, used = _number(row.get("t")), _number(row.get(signal))
         top = limit if limit is not None else _number(row.get("limit"))
         if t is None or used is None or top is None:
             continue  # half a line, as a killed recorder leaves it
         swap = (_number(row.get("swap")) or 0.0) if swaps else 0.0
         if t > last:
-            count, last = count + 1, t
+            last = t
             yield t, used + swap, top
 
 
