@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -126,11 +127,11 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(name: str, at_import_only: bool = False) -> set[str]:
+@cache
+def imports(name: str, at_import_only: bool = False) -> frozenset[str]:
     """Modules of the package that a module imports, wherever in it the import stands."""
-    tree = ast.parse(MODULES[name].read_text())
     found = set()
-    for node in _statements(tree, at_import_only):
+    for node in _statements(name, at_import_only):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -138,17 +139,22 @@ def imports(name: str, at_import_only: bool = False) -> set[str]:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 found.add(full if full in MODULES else str(node.module))
-    return {each for each in found if each.startswith("watchdog_app.")}
+    return frozenset(each for each in found if each.startswith("watchdog_app."))
 
 
-def _statements(tree: ast.AST, at_import_only: bool):
+@cache
+def _statements(name: str, at_import_only: bool) -> list[ast.AST]:
+    return list(_nodes(ast.parse(MODULES[name].read_text()), at_import_only))
+
+
+def _nodes(tree: ast.AST, at_import_only: bool):
     for node in ast.iter_child_nodes(tree):
         if at_import_only and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         if at_import_only and isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
         yield node
-        yield from _statements(node, at_import_only)
+        yield from _nodes(node, at_import_only)
 
 
 def part(name: str) -> str:
@@ -359,7 +365,7 @@ def _imports_framework(name: str) -> bool:
             continue
         seen.add(each)
         waiting += imports(each, at_import_only=True)
-        for node in _statements(ast.parse(MODULES[each].read_text()), at_import_only=True):
+        for node in _statements(each, at_import_only=True):
             named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             named += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             if {full.split(".")[0] for full in named} & FRAMEWORKS:
