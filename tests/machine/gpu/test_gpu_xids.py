@@ -93,15 +93,6 @@ def test_records_of_the_kernels_own_are_understood(record, code):
         assert 5.0 == line.mono_s
 
 
-def test_a_log_that_may_not_be_read_is_no_error(tmp_path):
-    """Most users may not."""
-    log = KernelLog(str(tmp_path / "none"))
-
-    assert [] == list(log.read())
-    assert not log.readable
-    log.close()
-
-
 def test_the_kernels_own_log_can_be_read():
     """Where we may: it ends, and says nothing of cards that there are not."""
     log = KernelLog()
@@ -180,18 +171,6 @@ def test_events_of_before_the_daemon_are_found_in_the_log(stub, ticker, tmp_path
     assert [48] == [xid.code for xid in look.gpus[0].xids]
     assert watch.unix + 9000 == pytest.approx(look.gpus[0].xids[0].at_unix_s, abs=2)
     os.close(writer)
-
-
-def test_a_flood_of_events_stays_bounded():
-    """A broken card says hundreds a minute; the newest are kept."""
-    xids = DeviceEvents()
-    for second in range(1000):
-        xids.add("card", XidEvent(31, float(second)), "driver")
-
-    found = xids.of("card", 1000.0)
-
-    assert 64 == len(found)
-    assert 999.0 == found[-1].at_unix_s
 
 
 def test_two_events_of_one_source_are_two():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -119,15 +118,3 @@ def test_a_limit_that_a_program_sets_itself_is_seen(tree: Tree, busy: bool, seen
         found = by_pid(machine.sample(now, NOW_UNIX_S + now))[420].rlimit_as_bytes
 
     assert GIB == found
-
-
-def test_no_more_descriptors_are_kept_than_there_are_to_keep(tree: Tree):
-    """With thousands of watched processes their files are opened for each sample."""
-    machine = grown(tree)
-    table = machine._processes
-    before = len(os.listdir("/proc/self/fd"))
-    table._kept = 1
-
-    table.sample(61.0, NOW_UNIX_S + 61, swap_in_use=False)
-
-    assert len(os.listdir("/proc/self/fd")) < before

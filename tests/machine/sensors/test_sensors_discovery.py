@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.base.linux.process import Stat, status_words
+from watchdog_app.base.linux.process import Stat
 from watchdog_app.core.policy.cadence import LONGEST_S
 from watchdog_app.machine.sensors import discovery as module
 from watchdog_app.machine.sensors.discovery import Discovery, tells_pids
@@ -302,11 +302,3 @@ def test_no_look_asks_more_than_some_of_thousands(tmp_path: Path):
 def test_a_kernel_thread_is_told_by_its_flags(line: bytes, thread: bool):
     """PF_KTHREAD; in a container process 2 is anybody."""
     assert thread is Stat(line).is_kernel_thread
-
-
-def test_half_a_line_is_refused():
-    """So that nothing is concluded from it."""
-    with pytest.raises(ValueError, match="no line"):
-        Stat(b"2 (kthreadd) S")
-    assert [] == status_words(b"Name:\tx\n", b"Tgid")
-    assert [b"12"] == status_words(b"Name:\tx\nTgid:\t12\nNgid:\t0\n", b"Tgid")

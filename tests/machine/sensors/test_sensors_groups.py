@@ -219,21 +219,6 @@ def test_group_that_is_removed_is_left_out(tree):
     reader.close()
 
 
-def test_limit_that_is_changed_is_noticed(tree):
-    """By the next reading of the limits, some seconds later."""
-    locator = Layout.discover(V1, str(tree.groups))
-    reader = GroupSensor(locator)
-    leaf = f"{tree.groups}/memory/jupyter/train"
-    reader.read([leaf], 0.0)
-
-    with open(f"{leaf}/memory.limit_in_bytes", "w") as file:
-        file.write(f"{3 * GIB}\n")
-    late = reader.read([leaf], 60.0)
-
-    assert 3 * GIB == late[-1].limit_bytes
-    reader.close()
-
-
 def test_group_without_swap_accounting_has_unknown_swap(tree):
     """None, not zero."""
     tree.use_v2()

@@ -15,7 +15,6 @@ from watchdog_app.machine.sensors.host import (
     parse_arc,
     parse_meminfo,
     parse_pressure,
-    parse_swap_traffic,
     parse_zram_swap,
 )
 
@@ -42,20 +41,6 @@ def _reader(tree) -> HostReader:
 def test_meminfo_lines_without_a_number_are_left_out(data, expected):
     """Half a file gives what is in it."""
     assert expected == parse_meminfo(data)
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"nr_free 1\npswpin 7\npswpout 9\n", (7, 9)),
-        (b"nr_free 1\npswpin 7\n", None),
-        (b"nr_free 1\npswpin x\npswpout 9\n", None),
-        (b"", None),
-    ],
-)
-def test_swap_traffic(data, expected):
-    """Both counters or nothing."""
-    assert expected == parse_swap_traffic(data)
 
 
 @pytest.mark.parametrize(

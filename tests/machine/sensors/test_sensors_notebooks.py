@@ -15,7 +15,6 @@ from watchdog_app.machine.sensors.notebooks import (
     kernel_facts,
     name_kernel,
     parse_connection_file,
-    session_of,
 )
 
 NOTEBOOK, CONSOLE, KERNEL = TaskKind.NOTEBOOK, TaskKind.CONSOLE, TaskKind.KERNEL
@@ -95,23 +94,6 @@ def test_captured_connection_file_names_its_notebook():
 def test_connection_file_without_a_name_is_none(data: bytes):
     """Also when it is half written or somebody else's."""
     assert parse_connection_file(data) is None
-
-
-@pytest.mark.parametrize(
-    ("path", "session_type", "expected"),
-    [
-        ("a.ipynb", None, NOTEBOOK),
-        ("a.ipynb", "notebook", NOTEBOOK),
-        ("A.IPYNB", None, NOTEBOOK),
-        ("a.md", None, NOTEBOOK),
-        ("console-1-uuid", None, CONSOLE),
-        ("a.ipynb", "console", CONSOLE),
-        ("whatever", "notebook", NOTEBOOK),
-    ],
-)
-def test_type_of_a_session(path: str, session_type: str | None, expected: TaskKind):
-    """The server's word first, the ending else."""
-    assert expected is session_of(path, session_type).kind
 
 
 @pytest.mark.parametrize(

@@ -83,31 +83,6 @@ def test_system_calls_of_an_unknown_machine_are_unknown(proc):
     assert program.threads[0].syscall is None
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (b"running\n", None),
-        (b"-1 0x7ffe 0x7f11\n", None),
-        (b"", None),
-        (b"0 0x3 0x1 0x1 0x0 0x0 0x0 0x7f 0x7e\n", 0),
-        (b"x 0x1\n", None),  # a kernel of another kind
-        (b"0x7 0x1\n", None),
-    ],
-)
-def test_a_system_call_is_parsed(data, expected):
-    """By its number; its arguments are left out."""
-    assert expected == thread_dump.parse_syscall(data)
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [(b"0", None), (b"", None), (b"poll_schedule_timeout.constprop.0", "poll_schedule_timeout")],
-)
-def test_a_wait_channel_is_parsed(data, expected):
-    """What compilers append says nothing."""
-    assert expected == thread_dump.parse_wchan(data)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_a_real_process_is_read():
     """A child that sleeps: its thread sleeps, too; an ended one is a zombie until we wait."""
