@@ -6,6 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
+from watchdog_app.base.linux import loader
 from watchdog_app.doctor import versions
 from watchdog_app.doctor.machine import Machine
 from watchdog_app.doctor.versions import Version
@@ -14,20 +15,6 @@ _MODULE_VERSION = re.compile(
     r"(?:Kernel Module|Module for \S+)\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)"
 )
 _LIBRARY_VERSION = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)?)$")
-_CACHE_ENTRY = re.compile(rb"/[\x20-\x7e]{3,400}")
-
-_USUAL = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/lib/wsl/lib",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-    "/run/opengl-driver/lib",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,35 +52,15 @@ def libraries(machine: Machine, name: str) -> list[Library]:
         name: as programs ask for it: "libcuda.so.1".
     """
     found: dict[str, Library] = {}
-    listed = machine.env.get("LD_LIBRARY_PATH", "").split(":")
-    for folder in (*filter(os.path.isabs, listed), *_cached(machine, name), *_USUAL):
-        path = f"{folder.rstrip('/')}/{name}"
-        if not machine.exists(path):
-            continue
-        real = os.path.realpath(machine.path(path))
-        if os.path.exists(real):
-            version = _LIBRARY_VERSION.search(real)
-            parsed = versions.parse(version[1]) if version else ()
-            found.setdefault(real, Library(path, parsed, "/stubs" in folder))
+    listed = filter(os.path.isabs, machine.env.get("LD_LIBRARY_PATH", "").split(":"))
+    root = machine.root.rstrip("/")
+    for path, _ in loader.copies(name, map(machine.path, listed), root):
+        real = os.path.realpath(path)
+        version = _LIBRARY_VERSION.search(real)
+        parsed = versions.parse(version[1]) if version else ()
+        stub = "/stubs" in os.path.dirname(path)
+        found.setdefault(real, Library(path.removeprefix(root), parsed, stub))
     return list(found.values())
-
-
-def _cached(machine: Machine, name: str) -> list[str]:
-    """Folders of a library in the loader's cache, in its order."""
-    try:
-        with open(machine.path("/etc/ld.so.cache"), "rb") as file:
-            data = file.read(8 << 20)
-    except OSError:
-        return []
-    ending = f"/{name}".encode()
-    # The cache holds paths as texts that end in a zero byte (glibc, sysdeps/generic/dl-cache.h).
-    paths = [path for path in data.split(b"\0") if path.endswith(ending)]
-    folders = [
-        os.fsdecode(found[0][: -len(ending)])
-        for path in paths
-        if (found := _CACHE_ENTRY.findall(path))
-    ]
-    return list(dict.fromkeys(folder for folder in folders if folder))
 
 
 def kernel(machine: Machine) -> str:

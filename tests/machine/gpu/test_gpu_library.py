@@ -43,7 +43,7 @@ def test_the_loaders_cache_is_read(tmp_path):
 
     found = find({}, str(tmp_path))
 
-    assert (f"/opt/nv/{NAME}", None) == (found.path, found.folder)
+    assert (f"{tmp_path}/opt/nv/{NAME}", None) == (found.path, found.folder)
 
 
 @pytest.mark.parametrize(

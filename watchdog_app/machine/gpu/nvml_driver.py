@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Any
 
 from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux import loader
 from watchdog_app.base.linux.files import read_bytes
 from watchdog_app.core.model.machine import Fault
 
@@ -108,24 +109,6 @@ def _said(error: Exception) -> str:
 
 
 NAME = "libnvidia-ml.so.1"
-_CACHED = re.compile(rb"(/[^\0]*/libnvidia-ml\.so\.1)\0")
-_CACHE_LIMIT = 8 << 20
-# The loader does not search all of these: NixOS, containers, WSL. Where it does, it wins.
-_FOLDERS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib/x86_64-linux-gnu/nvidia/current",
-    "/usr/lib64",
-    "/usr/lib64/nvidia",
-    "/usr/lib",
-    "/usr/lib/nvidia",
-    "/usr/lib/wsl/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-    "/run/opengl-driver/lib",
-    "/usr/lib/aarch64-linux-gnu/nvidia",
-    "/usr/lib/aarch64-linux-gnu/tegra",
-)
 _FOR_32_BITS = re.compile(r"/(?:i[3-6]86[^/]*|lib32|arm-linux[^/]*)/")
 _VERSION = re.compile(r"\.so\.(\d{2,}(?:\.\d+)+)$")
 
@@ -158,17 +141,10 @@ def find(env: Mapping[str, str], root: str = "") -> Library | None:
         env: LD_LIBRARY_PATH is followed.
         root: stands before every absolute path but those in `env`.
     """
-    for folder in env.get("LD_LIBRARY_PATH", "").split(":"):
-        path = f"{folder}/{NAME}"
-        if folder and os.path.exists(path):
-            return Library(path, None, _version(path))
-    for path in _in_cache(root):
-        if not _FOR_32_BITS.search(path) and os.path.exists(root + path):
-            return Library(path, None, _version(root + path))
-    for folder in _FOLDERS:
-        path = f"{root}{folder}/{NAME}"
-        if os.path.exists(path):
-            return Library(path, root + folder, _version(path))
+    listed = filter(None, env.get("LD_LIBRARY_PATH", "").split(":"))
+    for path, searched in loader.copies(NAME, listed, root):
+        if not _FOR_32_BITS.search(path):
+            return Library(path, None if searched else os.path.dirname(path), _version(path))
     return None
 
 
@@ -259,12 +235,3 @@ def _mismatch(library: str | None, module: str | None, *, reading: bool) -> Faul
 def _version(path: str) -> str | None:
     found = _VERSION.search(os.path.realpath(path))
     return found.group(1) if found else None
-
-
-def _in_cache(root: str) -> list[str]:
-    """Paths that ldconfig has noted (ld.so.cache holds them as plain strings)."""
-    try:
-        cache = read_bytes(f"{root}/etc/ld.so.cache", _CACHE_LIMIT)
-    except SensorError:
-        return []
-    return [os.fsdecode(path) for path in _CACHED.findall(cache)]
