@@ -209,14 +209,11 @@ class _Round:
         self.found: dict[int, bytes] = {}
         self.at: int | None = None  # whose file is being read
         self.begun_mono_s = now_mono_s
-        self.ends = False  # after the one that is being read: others go on without it
         self._proc = proc
         self._pids = sorted(pids)
 
     def run(self) -> bool:
         for pid in self._pids:
-            if self.ends:
-                break
             self.at = pid
             try:
                 fd = os.open(f"{self._proc}/{pid}/cgroup", os.O_RDONLY | os.O_CLOEXEC)
@@ -261,19 +258,19 @@ class Memberships:
         """
         wanted = set(pids)
         self._known &= wanted
-        found = self._collect(now_mono_s)
+        found = self._collect()
+        begun_s = (now_mono_s - each.begun_mono_s for each in self._rounds)
+        stuck = sum(each >= _STUCK_S for each in begun_s)  # rounds, each at one process
         due = now_mono_s >= self._due_mono_s
         asked = wanted if due else wanted - self._known
         asked = asked - {each.at for each in self._rounds}
-        waiting = all(each.ends for each in self._rounds)
-        if asked and waiting and len(self._rounds) < _MOST_ROUNDS:
+        if asked and stuck == len(self._rounds) < _MOST_ROUNDS:
             if due:
                 self._due_mono_s = now_mono_s + _MEMBERSHIPS_EVERY_S
             self._known |= asked
             self._rounds.append(_Round(self._proc, asked, now_mono_s))
-            found.update(self._collect(now_mono_s))
+            found.update(self._collect())
         self._background.over()
-        stuck = sum(each.ends for each in self._rounds)
         self.fault = _fault(stuck) if stuck else None
         return {pid: data for pid, data in found.items() if data and pid in wanted}
 
@@ -285,7 +282,7 @@ class Memberships:
         """The next `read` asks all of them, however short the last one is ago."""
         self._due_mono_s = float("-inf")
 
-    def _collect(self, now_mono_s: float) -> dict[int, bytes]:
+    def _collect(self) -> dict[int, bytes]:
         found: dict[int, bytes] = {}
         for each in list(self._rounds):
             done = self._background.ask(each.question, each.run)
@@ -293,9 +290,6 @@ class Memberships:
                 found[pid] = each.found.pop(pid)
             if done:
                 self._rounds.remove(each)
-            elif now_mono_s - each.begun_mono_s >= _STUCK_S and not each.ends:
-                each.ends = True
-                self._due_mono_s = now_mono_s
         return found
 
 
