@@ -36,7 +36,6 @@ exit codes: 0 it runs, 1 failure, 2 the configuration holds a mistake"""
 _READY_S = 20.0  # a loaded machine, with the first look at every process; half a second as a rule
 _OTHER_S = 2.0
 _POLL_S = 0.02
-_LOG_MOST_BYTES = 1024 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,8 +94,6 @@ def _open_log() -> _Log:
     path = paths.daemon_log()
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        if os.path.exists(path) and os.path.getsize(path) > _LOG_MOST_BYTES:
-            os.replace(path, f"{path}.1")
         return _Log(path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
     except OSError:
         # A full or read-only home is no reason to go unwatched.

@@ -37,6 +37,8 @@ class AgentMethods:
         self, connection: Connection, params: requests.RegisterAgent, _: Reply
     ) -> Answer:
         agent = self._agents.register(connection, params)
+        if params.notebook is not None:
+            self._parts.observer.kernels.hear(agent.key, params.notebook)
         self._log.info(
             "an agent connected",
             pid=agent.key.pid,

@@ -230,14 +230,6 @@ class Agents:
         """Those that can be asked for a rescue now."""
         return tuple(agent.view for agent in self.connected())
 
-    def notebooks(self) -> dict[ProcessKey, str]:
-        """The notebooks that agents said they run in, by their own process."""
-        return {
-            agent.key: agent.notebook
-            for agent in self._agents.values()
-            if agent.notebook is not None
-        }
-
     def within(self, task: Task) -> list[Agent]:
         """Connected agents of a task."""
         members = {member.key for member in task.members}

@@ -116,7 +116,6 @@ class App:
         score = own_process.last_to_be_killed()
         own_process.settle_garbage()
         self.control.memory_fault = own_process.lock_memory()
-        self.control.note(started)
         self._log.info(
             f"watchdog {__version__} started",
             pid=os.getpid(),
@@ -126,6 +125,7 @@ class App:
             oom_score_adj=score,
             nice=nice,
         )
+        self.control.note(started)
         for weakness in (self.control.memory_fault, own_process.kill_order(score)):
             if weakness:
                 self._log.info(weakness)

@@ -146,8 +146,7 @@ class Control:
         parts.notification_filter.apply(settings)
         parts.agents.interval_s = settings.watch.interval_s
         parts.journal.configure(settings.journal.max_age_s, settings.journal.max_bytes)
-        self._log.info("the configuration was reloaded", path=self._config_path)
-        self.note("reloaded")
+        self.note("the configuration was reloaded")
         parts.pace.look_soon()
 
     def report_old_keys(self, messages: Sequence[str]) -> None:
@@ -174,7 +173,6 @@ class Control:
         quiet = self._parts.notification_filter
         quiet.protect(on, for_s)
         self._parts.observer.protect(on)
-        self._log.info(f"protection switched {'on' if on else 'off'}", by=by, for_s=for_s)
         self.note(f"protection switched {'on' if on else 'off'} by {by}", **quiet.protection)
         self._quiet_changed()
         return quiet.protection
@@ -195,7 +193,6 @@ class Control:
         pid, name = (None, None) if task is None else (task.key.pid, task.name)
         found = self._parts.notification_filter.snooze(incident, pid, name, for_s)
         whom = incident if incident is not None else name or "everything"
-        self._log.info("notifications snoozed" if found else "a snooze ended", of=whom, by=by)
         self.note(f"notifications of {whom} {'snoozed' if found else 'no longer snoozed'} by {by}")
         self._quiet_changed()
         if found is None:
@@ -223,7 +220,6 @@ class Control:
         back_on, incidents = parts.notification_filter.look()
         if back_on:
             parts.observer.protect(True)
-            self._log.info("protection is on again")
             self.note("protection on again")
         if incidents:
             parts.observer.ask(lambda engine: engine.report_again(incidents))
@@ -242,7 +238,8 @@ class Control:
         self._parts.pace.look_soon()
 
     def note(self, what: str, **more: Any) -> None:
-        """An entry in the journal on the daemon itself."""
+        """An entry in the journal on the daemon itself, and a line of the log."""
+        self._log.info(what)
         data = {"what": what, "pid": os.getpid(), "version": __version__, **more}
         self._parts.journal.add(Entry(time.time(), "daemon", data))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,7 +20,6 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.pace import LATE, Clocks
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.status import Look
-from watchdog_app.history.journal import Entry
 from watchdog_app.machine.sensors import groups
 
 _DURABLE_S = 0.1  # waited for a disk by all notable ends of one turn
@@ -204,7 +202,7 @@ class Loop:
             look.snapshot,
             look.readings,
             before=() if before is None else before.readings,
-            agents=parts.observer.agents(),
+            agents=parts.agents.views(),
             usual_s=usual_s,
         )
 
@@ -219,14 +217,10 @@ class Loop:
         slept_s, set_s = self._clocks.look()
         if slept_s:
             self._parts.observer.ask(lambda engine: engine.reset_trends())
-            self._note(f"the machine slept for {format_duration(slept_s)}")
+            self._control.note(f"the machine slept for {format_duration(slept_s)}")
         if set_s:
             way = "forward" if set_s > 0 else "back"
-            self._note(f"the clock was set {way} by {format_duration(abs(set_s))}")
-
-    def _note(self, what: str) -> None:
-        self._log.info(what)
-        self._parts.journal.add(Entry(time.time(), "daemon", {"what": what, "pid": os.getpid()}))
+            self._control.note(f"the clock was set {way} by {format_duration(abs(set_s))}")
 
     # Between the looks
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,7 @@ from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.status import fit
+from watchdog_app.history.journal import Journal
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
 _MOST_LIMITS = 64  # requests to guards that wait: each is kept until a supervisor answers
@@ -369,33 +371,30 @@ class Methods(AgentMethods):
         self._parts.journal.ask(job, done, lambda: reply.wanted)
 
     def _history(self, _: Connection, params: requests.History, reply: Reply) -> None:
-        task, pids = self._parts.observer.kernels.meant(params.task)
-        wanted = {**params.values(), "task": task, "pids": pids, "fold_saves": True}
-        self._parts.journal.ask(
-            lambda journal: journal.history(**wanted),
-            partial(_answer, reply, "entries"),
-            lambda: reply.wanted,
-        )
+        wanted = {**self._wanted(params), "fold_saves": True}
+        self._read(lambda journal: {"entries": journal.history(**wanted)}, reply)
 
     def _series(self, _: Connection, params: requests.Series, reply: Reply) -> None:
+        wanted = self._wanted(params)
+        self._read(lambda journal: {"series": journal.series(**wanted)}, reply)
+
+    def _wanted(self, params: requests.History | requests.Series) -> dict[str, Any]:
+        """What is asked for; a kernel goes by all the processes that it had."""
         task, pids = self._parts.observer.kernels.meant(params.task)
-        wanted = {**params.values(), "task": task, "pids": pids}
-        self._parts.journal.ask(
-            lambda journal: journal.series(**wanted),
-            partial(_answer, reply, "series"),
-            lambda: reply.wanted,
-        )
+        return {**params.values(), "task": task, "pids": pids}
+
+    def _read(self, job: Callable[[Journal], dict[str, Any]], reply: Reply) -> None:
+        def done(found: dict[str, Any] | None, error: Exception | None) -> None:
+            if error is not None:
+                reply.error(jsonrpc.REFUSED, str(error))
+            else:
+                reply.result(found)
+
+        self._parts.journal.ask(job, done, lambda: reply.wanted)
 
 
 def _about(task: Task) -> dict[str, Any]:
     return {"task": task.key.pid, "name": task.name}
-
-
-def _answer(reply: Reply, key: str, value: Any, error: Exception | None) -> None:
-    if error is not None:
-        reply.error(jsonrpc.REFUSED, str(error))
-    else:
-        reply.result({key: value})
 
 
 def _who(connection: Connection) -> str:

@@ -124,10 +124,6 @@ class Observer:
         self.latest = Look(snapshot, tasks, readings, result, by_task)
         return self.latest
 
-    def agents(self) -> Sequence[AgentState]:
-        """What the connected agents have told."""
-        return self._agents.views()
-
     def still_holds(
         self, decisions: Sequence[Decision]
     ) -> tuple[list[Decision], list[Decision], Mapping[ProcessKey, Task] | None]:
@@ -209,7 +205,7 @@ class Observer:
     def _measure(self, views: Mapping[ProcessKey, AgentState]) -> Parts | None:
         try:
             snapshot = self._sample()
-            tasks = self.kernels.name(self._group(snapshot), self._agents.notebooks())
+            tasks = self.kernels.name(self._group(snapshot))
             tasks = as_held(tasks, self._engine.held, process_control.stopping)
             readings = readings_of(snapshot, tasks, views.values(), self._guard_limits)
         except Exception as error:  # a sensor that fails in a way nobody foresaw included

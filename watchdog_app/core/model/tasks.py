@@ -288,25 +288,16 @@ class KernelRegistry:
         self._notebooks: dict[str, str] = {}
         self.revision = 0  # another one wherever `dump` is another
 
-    def name(self, tasks: Sequence[Task], reported: Mapping[ProcessKey, str]) -> tuple[Task, ...]:
-        """
-        The tasks, those that only their agent knows under its notebook.
-
-        Args:
-            tasks: of one look.
-            reported: paths by the very process whose agent said so; a worker's says nothing of the
-                kernel.
-        """
-        if not reported and not self._notebooks:
-            return tuple(tasks)
-        return tuple(self._named(task, reported.get(task.key)) for task in tasks)
+    def name(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
+        """The tasks of one look, those that only their agent knows under its notebook."""
+        return tuple(map(self._named, tasks)) if self._notebooks else tuple(tasks)
 
     def hear(self, key: ProcessKey, path: str) -> None:
         """
-        A kernel has said its notebook once, before any training.
+        A kernel, or an agent in it, has said its notebook.
 
         Args:
-            key: process of the kernel.
+            key: its very process; a worker's says nothing of the kernel.
             path: of its notebook.
         """
         self._keep(_process(key), path)
@@ -411,15 +402,14 @@ class KernelRegistry:
             f"{before[-1].pid} before. What it had in memory then is gone."
         )
 
-    def _named(self, task: Task, said: str | None) -> Task:
+    def _named(self, task: Task) -> Task:
         info = task.info
         if task.kind not in _NAMELESS or info.notebook is not None:
             return task
         process, kernel = _process(task.key), f"{task.uid}:{info.kernel_id}"
-        path = said or self._notebooks.get(process)
+        path = self._notebooks.get(process)
         if path is not None and os.path.isabs(path):
             path = os.path.normpath(path)
-            self._keep(process, path)
             if info.kernel_id is not None:
                 self._keep(kernel, path)
         else:  # it was restarted: nobody in it has spoken yet
