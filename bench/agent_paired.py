@@ -203,7 +203,7 @@ class OwnThreads:
     """Processor time of the agent's own threads to the daemon, those that begin from now on."""
 
     def __init__(self) -> None:
-        from watchdog_app.agent.reporting.line import Line
+        from watchdog_app.agent.runtime.link import Line
 
         self._ids: list[int] = []
         run: Callable[[Any], None] = Line._run

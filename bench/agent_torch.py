@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from watchdog_app.agent import hook
 from watchdog_app.agent.found import folders, torch_signals
-from watchdog_app.agent.session import Session
+from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.torch import Rescue
 
 WARM_S = 1.0  # a loop is watched once it has gone on for half a second

@@ -38,8 +38,8 @@ def train(case: str, knows: bool, folder: str) -> None:
     import keras
     import numpy as np
 
-    from watchdog_app.agent import session
     from watchdog_app.agent.keras import Rescue
+    from watchdog_app.agent.runtime import session
 
     if not knows:
         session.Session.phase = lambda *_: None  # type: ignore[method-assign,assignment]

@@ -21,10 +21,10 @@ from harness import NO_PAUSE
 from rescue_rows import Row
 from rescue_trainings import MB, WATCHDOG, Place, Reference, resumed
 
-from watchdog_app.agent.saving import inventory
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.demo.losses import read
 from watchdog_app.guard.memory_group import GroupV1, GroupV2
+from watchdog_app.rescue.checkpoint import inventory
 
 WAYS = ("without", "guard")
 _SPARE_S = 200.0  # beyond the growth itself: starting, saving, ending, on a busy machine

@@ -23,13 +23,13 @@ import sys
 import tempfile
 import time
 
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.agent.session import Capture, Session
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.text.quantities import KIB, MIB
 from watchdog_app.guard.memory_group import GroupV1, open_group
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 PIECE_BYTES = MIB
 TARGET_RATIO = 1.5

@@ -42,10 +42,10 @@ def train(folder: str, stay_s: str, end: str, leak_mb_s: str) -> None:
 
     "well", "exit" without a word, "error", "kill", or "again": the agent leaves and comes back.
     """
-    from watchdog_app.agent.reporting.link import Link
-    from watchdog_app.agent.saving.layout import TensorEntry
-    from watchdog_app.agent.saving.store import RescueStore
-    from watchdog_app.agent.session import Capture, Session
+    from watchdog_app.agent.runtime.link import Link
+    from watchdog_app.agent.runtime.session import Capture, Session
+    from watchdog_app.rescue.checkpoint.format import TensorEntry
+    from watchdog_app.rescue.checkpoint.store import RescueStore
 
     state = bytearray(1_000_000)
     held: list[bytes] = []

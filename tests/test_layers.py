@@ -47,11 +47,9 @@ MAY_IMPORT = {
     "rescue": {"base"},
     "agent": {"client", "guard", "rescue", "base"},
     # It writes rescues as the agent would, and looks at the processes in its group.
-    "guard": {
-        *("agent.saving", "agent.reporting.identity", "core", "rescue", "client", "base"),
-    },
+    "guard": {"core", "rescue", "client", "base"},
     "demo": {"client", "guard.memory_group", "base"},
-    "estimate": {"core", "agent.reporting", "base"},
+    "estimate": {"core", "agent.telemetry", "base"},
     "doctor": {"core", "machine", "config", "client", "base"},
 }
 # Single modules that may reach further, and why.
@@ -67,23 +65,13 @@ EXCEPTIONS = {
     "watchdog_app.cli.explain_log": {
         "machine.sensors.kernel_events"
     },  # the same lines, from journald
-    "watchdog_app.cli.explain_rescue": {
-        "agent.saving.inventory",
-        "agent.saving.names",
-    },  # is it there?
+    "watchdog_app.cli.explain_rescue": {"rescue.checkpoint"},  # is it there?
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.left_paused": {"daemon.offline"},  # and is not forgotten
     "watchdog_app.cli.config_text": {"core.model.settings"},
     # What lies on disk is read by those who wrote it; without any framework.
-    "watchdog_app.cli.rescues": {
-        *(
-            "agent.saving.inventory",
-            "agent.saving.loaded",
-            "agent.saving.names",
-            "agent.saving.finished",
-        ),
-    },
-    "watchdog_app.cli.rescues_text": {"agent.saving.inventory", "agent.saving.layout"},
+    "watchdog_app.cli.rescues": {"rescue.checkpoint"},
+    "watchdog_app.cli.rescues_text": {"rescue"},
     "watchdog_app.cli.agent": {"enable", "desktop"},  # its ledger of what was placed
     "watchdog_app.cli.rescue_places": {"history.past"},
     "watchdog_app.cli.demo": {"demo"},
@@ -227,7 +215,7 @@ CIRCLES = [
     {"guard.cgroup", "guard.cgroup_scope", "guard.cgroup_v1", "guard.cgroup_v2", "guard.past", "guard.record", "guard.standby", "guard.starting"},
 ]  # fmt: skip
 # The same of whole folders.
-FOLDER_CIRCLES = [{"agent", "guard"}]
+FOLDER_CIRCLES: list[set[str]] = []
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:

@@ -28,4 +28,4 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     # By its name: the package itself stands below all of its parts.
     from importlib import import_module
 
-    import_module("watchdog_app.agent.resuming.resume").resume(run, skip=skip)
+    import_module("watchdog_app.agent.resume.notebook").resume(run, skip=skip)

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from watchdog_app.agent.found.torch_signals import trainings
 from watchdog_app.agent.found.training import FoundTraining
-from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.runtime.link import CheckpointRequest
 
 
 def loader() -> DataLoader:

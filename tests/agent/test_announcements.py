@@ -9,9 +9,9 @@ import pytest
 from daemon_stand_in import StandIn
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.reporting.announcements import Announcements
-from watchdog_app.agent.reporting.breakdown import Breakdown
-from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Announcements
+from watchdog_app.agent.telemetry.memory import Breakdown
 from watchdog_app.client import jsonrpc
 
 LARGE = 1 << 30

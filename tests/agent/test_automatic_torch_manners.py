@@ -29,8 +29,8 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from watchdog_app.agent import hook  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
-from watchdog_app.agent.saving import finished  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
+from watchdog_app.rescue.checkpoint import finished  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.agent.saving import finished
+from watchdog_app.rescue.checkpoint import finished
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 

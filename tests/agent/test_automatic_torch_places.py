@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader  # noqa: E402
 from watchdog_app.agent.exhaustion import exhaustion_hooks  # noqa: E402
 from watchdog_app.agent.found.torch_passes import AHEAD, SEVERAL  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
-from watchdog_app.agent.saving import finished  # noqa: E402
-from watchdog_app.agent.saving.loaded import LoadedRescue  # noqa: E402
+from watchdog_app.rescue.checkpoint import finished  # noqa: E402
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 

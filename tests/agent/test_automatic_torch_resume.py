@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from watchdog_app.agent.found import folders, resume_lines, training
-from watchdog_app.agent.saving import chapters
+from watchdog_app.agent.runtime import run_choice
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -141,8 +141,8 @@ def test_the_newest_of_several_waiting_rescues_is_offered(tmp_path: Path, monkey
     }
     runs = {root: SimpleNamespace(directory=root, run="run") for root in waits}
     monkeypatch.setattr(folders, "place", lambda: (str(first), True))
-    monkeypatch.setattr(chapters, "may_resume", lambda root, _: root in waits)
-    monkeypatch.setattr(chapters, "waiting", runs.get)
+    monkeypatch.setattr(run_choice, "may_resume", lambda root, _: root in waits)
+    monkeypatch.setattr(run_choice, "waiting", runs.get)
     monkeypatch.setattr(resume_lines, "newest", lambda folder, _: waits[folder])
 
     assert (f"{first}-3", waits[str(second)]) == resume_lines.place()

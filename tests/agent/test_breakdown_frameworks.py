@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.agent.reporting.breakdown import Breakdown
+from watchdog_app.agent.telemetry.memory import Breakdown
 
 WEIGHTS = 64 * 32 + 32
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from watchdog_app.agent.exhaustion.exhaustion_counters import StepCounters, ran_out_in_fetch
-from watchdog_app.agent.saving.rows import MODEL, OPTIMIZER
+from watchdog_app.agent.state.rows import MODEL, OPTIMIZER
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 pytestmark = pytest.mark.timeout(900)
 

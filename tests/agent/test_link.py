@@ -13,9 +13,8 @@ import pytest
 from daemon_stand_in import StandIn
 
 from watchdog_app.agent.contain import STRICT
-from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
-from watchdog_app.agent.reporting.identity import own
-from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.runtime.link import CheckpointRequest, Link
+from watchdog_app.rescue.checkpoint.owner import own
 
 
 @pytest.fixture
@@ -329,7 +328,7 @@ def run(program, *arguments, **options):
 
 EXITS = """
 import sys
-from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.runtime.link import Link
 link = Link("keras", "/rescues", socket_path=sys.argv[1])
 link.start()
 import time
@@ -369,7 +368,7 @@ def test_without_a_daemon_an_interpreter_ends_at_once(path):
 
 FORKS = """
 import os, sys, time
-from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.runtime.link import Link
 link = Link("keras", "/rescues", socket_path=sys.argv[1])
 link.start()
 while not link.connected:

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from watchdog_app.agent.reporting import slots
-from watchdog_app.agent.reporting.parts import keras_optimizer_bytes, parts_of_keras, parts_of_torch
+from watchdog_app.agent.telemetry import slots
+from watchdog_app.agent.telemetry.parts import keras_optimizer_bytes, parts_of_keras, parts_of_torch
 
 # Dense 20 -> 30 -> 7 with biases: 847 weights of 4 bytes.
 WEIGHTS = (20 * 30 + 30 + 30 * 7 + 7) * 4
@@ -154,7 +154,7 @@ def test_a_subclass_keeps_what_its_parent_keeps():
 
 def test_counting_imports_no_framework():
     """The agent uses it inside trainings of either framework."""
-    program = "import sys, watchdog_app.agent.reporting.parts; print(*sys.modules)"
+    program = "import sys, watchdog_app.agent.telemetry.parts; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True, text=True, check=True,

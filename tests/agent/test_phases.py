@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from daemon_stand_in import StandIn
 
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.agent.session import Capture, Session
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 PROGRAM = Path(__file__).parent / "programs" / "fit_phases.py"
 

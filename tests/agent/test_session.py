@@ -12,12 +12,10 @@ import pytest
 from daemon_stand_in import StandIn
 
 from watchdog_app.agent.contain import STRICT
-from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.saving.cost import SaveCost
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.agent.session import Capture, Session
+from watchdog_app.agent.runtime.link import CheckpointRequest, Link
+from watchdog_app.agent.runtime.session import Capture, SaveCost, Session
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 
 class Clock:

@@ -9,8 +9,8 @@ import sys
 import pytest
 from daemon_stand_in import StandIn
 
-from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.guard.memory_group import GroupV1, open_group
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 MIB = 1024 * 1024
 PAGE = 4096
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.cgroup
 
 TRAINING = """
 import mmap, os, sys, time
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.session import Capture, Session
-from watchdog_app.agent.saving.store import RescueStore
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 directory, socket_path, count, size = *sys.argv[1:3], *map(int, sys.argv[3:5])
 held = []

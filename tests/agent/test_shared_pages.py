@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from watchdog_app.agent.reporting import shared_pages
+from watchdog_app.agent.telemetry import diagnose
 
 PROGRAM = """
 import json, os, signal, sys
 
 kept = [[number] for number in range(300_000)]  # about 30 MiB that the garbage collector knows
-from watchdog_app.agent.reporting import python_growth
+from watchdog_app.agent.telemetry import diagnose
 
 def own():
     with open("/proc/self/smaps_rollup") as file:
@@ -24,7 +24,7 @@ child = os.fork() if sys.argv[1] == "forked" else 0
 if child == 0 and sys.argv[1] == "forked":
     signal.pause()
 before = own()
-found = python_growth.trace(1.0, lambda: None)
+found = diagnose.trace(1.0, lambda: None)
 print(json.dumps([not found["tensors_counted"], (own() - before) // 1024]))
 if child:
     os.kill(child, signal.SIGKILL)
@@ -64,9 +64,9 @@ def test_shared_memory_is_read_as_the_kernel_writes_it(tmp_path, text, expected)
     path = tmp_path / "smaps_rollup"
     path.write_text(text)
 
-    assert expected == shared_pages.shared_bytes(str(path))
+    assert expected == diagnose.shared_bytes(str(path))
 
 
 def test_where_the_system_does_not_say_it_is_not_known(tmp_path):
     """Another system, or an old kernel."""
-    assert shared_pages.shared_bytes(str(tmp_path / "none")) is None
+    assert diagnose.shared_bytes(str(tmp_path / "none")) is None

@@ -11,10 +11,10 @@ from functools import partial
 
 from daemon_stand_in import StandIn
 
-from watchdog_app.agent.reporting import stacks
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.saving.worker import Worker
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.telemetry import stacks
 from watchdog_app.client import jsonrpc
+from watchdog_app.rescue.checkpoint.stream import Worker
 
 
 def wait_here(release: threading.Event, password: str) -> str:
@@ -153,7 +153,7 @@ def test_the_agent_answers_while_the_training_stands_still(tmp_path):
 # A collection in the midst of the look runs finalizers that let go of the GIL while threads end.
 COLLECTED = """
 import _thread, gc, time
-from watchdog_app.agent.reporting import stacks
+from watchdog_app.agent.telemetry import stacks
 
 class Held:
     def __init__(self):

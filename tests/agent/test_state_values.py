@@ -14,7 +14,7 @@ from watchdog_app.agent.fit import callback_state
 from watchdog_app.agent.loops import state_values
 from watchdog_app.agent.loops.loop_state import LoopState
 from watchdog_app.agent.loops.passes import Passes
-from watchdog_app.agent.saving import matching
+from watchdog_app.agent.state import matching
 
 pytestmark = pytest.mark.tensorflow
 

@@ -21,10 +21,10 @@ from torch import nn  # noqa: E402
 
 from watchdog_app.agent.exhaustion import exhaustion_hooks  # noqa: E402
 from watchdog_app.agent.loops import torch_random  # noqa: E402
-from watchdog_app.agent.reporting.identity import own  # noqa: E402
-from watchdog_app.agent.saving.loaded import LoadedRescue  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.guard import copier  # noqa: E402
+from watchdog_app.rescue.checkpoint.owner import own  # noqa: E402
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
 from watchdog_app.rescue.segment import segment_folder, segment_layout  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]

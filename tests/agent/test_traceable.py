@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from watchdog_app.agent.reporting.traceable import crash_risk
+from watchdog_app.agent.telemetry.diagnose import crash_risk
 
 OLD = (3, 11, 7)
 FRAMEWORKS = ("tensorflow.python.ops.script_ops", "torch", "jax", "jax._src.xla_bridge")

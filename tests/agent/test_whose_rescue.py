@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.agent.saving import manifest
+from watchdog_app.rescue.checkpoint import format
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -395,7 +395,7 @@ def test_a_rescue_of_the_first_format_is_left_alone_until_it_is_forced(place: Pl
     """It says too little of its program."""
     place.kill()
     (name,) = place.rescues()
-    described = place.rescues_in / name / manifest.MANIFEST_FILE
+    described = place.rescues_in / name / format.MANIFEST_FILE
     body = json.loads(described.read_text())["rescue"]
     body["meta"]["run"] = body.pop("run")
     text = json.dumps({**body, "format": 1}).encode()

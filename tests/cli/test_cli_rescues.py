@@ -10,11 +10,11 @@ import sys
 
 import pytest
 
-from watchdog_app.agent.reporting.identity import Owner, own
-from watchdog_app.agent.saving.inventory import Search, folders_of_rescues
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.cli.rescues_text import remarks
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.inventory import Search, folders_of_rescues
+from watchdog_app.rescue.checkpoint.owner import Owner, own
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 GONE = Owner(own().pid, own().start_time + 1, own().namespace)  # a process that has ended
 ELSEWHERE = Owner(own().pid, own().start_time, "00000000")  # of another container

@@ -238,7 +238,7 @@ IDLE_LIBRARIES = {
     "a kernel's output": Frame("/venv/site-packages/zmq/sugar/poll.py", 106, "poll"),
     "an idle pool": Frame(f"{LIB}/concurrent/futures/thread.py", 81, "_worker"),
     "a progress bar": Frame("/venv/site-packages/tqdm/_monitor.py", 60, "run"),
-    "the agent of a checkout": Frame("/src/watchdog_app/agent/saving/worker.py", 120, "run"),
+    "the agent of a checkout": Frame("/src/watchdog_app/rescue/checkpoint/stream.py", 420, "run"),
 }
 
 

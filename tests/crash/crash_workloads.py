@@ -15,11 +15,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from watchdog_app.agent.saving import finished
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.agent.saving.loaded import LoadedRescue
-from watchdog_app.agent.saving.names import RescueName, complete_ones
-from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.base.errors import RescueDamaged, RescueError, WatchdogError
 from watchdog_app.config import editing, read_file
 from watchdog_app.core.model.machine import ProcessKey
@@ -28,6 +23,11 @@ from watchdog_app.desktop.install import Ledger
 from watchdog_app.desktop.placements import Placement
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
+from watchdog_app.rescue.checkpoint import finished
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.names import RescueName, complete_ones
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 DAY_S = 86400.0
 MIB = 1 << 20

@@ -18,7 +18,6 @@ from dataclasses import replace
 import pytest
 from crash.crash_disk import compiled
 
-from watchdog_app.agent.reporting.identity import start_time
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import offline, pauses
@@ -26,6 +25,7 @@ from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.pauses import Pause
 from watchdog_app.history.journal import Journal
 from watchdog_app.machine.process_control.paused import Paused
+from watchdog_app.rescue.checkpoint.owner import start_time
 
 SLEEPER = "import time\nwhile True: time.sleep(0.1)\n"
 

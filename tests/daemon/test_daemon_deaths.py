@@ -44,7 +44,7 @@ def ended(world):
 
 def test_every_end_is_written_down_with_how_that_is_known(world, ended):
     """Signals, statuses, crashes, exceptions; exact where the kernel or Python said it."""
-    hook = "from watchdog_app.agent.reporting import last_words; last_words.listen()\n"
+    hook = "from watchdog_app.agent.runtime import crash_report; crash_report.listen()\n"
     found = ended(
         status="raise SystemExit(3)",
         term="os.kill(os.getpid(), 15)",
@@ -271,7 +271,7 @@ def test_a_smaller_batch_is_no_cure_for_a_leak_that_was_seen_coming(tmp_path, ad
 
 GROWS = """
 import os, time
-from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.runtime.link import Link
 link = Link("test", os.getcwd())
 link.start()
 kept = []

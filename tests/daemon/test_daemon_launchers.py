@@ -11,7 +11,7 @@ pytestmark = pytest.mark.cgroup
 
 TRAINS = """
 import os, time
-from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.runtime.link import Link
 open("worker", "w").write(str(os.getpid()))
 link = Link("test", os.getcwd())
 link.goes_on_from("/r/rescue-90", 90, 1 << 20, time.time())

@@ -24,7 +24,7 @@ desktop = false
 # Told like a real training; in a group of its own so that nothing else is near a limit.
 TRAINING = """
 import time
-from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.runtime.link import Link
 link = Link("test", "/nonexistent")
 link.start()
 for step in range(100000):

@@ -15,7 +15,7 @@ import pytest
 APART = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"]
 TRAINING = """
 import time
-from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.runtime.link import Link
 link = Link("test", "/nonexistent")
 link.start()
 for step in range(600):

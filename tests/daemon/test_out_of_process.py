@@ -13,9 +13,9 @@ import time
 
 import pytest
 
-from watchdog_app.agent.reporting.identity import own
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
+from watchdog_app.rescue.checkpoint.owner import own
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.segment import Segment
 from watchdog_app.rescue.segment.segment_folder import folder

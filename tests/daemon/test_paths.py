@@ -20,9 +20,8 @@ from typing import Any
 
 import pytest
 
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.agent.session import Capture, Session
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.base.linux.process import start_time
 from watchdog_app.cli import main
 from watchdog_app.core.model.machine import (
@@ -36,6 +35,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.notify import Delivery
 from watchdog_app.daemon.parts import Parts
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 GIB = 1 << 30
 # module -> what it does with a reading
@@ -64,11 +64,11 @@ CHECKPOINT = {
     "daemon.methods": "knows what it means",
     "daemon.executor": "written down and carried out",
     "daemon.checkpoints": "asks the agents",
-    "agent.reporting.link": "hears it in the training",
-    "agent.session": "saves at the end of a step",
-    "agent.saving.store": "makes the rescue",
-    "agent.saving.stream": "writes its tensors",
-    "agent.saving.sink": "writes bytes",
+    "agent.runtime.link": "hears it in the training",
+    "agent.runtime.session": "saves at the end of a step",
+    "rescue.checkpoint.store": "makes the rescue",
+    "rescue.checkpoint.stream": "writes its tensors",
+    "rescue.checkpoint.sink": "writes bytes",
 }
 LEAVES = ("base.", "core.model.", "daemon.log")
 

@@ -41,7 +41,7 @@ print("LOSSES", *[float(loss).hex() for loss in history.history["loss"]])
 """
 LOOP = """
 from watchdog_app.agent.found.tensorflow_signals import trainings
-from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.runtime.link import CheckpointRequest
 optimizer = keras.optimizers.Adam()
 dataset = tf.data.Dataset.from_tensor_slices(x).batch(16)
 for epoch in range(50):

@@ -113,7 +113,7 @@ def test_a_kernel_runs_nothing_of_a_package_of_our_name_in_the_folder_of_the_not
         place = started.run("import watchdog_app; print(watchdog_app.__file__)")
         later = started.run(
             f"import os; os.chdir({str(hostile / 'watchdog_app')!r})\n"
-            "from watchdog_app.agent.reporting import breakdown; print(breakdown.__file__)"
+            "from watchdog_app.agent.telemetry import memory; print(memory.__file__)"
         )
 
     assert "ON\n" == on

@@ -20,8 +20,6 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 
 from watchdog_app import config
-from watchdog_app.agent.saving import finished, layout, manifest
-from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.base import codec
 from watchdog_app.base.errors import (
     ConfigError,
@@ -48,6 +46,8 @@ from watchdog_app.machine.sensors import (
     notebooks,
     thread_dump,
 )
+from watchdog_app.rescue.checkpoint import finished, format
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 Target = Callable[[bytes], None]
 TARGETS: dict[str, Target] = {}
@@ -206,7 +206,7 @@ def rescue_manifest(data: bytes) -> None:
     """rescue.json whose checksum is right: whoever writes one can compute it."""
     for body in (data, _checked(data)):
         with suppress(RescueError):
-            manifest.read(body)
+            format.read_manifest(body)
 
 
 @target
@@ -214,9 +214,9 @@ def rescue_header(data: bytes) -> None:
     """The header of a safetensors file, and a whole rescue made of it."""
     header = len(data).to_bytes(8, "little") + data
     with suppress(RescueError):
-        layout.header_bytes(data, 1 << 40)
+        format.header_bytes(data, 1 << 40)
     with suppress(RescueError):
-        layout.parse(header, len(header))
+        format.parse(header, len(header))
 
 
 @target
@@ -225,9 +225,9 @@ def rescue_folder(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _write(folder, finished.FINISHED_FILE, data)
         finished.read(folder)
-        _write(folder, manifest.MANIFEST_FILE, _checked(data))
-        _write(folder, manifest.STATE_FILE, data)
-        manifest.not_ours_to_judge(folder)
+        _write(folder, format.MANIFEST_FILE, _checked(data))
+        _write(folder, format.STATE_FILE, data)
+        format.not_ours_to_judge(folder)
         with suppress(RescueError), LoadedRescue(folder) as loaded:
             loaded.verify()
 

@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
-from watchdog_app.agent.reporting.identity import start_time
 from watchdog_app.guard import copier
+from watchdog_app.rescue.checkpoint.owner import start_time
 from watchdog_app.rescue.segment.segment import Segment
 from watchdog_app.rescue.segment.segment_folder import path_for
 

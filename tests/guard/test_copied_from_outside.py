@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from published_desk import Training
 
-from watchdog_app.agent.saving import names
-from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.guard.copier import CopyError
+from watchdog_app.rescue.checkpoint import names
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 REASON = "a test"
 STEPS = 300

@@ -9,10 +9,10 @@ import struct
 
 import pytest
 
-from watchdog_app.agent.reporting.identity import own
-from watchdog_app.agent.saving.loaded import LoadedRescue
 from watchdog_app.guard import copier
 from watchdog_app.guard.copier import CopyError
+from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.segment import segment_folder, segment_layout
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import Gathering

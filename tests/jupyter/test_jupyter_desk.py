@@ -85,8 +85,8 @@ def test_notebooks_that_share_a_kernel_are_all_named(desk: Desk):
 
 
 AGENT = """
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.notebook import notebook_path, program_path
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.rescue.identity.notebook import notebook_path, program_path
 link = Link("keras", {folder!r}, notebook_path())
 link.start()
 print(program_path())
@@ -95,7 +95,7 @@ STRANGER = """
 import subprocess, sys
 code = '''
 import time
-from watchdog_app.agent.reporting.link import Link
+from watchdog_app.agent.runtime.link import Link
 link = Link("keras", {folder!r}, "/somebody/else.ipynb")
 link.start()
 while not link.connected:

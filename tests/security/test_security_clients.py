@@ -372,9 +372,9 @@ def register(client, pid: int, start_time: int) -> dict:
 
 
 def start_time(pid: int) -> int:
-    from watchdog_app.agent.reporting import identity
+    from watchdog_app.rescue.checkpoint import owner
 
-    return identity.start_time(pid)
+    return owner.start_time(pid)
 
 
 def test_an_agent_cannot_speak_for_another_process(world, raw):

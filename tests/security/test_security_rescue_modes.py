@@ -17,9 +17,9 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes are of PO
 # the second save.
 _SAVES = """
 import json, os, sys
-from watchdog_app.agent.saving import finished
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.agent.saving.store import RescueStore
+from watchdog_app.rescue.checkpoint import finished
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 os.umask(int(sys.argv[1], 8))
 folder = sys.argv[2]

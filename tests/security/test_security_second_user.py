@@ -10,13 +10,13 @@ import time
 import pytest
 
 import watchdog_app.config as configuration
-from watchdog_app.agent.saving.names import RescueName, is_strangers
-from watchdog_app.agent.saving.store import RescueStore
 from watchdog_app.base.errors import ConfigError, WatchdogError
 from watchdog_app.base.runtime_dir import private_folder
 from watchdog_app.client import transport
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.history.journal import Journal
+from watchdog_app.rescue.checkpoint.names import RescueName, is_strangers
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 STRANGER = 65534
 pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -343,13 +343,14 @@ def test_a_journal_of_a_stranger_is_not_opened(tmp_path, name):
 @pytest.mark.parametrize("trap", ["stranger", "hard link", "pipe", "link"])
 def test_last_words_are_written_into_no_trap(tmp_path, monkeypatch, trap):
     """A file that lies there already under our own name: not one byte goes into it."""
-    from watchdog_app.agent.reporting import identity, last_words
+    from watchdog_app.agent.runtime import crash_report
+    from watchdog_app.rescue.checkpoint import owner
 
-    last_words.forget()  # an agent of an earlier test may have begun it in this process
+    crash_report.forget()  # an agent of an earlier test may have begun it in this process
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
-    folder = tmp_path / "state" / last_words.FOLDER
+    folder = tmp_path / "state" / crash_report.FOLDER
     folder.mkdir(parents=True)
-    path = folder / f"{os.getpid()}-{identity.start_time(os.getpid())}"
+    path = folder / f"{os.getpid()}-{owner.start_time(os.getpid())}"
     (tmp_path / "precious").write_text("thesis")
     if trap == "stranger":
         path.touch()
@@ -361,7 +362,7 @@ def test_last_words_are_written_into_no_trap(tmp_path, monkeypatch, trap):
     else:
         path.symlink_to(tmp_path / "precious")
 
-    assert not last_words.listen()
+    assert not crash_report.listen()
 
     assert "thesis" == (tmp_path / "precious").read_text()
 

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from watchdog_app.agent.saving import manifest
 from watchdog_app.base.errors import RescueError, WatchdogError
 from watchdog_app.client.client import Client
+from watchdog_app.rescue.checkpoint import format
 
 USER = "me"
 UID = pwd.getpwnam(USER).pw_uid
@@ -79,7 +79,7 @@ class Training:
         saved = [0]
         for path in self.rescues():
             with contextlib.suppress(OSError, RescueError):  # replaced by a newer one meanwhile
-                saved.append(manifest.read((path / manifest.MANIFEST_FILE).read_bytes()).step)
+                saved.append(format.read_manifest((path / format.MANIFEST_FILE).read_bytes()).step)
         return max(saved)
 
     def ended(self) -> int | None:

@@ -16,7 +16,7 @@ import pytest
 from guest import PYTHON, until
 from guest_guards import WATCHDOG, kills
 
-from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 OUTSIDE = "copied from outside after it was stopped"

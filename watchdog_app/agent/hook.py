@@ -141,7 +141,7 @@ def switch_off() -> bool:
         attached: Any = sys.modules.get(ours)
         if attached is not None:
             attached.detach()
-    words: Any = sys.modules.get("watchdog_app.agent.reporting.last_words")
+    words: Any = sys.modules.get("watchdog_app.agent.runtime.crash_report")
     if words is not None:
         words.forget()
     return True
@@ -154,7 +154,7 @@ def is_on() -> bool:
 
 def _listen() -> None:
     try:
-        from watchdog_app.agent.reporting.last_words import listen
+        from watchdog_app.agent.runtime.crash_report import listen
 
         listen()
     except Exception:  # noqa: S110 - an end that nobody explains is no reason to fail at the start

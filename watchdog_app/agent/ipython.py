@@ -42,7 +42,7 @@ def unload() -> None:
 
 def kernel_starts() -> None:
     """From the startup file: nothing is said before there is a cell to say it under."""
-    from watchdog_app.agent.resuming.resume_cells import shell
+    from watchdog_app.agent.resume.kernel_cells import shell
 
     events = getattr(shell(), "events", None)
     if events is None:
@@ -60,24 +60,24 @@ def kernel_starts() -> None:
 def _begin(*, quiet: bool = False) -> None:
     import watchdog_app
     from watchdog_app.agent.contain import Guard
-    from watchdog_app.agent.resuming import resume_cells
+    from watchdog_app.agent.resume import kernel_cells
 
     global _offered
     _tell_name()
     with Guard("the look for a training that was left"):
-        resume_cells.listen()
+        kernel_cells.listen()
         # A variable of the user's is not touched; a later `import watchdog` takes the name.
         if _names().setdefault(_NAME, watchdog_app) is watchdog_app:
-            resume_cells.shell().user_ns_hidden[_NAME] = watchdog_app  # %who lists the user's own
+            kernel_cells.shell().user_ns_hidden[_NAME] = watchdog_app  # %who lists the user's own
         if quiet or _offered:
             return
         _offered = True
         from watchdog_app.agent.found import folders
-        from watchdog_app.agent.resuming import resume
+        from watchdog_app.agent.resume import notebook
 
-        what = resume.unfinished() if folders.resumes() else None
+        what = notebook.unfinished() if folders.resumes() else None
         if what is not None:
-            print(f"watchdog: {resume.offer(what)}")
+            print(f"watchdog: {notebook.offer(what)}")
 
 
 def _tell_name() -> None:
@@ -86,7 +86,7 @@ def _tell_name() -> None:
 
     One message from a thread of its own; a daemon that comes later hears it from the training.
     """
-    from watchdog_app.agent.notebook import told_inside
+    from watchdog_app.rescue.identity.notebook import told_inside
 
     path = told_inside()
     if path is None:
@@ -95,9 +95,9 @@ def _tell_name() -> None:
     def tell() -> None:
         from contextlib import suppress
 
-        from watchdog_app.agent.reporting.identity import own
         from watchdog_app.base.errors import WatchdogError
         from watchdog_app.client.client import Client
+        from watchdog_app.rescue.checkpoint.owner import own
 
         with suppress(WatchdogError, OSError), Client.connect(role="agent") as daemon:
             me = own()
@@ -113,7 +113,7 @@ def _tell_name() -> None:
 
 
 def _names() -> dict[str, Any]:
-    from watchdog_app.agent.resuming.resume_cells import shell
+    from watchdog_app.agent.resume.kernel_cells import shell
 
     names: dict[str, Any] = getattr(shell(), "user_ns", {})
     return names

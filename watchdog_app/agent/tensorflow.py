@@ -25,7 +25,7 @@ from watchdog_app.agent.fit import position
 from watchdog_app.agent.loops.loop import LoopRescue
 from watchdog_app.agent.loops.loop_state import LoopState, SavedLoop
 from watchdog_app.agent.loops.passes import Passes
-from watchdog_app.agent.reporting import buffers
+from watchdog_app.agent.telemetry import dataset_buffers
 
 __all__ = ["Rescue"]
 
@@ -98,7 +98,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         return exhaustion_tensorflow.TensorFlowLook(self._state)
 
     def _make_state(self, objects: Mapping[str, Any]) -> LoopState:
-        self._foreseen = buffers.Foreseen()
+        self._foreseen = dataset_buffers.Foreseen()
         return LoopState(objects, self._position, self._passes)
 
     def _read(self, path: str, meta: Mapping[str, Any], read: Any) -> SavedLoop:

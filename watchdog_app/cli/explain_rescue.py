@@ -17,8 +17,8 @@ def state_of_rescue(death: dict[str, Any]) -> str | None:
     path = rescue.get("path") if isinstance(rescue, dict) else None
     if not isinstance(path, str):
         return None
-    from watchdog_app.agent.saving.inventory import examine
-    from watchdog_app.agent.saving.names import RescueName
+    from watchdog_app.rescue.checkpoint.inventory import examine
+    from watchdog_app.rescue.checkpoint.names import RescueName
 
     name = RescueName.parse(os.path.basename(path))
     found = None if name is None else examine(path, name, finished=False)

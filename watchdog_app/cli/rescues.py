@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from watchdog_app.agent.saving.inventory import Found, Search
+    from watchdog_app.rescue.checkpoint.inventory import Found, Search
 
 NAME = "rescues"
 HELP = "list saved rescues; show, verify and prune them"
@@ -119,8 +119,8 @@ def _list(words: Sequence[str], args: argparse.Namespace) -> int:
 
 
 def _show(words: Sequence[str], args: argparse.Namespace) -> int:
-    from watchdog_app.agent.saving.loaded import LoadedRescue
     from watchdog_app.cli import rescues_text
+    from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
     if len(words) != 1:
         raise UsageError("Name one rescue: watchdog rescues show PATH")
@@ -141,7 +141,7 @@ def _show(words: Sequence[str], args: argparse.Namespace) -> int:
 
 
 def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
-    from watchdog_app.agent.saving import inventory
+    from watchdog_app.rescue.checkpoint import inventory
 
     found, search, roots = _find(words)
     if not found:
@@ -173,9 +173,9 @@ def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
 
 
 def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
-    from watchdog_app.agent.saving import inventory
-    from watchdog_app.agent.saving.inventory import Search
     from watchdog_app.base.text.quantities import format_bytes
+    from watchdog_app.rescue.checkpoint import inventory
+    from watchdog_app.rescue.checkpoint.inventory import Search
 
     if len(words) != 1:
         raise UsageError("Name one folder: watchdog rescues prune FOLDER")
@@ -238,7 +238,7 @@ def _to_prune(
     """As `inventory.to_prune`; what would stay is read in full first, and counts if it is whole."""
     from dataclasses import replace
 
-    from watchdog_app.agent.saving import inventory
+    from watchdog_app.rescue.checkpoint import inventory
 
     known = {one.path: one for one in found}
     read: set[str] = set()
@@ -257,7 +257,7 @@ def _to_prune(
 
 def _read_in_full(one: Found) -> Exception | None:
     """Compare every byte of a rescue with its checksum; what is wrong, or None."""
-    from watchdog_app.agent.saving import inventory
+    from watchdog_app.rescue.checkpoint import inventory
 
     progress = _Progress(one)
     try:
@@ -271,9 +271,9 @@ def _read_in_full(one: Found) -> Exception | None:
 
 def _find(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
     """Rescues that these words mean, what else was seen, and where was looked."""
-    from watchdog_app.agent.saving import inventory
-    from watchdog_app.agent.saving.inventory import Search
-    from watchdog_app.agent.saving.names import RescueName
+    from watchdog_app.rescue.checkpoint import inventory
+    from watchdog_app.rescue.checkpoint.inventory import Search
+    from watchdog_app.rescue.checkpoint.names import RescueName
 
     search = Search()
     found: dict[str, Found] = {}
@@ -312,8 +312,8 @@ def _find(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
 
 
 def _the_one(word: str) -> Found:
-    from watchdog_app.agent.saving import finished, inventory
-    from watchdog_app.agent.saving.names import RescueName
+    from watchdog_app.rescue.checkpoint import finished, inventory
+    from watchdog_app.rescue.checkpoint.names import RescueName
 
     path = os.path.abspath(os.path.expanduser(word))
     name = RescueName.parse(os.path.basename(path))

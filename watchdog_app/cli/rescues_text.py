@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from watchdog_app.agent.saving.inventory import Found, Search
-    from watchdog_app.agent.saving.layout import TensorInfo
+    from watchdog_app.rescue.checkpoint.format import TensorInfo
+    from watchdog_app.rescue.checkpoint.inventory import Found, Search
 
 _HEADS = ("NOTEBOOK/SCRIPT", "STEP", "EPOCH", "LOSS", "SAVED", "SIZE", "STATE", "TRAINING", "PATH")
 _RIGHT = {1, 2, 3, 5}
@@ -84,7 +84,7 @@ def details(
     facts = [
         ("path", plain(one.path)),
         ("program", plain(one.program or quantities.UNKNOWN)),
-        *([("started", plain(one.started_as))] if one.started_as else []),
+        *([("started", plain(started_as))] if (started_as := _started_as(one)) else []),
         ("saved", f"{saved} ({age}), because: {plain(meta.get('reason') or 'not told')}"),
         ("position", _position(one)),
         ("state", _full_state(one)),
@@ -128,6 +128,13 @@ def as_json(one: Found) -> dict[str, Any]:
     }
 
 
+def _started_as(one: Found) -> str | None:
+    """The program with its plain options, as far as the rescue tells them."""
+    from watchdog_app.rescue.identity import program_key
+
+    return None if one.key is None else program_key.described(one.key)
+
+
 def details_json(
     one: Found,
     meta: Mapping[str, Any],
@@ -140,7 +147,7 @@ def details_json(
         "position": meta.get("position"),
         "not_restored": meta.get("not_restored"),
         "made_by": meta.get("program"),
-        "started_as": one.started_as,
+        "started_as": _started_as(one),
         "environment": meta.get("environment"),
         "tensors": [
             {"name": i.name, "dtype": i.dtype, "shape": list(i.shape), "bytes": i.nbytes}

@@ -213,9 +213,9 @@ def _ready(dataset: Any, data_bytes: int, notes: list[str]) -> tuple[int, str]:
     if dataset is None:
         return 0, ""
     if hasattr(dataset, "element_spec") and "tensorflow" in sys.modules:
-        from watchdog_app.agent.reporting import buffers
+        from watchdog_app.agent.telemetry import dataset_buffers
 
-        found = buffers.growth(dataset)
+        found = dataset_buffers.growth(dataset)
         if found is None:
             notes.append("the pipeline does not tell what its buffers are going to hold.")
             return 0, ""

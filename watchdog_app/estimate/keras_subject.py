@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from watchdog_app.agent.reporting.parts import parts_of_keras, shape_of, tensor_bytes
+from watchdog_app.agent.telemetry.parts import parts_of_keras, shape_of, tensor_bytes
 from watchdog_app.estimate import inputs as one_example
 from watchdog_app.estimate import process
 from watchdog_app.estimate.process import Held, Weight
@@ -152,7 +152,7 @@ def _backend(model: Any) -> str:
 
 
 def _data_bytes(specs: Sequence[InputSpec], batch: int) -> int:
-    from watchdog_app.agent.reporting.parts import _TYPE_BYTES
+    from watchdog_app.agent.telemetry.parts import _TYPE_BYTES
 
     return sum(batch * prod(each.shape) * _TYPE_BYTES.get(each.dtype, 4) for each in specs)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sqrt
 
-from watchdog_app.agent.reporting.parts import Parts
+from watchdog_app.agent.telemetry.parts import Parts
 from watchdog_app.estimate.record import Saving
 
 _HALF = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from watchdog_app.agent.reporting.parts import Parts
+from watchdog_app.agent.telemetry.parts import Parts
 from watchdog_app.estimate.process import Held
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from watchdog_app.agent.reporting import slots
-from watchdog_app.agent.reporting.parts import Parts, parts_of_torch, tensor_bytes
+from watchdog_app.agent.telemetry import slots
+from watchdog_app.agent.telemetry.parts import Parts, parts_of_torch, tensor_bytes
 from watchdog_app.estimate import inputs as one_example
 from watchdog_app.estimate import process, torch_trace
 from watchdog_app.estimate.process import Weight

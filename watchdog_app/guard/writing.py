@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from watchdog_app.agent.reporting import identity
-from watchdog_app.agent.reporting.identity import Owner
-from watchdog_app.agent.saving import run_lock, runs
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.agent.saving.runs import Run
-from watchdog_app.agent.saving.store import RescueStore, SavedRescue
 from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.checkpoint import run_lock, runs
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.owner import Owner
+from watchdog_app.rescue.checkpoint.runs import Run
+from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.segment.memory import ForeignMemory
 from watchdog_app.rescue.segment.snapshot import Snapshot, Tensor
 
@@ -44,7 +43,7 @@ def write(
     if owner is None:
         raise RescueError(f"{table.owner!r} is no owner of rescues.")
     meta = {**table.meta, "reason": reason}
-    with identity.acting_for(owner):
+    with owner.acting_for(owner):
         store = RescueStore(table.directory, table.keep, run=_run(table))
         try:
             entries = [_entry(each, memory) for each in table.tensors]

@@ -26,7 +26,7 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from watchdog_app.agent.found.tensorflow_signals import trainings  # noqa: E402
-from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest  # noqa: E402
+from watchdog_app.agent.runtime.link import CheckpointRequest  # noqa: E402
 
 EPOCHS, ASK_AFTER = 4, 13
 done = 0

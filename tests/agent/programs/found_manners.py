@@ -24,7 +24,7 @@ import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 
 from watchdog_app.agent.found import tensorflow_signals as signals  # noqa: E402
-from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest  # noqa: E402
+from watchdog_app.agent.runtime.link import CheckpointRequest  # noqa: E402
 
 x = np.random.default_rng(1).normal(size=(32, 4)).astype("float32")
 result = {}

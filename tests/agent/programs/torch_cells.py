@@ -9,7 +9,7 @@ from watchdog_app.agent import hook
 hook.switch_on()
 import time, torch
 from watchdog_app.agent.found.torch_signals import trainings
-from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.runtime.link import CheckpointRequest
 """
 MODEL = """
 model = torch.nn.Linear(3, 1)

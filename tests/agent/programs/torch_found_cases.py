@@ -28,9 +28,9 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from watchdog_app.agent.found.torch_signals import trainings
-from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
-from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.agent.runtime.link import CheckpointRequest
 from watchdog_app.agent.torch import Rescue
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 EPOCHS, ROWS, BATCH = 3, 40, 4  # ten batches an epoch
 ASK_AT, KILL_AT = 16, 21

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from watchdog_app.agent.found.torch_signals import trainings
-from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.runtime.link import CheckpointRequest
 
 ASK_AT, KILL_AT = 26, 32  # forward passes
 

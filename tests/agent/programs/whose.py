@@ -50,14 +50,15 @@ class Bare:
 
     def __init__(self, folder, resume=True, keep=2, name=None):
         from watchdog_app.agent.contain import say
-        from watchdog_app.agent.saving import chapters, runs
-        from watchdog_app.agent.saving.store import RescueStore
+        from watchdog_app.agent.runtime import run_choice
+        from watchdog_app.rescue.checkpoint import runs
+        from watchdog_app.rescue.checkpoint.store import RescueStore
 
-        self.chapters, self.key = chapters, runs.KEY
-        self.beginning = chapters.begin(folder, resume, name=name)
+        self.run_choice, self.key = run_choice, runs.KEY
+        self.beginning = run_choice.begin(folder, resume, name=name)
         run = self.beginning.run
         self.store = RescueStore(self.beginning.directory, keep, run=run)
-        choice = chapters.choose(self.beginning, self.store)
+        choice = run_choice.choose(self.beginning, self.store)
         self.step_number = 0 if choice.rescue is None else choice.rescue.step
         for line in (*choice.why, *choice.notes):
             say(line)
@@ -69,7 +70,7 @@ class Bare:
         return saved.path
 
     def finish(self):
-        self.chapters.finish(self.beginning)
+        self.run_choice.finish(self.beginning)
 
 
 def bare_loop(folder=FOLDER, **wishes):

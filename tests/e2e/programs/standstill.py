@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.saving.worker import Worker
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.rescue.checkpoint.stream import Worker
 
 STEP_S = 0.02
 

@@ -8,7 +8,7 @@ import sys
 import time
 import zlib
 
-from watchdog_app.agent.reporting.checkpoint_request import CheckpointRequest
+from watchdog_app.agent.runtime.link import CheckpointRequest
 
 REASON = "a test"
 

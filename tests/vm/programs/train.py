@@ -19,10 +19,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from watchdog_app.agent.published.guards import Guards
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.agent.session import Capture, Session
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 
 class ByHand(Guards):

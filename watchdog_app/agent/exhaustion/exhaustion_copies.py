@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.saving.rows import OPTIMIZER, Holding
+from watchdog_app.agent.state.rows import OPTIMIZER, Holding
 
 _SHARE = 0.001  # of the time may go into looking
 # Are free: a training that does not fit ends there. More of them make a short one slower, and save

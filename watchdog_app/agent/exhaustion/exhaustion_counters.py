@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.saving.rows import MODEL, OPTIMIZER, Holding
+from watchdog_app.agent.state.rows import MODEL, OPTIMIZER, Holding
 
 _SEED = "seed_generator_state"  # as Keras calls them: a seed, and how often it was drawn from
 _COUNT, _RATE = "/iteration", "/learning_rate"  # of optimizers; no step changes the second

@@ -24,7 +24,7 @@ from watchdog_app.agent.exhaustion.exhaustion_hooks import say_and_note
 from watchdog_app.agent.exhaustion.exhaustion_notes import note_of_callback, note_of_step
 from watchdog_app.agent.exhaustion.micro_batches import FIELD, MicroBatches
 from watchdog_app.agent.fit.fit_state import FitState
-from watchdog_app.agent.session import Capture
+from watchdog_app.agent.runtime.session import Capture
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 from watchdog_app.agent.exhaustion.exhaustion_copies import TensorFlowCopies
 from watchdog_app.agent.exhaustion.exhaustion_loop import LoopLook
 from watchdog_app.agent.loops.loop_state import LoopState
-from watchdog_app.agent.saving.rows import METRIC, OPTIMIZER
+from watchdog_app.agent.state.rows import METRIC, OPTIMIZER
 
 _LOOKS = 2  # at which variables may be new: the first step makes slots
 _AGAIN = 500  # and after so many more: layers may have been frozen

@@ -12,11 +12,11 @@ import numpy as np
 
 from watchdog_app.agent.fit import callback_state, fit_identity, keras_optimizers, position
 from watchdog_app.agent.fit.keras_backend import Backend, Kept
-from watchdog_app.agent.identity import keras_facts
+from watchdog_app.agent.identity import environment, keras_facts
 from watchdog_app.agent.loops import own_random, randomness
-from watchdog_app.agent.saving import environment, matching, rows
-from watchdog_app.agent.saving.rows import Holding, Row
-from watchdog_app.agent.session import Capture
+from watchdog_app.agent.runtime.session import Capture
+from watchdog_app.agent.state import matching, rows
+from watchdog_app.agent.state.rows import Holding, Row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ import numpy as np
 
 from watchdog_app.agent.fit import position
 from watchdog_app.agent.fit.replay import Replay
+from watchdog_app.agent.identity import environment
 from watchdog_app.agent.loops import randomness
-from watchdog_app.agent.saving import environment
-from watchdog_app.agent.saving.rows import Holding
+from watchdog_app.agent.state.rows import Holding
 
 Kept = Callable[[], np.ndarray[Any, Any]]
 

@@ -22,12 +22,12 @@ from watchdog_app.agent.fit.keras_backend import Backend
 from watchdog_app.agent.fit.keras_passes import DataPasses
 from watchdog_app.agent.fit.resumption import Resumption
 from watchdog_app.agent.fit.step_end import Behind, StepEnd
-from watchdog_app.agent.notebook import notebook_path
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.saving import chapters
-from watchdog_app.agent.saving.store import RescueStore, SavedRescue
-from watchdog_app.agent.session import Capture, Session
+from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
+from watchdog_app.rescue.identity.notebook import notebook_path
 
 
 class FitRescue:
@@ -68,7 +68,7 @@ class FitRescue:
             ValueError: `name`, `resume`, `keep` or `on_oom` is none of these.
         """
         super().__init__()
-        chapters.check(resume, name)
+        run_choice.check(resume, name)
         exhaustion.check(on_oom)
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
@@ -80,7 +80,7 @@ class FitRescue:
         self._guard = Guard()
         self._told: set[str] = set()
         self._session: Session | None = None
-        self._beginning: chapters.Beginning | None = None
+        self._beginning: run_choice.Beginning | None = None
         self._state: FitState | None = None
         self._resumption: Resumption | None = None
         self._exhaustion: FitExhaustion | None = None
@@ -150,7 +150,7 @@ class FitRescue:
         super().set_model(model)  # type: ignore[misc]  # of Keras's callback
         with self._guard:
             inside_fit = self._find_iterator() is not None
-            if inside_fit and chapters.may_resume(self.directory, self.resume, name=self.name):
+            if inside_fit and run_choice.may_resume(self.directory, self.resume, name=self.name):
                 callback_state.before_training_begins(position.siblings())
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -286,7 +286,7 @@ class FitRescue:
                 if self._postponed is not None:
                     self._save_at_end(self._session, self._postponed)
                 if self._beginning is not None:
-                    chapters.finish(self._beginning)
+                    run_choice.finish(self._beginning)
         self._close()
 
     def _begin(self, callbacks: list[Any]) -> None:
@@ -313,9 +313,9 @@ class FitRescue:
         self._session = self._open(iterator, state.guards)
 
     def _open(self, iterator: Any, guards: Callable[[], Any]) -> Session:
-        begun = chapters.begin(self.directory, self.resume, name=self.name)
+        begun = run_choice.begin(self.directory, self.resume, name=self.name)
         self._beginning = begun
-        store = RescueStore(begun.directory, self.keep, run=begun.run)
+        store = RescueStore(begun.directory, self.keep, report=say, run=begun.run)
         link = Link("keras", store.directory, notebook_path())
         session = Session(store, link, self._capture, guards=guards)
         session.breakdown.holds([self.model])
@@ -329,13 +329,13 @@ class FitRescue:
     def _resume(self, session: Session, state: FitState) -> Resumption | None:
         if self._beginning is None:
             return None
-        choice = chapters.choose(self._beginning, session.store)
+        choice = run_choice.choose(self._beginning, session.store)
         for line in choice.why:
             say(line)
         if choice.rescue is None:
             return None
         try:
-            with chapters.restoring(choice.rescue.path):
+            with run_choice.restoring(choice.rescue.path):
                 resumption = Resumption(
                     choice.rescue,
                     self.model,
@@ -348,7 +348,7 @@ class FitRescue:
                 raise
             say(f"this training begins anew. {error}")
             return None
-        chapters.resumed(choice.rescue.path)
+        run_choice.resumed(choice.rescue.path)
         found = choice.rescue
         if self._exhaustion is not None:
             self._exhaustion.micro.remembered(found.meta)
@@ -368,9 +368,11 @@ class FitRescue:
     def _foresee(self, session: Session, iterator: Any) -> None:
         with self._guard:
             if position.adapter_name(iterator) == "TFDatasetAdapter":
-                from watchdog_app.agent.reporting import buffers  # the program has TensorFlow then
+                from watchdog_app.agent.telemetry import (
+                    dataset_buffers,  # the program has TensorFlow then
+                )
 
-                self._foreseen = buffers.Foreseen()
+                self._foreseen = dataset_buffers.Foreseen()
                 growth = self._foreseen.begins(iterator.data_adapter.get_tf_dataset())
                 if growth is not None:
                     session.expect(growth.bytes, growth.what, at_most=growth.at_most)

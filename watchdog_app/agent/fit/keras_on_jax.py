@@ -21,7 +21,7 @@ import numpy as np
 
 from watchdog_app.agent.fit.keras_backend import Backend, Kept, one_empty_step
 from watchdog_app.agent.fit.keras_variables import of_metrics, of_model
-from watchdog_app.agent.saving.rows import Holding, Row, numpy_type
+from watchdog_app.agent.state.rows import Holding, Row, numpy_type
 
 # In the order in which Keras puts them back: of a variable in two of them the last counts.
 _PARTS = ("trainable_variables", "non_trainable_variables", "optimizer_variables")

@@ -11,7 +11,7 @@ import tensorflow as tf
 from watchdog_app.agent.fit import shuffling, step_random
 from watchdog_app.agent.fit.keras_backend import TENSORFLOW, Backend, Kept
 from watchdog_app.agent.loops import variables
-from watchdog_app.agent.saving.rows import Holding
+from watchdog_app.agent.state.rows import Holding
 
 
 class OnTensorFlow(Backend):

@@ -13,7 +13,7 @@ from watchdog_app.agent.fit.keras_backend import Backend, Kept
 from watchdog_app.agent.fit.keras_variables import Named, of_metrics, of_model
 from watchdog_app.agent.loops import torch_tensors
 from watchdog_app.agent.loops.torch_state import circumstances
-from watchdog_app.agent.saving.rows import OTHER, Holding, Row, numpy_type
+from watchdog_app.agent.state.rows import OTHER, Holding, Row, numpy_type
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from watchdog_app.agent.fit.keras_optimizers import optimizers_of
-from watchdog_app.agent.saving.rows import METRIC, MODEL, OPTIMIZER
+from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER
 
 Named = tuple[str, Any]
 Grouped = tuple[str, str, Any]  # unique name, group, Keras's variable

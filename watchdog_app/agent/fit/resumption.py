@@ -18,9 +18,10 @@ from watchdog_app.agent.contain import say
 from watchdog_app.agent.fit import fit_identity, fit_state
 from watchdog_app.agent.fit.fit_state import FitState, SavedFit
 from watchdog_app.agent.loops import own_random, randomness
-from watchdog_app.agent.saving import chapters, matching
-from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.state import matching
 from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.identity.compare import Decision, compare, described, judge, mismatch
 
 _METRICS_HOOK = "_get_metrics_result_or_logs"
@@ -148,13 +149,13 @@ class Resumption:
             randomness.put_python(order)
             self._state.course.python_random = order
 
-        with chapters.restoring(self._rescue.path):
+        with run_choice.restoring(self._rescue.path):
             as_before = self._saved.load_own_random(self._state)
         if not as_before:
             say(own_random.CHANGED)
 
     def _arrive(self) -> None:
-        with chapters.restoring(self._rescue.path):
+        with run_choice.restoring(self._rescue.path):
             self._put_back()
         if self._state.course.passes is not None:
             self._state.course.passes.arrived()

@@ -14,7 +14,7 @@ from watchdog_app.agent.fit.keras_backend import one_empty_step
 from watchdog_app.agent.fit.keras_on_tensorflow import OnTensorFlow
 from watchdog_app.agent.fit.tf_keras_data import HandlerReplay
 from watchdog_app.agent.loops import variables
-from watchdog_app.agent.saving.rows import METRIC, MODEL, OPTIMIZER, OTHER, Holding
+from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, Holding
 
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
 

@@ -11,9 +11,9 @@ from watchdog_app.agent.fit.fit_state import FitState
 from watchdog_app.agent.fit.keras_fit import FitRescue
 from watchdog_app.agent.fit.resumption import Resumption
 from watchdog_app.agent.found import folders
-from watchdog_app.agent.saving.store import SavedRescue
-from watchdog_app.agent.session import Session
+from watchdog_app.agent.runtime.session import Session
 from watchdog_app.base.errors import RescueError, RescueMismatch
+from watchdog_app.rescue.checkpoint.store import SavedRescue
 
 
 @functools.cache

@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.notebook import program_path
-from watchdog_app.agent.saving import arguments, chapters
+from watchdog_app.agent.runtime import run_choice
 from watchdog_app.base import paths
+from watchdog_app.rescue.identity import arguments
+from watchdog_app.rescue.identity.notebook import program_path
 
-RESUME = chapters.RESUME
+RESUME = run_choice.RESUME
 MOST_PLACES = 50  # folders of one program, beside one another
 _NO = ("0", "no", "off", "false")
 
@@ -62,7 +63,7 @@ def resumes(env: Mapping[str, str] = os.environ) -> bool:
 
 def tell_of_others(directory: str) -> None:
     """Name what another program left beside this folder, or this one with other arguments."""
-    line = chapters.left_beside(directory) if resumes() else None
+    line = run_choice.left_beside(directory) if resumes() else None
     if line is not None:
         say(line)
 

@@ -20,9 +20,9 @@ from watchdog_app.agent.contain import say
 from watchdog_app.agent.found import names
 from watchdog_app.agent.loops import torch_tensors
 from watchdog_app.agent.loops.torch_state import SavedTorch
-from watchdog_app.agent.saving import chapters
-from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.agent.runtime import run_choice
 from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 KEY = "library"  # of a rescue's description
 LIGHTNING, TRANSFORMERS = "lightning", "transformers"
@@ -116,7 +116,7 @@ class LibraryRescue:
         """Note that this process goes on from it, and say so."""
         folder = os.path.dirname(self.path)
         root = os.path.dirname(folder) if os.path.basename(folder).startswith("fit-") else folder
-        chapters.adopt(root, self.path)
+        run_choice.adopt(root, self.path)
         say(f"going on from {self.path}: step {self.step}.")
 
     def _parts(self, key: str) -> list[dict[str, Any]]:
@@ -137,7 +137,7 @@ def waiting(directory: str | os.PathLike[str], library: str) -> LibraryRescue | 
         directory: the folder that the watchdog named when it saved.
         library: that ran the loop.
     """
-    left = chapters.waiting(os.fspath(directory))
+    left = run_choice.waiting(os.fspath(directory))
     return None if left is None else LibraryRescue(left.path, library)
 
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.found import folders
-from watchdog_app.agent.saving import chapters, inventory
-from watchdog_app.agent.saving.loaded import LoadedRescue
+from watchdog_app.agent.runtime import run_choice
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.rescue.checkpoint import inventory
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 KEY = "found"  # of a rescue's description
 # Whose own way to resume is given what it takes.
@@ -72,9 +73,9 @@ def place() -> tuple[str, Waiting | None]:
     left: list[Waiting] = []
     for number in range(1, folders.MOST_PLACES):
         root = directory if number == 1 else f"{directory}-{number}"
-        if not known or not chapters.may_resume(root, True):
+        if not known or not run_choice.may_resume(root, True):
             break
-        run = chapters.waiting(root)
+        run = run_choice.waiting(root)
         waits = None if run is None else newest(run.directory, run.run)
         if waits is not None:
             left.append(waits)

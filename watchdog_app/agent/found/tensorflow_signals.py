@@ -252,7 +252,7 @@ def _permits(_optimizer: Any, guard: Guard) -> bool:
             "TensorFlow's own checkpoints do that."
         )
         return False
-    from watchdog_app.agent.reporting.link import named_ones
+    from watchdog_app.agent.runtime.link import named_ones
 
     return _alone(guard) and not named_ones("tensorflow")
 

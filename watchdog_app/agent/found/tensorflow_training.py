@@ -26,7 +26,7 @@ from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.loops import own_random, randomness, variables
 from watchdog_app.agent.loops.loop_state import LoopState
 from watchdog_app.agent.published.guards import Guards, Untold
-from watchdog_app.agent.reporting.link import named_ones
+from watchdog_app.agent.runtime.link import named_ones
 
 UNPLACED = "the place in data that is no tf.data.Dataset (rescue.step_number counts the steps)"
 _KINDS = (

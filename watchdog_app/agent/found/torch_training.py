@@ -26,7 +26,7 @@ from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.loops import own_random, torch_random
 from watchdog_app.agent.loops.torch_parts import Part, claimed, drives, parameters
 from watchdog_app.agent.loops.torch_state import TorchState
-from watchdog_app.agent.session import Session
+from watchdog_app.agent.runtime.session import Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -25,13 +25,13 @@ from watchdog_app.agent.found import folders, names, resume_lines, source_loops
 from watchdog_app.agent.found.detector import Detector, Head
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
-from watchdog_app.agent.frames import current_frames
-from watchdog_app.agent.notebook import notebook_path
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.saving import chapters
-from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.agent.session import Capture, Session
+from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.telemetry.stacks import current_frames
 from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.checkpoint.store import RescueStore
+from watchdog_app.rescue.identity.notebook import notebook_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class FoundTraining(ABC):
         self.unseen = 0  # iterations in a row whose end was waited for
         self._passes = passes
         self._guard = guard
-        self._beginning: chapters.Beginning | None = None
+        self._beginning: run_choice.Beginning | None = None
         self._made_above: str | None = None
         self._thread = get_ident()
         self._pid = os.getpid()
@@ -255,7 +255,7 @@ class FoundTraining(ABC):
             return
         if well and self._beginning is not None:
             with self._guard:
-                chapters.finish(self._beginning)
+                run_choice.finish(self._beginning)
         session.end(well=well)
         folders.remove_empty(session.store.directory, self.directory, self._made_above)
 
@@ -268,8 +268,8 @@ class FoundTraining(ABC):
             return
         self.directory, waits = resume_lines.place()
         self._made_above = folders.made_above(self.directory)
-        self._beginning = begun = chapters.begin(self.directory, False, found=True)
-        store = RescueStore(begun.directory, run=begun.run)
+        self._beginning = begun = run_choice.begin(self.directory, False, found=True)
+        store = RescueStore(begun.directory, report=say, run=begun.run)
         link = Link(self.framework, store.directory, notebook_path(), by_lines=True)
         me = weakref.ref(self)
         link.left = lambda: (training := me()) is not None and training.has_left()

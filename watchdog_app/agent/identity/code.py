@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from watchdog_app.agent.saving import arguments
+from watchdog_app.rescue.identity import arguments
 
 Fingerprint = list[list[str]]  # name and hash of the function, then of those that it calls
 

@@ -20,15 +20,16 @@ from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.exhaustion import exhaustion
 from watchdog_app.agent.exhaustion.exhaustion_loop import LoopExhaustion, LoopLook
 from watchdog_app.agent.exhaustion.micro_batches import FIELD, MicroBatches
+from watchdog_app.agent.identity import environment
 from watchdog_app.agent.loops.passes import EpochPasses
-from watchdog_app.agent.notebook import notebook_path
-from watchdog_app.agent.reporting.link import Link
-from watchdog_app.agent.saving import chapters, environment
-from watchdog_app.agent.saving.loaded import LoadedRescue
-from watchdog_app.agent.saving.store import RescueStore
-from watchdog_app.agent.session import Capture, Session
+from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.compare import Decision, compare, described, judge, mismatch
+from watchdog_app.rescue.identity.notebook import notebook_path
 from watchdog_app.rescue.identity.run import RunIdentity
 
 # Reading the loss waits for the device: as often as it is reported and no more.
@@ -102,7 +103,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             TypeError: something in `state` cannot be saved.
             ValueError: `name`, `resume`, `keep` or `on_oom` is not one of the choices.
         """
-        chapters.check(resume, name)
+        run_choice.check(resume, name)
         exhaustion.check(on_oom)
         self.directory = os.fspath(directory)
         self.step_number = self.epoch = 0
@@ -116,8 +117,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._loss_wanted = False  # for a report that has gone out without
         self._at_epoch: dict[str, Any] | None = None  # random numbers as it began
         self._placed = False  # epochs() or data() leads the loop to its place, or that was said
-        self._beginning = chapters.begin(self.directory, resume, name=name)
-        store = RescueStore(self._beginning.directory, keep, run=self._beginning.run)
+        self._beginning = run_choice.begin(self.directory, resume, name=name)
+        store = RescueStore(self._beginning.directory, keep, report=say, run=self._beginning.run)
         link = Link(self.framework, store.directory, notebook_path())
         self.micro = MicroBatches()  # what is known of how much of a batch fits
         self._shrinks = on_oom == "shrink"
@@ -294,7 +295,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if self._session is None:
             return
         with self._guard:
-            chapters.finish(self._beginning)
+            run_choice.finish(self._beginning)
         self._end()
 
     def __enter__(self) -> Self:
@@ -326,7 +327,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if saved is not None and epoch == saved.position["epoch"]:
             before = saved.position.get("at_epoch")
             if before is not None:
-                with chapters.restoring(saved.path):
+                with run_choice.restoring(saved.path):
                     self._state.put_random(before)
         with self._guard:
             self._at_epoch = self._state.take_random()
@@ -347,14 +348,14 @@ class LoopRescue(ABC, Generic[S, V, P]):
         return replace(capture, meta={**capture.meta, FIELD: self.micro.size})
 
     def _resume(self, session: Session) -> None:
-        choice = chapters.choose(self._beginning, session.store)
+        choice = run_choice.choose(self._beginning, session.store)
         for line in choice.why:
             say(line)
         if choice.rescue is None:
             return
         rescue = choice.rescue
         try:
-            with chapters.restoring(rescue.path):
+            with run_choice.restoring(rescue.path):
                 saved = self._read(rescue.path, rescue.meta, rescue.read)
                 self._build(saved)
                 said = self._fits(rescue, saved)
@@ -371,7 +372,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._passes.forced = self._beginning.resume == "force"
         self._passes.continue_from(saved.position["passes"])
         self.micro.remembered(saved.meta)
-        chapters.resumed(rescue.path)
+        run_choice.resumed(rescue.path)
         session.link.goes_on_from(rescue.path, rescue.step, rescue.bytes, rescue.created_unix_s)
         self._words.resumed(
             rescue,
@@ -386,7 +387,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _arrive(self) -> None:
         """The data stands at its place: undo what the loop did on the way there, and no step."""
         if self._saved is not None and not self._passes.gone_on:
-            with chapters.restoring(self._saved.path):
+            with run_choice.restoring(self._saved.path):
                 self._put(self._saved)
                 self._state.merge_settings(self._saved)
 

@@ -17,12 +17,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.identity import keras_facts, tensorflow_facts
+from watchdog_app.agent.identity import environment, keras_facts, tensorflow_facts
 from watchdog_app.agent.loops import own_random, randomness, state_values, variables
 from watchdog_app.agent.loops.passes import Passes
 from watchdog_app.agent.loops.variables import Row, StateVariable
-from watchdog_app.agent.saving import environment, matching
-from watchdog_app.agent.session import Capture
+from watchdog_app.agent.runtime.session import Capture
+from watchdog_app.agent.state import matching
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.identity.compare import mismatch
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent.identity import torch_facts
+from watchdog_app.agent.identity import environment, torch_facts
 from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.loops import (
     own_random,
@@ -24,10 +24,9 @@ from watchdog_app.agent.loops import (
 from watchdog_app.agent.loops.torch_data import Passes
 from watchdog_app.agent.loops.torch_parts import Part
 from watchdog_app.agent.loops.torch_tensors import Tensors
-from watchdog_app.agent.saving import environment
-from watchdog_app.agent.saving.element_types import Row
-from watchdog_app.agent.session import Capture
+from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.checkpoint.format import Row
 from watchdog_app.rescue.identity.compare import merge_settings, mismatch
 
 TYPE_CHECKING = False

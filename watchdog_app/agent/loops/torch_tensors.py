@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 from watchdog_app.agent.loops import values
-from watchdog_app.agent.saving import element_types
-from watchdog_app.agent.saving.element_types import Row
-from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.rescue.checkpoint import format
+from watchdog_app.rescue.checkpoint.format import Row, TensorEntry
 
 _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
 
@@ -73,7 +72,7 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...]:
 def entry(name: str, tensor: torch.Tensor) -> TensorEntry:
     """A tensor for the rescue's file; its memory is looked at when its bytes are wanted."""
     nbytes = tensor.numel() * tensor.element_size()
-    return element_types.entry(row(name, tensor), nbytes, lambda: _bytes(tensor))
+    return format.entry_of(row(name, tensor), nbytes, lambda: _bytes(tensor))
 
 
 def from_bytes(type_: str, shape: Any, raw: Any) -> torch.Tensor:

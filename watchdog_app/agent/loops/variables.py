@@ -23,7 +23,7 @@ from watchdog_app.agent.fit.keras_optimizers import (
     optimizers_of,
     targets_of,
 )
-from watchdog_app.agent.saving.rows import METRIC, MODEL, OPTIMIZER, OTHER, Row, entry, from_bytes
+from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, Row, entry, from_bytes
 from watchdog_app.base.errors import RescueError
 
 __all__ = [

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.saving.layout import TensorEntry
+from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.segment_layout import PAGE_BYTES

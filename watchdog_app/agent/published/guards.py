@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from watchdog_app.agent.published.contents import Contents
-from watchdog_app.agent.saving.layout import TensorEntry
-from watchdog_app.agent.saving.rows import Holding
+from watchdog_app.agent.state.rows import Holding
+from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment.snapshot import Marker, News
 
 Bytes = bytes | bytearray | memoryview

@@ -15,7 +15,7 @@ from typing import Any
 from watchdog_app.agent.fit.keras_backend import TENSORFLOW
 from watchdog_app.agent.published.contents import Contents
 from watchdog_app.agent.published.guards import Guards, KerasTraining, Refresh, Refreshed
-from watchdog_app.agent.saving.rows import OPTIMIZER
+from watchdog_app.agent.state.rows import OPTIMIZER
 from watchdog_app.rescue.segment.snapshot import Marker
 
 TYPE_CHECKING = False

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.agent.published.guards import Guards, Whole
     from watchdog_app.agent.published.publisher import Publisher
-    from watchdog_app.agent.saving.store import RescueStore
+    from watchdog_app.rescue.checkpoint.store import RescueStore
 
 ENVIRONMENT = "WATCHDOG_GUARD"  # as `rescue.segment.segment_layout` has it
 

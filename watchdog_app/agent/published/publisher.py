@@ -22,8 +22,8 @@ from typing import Any
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.published.contents import Sorter, Unable
 from watchdog_app.agent.published.guards import Bytes, Guards, Refresh, Refreshed, Whole
-from watchdog_app.agent.reporting.identity import own
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.rescue.checkpoint.owner import own
 from watchdog_app.rescue.segment import segment_folder
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.segment import Segment

@@ -455,6 +455,7 @@ def _of_library(frame: Frame) -> bool:
         "/lib/python" in frame.file
         or "-packages/" in frame.file
         or "/watchdog_app/agent/" in frame.file
+        or "/watchdog_app/rescue/" in frame.file
         or frame.file.startswith("<frozen")
     )
 

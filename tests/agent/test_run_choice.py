@@ -1,0 +1,507 @@
+"""Which rescue a training goes on from: by folder, by process, by how the last one ended."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.runtime.run_choice import Beginning, Choice
+from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.checkpoint import runs
+from watchdog_app.rescue.checkpoint.store import RescueStore
+from watchdog_app.rescue.identity.call_site import CallSite
+
+
+@pytest.fixture(autouse=True)
+def script(monkeypatch):
+    """As within a script that begins its trainings at one place, whatever a test calls."""
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    monkeypatch.setattr(run_choice, "call_site", lambda _: CallSite("__main__.train"))
+
+
+def begin(folder: Path, resume: bool | str = True) -> Beginning:
+    """A training of this program."""
+    return run_choice.begin(str(folder), resume)
+
+
+def save(beginning: Beginning, *steps: int) -> None:
+    for step in steps:
+        store = RescueStore(beginning.directory, run=beginning.run)
+        store.save([], {runs.KEY: beginning.run.record()}, step=step)
+        store.settle()
+
+
+def in_another_process(do: Callable[[], None]) -> None:
+    """The same program once more, which ends at once: a fork has the same command line."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            do()
+            code = 0
+        finally:
+            os._exit(code)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def left_by_another(folder: Path, *steps: int, **how: int) -> None:
+    """
+    Rescues of a process that has ended since.
+
+    `finished`: it ended well; `training`: the number of the one that saved. They come by `how`, as
+    named arguments of a function that begins a training would tell it from others.
+    """
+
+    def run() -> None:
+        for _ in range(how.get("training", 1) - 1):
+            run_choice.finish(begin(folder))
+        begun = begin(folder)
+        save(begun, *steps)
+        if how.get("finished"):
+            run_choice.finish(begun)
+
+    in_another_process(run)
+
+
+def choose(folder: Path, resume: bool | str = True) -> Choice:
+    begun = begin(folder, resume)
+    return run_choice.choose(begun, RescueStore(begun.directory, run=begun.run))
+
+
+def unfinished(folder: Path) -> list[int]:
+    """Steps of the newest rescues of runs that wait."""
+    return [left.names[-1].step for left in runs.left_in(str(folder)) if not left.finished]
+
+
+def test_an_empty_folder_gives_nothing_and_says_nothing(tmp_path: Path):
+    """The first run of a program."""
+    assert Choice(None) == choose(tmp_path / "rescues")
+
+
+def test_the_newest_rescue_of_another_process_is_chosen(tmp_path: Path):
+    """What a killed run left."""
+    left_by_another(tmp_path, 10, 20)
+
+    chosen = choose(tmp_path).rescue
+
+    assert chosen is not None
+    assert 20 == chosen.step
+
+
+def test_resume_false_chooses_nothing_and_replaces_the_rescue_later(tmp_path: Path):
+    """The user wants a fresh start; the old state stays until a new one is complete."""
+    left_by_another(tmp_path, 10)
+
+    begun = begin(tmp_path, False)
+    assert Choice(None) == run_choice.choose(begun, RescueStore(begun.directory, run=begun.run))
+    assert [10] == unfinished(tmp_path)
+    save(begun, 1, 2)
+
+    assert [2] == unfinished(tmp_path)
+    assert 2 == len(list(tmp_path.glob("rescue-*")))
+
+
+def test_rescues_of_a_training_that_ended_well_are_left_alone(tmp_path: Path):
+    """The next run trains anew."""
+    left_by_another(tmp_path, 10, finished=True)
+
+    assert Choice(None) == choose(tmp_path)
+
+
+def test_newest_takes_finished_rescues_too(tmp_path: Path):
+    """To train further from what is there."""
+    left_by_another(tmp_path, 10, finished=True)
+
+    chosen = choose(tmp_path, "newest").rescue
+
+    assert chosen is not None
+    assert 10 == chosen.step
+
+
+def test_a_rescue_after_the_finished_ones_is_chosen(tmp_path: Path):
+    """A training that ended well, and the same once more that did not."""
+    left_by_another(tmp_path, 10, finished=True)
+    left_by_another(tmp_path, 3)
+
+    chosen = choose(tmp_path).rescue
+
+    assert chosen is not None
+    assert 3 == chosen.step
+
+
+def test_a_finished_rescue_is_not_chosen_because_the_newer_one_is_damaged(tmp_path: Path):
+    """Falling back must not fall into a training that is over."""
+    left_by_another(tmp_path, 10, finished=True)
+    left_by_another(tmp_path, 3)
+    newest = next(tmp_path.glob("rescue-0000000003-*"))
+    (newest / "rescue.json").write_text("{}")
+
+    assert choose(tmp_path).rescue is None
+
+
+def test_another_training_of_this_process_does_not_take_its_rescue(tmp_path: Path):
+    """The second of two trainings of a script."""
+    save(begin(tmp_path), 5)
+
+    assert Choice(None) == choose(tmp_path)
+
+
+def test_a_rescue_is_gone_on_from_once_in_a_process(tmp_path: Path, notebook):
+    """The cell is run again after Ctrl-C: memory is ahead of the rescue."""
+    left_by_another(tmp_path, 10)
+    assert choose(tmp_path).rescue is not None
+    notebook.execution_count = 2
+
+    choice = choose(tmp_path)
+
+    assert choice.rescue is None
+    assert "is of this process, whose variables are newer" in choice.why[0]
+    assert 'resume="newest"' in choice.why[0]
+
+
+def test_newest_goes_back_to_a_rescue_of_this_process(tmp_path: Path, notebook):
+    """After a cell that spoilt the model."""
+    save(begin(tmp_path), 5)
+    notebook.execution_count = 2
+
+    chosen = choose(tmp_path, "newest").rescue
+
+    assert chosen is not None
+    assert 5 == chosen.step
+
+
+def test_each_training_that_ends_well_opens_the_next_folder(tmp_path: Path):
+    """The second fit never starts from the state of the first."""
+    first = begin(tmp_path)
+    run_choice.finish(first)
+    second = begin(tmp_path)
+
+    assert str(tmp_path) == first.directory
+    assert str(tmp_path / "fit-2") == second.directory
+
+
+def test_a_rescue_that_waits_for_a_later_training_is_named(tmp_path: Path):
+    """The first fit of two is trained again; nobody wonders about the rescue of the second."""
+    left_by_another(tmp_path, 40, training=2)
+
+    choice = choose(tmp_path)
+
+    assert choice.rescue is None
+    assert 1 == len(choice.why)
+    assert str(tmp_path / "fit-2") in choice.why[0]
+    assert "waits for it" in choice.why[0]
+
+
+def test_the_second_training_goes_on_when_its_turn_comes(tmp_path: Path):
+    """The first had ended, the second was killed: the first is trained anew before it."""
+    left_by_another(tmp_path, 40, training=2)
+    run_choice.finish(begin(tmp_path))
+
+    chosen = choose(tmp_path).rescue
+
+    assert chosen is not None
+    assert 40 == chosen.step
+
+
+def test_a_broken_note_of_what_is_finished_hides_no_rescue(tmp_path: Path):
+    """Garbage in the file means that nothing is known to be finished."""
+    left_by_another(tmp_path, 10)
+    (tmp_path / run_choice.FINISHED_FILE).write_text('{"sequence": "many"}')
+
+    assert choose(tmp_path).rescue is not None
+
+
+def test_newest_leaves_another_training_of_the_program_alone(tmp_path: Path):
+    """Two trainings that both say "newest" do not go on from one state."""
+    left_by_another(tmp_path, 4, training=2)
+
+    choice = choose(tmp_path, "newest")
+
+    assert choice.rescue is None
+    assert "belongs to another training" in choice.why[0]
+
+
+def test_newest_of_nothing_is_an_error(tmp_path: Path):
+    """The user asked to go on; beginning anew in silence would be wrong."""
+    with pytest.raises(RescueError, match="no rescue"):
+        choose(tmp_path, "newest")
+
+
+def test_force_takes_another_training_and_says_so(tmp_path: Path):
+    """A person has decided."""
+    left_by_another(tmp_path, 4, training=2)
+
+    choice = choose(tmp_path, "force")
+
+    assert choice.rescue is not None
+    assert 4 == choice.rescue.step
+    assert any("belongs to another training" in note for note in choice.notes)
+
+
+@pytest.mark.parametrize("resume", ["yes", None, 0, 1])
+def test_other_choices_are_refused(resume):
+    """A typing error must not decide about a night's work."""
+    with pytest.raises(ValueError, match="resume must be"):
+        run_choice.check(resume)
+
+
+@pytest.mark.parametrize("name", ["", 7, "x" * 101])
+def test_a_name_is_a_short_text(name):
+    """Anything else is a mistake."""
+    with pytest.raises(ValueError, match="name must be"):
+        run_choice.check(True, name)
+
+
+def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():
+    """A fault of ours must not become a training that begins anew in silence."""
+    with (
+        pytest.raises(RescueError, match=r"rescues/r1 .*KeyError.*resume=False") as told,
+        run_choice.restoring("rescues/r1"),
+    ):
+        {}["position"]
+
+    assert isinstance(told.value.__cause__, KeyError)
+
+
+@contextmanager
+def training_elsewhere(folder: Path, steps: int) -> Iterator[None]:
+    """The same program once more, which has saved and still runs; killed at the end."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            save(begin(folder), steps)
+            os.write(write, b"saved")
+            os.close(write)
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(write)
+    try:
+        assert b"saved" == os.read(read, 5)
+        yield
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(read)
+
+
+def test_a_rescue_of_a_process_that_still_runs_is_left_to_it(tmp_path: Path):
+    """Two runs of one program: the second does not train the first one's state on."""
+    with training_elsewhere(tmp_path, 30):
+        choice = choose(tmp_path)
+
+    assert choice.rescue is None
+    assert "still runs" in choice.why[0]
+
+
+@pytest.mark.parametrize("resume", ["force", "newest"])
+def test_what_still_runs_is_not_taken_whatever_is_asked_for(tmp_path: Path, resume: str):
+    """Its owner would go on writing the same run."""
+    with training_elsewhere(tmp_path, 30):
+        choice = choose(tmp_path, resume)
+
+    assert choice.rescue is None
+    assert "still runs" in choice.why[0]
+
+
+def test_the_run_of_an_ended_process_is_chosen_beside_a_running_one(tmp_path: Path):
+    """What was killed goes on, whoever else trains here."""
+    with training_elsewhere(tmp_path, 30):
+        left_by_another(tmp_path, 10)
+        chosen = choose(tmp_path).rescue
+
+    assert chosen is not None
+    assert 10 == chosen.step
+
+
+def test_ending_well_leaves_the_rescues_of_others_unfinished(tmp_path: Path):
+    """A neighbour that is killed afterwards goes on from what it saved."""
+    with training_elsewhere(tmp_path, 30):
+        begun = begin(tmp_path)
+        save(begun, 5)
+        run_choice.finish(begun)
+
+    assert [30] == unfinished(tmp_path)
+
+
+def test_ending_well_finishes_what_was_gone_on_from_and_what_lay_before(tmp_path: Path):
+    """Or the next run would go on from a training that is over."""
+    left_by_another(tmp_path, 10, 20)
+    begun = begin(tmp_path)
+
+    run_choice.finish(begun)
+
+    assert [] == unfinished(tmp_path)
+
+
+def test_rescues_that_were_removed_after_a_good_end_hide_no_later_ones(tmp_path: Path):
+    """A person takes the disk space back; the next training is killed."""
+    left_by_another(tmp_path, 10, finished=True)
+    for rescue in tmp_path.glob("rescue-*"):
+        shutil.rmtree(rescue)
+    left_by_another(tmp_path, 3)
+
+    chosen = choose(tmp_path).rescue
+
+    assert chosen is not None
+    assert 3 == chosen.step
+    assert "-000002-" in chosen.path
+
+
+def test_each_training_that_a_script_begins_has_a_folder_of_its_own(tmp_path: Path):
+    """A trial that failed and was caught is not gone on from by the next trial."""
+    assert str(tmp_path) == begin(tmp_path).directory  # and raises somewhere
+
+    second = begin(tmp_path)
+    assert str(tmp_path / "fit-2") == second.directory
+    run_choice.finish(second)
+
+    assert str(tmp_path / "fit-3") == begin(tmp_path).directory
+
+
+@pytest.fixture
+def notebook(monkeypatch) -> types.SimpleNamespace:
+    """As within ipykernel; `execution_count` is the cell's number."""
+    names = {f"_i{number}": "train()" for number in range(1, 9)}
+    shell = types.SimpleNamespace(execution_count=1, user_ns=names, transform_cell=str)
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    ipython = types.ModuleType("IPython")
+    ipython.get_ipython = lambda: shell
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setenv("JPY_SESSION_NAME", "/somewhere/train.ipynb")
+    return shell
+
+
+def test_a_cell_that_is_run_again_is_the_same_training(tmp_path: Path, notebook):
+    """Ctrl-C, a typing error mended, the cell again: the rescues stay in one folder."""
+    first = begin(tmp_path)
+    notebook.execution_count = 2
+
+    second = begin(tmp_path)
+
+    assert str(tmp_path) == first.directory == second.directory
+
+
+def test_two_trainings_of_one_cell_are_two(tmp_path: Path, notebook):
+    """A loop over trials in a cell is like a script."""
+    begin(tmp_path)
+
+    assert str(tmp_path / "fit-2") == begin(tmp_path).directory
+
+
+def test_a_new_kernel_goes_on_from_the_first_training(tmp_path: Path, notebook):
+    """The kernel died, the same cell is run: nothing needs to be said by the user."""
+    left_by_another(tmp_path, 40)
+
+    chosen = choose(tmp_path).rescue
+
+    assert chosen is not None
+    assert 40 == chosen.step
+
+
+@pytest.mark.parametrize(
+    "cell", ["train( )  # again", "print('now')\ntrain()", "epochs = 30\ntrain(epochs=20)"]
+)
+def test_an_edit_that_makes_no_other_training_is_none(tmp_path: Path, notebook, cell: str):
+    """Comments, prints and numbers of epochs."""
+    left_by_another(tmp_path, 40)
+    notebook.user_ns["_i1"] = cell
+
+    assert choose(tmp_path).rescue is not None
+
+
+@pytest.mark.parametrize("cell", ["train(fold=2)", "train_other()", "fold = 3\ntrain()"])
+def test_another_cell_is_another_training(tmp_path: Path, notebook, cell: str):
+    """It is named with the way to take it."""
+    left_by_another(tmp_path, 40)
+    notebook.user_ns["_i1"] = cell
+
+    choice = choose(tmp_path)
+
+    assert choice.rescue is None
+    assert "the text of the cell" in choice.why[0]
+    assert 'resume="force"' in choice.why[0]
+
+
+def test_a_constant_that_an_earlier_cell_sets_is_like_an_argument(tmp_path: Path, notebook):
+    """FOLD = 1 in one cell, the training in the next."""
+    notebook.user_ns["_i1"] = "FOLD = 1\nEPOCHS = 10"
+    notebook.execution_count = 2
+    left_by_another(tmp_path, 40)
+    notebook.user_ns["_i1"] = "FOLD = 2\nEPOCHS = 10"
+    other = choose(tmp_path)
+    notebook.user_ns["_i1"] = "FOLD = 1\nEPOCHS = 20"
+    notebook.execution_count = 3
+
+    same = choose(tmp_path)
+
+    assert other.rescue is None
+    assert "another value of FOLD" in other.why[0]
+    assert same.rescue is not None
+    assert any("EPOCHS 20 (was 10)" in note for note in same.notes)
+
+
+@pytest.mark.parametrize(
+    "constant",
+    [
+        "FOLD: int = {}",
+        "SEED, FOLD = 1, {}",
+        "FOLD = K = {}",
+        "class CFG:\n    fold = {}",
+        "def made(data, fold={}):\n    pass",
+        "def made(data, *, fold={}):\n    pass",
+    ],
+)
+def test_a_constant_counts_however_it_is_written(tmp_path: Path, notebook, constant: str):
+    """In an earlier cell."""
+    notebook.user_ns["_i1"] = constant.replace("{}", "1")
+    notebook.execution_count = 2
+    left_by_another(tmp_path, 40)
+    notebook.user_ns["_i1"] = constant.replace("{}", "2")
+
+    assert "another value of" in choose(tmp_path).why[0]
+
+
+def test_only_what_rescue_is_told_of_resuming_does_not_count(tmp_path: Path, notebook):
+    """Another function's `keep=` may be the share of the data."""
+    notebook.user_ns["_i1"] = "train(subset(keep=1), Rescue('r', keep=2, resume='newest'))"
+    left_by_another(tmp_path, 40)
+    notebook.user_ns["_i1"] = "train(subset(keep=2), Rescue('r', keep=2, resume='newest'))"
+    other = choose(tmp_path)
+    notebook.user_ns["_i1"] = "train(subset(keep=1), Rescue('r', keep=3))"
+    notebook.execution_count = 2
+    notebook.user_ns["_i2"] = notebook.user_ns["_i1"]
+
+    assert "the text of the cell" in other.why[0]
+    assert choose(tmp_path).rescue is not None
+
+
+def test_a_notebook_guesses_at_no_later_training(tmp_path: Path, notebook):
+    """Equal variables are not the same fold: the rescue is named with the way to take it."""
+    left_by_another(tmp_path, 40, training=3)
+
+    choice = choose(tmp_path)
+
+    assert choice.rescue is None
+    assert str(tmp_path / "fit-3") in choice.why[0]
+    assert 'resume="force"' in choice.why[0]
+
+
+def test_a_rescue_that_was_taken_by_force_is_finished_too(tmp_path: Path):
+    """resume="force" from the third fold, and a good end."""
+    left_by_another(tmp_path, 40, training=3)
+    begun = begin(tmp_path, "force")
+
+    run_choice.finish(begun)
+
+    assert [] == unfinished(tmp_path / "fit-3")

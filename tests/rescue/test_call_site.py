@@ -1,0 +1,187 @@
+"""Which function of a program begins a training, and the plain values that tell it from others."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import tempfile
+import types
+from fractions import Fraction
+from types import FrameType
+
+import numpy as np
+
+from watchdog_app.rescue.identity.call_site import CallSite, call_site
+
+
+class Odd:
+    """Whatever a program passes about."""
+
+    @property
+    def __class__(self):
+        raise RuntimeError("lazy")
+
+
+def begin() -> CallSite:
+    return begin_at(sys._getframe(1))
+
+
+def begin_at(frame: FrameType) -> CallSite:
+    found = call_site(frame)
+    assert found is not None
+    # A worker of pytest-xdist is given its own id.
+    given = tuple(each for each in found.given if each[0] != "id")
+    return CallSite(found.function, given)
+
+
+def test_plain_arguments_are_told_by_function_and_name():
+    """Those that make no other training, and what is not plain, are not."""
+
+    def train(model, fold, /, data, *folds, wd=0.1, epochs=5, resume="force", verbose=True, **more):
+        local = 1
+        return local and begin()
+
+    found = train(object(), np.int64(3), "mnist", 1, 2, epochs=7, more=4)
+
+    here = "test_plain_arguments_are_told_by_function_and_name.<locals>.train"
+    assert f"{__name__}.{here}" == found.function
+    assert (("data", "mnist"), ("fold", "3"), ("wd", "0.1")) == found.given
+
+
+def test_callers_count_too():
+    """`run` is given the fold, and what it calls begins the training."""
+
+    def build(model):
+        return begin()
+
+    def run(fold):
+        return build(object())
+
+    assert build(None) != run(1) != run(2)
+    again = [run(1) for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_two_calls_in_the_text_of_a_caller_are_two():
+    """A helper that is given objects trains one after the other; a rerun may skip the first."""
+
+    def train(model):
+        return begin()
+
+    def run(*, skip):
+        first = None if skip else train(object()).function
+        return first, train(object()).function
+
+    (first, second), rest = [run(skip=skip) for skip in (False, True)]
+    assert first != second
+    assert (None, second) == rest
+
+
+def test_a_function_that_makes_the_model_counts():
+    """By its name: it is the same in another run."""
+
+    def small():
+        return 1
+
+    def train(build):
+        return begin()
+
+    first, second, again = [train(build) for build in (small, Odd, small)]
+    assert first != second
+    assert first == again
+
+
+def test_values_of_one_name_count_in_their_order():
+    """A caller that passes its own on adds nothing."""
+
+    def train(name):
+        return begin()
+
+    def run(name, other):
+        return train(other)
+
+    assert (("name", "a"), ("other", "a")) == run("a", "a").given
+    assert (("name", "b"), ("name", "a"), ("other", "b")) == run("a", "b").given
+
+
+def test_variables_of_the_loops_around_count():
+    """Not of the loops before, and no counters of epochs."""
+    begun = []
+    for before in range(2):
+        str(before)
+    for _ in range(1):
+        begun.append(begin())
+    assert () == begun.pop().given
+    for fold, _data in enumerate(["a", "b"]):
+        for epoch in range(1):
+            str((fold, epoch))
+            begun.append(begin())
+
+    folds = [[name for name, _ in each.given] for each in begun]
+    assert [["_data", "fold"]] * 2 == folds
+    assert begun[0] != begun[1]
+    assert 2 == len({begin() for fold in range(2)})
+
+
+def test_two_calls_in_the_text_of_one_function_are_two():
+    """A rerun may skip the first, and lines may come and go around them."""
+    source = """
+def train(skip, odd):
+    {line}
+    if not skip:
+        first = begin()
+        (lambda: begin)()
+    return [first if not skip else None, (
+        odd
+        .begin(1,
+               begin))]
+
+found = train(skip, odd)
+"""
+
+    def trained(line, *, skip):
+        def call(*_):
+            return begin_at(sys._getframe(1))
+
+        name = f"<{line!r}>"
+        text = source.format(line=line)
+        linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+        told = {"begin": call, "__name__": "__main__", "skip": skip}
+        told["odd"] = types.SimpleNamespace(begin=call)
+        exec(compile(text, name, "exec"), told)
+        return [each and each.function for each in told["found"]]
+
+    second = "__main__.train#2"
+    assert ["__main__.train", second] == trained("", skip=False)
+    assert [None, second] == trained("print(begin)", skip=True)
+
+
+def test_a_name_of_one_letter_is_no_option():
+    """`j` may be a fold; `-j` is the number of workers."""
+
+    def train(j):
+        return begin()
+
+    assert train(1) != train(2)
+
+
+def test_what_cannot_be_compared_is_left_out():
+    """Without harm to the program, and the others still count."""
+
+    def train(*, odd, some, listed, third, folder, fold):
+        return begin()
+
+    folder = os.path.join(tempfile.gettempdir(), "x")
+    others = {"odd": Odd(), "some": object(), "listed": [1], "third": Fraction(1, 3)}
+    given = train(**others, folder=folder, fold=1).given
+    assert ["1"] == [value for _, value in given]
+
+
+def test_values_are_not_in_what_is_printed_of_it():
+    """They may be secrets."""
+
+    def train(token):
+        return begin()
+
+    assert "hunter" not in repr(train("hunter2"))

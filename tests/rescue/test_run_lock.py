@@ -1,0 +1,109 @@
+"""The lock of a run, by itself: replaced files, other clocks, forked children."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from watchdog_app.rescue.checkpoint import run_lock, runs
+
+RUN = "0123456789ab"
+
+
+def test_a_lock_file_that_is_removed_or_replaced_is_held_again_at_the_next_beat(tmp_path: Path):
+    """Somebody cleans the folder while the training lives."""
+    lock = run_lock.claim(str(tmp_path), RUN, new=True)
+    path = Path(run_lock.path_of(str(tmp_path), RUN))
+    text = path.read_text()
+    try:
+        for replaced in (False, True):
+            path.unlink()
+            if replaced:
+                path.write_text("{}")
+                path.chmod(0o600)
+            lock.beat()
+
+            assert json.loads(text) == json.loads(path.read_text())
+            assert run_lock.look(str(tmp_path), RUN, None, None).life == "alive"
+    finally:
+        lock.let_go(remove=True)
+    assert not path.exists()
+
+
+def test_a_lock_that_another_process_has_taken_meanwhile_is_left_to_it(tmp_path: Path):
+    """Both hold a lock of their own; nobody takes the other's away."""
+    lock = run_lock.claim(str(tmp_path), RUN, new=True)
+    Path(run_lock.path_of(str(tmp_path), RUN)).unlink()
+    other = run_lock.claim(str(tmp_path), RUN, new=True)
+    try:
+        lock.beat()
+
+        assert run_lock.look(str(tmp_path), RUN, None, None).life == "alive"
+    finally:
+        lock.let_go(remove=True)
+        assert os.path.exists(run_lock.path_of(str(tmp_path), RUN))
+        other.let_go(remove=True)
+
+
+def test_the_age_of_a_beat_is_told_by_the_clock_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A machine whose clock is an hour ahead takes no living training of another for dead."""
+    owner = {
+        "host": "other",
+        "machine": "m",
+        "boot": "b",
+        "pid": 1,
+        "start_time": 1,
+        "namespace": "00000000",
+        "job": None,
+        "restart": 0,
+    }
+    path = Path(run_lock.path_of(str(tmp_path), RUN))
+    path.write_text(json.dumps(owner))
+    path.chmod(0o600)
+    ahead = time.time() + 3600
+    monkeypatch.setattr(time, "time", lambda: ahead)
+
+    assert run_lock.look(str(tmp_path), RUN, None, None).life == "alive"
+
+    os.utime(path, (0, 0))
+    assert run_lock.look(str(tmp_path), RUN, None, None).life == "left"
+
+
+def test_a_forked_child_saves_under_a_key_that_no_later_start_has(tmp_path: Path):
+    """Else its parent's next start might go on from the child's state."""
+    run = runs.new(str(tmp_path), {"rank": "0", "place": 1})
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writes, json.dumps(run.record()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    told = json.loads(os.read(reads, 4096))
+    os.close(reads)
+    os.close(writes)
+    mine = run.record()
+    run.let_go(remove=True)
+
+    assert told["id"] != mine["id"]
+    assert ("0, forked", "0") == (told["key"]["rank"], mine["key"]["rank"])
+
+
+def test_a_backup_of_hard_links_ends_no_claim(tmp_path: Path):
+    """`cp -al`: the lock works under both names, and nothing is written into the backup."""
+    run_lock.claim(str(tmp_path), RUN, new=True).let_go(remove=False)
+    path, backup = Path(run_lock.path_of(str(tmp_path), RUN)), tmp_path / "backup"
+    path.write_text("kept")
+    backup.hardlink_to(path)
+
+    held = run_lock.claim(str(tmp_path), RUN)
+
+    assert held.held
+    assert "kept" == backup.read_text()
+    held.let_go(remove=True)
+    assert "kept" == backup.read_text()

@@ -1,0 +1,614 @@
+"""A folder of rescues: a complete one is always there, and only a whole one is used."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zlib
+
+import pytest
+import safetensors
+
+from watchdog_app.base.errors import RescueDamaged, RescueError
+from watchdog_app.base.linux.files import in_memory
+from watchdog_app.rescue.checkpoint import finished, names
+from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.owner import Owner, own
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.checkpoint.store import RescueStore
+
+DEAD = f"999999.1.{own().namespace}"  # beyond the largest pid of common kernels
+STRANGER = "1234.5.00000000"  # written in another container or before the last start
+
+
+def tensors(seed=0, count=3, size=5000):
+    found = []
+    for number in range(count):
+        data = bytes([(seed * 7 + number) % 256]) * (size + number)
+        found.append(TensorEntry(f"t{number}", "U8", (len(data),), len(data), _view(data)))
+    return found
+
+
+def _view(data):
+    return lambda: memoryview(data)
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def store(tmp_path, said):
+    made = RescueStore(str(tmp_path / "rescues"), report=said.append)
+    yield made
+    made.close()
+
+
+def folders(store):
+    store.settle()
+    return sorted(os.listdir(store.directory))
+
+
+def rename_owner(path, owner_text):
+    """As if another process had written it."""
+    name = names.RescueName.parse(os.path.basename(path))
+    new = os.path.join(
+        os.path.dirname(path), str(names.RescueName(name.sequence, name.step, owner_text))
+    )
+    os.rename(path, new)
+    return new
+
+
+def test_what_was_saved_is_found_again(store):
+    """Tensors, their order-free lookup, and everything beside them."""
+    entries = tensors(seed=3)
+    meta = {"step": 12, "epoch": 2, "seed": [1, 2], "name": "a\nb\u00e9", "loss": float("inf")}
+
+    saved = store.save(entries, meta)
+    found = store.newest()
+
+    assert saved.path == found.path
+    assert (12, {**meta, "not_restored": []}) == (found.step, found.meta)
+    assert abs(time.time() - found.created_unix_s) < 60
+    assert {e.name: (e.dtype, e.shape) for e in entries} == {
+        name: (info.dtype, info.shape) for name, info in found.tensors.items()
+    }
+    for each in entries:
+        assert bytes(each.view()) == found.read(each.name)
+    both = sum(each.stat().st_size for each in os.scandir(saved.path))
+    assert (both, both) == (saved.bytes, found.bytes)
+    assert saved.seconds > 0
+
+
+def test_other_tools_read_both_files(store):
+    """safetensors reads the one, any JSON reader the other."""
+    saved = store.save(tensors(), {"step": 1})
+
+    with open(os.path.join(saved.path, "state.safetensors"), "rb") as file:
+        found = dict(safetensors.deserialize(file.read()))
+    assert {"t0", "t1", "t2"} == set(found)
+    with open(os.path.join(saved.path, "rescue.json")) as file:
+        assert 1 == json.load(file)["rescue"]["step"]
+
+
+def test_a_training_without_tensors_or_with_empty_ones_is_saved(store):
+    """Nothing is a size like any other."""
+    store.save([], {"step": 0})
+    assert {} == dict(store.newest().tensors)
+
+    store.save([TensorEntry("e", "F32", (0, 3), 0, _never)], {"step": 1})
+    assert b"" == store.newest().read("e")
+
+
+def _never():
+    raise AssertionError("an empty tensor has no bytes to look at")
+
+
+def test_nothing_is_found_where_nothing_was_saved(store):
+    """No folder yet, an empty one, one with files of others."""
+    assert store.newest() is None
+
+    os.makedirs(store.directory)
+    for name in ("notes.txt", "rescue-1", "rescue-0000000001-000001-x", "best"):
+        os.mkdir(os.path.join(store.directory, name))
+    assert store.newest() is None
+
+
+def test_the_older_are_pruned_when_the_new_one_is_complete(store):
+    """`keep` stay."""
+    paths = [store.save(tensors(), {"step": step}).path for step in range(4)]
+
+    assert [os.path.basename(path) for path in paths[2:]] == folders(store)
+
+
+def test_the_newest_is_the_one_saved_last(store, monkeypatch):
+    """Steps start again and clocks are set back; neither decides."""
+    store.save(tensors(1), {"step": 900})
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    last = store.save(tensors(2), {"step": 3})
+
+    assert last.path == store.newest().path
+
+
+def test_of_two_with_one_number_the_later_wins(store):
+    """Two processes that saved at the same moment took the same sequence."""
+    first = store.save(tensors(1), {"step": 1}).path
+    second = store.save(tensors(2), {"step": 2}).path
+    os.rename(second, second.replace("-000002-", "-000001-"))
+    second = second.replace("-000002-", "-000001-")
+    os.utime(first, (2e9, 2e9))
+
+    assert first == store.newest().path
+
+    os.utime(second, (2.1e9, 2.1e9))
+    assert second == store.newest().path
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "rescue.json"])
+def test_a_damaged_one_is_passed_over_and_named(store, said, name):
+    """The one before it is used; a person is told which and why, once."""
+    good = store.save(tensors(1), {"step": 1}).path
+    bad = store.save(tensors(2), {"step": 2}).path
+    _flip(os.path.join(bad, name), -100)
+
+    assert good == store.newest().path
+    assert good == store.newest().path
+    assert 1 == len(said)
+    assert bad in said[0]
+    assert "checksum" in said[0]
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "rescue.json"])
+def test_a_missing_file_is_damage(store, said, name):
+    """A folder that somebody tidied up is no rescue."""
+    path = store.save(tensors(), {"step": 2}).path
+    os.unlink(os.path.join(path, name))
+
+    assert store.newest() is None
+    assert f"{name} is missing" in said[0]
+
+
+def _flip(path, at, bit=0):
+    with open(path, "r+b") as file:
+        file.seek(at, os.SEEK_END if at < 0 else os.SEEK_SET)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ (1 << bit)]))
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "rescue.json"])
+def test_every_flipped_bit_and_every_cut_is_noticed(store, name):
+    """Never a wrong restore: header, padding, data and manifest, byte by byte, and any length."""
+    entries = [*tensors(count=2, size=20), TensorEntry("f", "F64", (2,), 16, _view(bytes(16)))]
+    saved = store.save(entries, {"step": 77, "epoch": 3})
+    path = os.path.join(saved.path, name)
+    with open(path, "rb") as file:
+        whole = file.read()
+    # Of the header's padding a sample will do.
+    places = [at for at in range(len(whole)) if whole[at] != 0x20 or at % 97 == 0]
+
+    for at in places:
+        bit = at % 8
+        _rewrite(path, whole[:at] + bytes([whole[at] ^ (1 << bit)]) + whole[at + 1 :])
+        with pytest.raises(RescueDamaged), LoadedRescue(saved.path) as found:
+            found.verify()
+    for length in [*places, len(whole) - 1]:
+        _rewrite(path, whole[:length])
+        with pytest.raises(RescueDamaged), LoadedRescue(saved.path) as found:
+            found.verify()
+    _rewrite(path, whole + b"\0")
+    with pytest.raises(RescueDamaged):
+        LoadedRescue(saved.path)
+
+    _rewrite(path, whole)
+    with LoadedRescue(saved.path) as found:
+        found.verify()
+
+
+def _rewrite(path, content):
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def test_a_rescue_of_two_saves_mixed_is_damage(store):
+    """A state file that is whole but belongs to another rescue.json is not restored."""
+    first = store.save(tensors(1), {"step": 1}).path
+    second = store.save(tensors(2), {"step": 2}).path
+    shutil.copy(os.path.join(first, "state.safetensors"), os.path.join(second, "state.safetensors"))
+
+    assert first == store.newest().path
+
+
+def test_a_newer_format_is_not_guessed_at(store, said):
+    """Told to update, not that it is damaged."""
+    path = os.path.join(store.save(tensors(), {"step": 2}).path, "rescue.json")
+    with open(path, "rb") as file:
+        text = file.read().partition(b"\n")[2][:-2]
+    text = text.replace(b'"format": 2', b'"format": 3')
+    _rewrite(path, b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text) + text + b"}\n")
+
+    with pytest.raises(RescueError, match="update watchdog-app") as told:
+        store.newest()
+    assert not isinstance(told.value, RescueDamaged)
+    assert [] == said
+
+
+def _of_a_newer_format(path):
+    manifest = os.path.join(path, "rescue.json")
+    with open(manifest, "rb") as file:
+        text = file.read().partition(b"\n")[2][:-2]
+    text = text.replace(b'"format": 2', b'"format": 3')
+    _rewrite(manifest, b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text) + text + b"}\n")
+
+
+def _unreadable(path):
+    manifest = os.path.join(path, "rescue.json")
+    os.unlink(manifest)
+    os.symlink(manifest, manifest)  # a loop: no permission would stop root
+
+
+@pytest.mark.parametrize("spoil", [_of_a_newer_format, _unreadable])
+def test_what_cannot_be_judged_is_neither_passed_over_nor_pruned(store, spoil):
+    """A night's work of a newer watchdog, or on a share that is away, is not trained over."""
+    store.save(tensors(), {"step": 1})
+    theirs = rename_owner(store.save(tensors(), {"step": 2}).path, DEAD)
+    spoil(theirs)
+
+    with pytest.raises(RescueError, match="left as it is"):
+        store.newest()
+    for step in range(3, 8):
+        store.save(tensors(), {"step": step})
+
+    assert os.path.basename(theirs) in folders(store)
+    assert 3 == len(folders(store))
+
+
+def _nest(path):
+    text = b"[" * 200_000
+    _rewrite(
+        os.path.join(path, "rescue.json"),
+        b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text) + text + b"}\n",
+    )
+
+
+def _pipe(path):
+    os.unlink(os.path.join(path, "rescue.json"))
+    os.mkfifo(os.path.join(path, "rescue.json"))
+
+
+def _file(path):
+    shutil.rmtree(path)
+    _rewrite(path, b"")
+
+
+@pytest.mark.parametrize("spoil", [_nest, _pipe, _file])
+def test_nonsense_in_the_place_of_a_rescue_is_damage(store, said, spoil):
+    """Lists without end, a pipe that nobody writes to, a file: the one before is used."""
+    good = store.save(tensors(1), {"step": 1}).path
+    bad = store.save(tensors(2), {"step": 2}).path
+    spoil(bad)
+
+    assert good == store.newest().path
+    assert bad in said[0]
+    store.save(tensors(), {"step": 3})
+    store.save(tensors(), {"step": 4})
+
+
+def test_a_number_is_not_given_out_again_after_its_rescue_was_removed(store):
+    """What finished.json names as finished must never be a later rescue."""
+    os.makedirs(store.directory)
+    finished.add(store.directory, 7, [])
+
+    assert "-000008-" in store.save(tensors(), {"step": 1}).path
+
+
+def test_a_neighbours_rescue_stays_when_the_neighbour_dies(store):
+    """Its training wants to go on from it; our saves do not crowd it out."""
+    neighbour = subprocess.Popen(["sleep", "600"])
+    try:
+        owner = f"{neighbour.pid}.{_start(neighbour.pid)}.{own().namespace}"
+        theirs = rename_owner(store.save(tensors(), {"step": 1}).path, owner)
+        store.prepare(rehearse=False)
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+    for step in range(4):
+        store.save(tensors(), {"step": step})
+
+    assert os.path.basename(theirs) in folders(store)
+
+
+def test_a_view_stays_good_when_the_rescue_is_pruned(store):
+    """Restoring in one process while another one saves."""
+    store.save(tensors(1), {"step": 1})
+    found = store.newest()
+    view = found.read("t1")
+    shutil.rmtree(found.path)
+    found.close()
+
+    assert bytes(tensors(1)[1].view()) == bytes(view)
+    with pytest.raises(TypeError):
+        view[0] = 1
+
+
+def test_the_framework_failing_in_the_middle_leaves_the_older_rescue(store):
+    """Nothing half written stays."""
+    good = store.save(tensors(), {"step": 1}).path
+
+    def broken():
+        raise RuntimeError("deleted")
+
+    with pytest.raises(RuntimeError, match="deleted"):
+        store.save([*tensors(), TensorEntry("x", "U8", (1,), 1, broken)], {"step": 2})
+
+    assert [os.path.basename(good)] == folders(store)
+
+
+def test_meta_that_is_no_json_is_refused(store):
+    """The message names what cannot be written."""
+    with pytest.raises(RescueError, match="not JSON serializable"):
+        store.save(tensors(), {"step": 1, "model": object()})
+
+    assert [] == folders(store)
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_keeping_none_is_refused(tmp_path, keep):
+    """At least one stays."""
+    with pytest.raises(ValueError, match="keep"):
+        RescueStore(str(tmp_path), keep=keep)
+
+
+def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
+    """A program that changes its working folder saves where it began."""
+    monkeypatch.chdir(tmp_path)
+    store = RescueStore("here")
+    monkeypatch.chdir("/")
+
+    assert store.save(tensors(), {"step": 1}).path.startswith(str(tmp_path / "here"))
+    store.close()
+
+
+def test_unfinished_folders_of_dead_writers_are_removed_and_of_live_ones_are_not(store):
+    """Only who has ended leaves rubbish; a stranger's writer is given an hour."""
+    store.prepare(rehearse=False)
+    kept = [f".partial-{os.getppid()}.{_start(os.getppid())}.{own().namespace}-1"]
+    kept += [f".partial-{STRANGER}-1", ".partial-strange"]
+    dead = [f".partial-{DEAD}-1", f".partial-{STRANGER}-2"]
+    dead += [f".partial-{os.getpid()}.1.{own().namespace}-1"]  # this pid, in an earlier life
+    for name in (*kept, *dead):
+        os.mkdir(os.path.join(store.directory, name))
+        _rewrite(os.path.join(store.directory, name, "state.safetensors"), b"x" * 100)
+    old = time.time() - 7200
+    for name in (f".partial-{STRANGER}-2", f".partial-{STRANGER}-2/state.safetensors"):
+        os.utime(os.path.join(store.directory, name), (old, old))
+
+    store.save(tensors(), {"step": 1})
+
+    assert sorted(kept) == [name for name in folders(store) if name.startswith(".partial")]
+
+
+def _start(pid):
+    from watchdog_app.rescue.checkpoint.owner import start_time
+
+    return start_time(pid)
+
+
+def test_rescues_of_a_live_process_are_left_to_it(store):
+    """Two trainings in one folder: neither prunes the other's."""
+    parent = f"{os.getppid()}.{_start(os.getppid())}.{own().namespace}"
+    theirs = rename_owner(store.save(tensors(), {"step": 1}).path, parent)
+
+    for step in range(4):
+        store.save(tensors(), {"step": step})
+
+    assert 3 == len(folders(store))
+    assert os.path.isdir(theirs)
+
+
+def test_rescues_of_ended_processes_count_as_ones_own(store):
+    """A folder does not grow with every run."""
+    gone = rename_owner(store.save(tensors(), {"step": 1}).path, DEAD)
+    store.save(tensors(), {"step": 2})
+    assert os.path.isdir(gone)
+
+    store.save(tensors(), {"step": 3})
+    store.settle()
+    assert not os.path.isdir(gone)
+
+
+def test_a_strangers_rescue_is_pruned_after_a_day(store):
+    """Whether a writer in another container lives cannot be seen from here."""
+    theirs = rename_owner(store.save(tensors(), {"step": 1}).path, STRANGER)
+    for step in range(3):
+        store.save(tensors(), {"step": step})
+    assert os.path.isdir(theirs)
+
+    old = time.time() - 2 * 86400
+    for path in (theirs, *(os.path.join(theirs, name) for name in os.listdir(theirs))):
+        os.utime(path, (old, old))
+    store.save(tensors(), {"step": 9})
+    store.settle()
+    assert not os.path.isdir(theirs)
+
+
+def test_a_rescue_that_was_renamed_is_kept_for_good(store):
+    """A person who gives it a name of its own has a reason."""
+    path = store.save(tensors(), {"step": 1}).path
+    os.rename(path, os.path.join(store.directory, "before-the-change"))
+    for step in range(4):
+        store.save(tensors(), {"step": step})
+
+    assert 3 == len(folders(store))
+    assert 1 == LoadedRescue(os.path.join(store.directory, "before-the-change")).step
+
+
+def test_preparing_writes_nothing_that_stays_and_tells_the_cost(store):
+    """The rehearsal is a save of a few MiB."""
+    rehearsal = store.prepare(tensors=100)
+
+    assert [] == folders(store)
+    assert rehearsal.bytes > 2**20
+    assert rehearsal.seconds > 0
+
+
+def test_a_file_in_the_way_of_the_folder_is_told_in_words(tmp_path):
+    """At the start of the training, not at its end."""
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(SaveFailed, match="is a file, not a folder"):
+        RescueStore(str(tmp_path / "file" / "rescues")).prepare()
+
+
+def test_a_folder_that_was_deleted_is_made_again(store):
+    """Tidying up while the training runs costs the old rescues and nothing more."""
+    store.save(tensors(), {"step": 1})
+    shutil.rmtree(store.directory)
+
+    assert 2 == store.save(tensors(), {"step": 2}).step
+
+
+def test_owners_are_told_from_each_other():
+    """This process lives, an earlier one of its pid does not, a stranger is unknown."""
+    me = own()
+
+    assert me == Owner.parse(str(me))
+    assert me.alive is True
+    assert Owner(me.pid, me.start_time + 1, me.namespace).alive is False
+    assert Owner.parse(DEAD).alive is False
+    assert Owner.parse(STRANGER).alive is None
+    assert Owner.parse("../../etc") is None
+
+
+def test_a_folder_in_memory_is_recognised(tmp_path):
+    """A rescue on tmpfs takes the memory that is short."""
+    assert in_memory("/dev/shm")
+    assert not in_memory("/proc")
+    assert not in_memory(str(tmp_path / "missing"))
+
+
+@contextlib.contextmanager
+def small_disk(path, size):
+    """A file system of so many bytes: the only honest full disk."""
+    os.makedirs(path)
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system takes root")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "t", path], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def test_a_full_disk_is_told_before_anything_is_written(tmp_path, said):
+    """With numbers and a remedy; there is nothing to prune."""
+    with small_disk(str(tmp_path / "d"), "8m"):
+        store = RescueStore(str(tmp_path / "d"), report=said.append)
+        with pytest.raises(SaveFailed, match=r"has 8\.00 MiB free") as caught:
+            store.save(tensors(count=1, size=9 << 20), {"step": 1})
+        assert "another disk" in caught.value.remedy
+        assert [] == os.listdir(tmp_path / "d")
+        store.close()
+
+
+def test_a_disk_that_fills_up_meanwhile_leaves_no_half_rescue(tmp_path, said):
+    """ENOSPC in the middle of the stream: told, removed, and the older rescue stands."""
+    with small_disk(str(tmp_path / "d"), "16m"):
+        store = RescueStore(str(tmp_path / "d"), report=said.append)
+        good = store.save(tensors(), {"step": 1}).path
+        filler = open(tmp_path / "d" / "filler", "wb")
+
+        def fill():
+            filler.write(bytes(14 << 20))
+            filler.flush()
+            return memoryview(bytes(5 << 20))
+
+        with pytest.raises(SaveFailed, match="is full"):
+            store.save([TensorEntry("x", "U8", (5 << 20,), 5 << 20, fill)], {"step": 2})
+        filler.close()
+        assert sorted(["filler", os.path.basename(good)]) == folders(store)
+        assert good == store.newest().path
+        store.close()
+
+
+def test_short_of_space_an_older_rescue_makes_room(tmp_path, said):
+    """Down to one complete rescue, never below."""
+    with small_disk(str(tmp_path / "d"), "20m"):
+        store = RescueStore(str(tmp_path / "d"), keep=5, report=said.append)
+        for step in range(6):
+            last = store.save(tensors(count=1, size=4 << 20), {"step": step})
+            assert last.path == store.newest().path
+        assert 3 == len(folders(store))
+
+        with pytest.raises(SaveFailed):
+            store.save(tensors(count=1, size=13 << 20), {"step": 7})
+        assert [os.path.basename(last.path)] == folders(store)
+        store.close()
+
+
+def test_room_is_not_made_with_the_last_rescue_that_is_whole(tmp_path, said):
+    """A newer one that is damaged does not count."""
+    with small_disk(str(tmp_path / "d"), "20m"):
+        store = RescueStore(str(tmp_path / "d"), report=said.append)
+        good = store.save(tensors(count=1, size=4 << 20), {"step": 1}).path
+        bad = store.save(tensors(count=1, size=4 << 20), {"step": 2}).path
+        os.unlink(os.path.join(bad, "rescue.json"))
+
+        with pytest.raises(SaveFailed):
+            store.save(tensors(count=1, size=9 << 20), {"step": 3})
+        assert good == store.newest().path
+        store.close()
+
+
+def test_a_read_only_disk_is_told_in_words(tmp_path):
+    """When the training starts."""
+    with small_disk(str(tmp_path / "d"), "4m"):
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "d")], check=True)
+        with pytest.raises(SaveFailed, match="is read-only") as caught:
+            RescueStore(str(tmp_path / "d")).prepare()
+        assert "can be written" in caught.value.remedy
+
+
+def test_a_rescue_folder_in_memory_is_told_once(tmp_path, said):
+    """It takes the memory that runs out and does not survive a restart."""
+    with small_disk(str(tmp_path / "d"), "16m"):
+        store = RescueStore(str(tmp_path / "d"), report=said.append)
+        store.prepare()
+        store.prepare()
+        store.close()
+
+    assert 1 == len(said)
+    assert "lies in memory" in said[0]
+
+
+def test_a_save_takes_no_second_copy(tmp_path):
+    """Peak memory of 60 MB of tensors saved stays within a few MiB of before."""
+    program = (
+        "import sys, mmap, resource\n"
+        "from watchdog_app.rescue.checkpoint.store import RescueStore\n"
+        "from watchdog_app.rescue.checkpoint.format import TensorEntry\n"
+        "m = mmap.mmap(-1, 60 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n"
+        "m[:1 << 20] = b'x' * (1 << 20)\n"
+        "for at in range(0, len(m), 4096): m[at] = 1\n"
+        "e = [TensorEntry('a', 'U8', (len(m),), len(m), lambda: memoryview(m))]\n"
+        "s = RescueStore(sys.argv[1]); s.prepare(1)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "s.save(e, {'step': 1})\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "r")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert int(done.stdout) < 8 * 1024  # KiB

@@ -1,0 +1,123 @@
+"""Killed at any moment of a save: the rescue before it is still found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from watchdog_app.rescue.checkpoint.store import RescueStore
+
+SAVER = """
+import sys
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.store import RescueStore
+store = RescueStore(sys.argv[1])
+store.prepare(4, rehearse=False)
+step = int(sys.argv[2])
+print("ready", flush=True)
+while True:
+    data = bytes([step % 256]) * 3_000_000
+    entries = [TensorEntry(f"t{n}", "U8", (len(data),), len(data), lambda: memoryview(data))
+               for n in range(4)]
+    store.save(entries, {"step": step, "double": 2 * step})
+    print(step, flush=True)
+    step += 1
+"""
+
+
+def start(directory, first):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SAVER, directory, str(first)], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def kill(process):
+    """Steps that the process said were saved before it was killed."""
+    process.send_signal(signal.SIGKILL)
+    said, _ = process.communicate()
+    # A last line may have been cut off.
+    return [int(line) for line in said.split("\n")[:-1]]
+
+
+def measured_save_s(directory):
+    """Seconds of a save by such a process, now."""
+    process = start(directory, 0)
+    began = time.monotonic()
+    for _ in range(4):
+        process.stdout.readline()
+    seconds = (time.monotonic() - began) / 4
+    kill(process)
+    return seconds
+
+
+def check(rescue):
+    assert rescue.meta["double"] == 2 * rescue.step
+    for name in rescue.tensors:
+        assert bytes([rescue.step % 256]) * 3_000_000 == rescue.read(name)
+
+
+def test_killed_at_any_moment_the_last_complete_rescue_is_found(tmp_path):
+    """Many kills, each at another moment; no damage is ever reported, no rubbish piles up."""
+    directory = str(tmp_path / "r")
+    said = []
+    store = RescueStore(directory, report=said.append)
+    save_s = measured_save_s(directory)  # the moments are spread over the saves of this machine
+    last = store.newest().step
+    halves = 0
+
+    for attempt in range(40):
+        process = start(directory, last + 1)
+        time.sleep(save_s * 3 * attempt / 40)
+        saved = kill(process)
+        halves += any(name.startswith(".partial") for name in os.listdir(directory))
+        found = store.newest()
+        # Never older than what was told; at most the one that was just being told is newer.
+        newest_told = saved[-1] if saved else last
+        assert found.step in (newest_told, newest_told + 1)
+        last = found.step
+        check(found)
+        found.close()
+
+    assert [] == said
+    assert last > 3
+    assert halves > 3
+    # A kill between a save and its pruning leaves one more; the next undisturbed save tidies up.
+    path = store.save([], {"step": 0}).path
+    store.settle()
+    left = sorted(os.listdir(directory))
+    assert 2 == len(left)
+    assert os.path.basename(path) in left
+    store.close()
+
+
+def test_two_processes_with_one_folder_do_not_harm_each_other(tmp_path):
+    """Each keeps its own two; whatever is read meanwhile is whole."""
+    directory = str(tmp_path / "r")
+    said = []
+    reader = RescueStore(directory, report=said.append)
+    one, two = start(directory, 0), start(directory, 1000)
+    try:
+        end = time.monotonic() + 2
+        reads = 0
+        while time.monotonic() < end:
+            found = reader.newest()
+            if found is not None:
+                check(found)
+                found.close()
+                reads += 1
+    finally:
+        steps_one, steps_two = kill(one), kill(two)
+
+    assert reads > 3
+    assert [] == said
+    assert len(steps_one) > 3
+    assert len(steps_two) > 3
+    found = {int(name[7:17]) for name in os.listdir(directory) if name.startswith("rescue")}
+    assert steps_one[-1] in found
+    assert steps_two[-1] in found
+    reader.close()

@@ -1,0 +1,405 @@
+"""Writing tensors to a file without a second copy."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+import zlib
+
+import pytest
+
+from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.sink import Reserve, Sink, private_memory
+from watchdog_app.rescue.checkpoint.stream import Bytes, Streamer, write_stream
+
+CHUNK = 8192
+
+
+def noise(size, seed=1):
+    return (zlib.compress(bytes([seed]) * 100) * (size // 10 + 1))[:size]
+
+
+@pytest.fixture
+def streamer():
+    made = Streamer(CHUNK)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [],
+        [0],
+        [1],
+        [4095, 1],
+        [4096],
+        [4097],
+        [CHUNK - 1],
+        [CHUNK],
+        [CHUNK, CHUNK],
+        [CHUNK + 1],
+        [0, 3 * CHUNK + 5, 0, 7, 2 * CHUNK],
+        [1] * 300,
+        [40 * CHUNK + 1, 5000],
+    ],
+)
+def test_the_file_is_the_parts_one_after_the_other(tmp_path, streamer, sizes, direct):
+    """Whatever the sizes: every byte, no padding left, each part with its checksum."""
+    parts = [Bytes(f"p{n}", noise(size, n % 200)) for n, size in enumerate(sizes)]
+    data = [bytes(part.view()) for part in parts]
+
+    result = streamer.write(str(tmp_path / "file"), parts, direct=direct)
+
+    assert b"".join(data) == (tmp_path / "file").read_bytes()
+    assert sum(sizes) == result.bytes
+    assert {part.name: zlib.crc32(each) for part, each in zip(parts, data, strict=True)} == (
+        result.checksums
+    )
+    if not direct:
+        assert not result.direct
+
+
+def test_a_view_is_taken_in_turn_and_released_before_the_next(tmp_path, streamer):
+    """At no time are two tensors' buffers held: a framework may need to move them."""
+    taken = []
+
+    def view(number):
+        assert all(not _alive(each) for each in taken)
+        taken.append(memoryview(noise(3 * CHUNK, number)))
+        return taken[-1]
+
+    parts = [
+        TensorEntry(str(n), "U8", (3 * CHUNK,), 3 * CHUNK, lambda n=n: view(n)) for n in range(3)
+    ]
+    streamer.write(str(tmp_path / "file"), parts)
+
+    assert 3 == len(taken)
+    assert not any(_alive(each) for each in taken)
+
+
+def _alive(view):
+    try:
+        view.nbytes  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def test_views_of_any_shape_and_type_are_taken_as_bytes(tmp_path, streamer):
+    """A view of floats in two dimensions is as good as one of bytes."""
+    floats = memoryview(bytes(range(48))).cast("f", (3, 4))
+
+    streamer.write(str(tmp_path / "file"), [TensorEntry("a", "F32", (3, 4), 48, lambda: floats)])
+
+    assert bytes(range(48)) == (tmp_path / "file").read_bytes()
+
+
+def test_progress_grows_to_the_total(tmp_path, streamer):
+    """Called in the saving thread, ending at the whole size."""
+    seen = []
+
+    streamer.write(
+        str(tmp_path / "file"),
+        [Bytes("a", noise(5 * CHUNK + 9))],
+        lambda done, total: seen.append((done, total, threading.current_thread())),
+        total_bytes=5 * CHUNK + 9,
+    )
+
+    assert sorted(seen, key=lambda each: each[0]) == seen
+    assert (5 * CHUNK + 9, 5 * CHUNK + 9, threading.current_thread()) == seen[-1]
+
+
+@pytest.mark.parametrize("nbytes", [CHUNK - 1, 3 * CHUNK + 1])
+def test_a_tensor_that_changed_its_size_is_refused(tmp_path, streamer, nbytes):
+    """Its header says otherwise: nothing is left, the next write works."""
+    entry = TensorEntry("w", "U8", (CHUNK,), CHUNK, lambda: memoryview(bytes(nbytes)))
+
+    with pytest.raises(RescueError, match="'w' changed"):
+        streamer.write(str(tmp_path / "file"), [entry])
+
+    assert [] == os.listdir(tmp_path)
+    streamer.write(str(tmp_path / "file"), [Bytes("a", b"abc")])
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("at", [0, 1, 2, 5])
+def test_an_interruption_leaves_nothing_and_the_next_write_works(tmp_path, streamer, kind, at):
+    """Ctrl-C or a framework's error at any chunk: file gone, thread out of it, buffers usable."""
+    calls = []
+
+    def progress(done, total):
+        calls.append(done)
+        if len(calls) > at:
+            raise kind("here")
+
+    with pytest.raises(kind):
+        streamer.write(str(tmp_path / "file"), [Bytes("a", noise(9 * CHUNK))], progress)
+
+    assert [] == os.listdir(tmp_path)
+    data = noise(4 * CHUNK + 3, 7)
+    streamer.write(str(tmp_path / "file"), [Bytes("a", data)])
+    assert data == (tmp_path / "file").read_bytes()
+
+
+def test_ctrl_c_at_any_moment_leaves_a_streamer_that_works(tmp_path):
+    """A signal between any two instructions: no deadlock, no half file, no lost buffer."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    streamer = Streamer(CHUNK)
+    data = noise(30 * CHUNK)
+    interrupted = 0
+    gc.disable()  # in JAX's gc callback the signal would be reported, not raised
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for attempt in range(80):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.00005 * attempt)
+                streamer.write(str(tmp_path / "file"), [Bytes("a", data)])
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                assert data == (tmp_path / "file").read_bytes()
+            except KeyboardInterrupt:
+                interrupted += 1
+            (tmp_path / "file").unlink(missing_ok=True)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+        gc.enable()
+        streamer.close()
+
+    assert interrupted
+
+
+def test_a_framework_error_in_a_view_comes_through(tmp_path, streamer):
+    """The caller learns what went wrong, not that something did."""
+
+    def broken():
+        raise RuntimeError("variable was deleted")
+
+    with pytest.raises(RuntimeError, match="was deleted"):
+        streamer.write(str(tmp_path / "file"), [TensorEntry("a", "U8", (1,), 1, broken)])
+
+    assert [] == os.listdir(tmp_path)
+
+
+def test_a_file_that_exists_is_never_overwritten(tmp_path, streamer):
+    """Each file has a name of its own."""
+    (tmp_path / "file").write_bytes(b"mine")
+
+    with pytest.raises(SaveFailed):
+        streamer.write(str(tmp_path / "file"), [Bytes("a", b"other")])
+
+    assert b"mine" == (tmp_path / "file").read_bytes()
+
+
+def test_a_limit_on_file_sizes_is_told_in_words(tmp_path):
+    """EFBIG in the writing thread arrives as a sentence with a remedy, the file is removed."""
+    streamer = Streamer(CHUNK)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5 * CHUNK, hard))
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(SaveFailed) as caught:
+            streamer.write(str(tmp_path / "file"), [Bytes("a", noise(20 * CHUNK))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+        streamer.close()
+
+    assert "ulimit -f" in caught.value.remedy
+    assert [] == os.listdir(tmp_path)
+
+
+def test_a_refused_direct_write_goes_through_the_cache(tmp_path):
+    """EINVAL at the first write (here by memory that is not aligned) is no reason to give up."""
+    sink = Sink(str(tmp_path / "file"))
+    crooked = memoryview(bytearray(noise(CHUNK + 1)))[1:]
+
+    sink.write(crooked, CHUNK)
+    sink.write(crooked, 100)
+
+    assert CHUNK + 100 == sink.finish()
+    assert not sink.direct
+    data = bytes(crooked)
+    assert data + data[:100] == (tmp_path / "file").read_bytes()
+
+
+def test_two_saves_at_once_are_refused(tmp_path, streamer):
+    """The buffers are one save's at a time."""
+
+    def again(done, total):
+        streamer.write(str(tmp_path / "other"), [Bytes("b", b"x")])
+
+    with pytest.raises(RescueError, match="still running"):
+        streamer.write(str(tmp_path / "file"), [Bytes("a", noise(CHUNK))], again)
+
+
+def test_a_busy_python_thread_beside_it_only_delays(tmp_path, streamer):
+    """A data generator that never lets go of the interpreter; its switch interval is put back."""
+    before = sys.getswitchinterval()
+    stop = threading.Event()
+
+    def spin():
+        while not stop.is_set():
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    try:
+        data = noise(20 * CHUNK)
+        streamer.write(str(tmp_path / "file"), [Bytes("a", data)])
+    finally:
+        stop.set()
+        thread.join()
+
+    assert data == (tmp_path / "file").read_bytes()
+    assert before == sys.getswitchinterval()
+
+
+FORKED = """
+import os, sys
+from watchdog_app.rescue.checkpoint.stream import Bytes, Streamer
+streamer = Streamer(8192)
+streamer.prepare()
+pid = os.fork()
+name = "child" if pid == 0 else "parent"
+data = name.encode() * 20000
+streamer.write(sys.argv[1] + "/" + name, [Bytes("a", data)])
+with open(sys.argv[1] + "/" + name, "rb") as file:
+    assert file.read() == data
+if pid == 0:
+    os._exit(0)
+sys.exit(os.waitpid(pid, 0)[1])
+"""
+
+
+def test_after_a_fork_parent_and_child_write_without_each_other(tmp_path):
+    """Neither shares buffers with the other nor waits for a thread that was not copied."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ResourceWarning", "-c", FORKED, str(tmp_path)],
+        timeout=60,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr)
+
+
+def test_a_small_file_is_written_while_the_other_is_made_durable(tmp_path, streamer):
+    """Any size; `settle` waits for the one that was left behind."""
+    data = noise(3 * CHUNK + 11)
+    streamer.write(str(tmp_path / "big"), [Bytes("a", data)], behind=True)
+    for name, size in (("none", 0), ("one", 1), ("more", 2 * CHUNK + 5)):
+        streamer.write_small(str(tmp_path / name), data[:size])
+        assert data[:size] == (tmp_path / name).read_bytes()
+    streamer.settle()
+
+    assert data == (tmp_path / "big").read_bytes()
+
+
+def test_jobs_are_done_in_order_and_their_errors_come_back(streamer):
+    """The next call learns what went wrong behind its back; then all is well again."""
+    done = []
+    for number in range(5):
+        streamer.aside(lambda number=number: done.append(number))
+    streamer.settle()
+    assert [0, 1, 2, 3, 4] == done
+
+    def broken():
+        raise OSError(28, "no space")
+
+    streamer.aside(broken)
+    with pytest.raises(SaveFailed, match="is full"):
+        streamer.settle()
+    streamer.settle()
+    streamer.aside(lambda: done.append(5))
+    streamer.settle()
+    assert 5 == done[-1]
+
+
+def test_memory_of_ours_is_not_shared_with_a_forked_child():
+    """A data loader's fork must not make our pages cost new ones: the child finds zeros."""
+    memory = private_memory(8192)
+    memory[:5] = b"hello"
+    read, write = os.pipe()
+    with warnings.catch_warnings():  # Python 3.12 warns of forks beside threads: ours are safe
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        os.write(write, memory[:5])
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+    assert bytes(5) == os.read(read, 5)
+    assert b"hello" == memory[:5]
+    os.close(read)
+    os.close(write)
+
+
+def test_a_reserve_is_held_and_given_back():
+    """Held memory grows to what is asked for and is really there; released, it is gone."""
+    reserve = Reserve()
+    size = 64 << 20
+    before = _rss_bytes()
+
+    reserve.hold(1 << 20)
+    reserve.hold(size)
+    reserve.hold(1 << 20)
+    assert size == reserve.bytes
+    assert _rss_bytes() - before > size * 0.9
+
+    reserve.release()
+    reserve.release()
+    assert 0 == reserve.bytes
+    assert _rss_bytes() - before < size * 0.1
+
+
+def test_a_reserve_that_cannot_be_had_now_leaves_what_is_held():
+    """No error in somebody's training: the save does without the rest."""
+    reserve = Reserve()
+    reserve.hold(1 << 20)
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, limits[1]))
+    try:
+        held = reserve.hold(1 << 40)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+    assert not held
+    assert 1 << 20 == reserve.bytes
+    assert reserve.hold(2 << 20)
+
+
+def _rss_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_a_released_streamer_writes_again(tmp_path, streamer):
+    """Buffers come back when they are needed."""
+    streamer.prepare()
+    streamer.release()
+
+    streamer.write(str(tmp_path / "file"), [Bytes("a", noise(3 * CHUNK))])
+
+    assert noise(3 * CHUNK) == (tmp_path / "file").read_bytes()
+
+
+def test_the_plain_function_writes_one_file(tmp_path):
+    """Without a streamer at hand."""
+    result = write_stream(str(tmp_path / "file"), [Bytes("a", b"hello")])
+
+    assert 5 == result.bytes
+    assert b"hello" == (tmp_path / "file").read_bytes()

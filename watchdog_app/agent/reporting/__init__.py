@@ -1,1 +1,0 @@
-"""The line to the daemon, and what is told over it."""

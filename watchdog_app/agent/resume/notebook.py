@@ -1,0 +1,241 @@
+"""
+`watchdog.resume()`: a notebook that was killed and restarted goes on where it was saved.
+
+The cells that had run are run again, in order, up to and with the one that trained; its fit or
+Rescue then goes on from the rescue by itself. Nothing is ever run that was not asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from watchdog_app.agent.found import folders, resume_lines
+from watchdog_app.agent.found.resume_lines import Recorded
+from watchdog_app.agent.resume import kernel_cells, plan
+from watchdog_app.agent.resume.kernel_cells import Cells
+from watchdog_app.agent.resume.plan import Step
+from watchdog_app.agent.runtime import run_choice
+from watchdog_app.base.errors import RescueError
+from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.rescue.checkpoint import inventory
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.identity import notebook
+
+_CHOICES = ("training", "all", None)
+_MOST_FOLDERS = 2000  # below the notebook's own, when it was asked; at a start `rescues` alone
+_WIDTH = 60  # of a cell's first line, as it is listed
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """The rescue that this notebook can go on from."""
+
+    path: str
+    step: int
+    epoch: int | None  # counted from 0
+    created_unix_s: float
+    cells: Cells | None  # None where it was saved by an older version, or outside a notebook
+    found: Recorded | None  # a loop that was found by itself: it goes on with lines of code alone
+
+
+def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
+    """
+    Run the cells of the session that died, up to and with the one that trained.
+
+    Args:
+        run: "training": without cells that had failed and without shell commands; "all": those
+            too; None: list them, and run nothing.
+        skip: numbers of cells that are to be left out.
+
+    Raises:
+        ValueError: `run` is none of the three.
+    """
+    if run not in _CHOICES:
+        raise ValueError(f'run must be "training", "all" or None, not {run!r}')
+    shell = kernel_cells.shell()
+    if shell is None:
+        _tell(
+            "watchdog.resume() is for notebooks. A script goes on by itself when it is run again "
+            "in the same way: watchdog exec -- python train.py  (anew: watchdog exec --no-resume "
+            "-- python train.py)"
+        )
+        return
+    searched: list[str] = []
+    what = unfinished(searched, thorough=True)
+    name = os.path.basename(notebook.program_path() or "this kernel")
+    if what is None:
+        _tell(
+            f"{name} has no unfinished training to go on from. Looked in: "
+            f"{', '.join(map(folders.shown, searched)) or 'nothing, there is no such folder'}."
+        )
+        return
+    if not folders.resumes():
+        _tell(f"{folders.RESUME} says that nothing is to be resumed: take it out first.")
+        return
+    steps = _steps(what, shell, everything=run == "all", skip=tuple(skip))
+    if steps is None:
+        return
+    _list(what, name, steps)
+    waits = [step.number for step in steps if step.awaits]
+    if waits:
+        _tell(
+            f"[{kernel_cells.consecutive(waits)}] uses `await` outside of a function, which cannot "
+            "run within another cell: nothing was run. Run your cells again up to the training: it "
+            f"goes on from there by itself. To leave it out: watchdog.resume(skip={waits})"
+        )
+        return
+    if run is None:
+        _tell("nothing was run. To run them: watchdog.resume()")
+        return
+    _run(what, shell, steps)
+
+
+def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> Unfinished | None:
+    """
+    The newest rescue of this notebook or kernel whose training was left by a process that ended.
+
+    Args:
+        searched: is filled with the folders that were looked into.
+        thorough: look below the notebook's folder as well, not only into `rescues` there.
+    """
+    program, kernel = notebook.program_path(), kernel_cells.kernel_id()
+    newest: Unfinished | None = None
+    search = inventory.Search(most_folders=_MOST_FOLDERS)
+    for root in _roots(program, thorough=thorough):
+        if searched is not None:
+            searched.append(root)
+        for folder in inventory.folders_of_rescues(root, search):
+            for one in inventory.rescues_in(folder):
+                if one.training != "unfinished" or one.condition != "complete":
+                    continue
+                if run_choice.is_of_this_process(one.path) or inventory.foreign(one.path):
+                    continue  # newer in memory; or another user's, whose word we do not take
+                with suppress(RescueError, OSError), LoadedRescue(one.path) as loaded:
+                    cells = kernel_cells.read(loaded.meta)
+                    same = cells is not None and kernel is not None and cells.kernel == kernel
+                    if not same and (program is None or one.program != program):
+                        continue
+                    created = loaded.created_unix_s
+                    if newest is None or created > newest.created_unix_s:
+                        found = resume_lines.recorded(loaded.meta)
+                        newest = Unfinished(one.path, loaded.step, one.epoch, created, cells, found)
+    return newest
+
+
+def offer(what: Unfinished) -> str:
+    """One line: what died, when it was saved, and how to go on."""
+    name = os.path.basename(notebook.program_path() or "this notebook")
+    return (
+        f"a training of {name} was left when its kernel ended; {_described(what)}. "
+        "watchdog.resume() goes on from there, watchdog.resume(run=None) lists what it would run."
+    )
+
+
+def _described(what: Unfinished) -> str:
+    ago = format_duration(max(0.0, time.time() - what.created_unix_s))
+    return f"it was saved {ago} ago at {resume_lines.place_in(what.step, what.epoch)}"
+
+
+def _roots(program: str | None, *, thorough: bool) -> list[str]:
+    directory, _ = folders.place()
+    beside = os.getcwd() if program is None else os.path.dirname(program)
+    roots = [
+        os.path.dirname(directory),
+        os.path.join(beside, "rescues"),
+        os.path.abspath("rescues"),
+    ]
+    if thorough:
+        roots.append(beside)
+    return [each for each in dict.fromkeys(roots) if os.path.isdir(each)]
+
+
+def _steps(
+    what: Unfinished, shell: Any, *, everything: bool, skip: Sequence[int]
+) -> list[Step] | None:
+    if what.cells is None:
+        _tell(
+            f"{folders.shown(what.path)} does not say which cells had run. Run them again up to "
+            "the training: it goes on from there by itself."
+        )
+        return None
+    cells = what.cells
+    if not _is_ipythons(cells.history, shell):
+        cells = replace(cells, history="")  # a rescue may come from anywhere
+    texts = kernel_cells.texts(cells, notebook.notebook_path())
+    running = what.cells.running
+    if running not in texts:
+        _tell(
+            f"the text of the cell that trained, [{running}], is not known any more: IPython's "
+            "history is off or was cleared, and the notebook was changed. Run your cells again up "
+            "to the training: it goes on from there by itself."
+        )
+        return None
+    return plan.plan(
+        list(texts.items()), running, what.cells.failed,
+        everything=everything, skip=skip, transform=shell.transform_cell,
+        aliases=[name for name, _ in getattr(shell.alias_manager, "aliases", ())],
+    )  # fmt: skip
+
+
+def _is_ipythons(history: str, shell: Any) -> bool:
+    """Whether a history database is one that IPython itself writes for this user."""
+    path = os.path.realpath(history)
+    if path == os.path.realpath(str(shell.history_manager.hist_file)):
+        return True
+    return path.startswith(os.path.join(os.path.realpath(str(shell.ipython_dir)), ""))
+
+
+def _list(what: Unfinished, name: str, steps: Sequence[Step]) -> None:
+    _tell(f"{name}: {_described(what)}. Its cells:")
+    for step in steps:
+        lines = step.text.strip().splitlines()
+        first = lines[0] if len(lines) == 1 else f"{lines[0]} ..."
+        shown = "".join(char if char.isprintable() else " " for char in first)[:_WIDTH]
+        trains = "trains" if what.found is None else "trains: it needs lines of code, see below"
+        why = step.why or (trains if step.trains else "")
+        print(f"  [{step.number}]  {shown:{_WIDTH}}  {why}".rstrip())
+    known = {step.number for step in steps}
+    cells = what.cells
+    if cells is not None:
+        gone = [number for number in range(1, cells.running) if number not in known]
+        if gone:
+            print(f"  [{kernel_cells.consecutive(gone)}]  empty, or not known any more")
+
+
+def _run(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
+    from watchdog_app.agent import hook
+
+    folder = os.path.dirname(what.path)
+    root = os.path.dirname(folder) if os.path.basename(folder).startswith("fit-") else folder
+    hook.switch_on()
+    if os.path.basename(root).startswith("unnamed-"):
+        folders.go_on_in(root)  # no notebook is known: each kernel has a folder of its own
+    for step in steps:
+        if step.run is None or (step.trains and what.found is not None):
+            continue
+        if kernel_cells.number(shell) == shell.execution_count:
+            shell.execution_count += 1  # an older IPython: this cell holds the number until it ends
+        with run_choice.going_on_with(what.path):
+            result = shell.run_cell(step.run, store_history=True)
+        if not result.success:
+            _tell(
+                f"cell [{step.number}] ended with an error; nothing after it was run. To leave it "
+                f"out: watchdog.resume(skip=[{step.number}])"
+            )
+            return
+    if what.found is not None:
+        cell = what.cells.running if what.cells else "?"
+        _tell(
+            f"the cells before are done. The loop in [{cell}] is your own. "
+            f"{resume_lines.before_lines(what.epoch)}Put these lines into it and run it."
+        )
+        print("\n".join(f"    {line}" for line in resume_lines.lines(what.found)))
+
+
+def _tell(message: str) -> None:
+    print("watchdog: " + "".join(char if char.isprintable() else " " for char in message))

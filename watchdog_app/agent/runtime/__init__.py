@@ -1,0 +1,1 @@
+"""What happens at a step boundary, and the line to the daemon."""

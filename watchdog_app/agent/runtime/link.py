@@ -1,0 +1,608 @@
+"""
+The agent's line to the daemon: a thread that nobody waits for.
+
+The training thread reads one attribute, `Link.wanted`, and leaves messages in
+a bounded queue. Connecting, sending, waiting and trying again are the thread's.
+Without a daemon the thread sleeps and looks again, at most every ten seconds.
+"""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import operator
+import os
+import select
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.runtime import crash_report
+from watchdog_app.agent.telemetry import diagnose, stacks
+from watchdog_app.base.errors import RequestError, WatchdogError
+from watchdog_app.client.client import Client
+from watchdog_app.rescue.checkpoint import run_lock
+from watchdog_app.rescue.checkpoint.owner import own
+
+_CLOSE_WAIT_S = 1.0
+
+
+class Link:
+    """
+    One training's line to the daemon. Every method returns at once and raises nothing of ours.
+
+    `wanted` is the request that waits for the next step boundary, or None: a
+    plain attribute, so that a training pays nothing for looking at it.
+    """
+
+    def __init__(
+        self,
+        framework: str,
+        directory: str,
+        notebook: str | None = None,
+        socket_path: str | None = None,
+        *,
+        by_lines: bool = False,
+    ) -> None:
+        """
+        Nothing happens before `start`.
+
+        Args:
+            framework: "keras", "tensorflow", ...
+            directory: where rescues go, as an absolute path.
+            notebook: path of the notebook, where known.
+            socket_path: None: where this user's daemon listens.
+            by_lines: the program does not go on from a rescue by itself.
+        """
+        self.wanted: CheckpointRequest | None = None
+        self.step: int | None = None  # completed ones; set at each, told with the next report
+        self._about = {
+            "framework": framework,
+            "directory": directory,
+            "notebook": notebook,
+            "resumes_itself": not by_lines,
+        }
+        self._socket_path = socket_path
+        self._line: Line | None = None
+        self._fields: dict[str, Any] = {}
+        self._last_saved: dict[str, Any] | None = None
+        # Of a loop that does not say when it ends: whether the program has left it.
+        self.left: Callable[[], bool] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the daemon is listening to us now."""
+        return self._line is not None and self._line.connected
+
+    @property
+    def acknowledges(self) -> bool:
+        """Whether the daemon says when it has looked at what was announced."""
+        return self._line is not None and self._line.acknowledges
+
+    @property
+    def considered(self) -> int | None:
+        """The announcement that it last looked at; what it then asked for is in `wanted`."""
+        return None if self._line is None else self._line.considered
+
+    @property
+    def page(self) -> str | None:
+        """Where the daemon looks for what we publish; None: nowhere."""
+        return None if self._line is None else self._line.page
+
+    def start(self) -> None:
+        """Begin to look for the daemon; does nothing when that has begun. Also after a fork."""
+        if self._line is not None:
+            return
+        line = Line(self._about, _deliver_to(weakref.ref(self)), self._socket_path)
+        line.fields = self._fields
+        line.last_saved = self._last_saved
+        line.left = self.left
+        line.latest_step = _step_of(weakref.ref(self))
+        try:
+            line.start()
+        except RuntimeError:  # no thread can be started, or the interpreter is about to exit
+            return
+        self._line = line
+        _all.add(self)
+        weakref.finalize(self, line.stop).atexit = False
+        _hook()
+
+    def report(self, **fields: Any) -> None:
+        """Figures of `agent.report`, kept until the thread sends them: the newest once a second."""
+        self._fields = {**self._fields, **fields}
+        if self._line is not None:
+            self._line.fields = self._fields
+            self._line.trainer = _thread.get_ident()
+
+    def report_soon(self, **fields: Any) -> None:
+        """The same of what is news at once: a phase that begins, growth that is announced."""
+        self.report(**fields)
+        if self._line is not None:
+            self._line.hurry()
+
+    def accepted(self, request: str | int) -> None:
+        """The save that `request` asks for is about to begin."""
+        self._post("agent.progress", request=request, state="accepted")
+
+    def progress(self, request: str | int, bytes_done: int, bytes_total: int) -> None:
+        """The save is under way; of many such messages the newest is sent."""
+        if self._line is not None:
+            self._line.progress = {
+                "request": request,
+                "state": "saving",
+                "bytes_done": bytes_done,
+                "bytes_total": bytes_total,
+            }
+
+    def saved(
+        self,
+        request: str | int | None,
+        path: str,
+        step: int,
+        bytes_: int,
+        seconds: float,
+        **extra: Any,
+    ) -> None:
+        """A rescue is complete; `request` is None when nobody asked for it."""
+        told = {"path": path, "step": step, "bytes": bytes_, "seconds": seconds, **extra}
+        told["saved_unix_s"] = time.time()
+        self._last_saved = told
+        if self._line is not None:
+            self._line.last_saved = told
+        self._post("agent.saved", request=request, rescue=told)
+
+    def goes_on_from(self, path: str, step: int, bytes_: int, saved_unix_s: float) -> None:
+        """The rescue that this training was restored from: until it saves anew, that one stands."""
+        if self._last_saved is None:
+            self._last_saved = {
+                "path": path,
+                "step": step,
+                "bytes": bytes_,
+                "seconds": 0.0,
+                "saved_unix_s": saved_unix_s,
+            }
+
+    def failed(self, request: str | int | None, error: str, remedy: str | None) -> None:
+        """The save did not happen; the training goes on."""
+        self._post("agent.failed", request=request, error=error, remedy=remedy)
+
+    def close(
+        self, wait_s: float = _CLOSE_WAIT_S, *, finished: bool = True, failed: bool = False
+    ) -> None:
+        """
+        Say good-bye and end the thread.
+
+        Args:
+            wait_s: for the thread, at most.
+            finished: the training has ended well; otherwise it ends with the interpreter, and the
+                daemon keeps what it knows of it until the process is gone.
+            failed: it ends by an exception.
+        """
+        line, self._line = self._line, None
+        self.wanted = None
+        if line is None:
+            return
+        line.post("agent.bye", {"finished": finished, "failed": failed})
+        line.stop()
+        if line.connected:
+            line.join(wait_s)
+
+    def _post(self, method: str, **params: Any) -> None:
+        if self._line is not None:
+            self._line.post(method, params)
+
+    def _drop(self) -> None:
+        """In a forked child: the line is the parent's. Let go of it without a word."""
+        line, self._line = self._line, None
+        self.wanted = None
+        if line is not None:
+            line.abandon()
+
+
+def named_ones(framework: str) -> list[Link]:
+    """Those of trainings under way in this process for which the program named a Rescue."""
+    return [
+        each
+        for each in list(_all)
+        if each._line is not None
+        and each._about["framework"] == framework
+        and each._about["resumes_itself"]
+    ]
+
+
+def _deliver_to(link: weakref.ref[Link]) -> Callable[[CheckpointRequest], None]:
+    # The thread must not keep the link alive: a training that was given up ends its line with it.
+    def deliver(request: CheckpointRequest) -> None:
+        found = link()
+        if found is not None:
+            found.wanted = request
+
+    return deliver
+
+
+def _step_of(link: weakref.ref[Link]) -> Callable[[], int | None]:
+    def step() -> int | None:
+        found = link()
+        return None if found is None else found.step
+
+    return step
+
+
+_all: weakref.WeakSet[Link] = weakref.WeakSet()
+_hooked = False
+
+
+def _hook() -> None:
+    global _hooked
+    if _hooked:
+        return
+    _hooked = True
+    crash_report.listen()
+    atexit.register(_close_all)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
+        )
+
+
+def _close_all() -> None:
+    failed = crash_report.failed()
+    for link in list(_all):
+        link.close(finished=False, failed=failed)
+
+
+# Held while a socket is being opened: a child forked at that moment would hold the parent's
+# connection open without knowing, and the daemon would not notice the parent's death.
+_gate_held = threading.local()
+_GATE_WAIT_S = 0.05
+
+
+def _before_fork() -> None:
+    _gate_held.value = Line.gate.acquire(timeout=_GATE_WAIT_S)
+
+
+def _after_fork() -> None:
+    if getattr(_gate_held, "value", False):
+        _gate_held.value = False
+        Line.gate.release()
+
+
+def _in_child() -> None:
+    Line.gate = threading.Lock()
+    for link in list(_all):
+        link._drop()
+
+
+_MOST_WAITING = 100  # messages; the oldest is dropped
+_REPORT_EVERY_S = 1.0
+_NEWS_EVERY_S = 0.25  # phases of a hundredth of a second are nobody's business
+_PROGRESS_EVERY_S = 0.25
+_FIRST_RETRY_S = 0.5
+_LAST_RETRY_S = 10.0
+_ANSWER_S = 5.0
+_STALE_S = 3.0  # growth that was announced longer before the daemon came has begun without it
+
+# Worth telling a daemon that came later; the others made sense only when they were said.
+_LASTING = frozenset({"agent.saved", "agent.failed", "agent.bye"})
+
+
+_LISTS = frozenset({"allocators", "memory"})  # made of JSON's values where they are read
+
+_guard = Guard("the agent's line to the daemon")
+
+
+class Line:
+    """One thread and, while a daemon listens, one connection."""
+
+    gate: ClassVar[threading.Lock] = threading.Lock()  # held while a socket is being opened
+
+    def __init__(
+        self,
+        about: Mapping[str, Any],
+        deliver: Callable[[CheckpointRequest], None],
+        socket_path: str | None,
+    ) -> None:
+        self.fields: Mapping[str, Any] = {}  # replaced as a whole, never changed
+        self.progress: Mapping[str, Any] | None = None
+        self.last_saved: Mapping[str, Any] | None = None
+        self.trainer: int | None = None  # identity of the thread that makes the steps
+        self.left: Callable[[], bool] | None = None  # see Link
+        self.latest_step: Callable[[], int | None] | None = None  # newer than that of `fields`
+        self.page: str | None = None  # see Link
+        self.acknowledges = False  # this daemon says when it has looked at an announcement ...
+        self.considered: int | None = None  # ... of which this is the number
+        self._about = about
+        self._deliver = deliver
+        self._socket_path = socket_path
+        self._waiting: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=_MOST_WAITING)
+        self._client: Client | None = None
+        self._stopping = False
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._pipe_lock = threading.Lock()
+        self._connected_s = 0.0
+        self._sent: Mapping[str, Any] | None = None
+        self._seen_step: int | None = None
+        self._saving = False
+        self._hurried = False
+        self._end = threading.Lock()  # opened when the thread has ended
+        self._end.acquire()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the daemon has registered us."""
+        return self._client is not None
+
+    def start(self) -> None:
+        """
+        Start the thread.
+
+        Raises:
+            RuntimeError: none can be started.
+        """
+        try:
+            # Not threading.Thread: Ctrl-C while that starts becomes a RuntimeError (Python 3.11).
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError:
+            self._close_pipe()
+            raise
+
+    def post(self, method: str, params: Mapping[str, Any]) -> None:
+        """Leave a message to be sent; never waits."""
+        self._waiting.append((method, params))
+        self._wake()
+
+    def hurry(self) -> None:
+        """Send `fields` soon: they hold news."""
+        if not self._hurried:
+            self._hurried = True
+            self._wake()
+
+    def stop(self) -> None:
+        """Let the thread end once it has sent what waits, if it can be sent at once."""
+        self._stopping = True
+        self._wake()
+
+    def join(self, wait_s: float) -> None:
+        """Wait for the thread's end, no longer than `wait_s`."""
+        self._end.acquire(timeout=wait_s)
+
+    def abandon(self) -> None:
+        """In a forked child: close our copies of the parent's files without a word."""
+        self._stopping = True
+        self._disconnect()
+        self._pipe_lock = threading.Lock()  # another thread may have held it
+        self._close_pipe()
+
+    def _run(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        try:
+            while not self._stopping:
+                try:
+                    self._connect()
+                    retry_s = _FIRST_RETRY_S
+                    self._serve()
+                except RequestError as error:  # it will refuse us again, so a person must know
+                    _guard.tell_once(f"the daemon does not take this training: {error}")
+                except (WatchdogError, OSError):
+                    pass  # no daemon, one that ended, or one that talks nonsense: look again later
+                except Exception as error:
+                    _guard.caught(error)
+                finally:
+                    self._disconnect()
+                if not self._stopping:
+                    self._pause(retry_s)
+                    retry_s = min(2 * retry_s, _LAST_RETRY_S)
+        finally:
+            self._close_pipe()
+            self._end.release()
+
+    def _connect(self) -> None:
+        with Line.gate:
+            client = Client.connect(self._socket_path, role="agent", timeout_s=_ANSWER_S)
+            try:
+                me = own()
+                # `rescue`: a daemon that came later learns of the one that it did not see.
+                answer = client.call(
+                    "agent.register",
+                    pid=me.pid,
+                    start_time=me.start_time,
+                    rescue=self.last_saved,
+                    **self._about,
+                )
+                self.page = answer.get("page")
+                self.acknowledges = answer.get("acknowledges") is True
+            except BaseException:
+                client.close()
+                raise
+            self._client = client
+        self._connected_s = time.monotonic()
+        self._sent = None
+        for _ in range(len(self._waiting)):  # one by one: others may be posting
+            message = self._waiting.popleft()
+            if message[0] in _LASTING:
+                self._waiting.append(message)
+
+    def _serve(self) -> None:
+        client = self._client
+        assert client is not None  # noqa: S101 - _connect() made it
+        next_report = 0.0
+        self._take_all(client)  # what came together with the answer to our registration
+        while True:
+            self._send_waiting(client)
+            if self._stopping:
+                return
+            progress, self.progress = self.progress, None
+            if progress is not None:
+                client.notify("agent.progress", **progress)
+            now = time.monotonic()
+            due = next_report
+            if self._hurried:
+                due -= _REPORT_EVERY_S - _NEWS_EVERY_S
+                if now >= due:
+                    self._hurried = False  # before the fields are read: later ones hurry anew
+            fields = self.fields
+            if self.left is not None and fields.get("training") and self.left():
+                fields = {**fields, "training": False}  # and no stall, if no step follows
+            fields = self._where_it_stands(fields)
+            if fields is not self._sent and now >= due:
+                if fields and fields != self._sent:
+                    report = _plain(self._fresh(fields))
+                    report["place"] = stacks.place(self.trainer)
+                    client.notify("agent.report", **report)
+                    next_report = now + _REPORT_EVERY_S
+                self._sent = fields
+            quick = self._saving or self._hurried
+            if self._wait(_PROGRESS_EVERY_S if quick else _REPORT_EVERY_S):
+                self._take_all(client)
+
+    def _fresh(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields without an announcement whose growth the daemon did not see begin."""
+        announced_s = fields.get("expected_mono_s")
+        stale = announced_s is not None and self._connected_s - announced_s > _STALE_S
+        return {
+            key: value
+            for key, value in fields.items()
+            if key != "expected_mono_s" and not (stale and key.startswith("expected_"))
+        }
+
+    def _send_waiting(self, client: Client) -> None:
+        while self._waiting:
+            message = self._waiting.popleft()
+            method, params = message
+            self._saving = method == "agent.progress"
+            if not self._saving:
+                self.progress = None  # of a save that has ended
+            try:
+                client.notify(method, **params)
+            except BaseException:
+                self._waiting.appendleft(message)
+                raise
+            if method == "agent.bye":
+                self._stopping = True  # nothing is said after it, however late `stop` comes
+
+    def _take_all(self, client: Client) -> None:
+        for message in client.notifications(0):
+            if message.get("method") == "agent.checkpoint":
+                request = CheckpointRequest.read(message.get("params"), time.monotonic())
+                if request is not None:
+                    self._deliver(request)
+                continue
+            if message.get("method") == "agent.acknowledged":
+                params = message.get("params")
+                self.considered = params.get("number") if isinstance(params, dict) else None
+                continue
+            with _guard:
+                diagnose.answer(message, self.post, self.trainer, self._step)
+
+    def _where_it_stands(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        # A training passes on its figures once a second and its step number at each step. One that
+        # has stopped between two reports is told with the step at which it stands.
+        step = self._step()
+        seen, self._seen_step = self._seen_step, step
+        if step is None or step != seen or step == fields.get("step"):
+            return fields
+        return {**fields, "step": step, "batch": None}
+
+    def _step(self) -> int | None:
+        latest = None if self.latest_step is None else self.latest_step()
+        step = self.fields.get("step") if latest is None else latest
+        return step if isinstance(step, int) else None
+
+    def _wait(self, seconds: float) -> bool:
+        """Sleep until something comes; whether it came from the daemon."""
+        run_lock.beat()
+        # poll(2), not select(2): a training may have more than 1024 files open.
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        client = self._client
+        if client is not None:
+            poll.register(client.fileno(), select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(seconds * 1000)}
+        if self._wake_read in ready:
+            ready.discard(self._wake_read)
+            os.read(self._wake_read, 4096)
+        return bool(ready)
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep; only `stop` ends it early."""
+        end = time.monotonic() + seconds
+        while not self._stopping and (left := end - time.monotonic()) > 0:
+            self._wait(left)
+
+    def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _wake(self) -> None:
+        # Under a lock: after the pipe is closed its number may be another file's.
+        with self._pipe_lock:
+            if self._wake_write >= 0:
+                try:
+                    os.write(self._wake_write, b"x")
+                except BlockingIOError:  # full: it will wake anyway
+                    pass
+
+    def _close_pipe(self) -> None:
+        with self._pipe_lock:
+            for fd in (self._wake_read, self._wake_write):
+                if fd >= 0:
+                    os.close(fd)
+            self._wake_read = self._wake_write = -1
+
+
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures as JSON knows them: a scalar becomes a number, what cannot is left out."""
+    found: dict[str, Any] = {}
+    for key, value in fields.items():
+        if value is None or isinstance(value, bool | int | float | str) or key in _LISTS:
+            found[key] = value
+            continue
+        for number in (operator.index, float):  # NumPy's integers are no floats, nor is a tensor
+            try:
+                found[key] = number(value)
+            except (TypeError, ValueError):
+                continue
+            break
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequest:
+    """Save at the next step boundary."""
+
+    id: str | int  # returned with every answer
+    reason: str  # for people: what is running out
+    received_mono_s: float
+    deadline_s: float | None = None  # after which it is too late to matter; None: no deadline
+    then: str = "continue"
+
+    def expired(self, now_mono_s: float) -> bool:
+        """Whether its deadline has passed."""
+        return self.deadline_s is not None and now_mono_s > self.received_mono_s + self.deadline_s
+
+    @classmethod
+    def read(cls, params: Any, now_mono_s: float) -> CheckpointRequest | None:
+        """The request in the parameters of `agent.checkpoint`; None when they hold none."""
+        if not isinstance(params, dict):
+            return None
+        id_ = params.get("request")
+        if isinstance(id_, bool) or not isinstance(id_, str | int):
+            return None
+        deadline = params.get("deadline_s")
+        if isinstance(deadline, bool) or not isinstance(deadline, int | float):
+            deadline = None
+        return cls(
+            id_,
+            str(params.get("reason") or "asked by the watchdog"),
+            now_mono_s,
+            deadline,
+            str(params.get("then") or "continue"),
+        )

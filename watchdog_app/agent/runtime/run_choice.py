@@ -1,0 +1,691 @@
+"""
+Which rescue a training goes on from, decided as it begins.
+
+A program may train several times in one folder of rescues, and several programs may share one.
+Each training that a process begins there opens the next chapter, whose new rescues lie in a
+folder of their own (`rescues/`, `rescues/fit-2/`, ...). In a notebook a cell that failed or was
+interrupted is run again: there the next chapter waits until the training of another cell has
+ended well. Which rescues are this training's own is told by their key (`program_key`), wherever
+they lie: those of another program or training, and those whose owner lives, are left alone and
+named. A training that ends well marks its rescues as finished; they stay on disk and are not
+resumed. Neither is a rescue that this very process wrote or went on from already, as what it
+holds in memory is newer.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from watchdog_app.agent.contain import Guard, describe, say
+from watchdog_app.base.errors import RescueError
+from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.rescue.checkpoint import finished, names, run_lock, runs
+from watchdog_app.rescue.checkpoint.format import FORMAT_VERSION
+from watchdog_app.rescue.checkpoint.names import RescueName
+from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.checkpoint.runs import Left, Run
+from watchdog_app.rescue.checkpoint.store import RescueStore
+from watchdog_app.rescue.identity import program_key
+from watchdog_app.rescue.identity.call_site import CallSite, call_site
+
+FINISHED_FILE = finished.FINISHED_FILE
+_CHOICES = ("newest", "force")
+_MOST_CHAPTERS = 1000
+_MOST_NAMED = 3  # of the rescues that are left alone, one line each
+_LONGEST_NAME = 100
+_MOST_BESIDE = 20  # runs in other folders that are looked at for one to be named
+_BESIDE_NS = 7 * 86400 * 10**9  # and how old they may be
+RESUME = "WATCHDOG_AGENT_RESUME"
+_FORCE = f'If it is the same training: Rescue(..., resume="force") or {RESUME}=force.'
+_APART = 'To keep trainings apart for good, give each a folder or a name: Rescue(..., name="...").'
+
+_guard = Guard("choosing the rescue to go on from")
+_lock = threading.Lock()
+_behind: dict[str, int] = {}  # chapters that this process is through with, by folder
+_open: dict[str, object] = {}  # where a training began that has not ended well, by folder
+_Counted = tuple[str, str | CallSite | None, str | None]  # folder, name or call site, thread
+_turns: dict[_Counted, tuple[object, int]] = {}  # cell, count
+_mine: dict[tuple[str, str], Run] = {}  # that this process holds, by folder and id
+_resumed: set[str] = set()  # rescues that this process went on from
+_last: dict[int, Beginning] = {}  # that began last, by thread
+_asked: str | None = None  # the run that `watchdog.resume()` goes on with
+_adopted: dict[str, Run] = {}  # that a library was given a rescue of, by folder
+_owner: str | None = None
+_told_no_locks = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """
+    What to do at the start of a training: go on from `rescue`, or begin anew.
+
+    `why`: what is left alone, a line each. `notes`: to be said once it goes on. A rescue that is
+    not `certain` may be of another training: where its variables differ, it begins anew.
+    """
+
+    rescue: LoadedRescue | None
+    why: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    certain: bool = True
+
+
+@dataclass(slots=True)
+class Beginning:
+    """A training that begins: where its rescues go, under which run, and what it may go on from."""
+
+    root: str  # as the user gave it, made absolute
+    directory: str
+    run: Run
+    resume: bool | str
+    waiting: list[RescueName] = field(default_factory=list)  # in `directory`, old to new
+    why: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    nothing: bool = False  # no rescue at all lies there
+    counted: _Counted | None = None  # as what, in `_turns`
+
+
+def chapter_directory(directory: str) -> str:
+    """The folder of rescues for the training that begins next in this process."""
+    root = _root(directory)
+    with _lock:
+        _forget_parent()
+        return _chapter(root, _chapters_behind(root))
+
+
+def check(resume: object, name: object = None) -> None:
+    """
+    Refuse what `begin` does not know.
+
+    Raises:
+        ValueError: `resume` is neither True nor False nor "newest" nor "force"; or `name` is no
+            short text.
+    """
+    if not isinstance(resume, bool) and resume not in _CHOICES:
+        raise ValueError(f'resume must be True, False, "newest" or "force", not {resume!r}')
+    if name is None:
+        return
+    if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME:
+        raise ValueError(f"name must be a text of 1 to {_LONGEST_NAME} characters, not {name!r}")
+
+
+def begin(
+    directory: str,
+    resume: bool | str,
+    *,
+    name: str | None = None,
+    found: bool = False,
+) -> Beginning:
+    """
+    Decide which run the training that begins now is, and hold its lock. Opens its chapter.
+
+    Args:
+        directory: as the user gave it to `Rescue`.
+        resume: True for an unfinished run of this training whose owner has ended; "newest" for
+            one that may be finished; "force" for any whose owner has ended; False for none.
+        name: as the user gave it.
+        found: it was found while it trains, and goes on from nothing.
+
+    Never raises: where it cannot be told, the training begins anew.
+    """
+    root, resume = _root(directory), _wish(resume)
+    site = None if found else call_site(sys._getframe(1))
+    chapter, training = _open_chapter(root, name, site)
+    beginning = None
+    with _guard:
+        beginning = _begin(root, chapter, resume, training, found=found)
+    if beginning is None:
+        beginning = Beginning(root, chapter, runs.Run("0" * 12, chapter), resume)
+        with _guard:
+            beginning.run = runs.new(chapter, {})
+    _tell_of_locks(beginning.run)
+    with _lock:
+        _mine[beginning.directory, beginning.run.id] = beginning.run
+        beginning.counted = _counted(root, name, site)
+        _last[threading.get_ident()] = beginning
+    return beginning
+
+
+def choose(beginning: Beginning, store: RescueStore) -> Choice:
+    """
+    The rescue that a training goes on from, if any.
+
+    Args:
+        beginning: of it.
+        store: over its folder.
+
+    Raises:
+        RescueError: "newest" was asked for and there is no rescue; or the newest may be whole,
+            but is of a newer format or cannot be read.
+    """
+    why = tuple(beginning.why)
+    if beginning.nothing and beginning.resume == "newest":
+        raise RescueError(
+            f"There is no rescue in {beginning.root} to go on from. "
+            'Leave resume="newest" out, or name the folder that holds one.'
+        )
+    if not beginning.waiting:
+        return Choice(None, why)
+    found = store.newest(among=beginning.waiting)
+    return Choice(found, why, tuple(beginning.notes) if found is not None else ())
+
+
+def may_resume(directory: str, resume: bool | str, *, name: str | None = None) -> bool:
+    """Whether a training that begins here now may go on from a rescue; opens nothing."""
+    if resume is False:
+        return False
+    root, resume = _root(directory), _wish(resume)
+    with _lock:
+        _forget_parent()
+        chapter = _chapter(root, _chapters_behind(root))
+        training = _training(root, name, call_site(sys._getframe(1)))
+    with _guard:
+        program = program_key.program()
+        return bool(_sorted_out(root, chapter, resume, program, training).candidates)
+    return False
+
+
+def waiting(directory: str) -> Left | None:
+    """The run of this program that waits in a folder to be gone on from, or None."""
+    folder = chapter_directory(directory)
+    with _guard:
+        program = program_key.program()
+        place = _place(_root(directory))
+        for left in reversed(runs.left_in(folder)):
+            if left.finished or left.held_here or _another(left, program, None) is not None:
+                continue
+            if left.key.get("site") is None and left.key.get("place") != place:
+                continue
+            if left.verdict().life != "alive":
+                return left
+    return None
+
+
+def left_beside(directory: str) -> str | None:
+    """What other programs, or this one with other arguments, left beside a folder: one line."""
+    above = os.path.dirname(_root(directory))
+    since_ns = time.time_ns() - _BESIDE_NS
+    with _guard, suppress(OSError):  # no such folder yet, or it is being changed
+        program = program_key.program(skip_cells=True)
+        folders = [os.path.join(above, name) for name in os.listdir(above)]
+        lefts = [
+            left
+            for folder in folders
+            if folder != _root(directory) and names.is_folder(os.lstat(folder))
+            for chapter in _chapters(folder)
+            for left in runs.left_in(chapter)
+            if not left.finished and left.newest_ns > since_ns
+        ]
+        lefts.sort(key=lambda left: left.newest_ns)
+        for left in lefts[: -_MOST_BESIDE - 1 : -1]:
+            why = _another(left, program, None)
+            if why is not None and left.verdict().life != "alive":
+                return f"{left.path} {why}: it is left alone, and its rescues are kept."
+    return None
+
+
+def adopt(directory: str, path: str) -> None:
+    """
+    A library goes on from the rescue at `path`: what it trains next in this folder is that run.
+
+    Args:
+        directory: as the user gave it.
+        path: of the rescue.
+    """
+    resumed(path)
+    name = RescueName.parse(os.path.basename(path))
+    with _guard:
+        folder = os.path.dirname(path)
+        for left in runs.left_in(folder):
+            if name is not None and left.run == name.run and left.run is not None:
+                run = runs.take(left, left.key, frozenset())
+                if run is not None:
+                    with _lock:
+                        _adopted[_root(directory)] = run
+                        _mine[folder, run.id] = run
+
+
+@contextmanager
+def going_on_with(path: str) -> Iterator[None]:
+    """Within it trainings may go on from the rescue at `path` although its cell was rewritten."""
+    global _asked
+    name = RescueName.parse(os.path.basename(path))
+    _asked = None if name is None else name.run
+    try:
+        yield
+    finally:
+        _asked = None
+
+
+def resumed(path: str) -> None:
+    """Remember that this process went on from the rescue at `path`."""
+    with _lock:
+        _resumed.add(path)
+
+
+@contextmanager
+def restoring(path: str) -> Iterator[None]:
+    """
+    Whatever fails within, as an error that names the rescue and the way out.
+
+    Not contained like other errors of ours: to train anew in silence would be worse. A training
+    that could not be restored has not begun: its chapter is the next one's.
+
+    Raises:
+        RescueError: with the failure as its cause.
+    """
+    try:
+        yield
+    except RescueError:
+        _unbegin()
+        raise
+    except Exception as error:
+        _unbegin()
+        raise RescueError(
+            f"The rescue {path} could not be given back to this program ({describe(error)}). "
+            "Nothing on disk was changed. To begin anew: Rescue(..., resume=False)."
+        ) from error
+
+
+def finish(beginning: Beginning) -> None:
+    """
+    The training ended well: its rescues are not to be resumed, and the next chapter begins.
+
+    Of rescues without a run the one that it went on from is finished, and those before that one.
+    """
+    root, folder, run = beginning.root, beginning.directory, beginning.run
+    run.after_fork()  # a child does not finish what its parent trains
+    with _lock:
+        _forget_parent()
+        _behind[root] = _behind.get(root, 0) + 1
+        _open.pop(root, None)
+        _mine.pop((folder, run.id), None)
+        paths = [path for path in _resumed if os.path.dirname(path) == folder]
+    old = [name for path in paths if (name := RescueName.parse(os.path.basename(path)))]
+    through = max((name.sequence for name in old if name.run is None), default=0)
+    there = names.complete_ones(folder)
+    over = [
+        str(name)
+        for name in there
+        if name.run == run.id
+        or (name.run is None and name.sequence <= through and not names.in_use(folder, name))
+    ]
+    if over:
+        finished.add(folder, names.next_sequence(folder, 0) - 1, over)
+    run.let_go(remove=True)
+
+
+@dataclass(slots=True)
+class _Sorted:
+    """What lies in a folder, seen from a training that begins."""
+
+    candidates: list[Left] = field(default_factory=list)  # the newest last
+    mine: Left | None = None  # begun by this process before ...
+    mine_exactly: bool = False  # ... as this very training
+    same_finished: list[Left] = field(default_factory=list)
+    others: list[tuple[Left, str]] = field(default_factory=list)  # left alone, and why in words
+    anything: bool = False
+    salt: bytes | None = None
+    notes: dict[str, str] = field(default_factory=dict)  # to be said of a candidate, by its path
+
+
+def _begin(
+    root: str,
+    chapter: str,
+    resume: bool | str,
+    training: program_key.Training,
+    *,
+    found: bool,
+) -> Beginning:
+    adopted = _adopted.pop(root, None) if found else None
+    if adopted is not None:
+        return Beginning(root, adopted.directory, adopted, resume=False)
+    program = program_key.program()
+    told = _sorted_out(root, chapter, resume, program, training)
+    key = program_key.record(program, training, told.salt or os.urandom(program_key.SALT_BYTES))
+    why = _lines(told, resume)
+
+    def same(directory: str) -> frozenset[str]:
+        return frozenset(
+            left.run for left in told.same_finished if left.directory == directory and left.run
+        )
+
+    if found:
+        return Beginning(root, chapter, runs.new(chapter, key, same(chapter)), resume=False)
+    mine = told.mine if told.mine_exactly or not told.candidates else None
+    if mine is not None and mine.run is not None:
+        held = _mine.get((mine.directory, mine.run))
+        held = held or runs.take(mine, key, same(mine.directory))  # what did not fit before
+        if held is not None:
+            held.finished_ones = same(mine.directory)
+            begun = Beginning(root, mine.directory, held, resume, why=why)
+            if resume in _CHOICES:
+                begun.waiting = mine.names
+                begun.why = []
+            return begun
+    if program.pooled and training.name is None and resume is not False:
+        told.others += [(left, _POOLED) for left in told.candidates]
+        told.candidates = []
+        why = _lines(told, resume)
+    while told.candidates:
+        left = told.candidates.pop()
+        run = runs.take(left, key, same(left.directory))
+        if run is None:
+            told.others.append((left, _RUNS))
+            why = _lines(told, resume)
+            continue
+        if resume is False:
+            return Beginning(root, left.directory, run, resume)
+        notes = program_key.changes(left.key, program)
+        notes += [text for text in (told.notes.get(left.path),) if text]
+        notes += [
+            f"another unfinished run of this training waits in {each.path} "
+            f"(step {each.names[-1].step})."
+            for each in reversed(told.candidates)
+            if not each.finished and each.run is not None
+        ]
+        why = [line for line, every in _told(told) if every]
+        return Beginning(root, left.directory, run, resume, left.names, why[:_MOST_NAMED], notes)
+    begun = Beginning(root, chapter, runs.new(chapter, key, same(chapter)), resume, why=why)
+    begun.nothing = not told.anything
+    return begun
+
+
+_RUNS = "is of a training that still runs"
+_STRANGERS = "was put there by another user"
+_POOLED = "may be of another task of a pool of processes"
+
+
+def _sorted_out(
+    root: str,
+    chapter: str,
+    resume: bool | str,
+    program: program_key.Program,
+    training: program_key.Training,
+) -> _Sorted:
+    told = _Sorted()
+    lefts = [left for folder in _chapters(root) for left in runs.left_in(folder)]
+    told.anything = bool(lefts)
+    told.salt = next(_salts(lefts), None)
+    for folder in {left.directory for left in lefts} | {chapter}:
+        here = {left.run for left in lefts if left.directory == folder and left.run}
+        run_lock.remove_unused(folder, here)
+    for left in sorted(lefts, key=lambda each: each.newest_ns):
+        if names.is_strangers(left.directory, left.names[-1]):
+            told.others.append((left, _STRANGERS))
+            continue
+        another = (
+            None
+            if left.run is not None and left.run == _asked
+            else _another(left, program, training)
+        )
+        if left.finished:
+            if another is None:
+                told.same_finished.append(left)
+                if resume == "newest":
+                    told.candidates.append(left)
+            elif resume == "newest":
+                told.others.append((left, another))
+            continue
+        if left.held_here:
+            if another is None:
+                told.mine, told.mine_exactly = left, True
+            elif resume in _CHOICES and _another(left, program, None) is None:
+                if not told.mine_exactly:
+                    told.mine = left  # what this process began before, and goes back to on purpose
+            elif left.run is None:
+                told.others.append((left, _OF_THIS_PROCESS))
+            continue
+        verdict = left.verdict()
+        if verdict.life == "alive":
+            told.others.append((left, _alive(verdict)))
+        elif another is None or resume == "force" or (left.unjudged and left.directory == chapter):
+            if another is not None:
+                told.notes[left.path] = f'{left.path} {another}; resume="force" goes on from it.'
+            elif verdict.life == "left" and verdict.owner is not None:
+                ago = format_duration(verdict.silent_s or 0.0)
+                told.notes[left.path] = f"{left.path} was left {ago} ago by {verdict.whose}."
+            elif (before := _moved_from(left, program)) is not None:
+                told.notes[left.path] = (
+                    f"{before} and its rescues have moved to {program.path}: this is taken for the "
+                    "same program."
+                )
+            told.candidates.append(left)
+        else:
+            told.others.append((left, another))
+    told.candidates.sort(key=lambda each: each.newest_ns)
+    return told
+
+
+_OF_THIS_PROCESS = "is of this process"
+
+
+def _another(
+    left: Left, program: program_key.Program, training: program_key.Training | None
+) -> str | None:
+    """What makes a run another training, in words; None: it is this one."""
+    if left.run is None:
+        return "was saved by an earlier watchdog, which noted no program"
+    if left.said.get("id") != left.run:
+        return left.problem or "does not say whose it is"
+    if left.written_as < FORMAT_VERSION:
+        return "was saved by an earlier watchdog, which noted too little of its program"
+    moved = _moved_from(left, program) is not None
+    key = program_key.moved(left.key, program) if moved else left.key
+    return program_key.another(key, program, training)
+
+
+def _moved_from(left: Left, program: program_key.Program) -> str | None:
+    """Where the program lay, if it was moved together with its rescues since; else None."""
+    before, now = left.key.get("path"), program.path
+    directory = left.said.get("directory")
+    if not isinstance(before, str) or not isinstance(directory, str) or now in (None, before):
+        return None
+    beside = os.path.relpath(before, directory) == os.path.relpath(now, left.directory)
+    return before if beside and not os.path.lexists(before) else None
+
+
+def _salts(lefts: list[Left]) -> Iterator[bytes]:
+    """Of the keys that lie in a folder: one salt for all needs one hash of each argument."""
+    for left in lefts:
+        with suppress(KeyError, TypeError, ValueError):
+            salt = bytes.fromhex(left.key["arguments"]["salt"])
+            if len(salt) == program_key.SALT_BYTES:
+                yield salt
+
+
+def _tell_of_locks(run: Run) -> None:
+    global _told_no_locks
+    if run.lock is not None and not run.lock.locked and not _told_no_locks:
+        _told_no_locks = True
+        say(
+            f"the file system of {run.directory} keeps no locks: two trainings there are told "
+            "apart by their processes and by the time of their last sign of life alone."
+        )
+
+
+def _alive(verdict: run_lock.Verdict) -> str:
+    if verdict.silent_s is None:
+        return f"is of {verdict.whose}, which still runs"
+    ago = format_duration(verdict.silent_s)
+    wait = format_duration(max(0.0, run_lock.SILENT_S - verdict.silent_s))
+    return (
+        f"is of {verdict.whose}, seen {ago} ago, which may still run (if it does not, it can be "
+        f"gone on with in {wait})"
+    )
+
+
+def _lines(told: _Sorted, resume: bool | str) -> list[str]:
+    """What is left alone by a training that begins anew."""
+    if resume is False:
+        return []
+    mine = told.mine
+    lines = []
+    if mine is not None and resume is True:
+        lines.append(
+            f"{mine.path} is of this process, whose variables are newer; it is left alone. "
+            'To go back to it: Rescue(..., resume="newest").'
+        )
+    lines += [line for line, _ in _told(told)]
+    if len(lines) > _MOST_NAMED:
+        lines[_MOST_NAMED:] = [
+            f"{len(lines) - _MOST_NAMED} more runs there are left alone. See: watchdog rescues"
+        ]
+    return lines
+
+
+def _told(told: _Sorted) -> list[tuple[str, bool]]:
+    """A line for each run that is left alone, the newest first; whether it is said at any rate."""
+    lines = []
+    for left, why in reversed(told.others):
+        if "runs" in why or "still run" in why:
+            text = (
+                f"{left.path} {why}: it is left alone and this training begins anew. To go on "
+                f"from it, end that process first. {_APART}"
+            )
+            lines.append((text, True))
+        elif why == _STRANGERS:  # whom nothing believes, not even "force"
+            lines.append((f"{left.path} {why}: to go on from it, copy it yourself.", True))
+        elif why.startswith("belongs to another training"):
+            text = f"{left.path} {why} and waits for it: it is left alone. {_FORCE} {_APART}"
+            lines.append((text, False))
+        else:
+            text = f"{left.path} {why}: it is left alone, and its rescues are kept. {_FORCE}"
+            lines.append((text, True))
+    return lines
+
+
+def _wish(resume: bool | str) -> bool | str:
+    forced = resume is True and os.environ.get(RESUME, "").strip().lower() == "force"
+    return "force" if forced else resume
+
+
+def _root(directory: str) -> str:
+    return os.path.realpath(os.path.expanduser(directory))  # one folder may have two names
+
+
+def _chapter(root: str, behind: int) -> str:
+    return root if behind == 0 else os.path.join(root, f"fit-{behind + 1}")
+
+
+def _chapters(root: str) -> list[str]:
+    """The folder itself and those of its further chapters; no links, and no odd names."""
+    found = [root]
+    try:
+        for name in os.listdir(root):
+            number = name.removeprefix("fit-")
+            if name == number or not (number.isascii() and number.isdecimal()):
+                continue
+            path = os.path.join(root, name)
+            if len(number) <= 4 and names.is_folder(os.lstat(path)):
+                found.append(path)
+    except OSError:
+        pass
+    return found[:_MOST_CHAPTERS]
+
+
+def _open_chapter(
+    root: str, name: str | None, site: CallSite | None
+) -> tuple[str, program_key.Training]:
+    """Open the chapter of `chapter_directory`."""
+    with _lock:
+        _forget_parent()
+        behind = _chapters_behind(root)
+        training = _training(root, name, site)
+        _behind[root] = behind
+        _open[root] = _cell()
+        _turns[_counted(root, name, site)] = _cell(), training.turn
+        return _chapter(root, behind), training
+
+
+def _counted(root: str, name: str | None, site: CallSite | None) -> _Counted:
+    """What a training is counted as: threads of a program begin theirs in any order."""
+    return root, name or site, program_key.thread_key()[0]
+
+
+def _training(root: str, name: str | None, site: CallSite | None) -> program_key.Training:
+    """The one that begins next."""
+    cell, turn = _turns.get(_counted(root, name, site), (None, 0))
+    # A cell that is run again begins the same trainings again.
+    turn = 0 if _interactive() and cell != _cell() else turn
+    return program_key.training(name, site, turn + 1, _chapters_behind(root) + 1)
+
+
+def _place(root: str) -> int:
+    with _lock:
+        return _chapters_behind(root) + 1
+
+
+def _unbegin() -> None:
+    """The training that began last could not go on: its chapter is the next one's."""
+    with _lock:
+        last = _last.pop(threading.get_ident(), None)
+        if last is None:
+            return
+        _open.pop(last.root, None)
+        _mine.pop((last.directory, last.run.id), None)
+        if last.counted in _turns:
+            cell, turn = _turns[last.counted]
+            _turns[last.counted] = cell, turn - 1
+    last.run.let_go(remove=False)
+
+
+def _chapters_behind(root: str) -> int:
+    behind = _behind.get(root, 0)
+    if root not in _open:
+        return behind
+    # Begun and not ended well: a script went on to its next training. A person may have run
+    # the same cell again, and two trainings of one cell are told apart by its number.
+    again = _interactive() and (_open[root] is None or _open[root] != _cell())
+    return behind if again else behind + 1
+
+
+def _interactive() -> bool:
+    return "ipykernel" in sys.modules or hasattr(sys, "ps1")
+
+
+def _cell() -> object:
+    """The number of the cell that runs, which differs each time it is run; None outside IPython."""
+    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return getattr(get() if get else None, "execution_count", None)
+
+
+def is_of_this_process(path: str) -> bool:
+    """Whether this process wrote the rescue at `path`, or went on from it."""
+    name = RescueName.parse(os.path.basename(path))
+    with _lock:
+        _forget_parent()
+        if path in _resumed or name is None:
+            return path in _resumed
+    folder = os.path.dirname(path)
+    held = name.run is not None and run_lock.held_here(folder, name.run)
+    return held or name.owner_text == str(own())
+
+
+def _begin_again() -> None:
+    # A child that was forked while another thread held it would wait without an end.
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_again)
+
+
+def _forget_parent() -> None:
+    """A forked child counts its own trainings; what its parent resumed is newer there as well."""
+    global _owner
+    if _owner != str(own()):
+        _owner = str(own())
+        _behind.clear()
+        _open.clear()
+        _turns.clear()
+        _mine.clear()
+        _last.clear()
+        _adopted.clear()

@@ -1,0 +1,528 @@
+"""
+One training under watch: what happens at a step boundary, whatever the framework.
+
+The framework's part of the agent calls `boundary` in the training thread
+between two steps, when the state is consistent, and gives a function that
+captures that state. Everything else is here: the step time, the reports, the
+save that somebody asked for and the one that nobody did.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from watchdog_app.agent.contain import Guard, describe
+from watchdog_app.agent.published.own_page import OwnPage
+from watchdog_app.agent.resume import kernel_cells
+from watchdog_app.agent.runtime import crash_report
+from watchdog_app.agent.runtime.link import CheckpointRequest, Link
+from watchdog_app.agent.telemetry.allocators import Allocators
+from watchdog_app.agent.telemetry.memory import Breakdown
+from watchdog_app.base.errors import RescueError
+from watchdog_app.rescue.checkpoint import runs
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
+from watchdog_app.rescue.identity.notebook import program_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.published.guards import Guards
+    from watchdog_app.agent.published.publisher import Publisher
+
+_REPORT_EVERY_S = 0.5  # the link sends at most one a second; half of that keeps it fresh
+_REARM_AFTER_S = 10.0  # a process that lives on after a save may hold its reserve again
+_LONGEST_WORD = 40  # the daemon takes no longer ones
+_SMOOTHING = 0.1  # of the step time: about the last ten steps
+_LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a pause, not a step
+
+_OTHERS = "epoch_end"  # the phase in which callbacks of the program may change what is trained
+
+_REMEDY = "The training goes on; the watchdog will ask again."
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """The state of a training between two steps, without copying it."""
+
+    entries: Sequence[TensorEntry]
+    meta: Mapping[str, Any] = field(default_factory=dict)  # as JSON; the step is added
+
+
+class Session:
+    """
+    Saves when asked, reports once a second, costs under a microsecond a step otherwise.
+
+    All methods belong to the training thread. `boundary` and `save_now` never
+    raise `Exception`: errors of ours are told once and contained.
+    """
+
+    def __init__(
+        self,
+        store: RescueStore,
+        link: Link,
+        capture: Callable[[], Capture],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        guards: Callable[[], Guards] | None = None,
+    ) -> None:
+        self.store = store
+        self.link = link
+        self.guard = Guard()
+        self.cost = SaveCost()
+        self.saved: SavedRescue | None = None  # the last one of this session
+        self.state_bytes: int | None = None
+        self._tensors = 0
+        self._capture = capture
+        self._clock = clock
+        self._step_s: float | None = None
+        self._last: float | None = None  # the boundary before, None after a gap
+        self._next_report = 0.0
+        self._rearm_at: float | None = None
+        self._phase: str | None = None
+        self._told: Mapping[str, Any] = {}  # the position as told last
+        self._allocators = Allocators(clock)
+        self.breakdown = Breakdown(clock)
+        self._announcements = Announcements(link, self.breakdown, self.guard, clock)
+        # To a page outside the process, where there is one: for when we can do nothing any more.
+        self.published: Publisher | None = None
+        self._page = OwnPage(guards)
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds from one boundary to the next, lately; own saves and long pauses left out."""
+        return self._step_s
+
+    @property
+    def save_s(self) -> float | None:
+        """Seconds that the next save is expected to take; None before the state is known."""
+        return None if self.state_bytes is None else self.cost.predict(self.state_bytes)
+
+    def prepare(self) -> None:
+        """
+        Once, before the first step: start the link, and rehearse a save on the disk.
+
+        A folder that cannot be written is told at once rather than at the end of the night.
+        """
+        with self.guard:
+            self.breakdown.begins()
+            self.link.start()
+            self.link.report(training=True)
+            self._open_page()
+            try:
+                rehearsal = self.store.prepare(self._tensors)
+            except RescueError as error:
+                self.guard.tell_once(f"no rescue can be saved as things are: {error}")
+            else:
+                if rehearsal is not None:
+                    self.cost.rehearsed(rehearsal.bytes, rehearsal.seconds)
+
+    def boundary(self, step: int, **position: Any) -> SavedRescue | None:
+        """
+        A step has ended and the next has not begun.
+
+        Args:
+            step: steps completed since the training began, over restarts.
+            position: what else is known: `epoch`, `batch`, `loss` are reported.
+
+        Returns:
+            The rescue that was saved here, or None.
+        """
+        return self.attend(step, **position) if self.ends(step) else None
+
+    def ends(self, step: int) -> bool:
+        """
+        The first half of `boundary`: note how long the step took.
+
+        In a step of milliseconds the model empties the caches, and each function and dict that is
+        touched after it costs ten times what it does in a tight loop: here there are few.
+
+        Args:
+            step: steps completed since the training began, over restarts.
+
+        Returns:
+            Whether the other half, `attend`, is to be called.
+        """
+        self.link.step = step
+        now = self._clock()
+        last = self._last
+        self._last = now
+        if last is not None:
+            spent = now - last
+            typical = self._step_s
+            if typical is None:
+                self._step_s = spent
+            else:
+                if spent > typical * _LONGEST_RATIO:  # noqa: PLR1730 - a call less
+                    spent = typical * _LONGEST_RATIO
+                self._step_s = typical + _SMOOTHING * (spent - typical)
+        return (
+            now >= self._next_report or self.link.wanted is not None or self.published is not None
+        )
+
+    @property
+    def due(self) -> bool:
+        """Whether the next boundary is more than counted: reported, published or saved."""
+        published = self.published
+        return (
+            self.link.wanted is not None
+            or self._clock() >= self._next_report
+            or (published is not None and published.due)
+        )
+
+    def attend(self, step: int, **position: Any) -> SavedRescue | None:
+        """The second half of `boundary`, as that: publish, save and report where it is due."""
+        try:
+            now = self._clock() if self._last is None else self._last  # the step's end
+            self.publish(step, **position)
+            if self.link.wanted is None and now < self._next_report:
+                return None
+            return self._attend(now, step, position)
+        except Exception as error:
+            self.guard.caught(error)
+            return None
+
+    def publish(self, step: int, **position: Any) -> None:
+        """The first moment between two steps, before anybody hears that one has ended."""
+        if self.published is not None:
+            self._told = position
+            self.published.boundary(step)
+
+    def save_now(self, reason: str, step: int) -> SavedRescue | None:
+        """
+        Save without having been asked; between two steps, like `boundary`.
+
+        Returns:
+            The rescue, or None when it failed, which was then told on stderr and to the daemon.
+        """
+        with self.guard:
+            return self._save(None, reason, step)
+        return None
+
+    def step_begins(self) -> None:
+        """Until the next boundary the state may change in an order that nobody can tell."""
+        if self.published is not None:
+            self.published.step_begins()
+
+    def look(self) -> None:
+        """Between two batches that train nothing (a validation): report what the GPUs hold."""
+        now = self._clock()
+        if now >= self._next_report:
+            self._next_report = now + _REPORT_EVERY_S
+            with self.guard:
+                allocators = self._allocators.read()
+                if allocators:
+                    self.link.report(allocators=allocators)
+
+    def gap(self) -> None:
+        """What comes next is no step (validation, a new epoch): do not count it as one."""
+        self._last = None
+
+    def phase(self, name: str, epoch: int | None = None, **position: Any) -> None:
+        """
+        Another part of an epoch begins: the daemon learns what each part needs.
+
+        Args:
+            name: "train", "validate", "save", "epoch_end", or a word of the program's own.
+            epoch: counted from 0; None: as reported last.
+            position: what has changed with it: `step`, `batch`.
+        """
+        name = name[:_LONGEST_WORD]
+        if name == self._phase:
+            return
+        self._phase = name
+        if name == _OTHERS:
+            self.step_begins()
+        with self.guard:
+            fields: dict[str, Any] = {"phase": name, **position}
+            if epoch is not None:
+                fields["epoch"] = epoch
+            self.link.report_soon(**fields)
+
+    def expect(self, bytes_: int, what: str, *, at_most: bool = False) -> None:
+        """Announce memory that the program is about to take: see `Announcements.expect`."""
+        self._announcements.expect(bytes_, what, at_most=at_most)
+
+    def last_chance(self, bytes_: int, step: int, **position: Any) -> SavedRescue | None:
+        """
+        What was announced begins now, and until it is there no step ends: save first, if the
+        daemon finds that it will not fit.
+
+        Returns:
+            The rescue that was saved here, or None.
+        """
+        refused = step > 0 and self._announcements.refused(bytes_)
+        self.gap()  # what was waited is no part of a step
+        return self.boundary(step, **position) if refused else None
+
+    def end(self, *, well: bool = True) -> None:
+        """
+        The training is over: tell the daemon, give memory and threads back.
+
+        Args:
+            well: it was not an exception that ended it.
+        """
+        with self.guard:
+            failed = not well and crash_report.failed()
+            if not failed:  # else it is under way to its end: nobody has left it
+                self.link.report(training=False)
+            self.published = None
+            self._page.close()
+            self.link.close(finished=well, failed=failed)
+            self.store.close()
+            if self.store.run is not None:
+                self.store.run.ended()
+
+    def measure(self) -> None:
+        """Look at the state once, so that its size and the cost of a save are known beforehand."""
+        with self.guard:
+            self._note(self._capture())
+            self._hold_reserve(self._clock())
+
+    def _hold_reserve(self, now: float) -> None:
+        held = self.store.hold_reserve(self._tensors)
+        self._rearm_at = None if held else now + _REARM_AFTER_S
+
+    def _attend(self, now: float, step: int, position: Mapping[str, Any]) -> SavedRescue | None:
+        request = self.link.wanted
+        self._told = position
+        saved = None
+        if request is not None:
+            self.link.wanted = None
+            saved = self._answer(request, now, step)
+        elif self._rearm_at is not None and now >= self._rearm_at:
+            self._hold_reserve(now)
+        if self.state_bytes is None:
+            self.measure()
+        self._report(step, position)
+        return saved
+
+    def _answer(self, request: CheckpointRequest, now: float, step: int) -> SavedRescue | None:
+        if request.expired(now):
+            self.link.failed(
+                request.id,
+                f"The step ended {now - request.received_mono_s:.1f} s after the request, "
+                f"which was good for {request.deadline_s:g} s.",
+                _REMEDY,
+            )
+            return None
+        return self._save(request.id, request.reason, step)
+
+    def _save(self, request: str | int | None, reason: str, step: int) -> SavedRescue | None:
+        self.store.release_reserve()  # before anything that may take a page
+        if request is not None:
+            self.link.accepted(request)
+        try:
+            saved = self._store(request, reason, step)
+        except RescueError as error:
+            problem = getattr(error, "problem", str(error))
+            remedy = getattr(error, "remedy", _REMEDY)
+            self.link.failed(request, problem, remedy)
+            self.guard.tell_once(f"no rescue was saved; the training goes on. {error}")
+            return None
+        except Exception as error:
+            self.link.failed(request, describe(error), _REMEDY)
+            raise
+        finally:
+            now = self._clock()
+            self._last = now  # a save is no part of a step
+            self._rearm_at = now + _REARM_AFTER_S
+        self.saved = saved
+        self.cost.measured(saved.bytes, saved.seconds)
+        self.link.saved(request, saved.path, saved.step, saved.bytes, saved.seconds, reason=reason)
+        return saved
+
+    def _store(self, request: str | int | None, reason: str, step: int) -> SavedRescue:
+        capture = self._whole(reason, step)
+        self._note(capture)
+        progress = None
+        if request is not None:
+
+            def progress(done: int, total: int) -> None:
+                self.link.progress(request, done, total)
+
+        return self.store.save(capture.entries, capture.meta, progress, step=step)
+
+    def _whole(self, reason: str, step: int) -> Capture:
+        """The state and everything that a rescue says beside it."""
+        capture = self._capture()
+        meta = {
+            "step": step,
+            "reason": reason,
+            "program_path": program_path(),
+            kernel_cells.KEY: kernel_cells.record(),
+            **self._told_beside(),
+            **capture.meta,
+        }
+        if self.store.run is not None:
+            meta[runs.KEY] = self.store.run.record()
+        return Capture(capture.entries, meta)
+
+    def _told_beside(self) -> dict[str, Any]:
+        return {"loss": _plain_number(self._told.get("loss"))}
+
+    def _open_page(self) -> None:
+        if self.published is None:
+            take = partial(self._whole, "")
+            self.published = self._page.open(self.link.page, self.store, take, self._told_beside)
+
+    def _note(self, capture: Capture) -> None:
+        self.state_bytes = sum(entry.nbytes for entry in capture.entries)
+        self._tensors = len(capture.entries)
+
+    def _report(self, step: int, position: Mapping[str, Any]) -> None:
+        self._next_report = self._clock() + _REPORT_EVERY_S
+        self._open_page()  # the daemon may have come
+        allocators = self._allocators.read()
+        self.link.report(
+            training=True,
+            state_bytes=self.state_bytes,
+            step_s=self._step_s,
+            save_s=self.save_s,
+            step=step,
+            epoch=position.get("epoch"),
+            batch=position.get("batch"),
+            loss=position.get("loss"),
+            allocators=allocators,
+            memory=self.breakdown.read(step, allocators),
+        )
+
+
+def _plain_number(value: Any) -> float | None:
+    """A loss as a program tells it, a tensor of one element for instance; None for other things."""
+    try:
+        number = None if value is None else float(value)
+    except Exception:  # whatever a program calls its loss must not cost it the rescue
+        return None
+    return number if number is not None and math.isfinite(number) else None
+
+
+_LONGEST_TEXT = 100  # the daemon takes no longer ones
+
+_WORTH_WAITING_BYTES = 256 * 2**20
+_LONGEST_WAIT_S = 3.0  # a machine that is busy; else some tenths
+_SILENT_WAIT_S = 1.0  # of a daemon that says nothing where it has nothing against it
+_WAIT_S = 0.01
+
+_numbers = itertools.count(1)  # of the process: the next training's are new ones too
+
+
+class Announcements:
+    """
+    What one training announces.
+
+    Args:
+        link: to the daemon.
+        breakdown: of what the training holds, which counts what was announced as that.
+        guard: contains errors of ours.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, link: Link, breakdown: Breakdown, guard: Guard, clock: Callable[[], float]
+    ) -> None:
+        self._link = link
+        self._breakdown = breakdown
+        self._guard = guard
+        self._clock = clock
+        self._number = 0  # of what was announced last
+        self._patient = True  # while the daemon answers
+
+    def expect(self, bytes_: int, what: str, *, at_most: bool) -> None:
+        """
+        The program is about to take so much more memory, and no more.
+
+        Args:
+            bytes_: so much more than now.
+            what: as a person would call it.
+            at_most: it may be less.
+
+        Raises:
+            ValueError: `bytes_` is negative or no number.
+        """
+        count = int(bytes_)
+        if count < 0:
+            raise ValueError(f"bytes must not be negative, but is {bytes_}")
+        with self._guard:
+            self._breakdown.announced(count, what)
+            self._number = next(_numbers)
+            self._link.report_soon(
+                expected_bytes=count,
+                expected_for=what[:_LONGEST_TEXT],
+                expected_number=self._number,
+                expected_at_most=at_most,
+                expected_mono_s=self._clock(),
+            )
+
+    def refused(self, bytes_: int) -> bool:
+        """
+        Whether the daemon asks for a save now that so many bytes were announced.
+
+        Waits for its word, some tenths of a second as a rule, and only for what takes longer than
+        that to fill.
+        """
+        link = self._link
+        if bytes_ < _WORTH_WAITING_BYTES:
+            return False
+        began = time.monotonic()
+        while link.connected and link.wanted is None and link.considered != self._number:
+            patient = link.acknowledges and self._patient
+            if time.monotonic() - began >= (_LONGEST_WAIT_S if patient else _SILENT_WAIT_S):
+                self._patient = False  # one that hangs keeps a training waiting once
+                break
+            time.sleep(_WAIT_S)
+        else:
+            self._patient = True
+        return link.wanted is not None
+
+
+# A save that nobody has measured: a slow disk of a laptop, and opening, syncing and renaming.
+_DEFAULT_BYTES_PER_S = 100e6
+_DEFAULT_FIXED_S = 0.1
+
+_RECENT = 3
+# The fastest that a saved byte is believed to be: a write cache that took a few MiB in no time
+# says nothing about gigabytes.
+_FASTEST_BYTES_PER_S = 1e9
+
+
+class SaveCost:
+    """Seconds that a save of so many bytes takes, never less than the recent ones took."""
+
+    def __init__(self) -> None:
+        self._rehearsal: tuple[int, float] | None = None
+        self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT)
+
+    def rehearsed(self, nbytes: int, seconds: float) -> None:
+        """A few bytes were written the way a save writes."""
+        self._rehearsal = (nbytes, seconds)
+
+    def measured(self, nbytes: int, seconds: float) -> None:
+        """A save took this long."""
+        self._recent.append((nbytes, seconds))
+
+    def predict(self, nbytes: int) -> float:
+        """Seconds for `nbytes`: the worst that the recent saves, or the rehearsal, promise."""
+        if self._recent:
+            return max(_scaled(nbytes, size, seconds) for size, seconds in self._recent)
+        guess = _DEFAULT_FIXED_S + nbytes / _DEFAULT_BYTES_PER_S
+        if self._rehearsal is not None:
+            size, seconds = self._rehearsal
+            # The rehearsal is mostly fixed cost: it can make the guess worse, hardly better.
+            guess = max(guess, seconds + (nbytes - size) / _DEFAULT_BYTES_PER_S)
+        return guess
+
+
+def _scaled(nbytes: int, size: int, seconds: float) -> float:
+    """What `seconds` for `size` bytes means for `nbytes`: never less, more by the measured rate."""
+    more = nbytes - size
+    if more <= 0:
+        return seconds
+    rate = min(size / seconds if seconds > 0 else _FASTEST_BYTES_PER_S, _FASTEST_BYTES_PER_S)
+    return seconds + more / max(rate, 1.0)

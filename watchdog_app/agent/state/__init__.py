@@ -1,0 +1,1 @@
+"""Which saved tensor belongs to which variable."""

@@ -1,0 +1,161 @@
+"""
+Whether the tensors of a rescue fit the variables of a program, and which belongs to which.
+
+Names alone do not tell: Keras numbers them over the life of a process, and puts
+into them the scopes in which a variable happened to be made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from watchdog_app.agent.state.rows import OPTIMIZER, Holding, Row
+from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.rescue.identity.compare import mismatch as does_not_fit
+
+RESCUE_ONLY = "is in the rescue only"
+
+# Keras numbers automatic names over the life of a process ("dense_3"), so the same
+# program has other numbers in a notebook cell that ran before.
+_NUMBER = re.compile(r"_\d+(?=[/_:]|$)")
+
+
+def differences(saved: Sequence[Row], current: Sequence[Holding]) -> list[str]:
+    """What keeps a rescue from fitting: one plain phrase a variable, empty when it fits."""
+    now = [item.row for item in current]
+    if _pairs(saved, now) is not None:
+        return []
+    before = dict(_keyed(saved, _plain_path))
+    after = dict(_keyed(now, _plain_path))
+    found = []
+    for key, row in before.items():
+        if key not in after:
+            found.append(f"{row[0]} {_described(row)} {RESCUE_ONLY}")
+        elif after[key][1:] != row[1:]:
+            found.append(
+                f"{after[key][0]} is {_described(after[key])} in the program, "
+                f"{_described(row)} in the rescue"
+            )
+    for key, row in after.items():
+        if key not in before:
+            found.append(f"{row[0]} {_described(row)} is in the program only")
+    return found
+
+
+def mismatch(rescue: str, found: Sequence[str]) -> RescueMismatch:
+    """The error that names the differences and the way out."""
+    # Slots follow the weights they belong to: of a wider layer, the layer is what a person changed.
+    found = [text for text in found if not text.startswith(f"{OPTIMIZER}/")] or found
+    return does_not_fit(rescue, found, may_be_forced=False)
+
+
+def load(
+    saved: Sequence[Row],
+    current: Sequence[Holding],
+    read: Callable[[str], np.ndarray[Any, Any]],
+) -> None:
+    """
+    Set the variables from a rescue that fits, one at a time.
+
+    Args:
+        saved: name, dtype and shape of each tensor in the rescue, in its order.
+        current: the variables to set.
+        read: saved name to array.
+
+    Raises:
+        ValueError: it does not fit; `differences` says why.
+    """
+    pairs = _pairs(saved, [item.row for item in current])
+    if pairs is None:
+        raise ValueError("the rescue does not fit these variables")
+    for item, name in zip(current, pairs, strict=True):
+        item.assign(read(name))
+
+
+def load_those_that_fit(
+    saved: Sequence[Row],
+    current: Sequence[Holding],
+    read: Callable[[str], np.ndarray[Any, Any]],
+) -> list[str]:
+    """As `load`, of those alone that are on both sides; returns the names of the others."""
+    if _pairs(saved, [item.row for item in current]) is not None:
+        load(saved, current, read)
+        return []
+    before = dict(_keyed(saved, _plain_path))
+    left = []
+    for item, (key, row) in zip(
+        current, _keyed([each.row for each in current], _plain_path), strict=True
+    ):
+        if key in before and before[key][1:] == row[1:]:
+            item.assign(read(before[key][0]))
+        else:
+            left.append(item.name)
+    return left
+
+
+def _pairs(saved: Sequence[Row], now: Sequence[Row]) -> list[str] | None:
+    """The saved name for each variable there is now; None when they do not fit one to one."""
+    for key_of in (_plain_path, _last_part):
+        before, after = _grouped(saved, key_of), _grouped(now, key_of)
+        if before.keys() != after.keys():
+            continue
+        belongs: dict[str, str] = {}
+        for key, rows in after.items():
+            belongs.update(_paired(before[key], rows))
+        if len(belongs) == len(now) == len(saved):
+            return [belongs[name] for name, _dtype, _shape in now]
+    return None
+
+
+def _grouped(rows: Iterable[Row], key_of: Callable[[str], str]) -> dict[str, list[Row]]:
+    """The rows whose names are one when reduced, in their order."""
+    groups: dict[str, list[Row]] = {}
+    for name, dtype, shape in rows:
+        groups.setdefault(key_of(name), []).append((name, dtype, tuple(shape)))
+    return groups
+
+
+def _paired(before: Sequence[Row], after: Sequence[Row]) -> dict[str, str]:
+    """The name in the program to the name in the rescue; empty when they do not fit."""
+    # Numbers that a person gave ("tower_1", "tower_2") say more than the order: there is no need
+    # to build the two in the same order again.
+    if {row[0] for row in before} == {row[0] for row in after}:
+        before, after = sorted(before), sorted(after)
+    if [row[1:] for row in before] != [row[1:] for row in after]:
+        return {}
+    return {now[0]: then[0] for now, then in zip(after, before, strict=True)}
+
+
+def _keyed(rows: Iterable[Row], key_of: Callable[[str], str]) -> Iterator[tuple[Any, Row]]:
+    """Each row with a key that is the same in every process: reduced name and ordinal."""
+    counts: dict[str, int] = {}
+    for name, dtype, shape in rows:
+        plain = key_of(name)
+        count = counts.get(plain, 0)
+        counts[plain] = count + 1
+        yield (plain, count), (name, dtype, tuple(shape))
+
+
+def _plain_path(name: str) -> str:
+    """The name without the numbers that Keras gives automatically."""
+    return _NUMBER.sub("", name.partition("~")[0])
+
+
+def _last_part(name: str) -> str:
+    """
+    Group and last part of the name.
+
+    The parts between tell the scopes in which a variable was made, and these differ between a
+    layer or optimizer that was built by its first step and one that was built beforehand.
+    """
+    first, _, last = _plain_path(name).rpartition("/")
+    return f"{first.partition('/')[0]}/{last}"
+
+
+def _described(row: Row) -> str:
+    _name, dtype, shape = row
+    return f"{dtype} ({', '.join(str(size) for size in shape)})"

@@ -1,0 +1,1 @@
+"""What is told about a training's memory and threads."""

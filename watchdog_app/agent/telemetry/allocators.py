@@ -1,0 +1,293 @@
+"""
+What the framework's own allocator says of each GPU: figures that no driver knows.
+
+TensorFlow takes nearly all of a card at its start and never gives it back, and
+PyTorch keeps what it freed, so that the driver's figure says nothing about when
+the next tensor will not fit. Only figures that exist already are read: nothing
+is imported, no device is initialised, and where there is no GPU nothing happens.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Figures = dict[str, Any]
+
+MOST_DEVICES = 64  # the daemon takes no more
+_EVERY_S = 1.0
+
+
+class Allocators:
+    """The allocators of this process. For use in the thread that trains."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._next_s = 0.0
+        self._last: list[Figures] = []
+        self._tensorflow = _TensorFlow()
+        self._torch = _Torch()
+
+    def read(self) -> list[Figures]:
+        """
+        The figures of every GPU that this process computes on; a look at most once a second.
+
+        Returns:
+            One dict a device, as in `agent.report`: `device`, `used_bytes`, `limit_bytes`, and
+            where they are known `gpu_uuid`, `peak_bytes`, `retries`, `ooms`. Empty without a GPU,
+            and where an allocator keeps no figures.
+        """
+        now = self._clock()
+        if now < self._next_s:
+            return self._last
+        self._next_s = now + _EVERY_S
+        found = [*self._tensorflow.read(), *self._torch.read()]
+        self._last = found[:MOST_DEVICES]
+        return self._last
+
+
+class _TensorFlow:
+    """Devices are what TensorFlow calls logical ones: a card can hold several."""
+
+    def __init__(self) -> None:
+        self._devices: list[Device] | None = None  # None: not looked yet
+
+    def read(self) -> list[Figures]:
+        if self._devices is None:
+            context = _tensorflow_context()
+            if context is None:
+                return []
+            try:
+                self._devices = devices(sys.modules["tensorflow"], context)
+            except Exception:  # this TensorFlow keeps its devices elsewhere
+                self._devices = []
+        found = []
+        for device in list(self._devices):
+            try:
+                info = sys.modules["tensorflow"].config.experimental.get_memory_info(device.name)
+                used, peak = int(info["current"]), int(info["peak"])
+            except Exception:  # cuda_malloc_async keeps no figures; it will not begin to
+                self._devices.remove(device)
+                continue
+            found.append(
+                {
+                    "device": device.name,
+                    "used_bytes": used,
+                    "limit_bytes": device.limit_bytes,
+                    "gpu_uuid": device.uuid,
+                    "peak_bytes": peak,
+                }
+            )
+        return found
+
+
+class _Torch:
+    def __init__(self) -> None:
+        self._uuids: dict[int, str | None] = {}
+
+    def read(self) -> list[Figures]:
+        torch = sys.modules.get("torch")
+        try:
+            cuda = getattr(torch, "cuda", None)
+            # Whatever is asked for before would initialise CUDA: hundreds of MB on the card.
+            if cuda is None or not cuda.is_initialized():
+                return []
+            return list(self._devices(cuda))
+        except Exception:  # half imported, or other names in this version: no figures
+            return []
+
+    def _devices(self, cuda: Any) -> Iterator[Figures]:
+        for index in range(min(int(cuda.device_count()), MOST_DEVICES)):
+            stats = cuda.memory_stats(index)
+            reserved = int(stats.get("reserved_bytes.all.current", 0))
+            # On a device without memory of ours the next question would make a context.
+            if reserved <= 0:
+                continue
+            free, total = (int(value) for value in cuda.mem_get_info(index))
+            limit = free + reserved
+            fraction = getattr(cuda, "get_per_process_memory_fraction", None)
+            if fraction is not None:
+                limit = min(limit, int(float(fraction(index)) * total))
+            # A split block's free part serves no larger request, and no other one gets it.
+            split = int(stats.get("inactive_split_bytes.all.current", 0))
+            yield {
+                "device": f"cuda:{index}",
+                "used_bytes": int(stats["allocated_bytes.all.current"]) + split,
+                "limit_bytes": limit,
+                "gpu_uuid": self._uuid(cuda, index),
+                "peak_bytes": _whole(stats.get("allocated_bytes.all.peak")),
+                "retries": _whole(stats.get("num_alloc_retries")),
+                "ooms": _whole(stats.get("num_ooms")),
+            }
+
+    def _uuid(self, cuda: Any, index: int) -> str | None:
+        if index not in self._uuids:
+            uuid = getattr(cuda.get_device_properties(index), "uuid", None)
+            self._uuids[index] = None if uuid is None else _prefixed(str(uuid))
+        return self._uuids[index]
+
+
+def _tensorflow_context() -> Any:
+    """TensorFlow's eager context where TensorFlow has made its devices already."""
+    module = sys.modules.get("tensorflow.python.eager.context")
+    if "tensorflow" not in sys.modules or module is None:
+        return None
+    context = getattr(module, "context_safe", lambda: None)()
+    return None if getattr(context, "_context_handle", None) is None else context
+
+
+def _prefixed(uuid: str) -> str:
+    """As the driver writes it."""
+    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+_LIBRARIES = ("libtensorflow_cc.so.2", "libtensorflow_framework.so.2")
+_NO_LIMIT = 2**53  # what is larger is no figure
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One logical GPU."""
+
+    name: str  # "GPU:0"
+    limit_bytes: int
+    uuid: str | None
+
+
+def devices(tf: Any, context: Any) -> list[Device]:
+    """
+    The GPUs of a TensorFlow that has made its devices, those alone whose limit is known.
+
+    Args:
+        tf: the module.
+        context: its eager context, initialised.
+    """
+    logical = list(tf.config.list_logical_devices("GPU"))
+    if not logical:
+        return []
+    parts = list(_parts(tf))
+    measured = attributes(tf, context)
+    cuda = _loaded("libcuda.so.1")
+    found = []
+    for index, device in enumerate(logical):
+        name = _local(device.name)
+        # With one part for each device they are in the same order; else it is not known which.
+        ordinal, limit = parts[index] if len(parts) == len(logical) else (None, None)
+        if limit is None:
+            limit = measured.get(name)
+        if limit is not None and 0 < limit < _NO_LIMIT:
+            card = None if cuda is None or ordinal is None else uuid_of(cuda, ordinal)
+            found.append(Device(name, limit, card))
+    return found
+
+
+def attributes(tf: Any, context: Any) -> dict[str, int]:
+    """
+    Memory of TensorFlow's devices as their attributes have it, by name ("GPU:0"), in bytes.
+
+    Empty where this TensorFlow does not tell. (That of "CPU:0" means nothing.)
+    """
+    folder = os.path.dirname(str(getattr(tf, "__file__", "")))
+    for name in _LIBRARIES:
+        library = _loaded(os.path.join(folder, name))
+        if library is not None and hasattr(library, "TF_DeviceListMemoryBytes"):
+            try:
+                return dict(_attributes(library, context._context_handle))
+            except (AttributeError, ValueError, TypeError):  # no capsule, or one of another kind
+                return {}
+    return {}
+
+
+def uuid_of(cuda: Any, ordinal: int) -> str | None:
+    """
+    The identity of a card as the driver writes it ("GPU-..." or "MIG-...").
+
+    Args:
+        cuda: CUDA's driver library, initialised by whoever loaded it.
+        ordinal: of the device among those that CUDA_VISIBLE_DEVICES leaves.
+    """
+    device = ctypes.c_int()
+    if cuda.cuDeviceGet(ctypes.byref(device), ctypes.c_int(ordinal)) != 0:
+        return None
+    card = _uuid(cuda, "cuDeviceGetUuid", device)
+    part = _uuid(cuda, "cuDeviceGetUuid_v2", device)
+    if part is not None and part != card:  # the second knows a part of a card by its own name
+        return f"MIG-{part}" if card is not None else f"GPU-{part}"
+    return None if card is None else f"GPU-{card}"
+
+
+def _uuid(cuda: Any, function: str, device: ctypes.c_int) -> str | None:
+    raw = ctypes.create_string_buffer(16)
+    call = getattr(cuda, function, None)
+    if call is None or call(raw, device) != 0:
+        return None
+    return str(uuid.UUID(bytes=raw.raw))
+
+
+def _parts(tf: Any) -> Iterator[tuple[int, int | None]]:
+    """Of each logical GPU: ordinal among CUDA's devices, and the limit where the program set it."""
+    for physical in tf.config.get_visible_devices("GPU"):
+        ordinal = int(physical.name.rpartition(":")[2])
+        for part in tf.config.get_logical_device_configuration(physical) or [None]:
+            megabytes = getattr(part, "memory_limit", None)
+            yield ordinal, None if megabytes is None else int(megabytes) << 20
+
+
+def _attributes(library: Any, handle: Any) -> Iterator[tuple[str, int]]:
+    # Raises when it is no such capsule.
+    pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+    context = pointer(("PyCapsule_GetPointer", ctypes.pythonapi))(handle, None)
+    address, whole = ctypes.c_void_p, ctypes.c_int
+    new_status = _bound(library, "TF_NewStatus", address)
+    code = _bound(library, "TF_GetCode", whole, address)
+    delete_status = _bound(library, "TF_DeleteStatus", None, address)
+    list_devices = _bound(library, "TFE_ContextListDevices", address, address, address)
+    delete_list = _bound(library, "TF_DeleteDeviceList", None, address)
+    count = _bound(library, "TF_DeviceListCount", whole, address)
+    name_of = _bound(library, "TF_DeviceListName", ctypes.c_char_p, address, whole, address)
+    bytes_of = _bound(library, "TF_DeviceListMemoryBytes", ctypes.c_int64, address, whole, address)
+    status = new_status()
+    listed = None
+    try:
+        listed = list_devices(context, status)
+        if code(status) != 0 or not listed:
+            return
+        for index in range(count(listed)):
+            name = name_of(listed, index, status)
+            size = bytes_of(listed, index, status)
+            if code(status) == 0 and name:
+                yield _local(name.decode("utf-8", "replace")), int(size)
+    finally:
+        if listed:
+            delete_list(listed)
+        delete_status(status)
+
+
+def _bound(library: Any, name: str, result: Any, *arguments: Any) -> Any:
+    # A prototype of our own: attributes of the library's functions are shared with others.
+    return ctypes.CFUNCTYPE(result, *arguments)((name, library))
+
+
+def _loaded(path: str) -> Any:
+    """A library that this process has loaded; None when it has not."""
+    already = getattr(os, "RTLD_NOLOAD", None)
+    if already is None:
+        return None
+    try:
+        return ctypes.CDLL(path, mode=already | os.RTLD_NOW)
+    except OSError:
+        return None
+
+
+def _local(name: str) -> str:
+    """Its short form: "GPU:0" for "/job:localhost/replica:0/task:0/device:GPU:0"."""
+    return ":".join(name.rsplit(":", 2)[-2:])

@@ -1,0 +1,288 @@
+"""
+What rescues lie in a folder, and which of them may go: read without any framework.
+
+Nothing here is believed for its name alone: a folder counts as a rescue when it is named like
+one, is no link, and holds nothing but what a rescue holds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchdog_app.base.errors import RescueDamaged, RescueError
+from watchdog_app.rescue.checkpoint import finished, format, names, runs
+from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE
+from watchdog_app.rescue.checkpoint.names import RescueName
+from watchdog_app.rescue.checkpoint.owner import Owner
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+
+MOST_FOLDERS = 20_000  # that one search looks into: somebody may name their home folder
+_DEPTH = 4  # rescues/NAME/fit-2/rescue-... below the folder that was named
+_removals = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One rescue on disk. What could not be read is None."""
+
+    path: str
+    name: RescueName
+    condition: str  # "complete", "damaged", "unreadable"
+    problem: str | None  # why it is not complete, in words
+    training: str  # "finished", "unfinished", "running" where its process still lives
+    created_unix_s: float | None
+    bytes: int | None  # on disk, both files
+    epoch: int | None  # counted from 0
+    batch: int | None  # finished batches of that epoch
+    loss: float | None
+    program: str | None  # path of the notebook or script
+    shape: int | None  # equal for rescues of the same variables
+    key: Mapping[str, Any] | None = None  # of its program and training, as it tells them
+
+
+@dataclass(slots=True)
+class Search:
+    """What a search came across besides rescues."""
+
+    most_folders: int = MOST_FOLDERS
+    folders: int = 0
+    cut_short: bool = False
+    unreadable: list[str] = field(default_factory=list)
+    partial: list[str] = field(default_factory=list)  # half-written; their writers have ended
+    writing: list[str] = field(default_factory=list)  # being written now
+
+
+def folders_of_rescues(root: str, search: Search) -> Iterator[str]:
+    """
+    Folders that hold rescues, from `root` down; links are not followed.
+
+    Args:
+        search: is filled in on the way.
+    """
+    waiting = [(os.path.abspath(root), 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        search.folders += 1
+        if search.folders > search.most_folders:
+            search.cut_short = True
+            return
+        holds = False
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if not entry.is_dir(follow_symlinks=False):
+                        continue
+                    if RescueName.parse(entry.name) is not None or names.is_partial(entry.name):
+                        holds = True
+                    elif depth < _DEPTH and not entry.name.startswith("."):
+                        waiting.append((entry.path, depth + 1))
+        except OSError as error:
+            if os.path.lexists(folder):  # else it vanished under our eyes
+                search.unreadable.append(f"{folder} ({error.strerror or error})")
+        if holds:
+            yield folder
+
+
+def rescues_in(folder: str, search: Search | None = None) -> list[Found]:
+    """The rescues in one folder, old to new; what vanishes meanwhile is left out."""
+    over = finished.read(folder).rescues
+    found = []
+    for name in names.complete_ones(folder):
+        path = os.path.join(folder, str(name))
+        if os.path.islink(path) or not os.path.isdir(path):
+            continue
+        one = examine(path, name, finished=str(name) in over)
+        if one is not None:
+            found.append(one)
+    if search is not None:
+        dead = set(names.dead_partials(folder))
+        for text in names.partials(folder):
+            left = search.partial if text in dead else search.writing
+            left.append(os.path.join(folder, text))
+    return found
+
+
+def examine(path: str, name: RescueName, *, finished: bool) -> Found | None:
+    """One rescue without reading its tensors; None when it is gone."""
+    condition, problem = "complete", None
+    loaded: LoadedRescue | None = None
+    try:
+        loaded = LoadedRescue(path)
+    except RescueDamaged as error:
+        condition, problem = "damaged", str(error)
+    except (RescueError, OSError, ValueError) as error:
+        condition, problem = "unreadable", str(error)
+    if not os.path.lexists(path):
+        if loaded is not None:
+            loaded.close()
+        return None
+    training = (
+        "running"
+        if names.in_use(os.path.dirname(path), name)
+        else "finished"
+        if finished
+        else "unfinished"
+    )
+    created = epoch = batch = loss = program = shape = key = None
+    if loaded is not None:
+        with loaded:
+            created = loaded.created_unix_s
+            epoch, batch, loss = place_of(loaded.meta)
+            source = loaded.meta.get("program_path")
+            program = source if isinstance(source, str) else None
+            run = loaded.meta.get(runs.KEY)
+            told = run.get("key") if isinstance(run, dict) else None
+            key = told if isinstance(told, dict) else None
+            tensors = sorted((i.name, i.dtype, i.shape) for i in loaded.tensors.values())
+            shape = zlib.crc32(repr(tensors).encode("utf-8", "backslashreplace"))
+    return Found(
+        path, name, condition, problem, training, created, size_of(path),
+        epoch, batch, loss, program, shape, key,
+    )  # fmt: skip
+
+
+def place_of(meta: Any) -> tuple[int | None, int | None, float | None]:
+    """Epoch, batch and loss that a rescue's description tells."""
+    position = meta.get("position")
+    position = position if isinstance(position, dict) else {}
+    logs = meta.get("logs")
+    loss = logs.get("loss") if isinstance(logs, dict) else meta.get("loss")
+    batch = position.get("next_batch", position.get("batch"))
+    return _whole(position.get("epoch")), _whole(batch), _number(loss)
+
+
+def size_of(path: str) -> int | None:
+    """Bytes of the files in a rescue; None when they cannot be looked at."""
+    total = 0
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                total += entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        return None
+    return total
+
+
+def verify(path: str, progress: Callable[[int, int], None] | None = None) -> None:
+    """
+    Read every byte of a rescue and compare it with its checksums.
+
+    Raises:
+        RescueDamaged: a byte is not as it was written; the message names the file or tensor.
+        RescueError: it cannot be read, or is of a newer version.
+    """
+    with LoadedRescue(path) as loaded:
+        loaded.verify(progress)
+
+
+def to_prune(
+    found: Sequence[Found], keep: int, older_than_s: float | None, now_unix_s: float
+) -> tuple[list[Found], list[tuple[Found, str]]]:
+    """
+    Which rescues of one folder may go, and why others that are many or old may not.
+
+    The newest `keep` complete ones of each training stay: a training is a run, and of rescues of
+    earlier versions what has the same program and the same variables.
+
+    Args:
+        found: as `rescues_in` gives them, old to new.
+        keep: at least 1.
+        older_than_s: only those that are older go, too; None: age does not matter.
+    """
+    go: list[Found] = []
+    stay: list[tuple[Found, str]] = []
+    kept: dict[tuple[str | None, str | None, int | None], int] = {}
+    for one in reversed(found):
+        run = one.name.run
+        training = (None, one.program, one.shape) if run is None else (run, None, None)
+        reason = _protected(one)
+        whole = one.condition == "complete"
+        if whole:
+            kept[training] = kept.get(training, 0) + 1
+        if whole and kept[training] <= keep:
+            continue
+        if older_than_s is not None and _age_s(one, now_unix_s) <= older_than_s:
+            continue
+        if not whole and not kept:
+            reason = reason or "no complete one is newer: it is all that is left of its training"
+        if reason is None:
+            go.append(one)
+        else:
+            stay.append((one, reason))
+    return go[::-1], stay[::-1]
+
+
+def remove(path: str) -> bool:
+    """
+    Take a rescue or an unfinished one away, in one step for whoever reads meanwhile.
+
+    Returns:
+        False where it was gone already, or came into use since it was looked at.
+
+    Raises:
+        OSError: it may not be removed; it is whole.
+    """
+    folder, text = os.path.split(path)
+    name = RescueName.parse(text)
+    if name is not None and (names.in_use(folder, name) or foreign(path)):
+        return False
+    condemned = os.path.join(folder, names.partial(next(_removals)))
+    try:
+        os.rename(path, condemned)
+    except FileNotFoundError:
+        return False
+    shutil.rmtree(condemned, ignore_errors=True)
+    return True
+
+
+def foreign(path: str) -> str | None:
+    """What is in a rescue's folder that no rescue has, in words; None when nothing is."""
+    try:
+        there = os.lstat(path)
+        if hasattr(os, "getuid") and there.st_uid != os.getuid():
+            return "it belongs to another user"
+        strange = sorted(set(os.listdir(path)) - {STATE_FILE, MANIFEST_FILE})
+    except OSError as error:
+        return f"it cannot be looked into ({error.strerror or error})"
+    return f"it holds a file that is no part of a rescue: {strange[0]}" if strange else None
+
+
+def _protected(one: Found) -> str | None:
+    if one.training == "running":
+        return "its training still runs"
+    owner = Owner.parse(one.name.owner_text)
+    if not names.prunable(os.path.dirname(one.path), one.name):
+        where = "in another container or on another machine" if owner else "somewhere"
+        return f"its training may still run {where}"
+    if one.condition == "unreadable" or format.not_ours_to_judge(one.path):
+        return "it may be whole, and this watchdog cannot tell"
+    return foreign(one.path)
+
+
+def _age_s(one: Found, now_unix_s: float) -> float:
+    created = one.created_unix_s
+    if created is None:
+        try:
+            created = os.lstat(one.path).st_mtime
+        except OSError:
+            created = now_unix_s
+    return now_unix_s - created
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def total_bytes(found: Iterable[Found]) -> int:
+    """What these take on the disk, as far as it is known."""
+    return sum(one.bytes or 0 for one in found)

@@ -1,0 +1,191 @@
+"""
+Names inside a rescue folder, and which of them may be removed.
+
+    rescue-0000001234-000007-PID.START.NAMESPACE-RUN    complete, sequence 7, step 1234
+    .partial-PID.START.NAMESPACE-3                      being written or being removed
+
+RUN is the id of the training, over all its resumes; earlier versions wrote none.
+
+The sequence orders rescues: steps start again at zero and clocks are set
+back, but each save looks for the highest sequence there is and takes the next.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from watchdog_app.base import paths
+from watchdog_app.rescue.checkpoint import run_lock
+from watchdog_app.rescue.checkpoint.owner import Owner, believed, own
+
+# Digits are bounded: a number that somebody has made up must not make the next name too long.
+_COMPLETE = re.compile(
+    r"rescue-(\d{10,19})-(\d{6,12})-(\d{1,10}\.\d{1,20}\.[0-9a-f]{8})(?:-([0-9a-f]{12}))?",
+    re.ASCII,
+)
+_MOST_SEQUENCE = 10**9
+_PARTIAL = re.compile(r"\.partial-(\d+\.\d+\.[0-9a-f]{8})-\d+")
+
+# A writer in another container cannot be asked whether it lives. A live save touches its files
+# all the time; a rescue of a day ago was followed by others or belongs to a training that ended.
+_PARTIAL_ABANDONED_S = 3600.0
+_RESCUE_ABANDONED_S = 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class RescueName:
+    """A folder that holds a complete rescue, as its name tells."""
+
+    sequence: int
+    step: int
+    owner_text: str
+    run: str | None = None  # None: written by an earlier version
+
+    def __str__(self) -> str:
+        run = "" if self.run is None else f"-{self.run}"
+        return f"rescue-{self.step:010d}-{self.sequence:06d}-{self.owner_text}{run}"
+
+    @classmethod
+    def parse(cls, text: str) -> RescueName | None:
+        """The name that `str` wrote, or None."""
+        found = _COMPLETE.fullmatch(text)
+        return cls(int(found[2]), int(found[1]), found[3], found[4]) if found else None
+
+
+def is_strangers(directory: str, name: RescueName) -> bool:
+    """
+    Whether somebody else put a rescue here: not this user, nor root, nor whose folder it is.
+
+    The last counts where a container or a network's disk shows one owner for everything.
+    """
+    path = os.path.join(directory, str(name))
+    try:
+        owner = os.stat(directory).st_uid
+        inside = [os.path.join(path, each) for each in os.listdir(path)]
+        found = [os.lstat(each) for each in (path, *inside)]
+    except OSError:
+        return False  # gone, or not whole: that is told when it is read
+    return any(paths.foreign(each) and each.st_uid != owner for each in found)
+
+
+def is_folder(found: os.stat_result) -> bool:
+    """Whether it is a folder itself, and no link to one."""
+    return stat.S_ISDIR(found.st_mode)
+
+
+def next_sequence(directory: str, finished: int) -> int:
+    """
+    The number of the next rescue in a folder.
+
+    Args:
+        directory: the folder.
+        finished: the highest that was ever finished, as its note says.
+    """
+    highest = finished if 0 <= finished < _MOST_SEQUENCE else 0
+    for name in complete_ones(directory):
+        if highest < name.sequence < _MOST_SEQUENCE:
+            with suppress(OSError):
+                if believed(os.lstat(os.path.join(directory, str(name))), directory):
+                    highest = name.sequence
+    return highest + 1
+
+
+def partial(number: int) -> str:
+    """The name of a folder that this process is about to fill or to remove."""
+    return f".partial-{own()}-{number}"
+
+
+def is_partial(text: str) -> bool:
+    """Whether a folder of this name is one that is being written or removed."""
+    return _PARTIAL.fullmatch(text) is not None
+
+
+def partials(directory: str) -> list[str]:
+    """Names of folders in `directory` that are being written, or were when their writer ended."""
+    return sorted(filter(is_partial, _listdir(directory)))
+
+
+def complete_ones(directory: str) -> list[RescueName]:
+    """Rescues in `directory`, old to new; none when the folder cannot be read."""
+
+    def age(name: RescueName) -> tuple[int, int]:
+        # Two processes that save at the same moment take the same number: the clock decides.
+        try:
+            return name.sequence, os.stat(os.path.join(directory, str(name))).st_mtime_ns
+        except OSError:
+            return name.sequence, 0
+
+    return sorted(filter(None, map(RescueName.parse, _listdir(directory))), key=age)
+
+
+def in_use(directory: str, name: RescueName) -> bool:
+    """Whether another process trains on that wrote it, as far as can be seen from here."""
+    owner = Owner.parse(name.owner_text)
+    if name.run is None:
+        return owner is not None and owner != own() and owner.alive is True
+    return not run_lock.held_here(directory, name.run) and _life(directory, name) == "alive"
+
+
+def prunable(directory: str, name: RescueName) -> bool:
+    """Whether this process may remove it: its own, or left by one that has ended."""
+    if name.run is not None:
+        here = name.owner_text == str(own()) or run_lock.held_here(directory, name.run)
+        return here or _life(directory, name) != "alive"
+    return _is_ours_or_left(directory, str(name), name.owner_text, _RESCUE_ABANDONED_S)
+
+
+def _life(directory: str, name: RescueName) -> str:
+    path = os.path.join(directory, str(name))
+    age_s = _age_s(path)
+    owner = Owner.parse(name.owner_text)
+    told = None if owner is None else run_lock.Owner.of_name(owner)
+    newest = None if age_s is None else time.time() - age_s
+    return run_lock.look(directory, name.run or "", told, newest).life
+
+
+def dead_partials(directory: str) -> list[str]:
+    """Names of unfinished folders whose writer has ended. This process's own are not among them."""
+    found = []
+    for text in _listdir(directory):
+        match = _PARTIAL.fullmatch(text)
+        if match is None or match[1] == str(own()):
+            continue
+        if _is_ours_or_left(directory, text, match[1], _PARTIAL_ABANDONED_S):
+            found.append(text)
+    return found
+
+
+def _is_ours_or_left(directory: str, text: str, owner_text: str, abandoned_s: float) -> bool:
+    owner = Owner.parse(owner_text)
+    if owner is None:
+        return False
+    if owner == own():
+        return True
+    alive = owner.alive
+    if alive is not None:
+        return not alive
+    age_s = _age_s(os.path.join(directory, text))
+    return age_s is not None and age_s > abandoned_s
+
+
+def _age_s(folder: str) -> float | None:
+    """Seconds since anything in `folder` was last written; None when it is gone."""
+    try:
+        newest = os.stat(folder).st_mtime
+        for text in os.listdir(folder):
+            newest = max(newest, os.stat(os.path.join(folder, text)).st_mtime)
+    except OSError:
+        return None
+    return time.time() - newest
+
+
+def _listdir(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []

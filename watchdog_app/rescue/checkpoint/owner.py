@@ -1,0 +1,134 @@
+"""
+Which process this is, and whether another one still lives.
+
+A process is (pid, start time): a pid alone is given out again. Processes that
+share a folder over containers or machines cannot see each other's pids, so an
+owner's name also holds a mark of the pid namespace it was written in.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import stat
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+from watchdog_app.base import paths
+from watchdog_app.base.linux import process
+
+_LINUX: bool = sys.platform == "linux"  # annotated: the type checker reads both branches
+_TEXT = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{8})")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that wrote a file. As text: `pid.start_time.namespace`."""
+
+    pid: int
+    start_time: int
+    namespace: str  # 8 hex digits: equal where pids mean the same
+
+    def __str__(self) -> str:
+        return f"{self.pid}.{self.start_time}.{self.namespace}"
+
+    @classmethod
+    def parse(cls, text: str) -> Owner | None:
+        """The owner that `str` wrote, or None."""
+        found = _TEXT.fullmatch(text)
+        return cls(int(found[1]), int(found[2]), found[3]) if found else None
+
+    @property
+    def alive(self) -> bool | None:
+        """Whether it still runs; None where its pid means nothing here."""
+        if self.namespace != own().namespace:
+            return None
+        return start_time(self.pid) == self.start_time
+
+
+def start_time(pid: int) -> int | None:
+    """
+    When `pid` began, for comparing only; None when there is no such process.
+
+    Clock ticks since boot on Linux, microseconds of the epoch elsewhere.
+    Source: proc(5), field 22 of /proc/PID/stat.
+    """
+    if _LINUX:
+        return process.start_time(pid)
+    import psutil
+
+    try:
+        return int(psutil.Process(pid).create_time() * 1e6)
+    except psutil.Error:
+        return None
+
+
+def own() -> Owner:
+    """This process, or the one that it acts for."""
+    return _acting_for or _own(os.getpid())  # by pid: a forked child is another process
+
+
+_acting_for: Owner | None = None
+
+
+@contextmanager
+def acting_for(owner: Owner) -> Iterator[None]:
+    """
+    Within it `own` is another process: its rescues are written here, because it stands still.
+
+    For the whole process: not for one that has rescues of its own.
+    """
+    global _acting_for
+    before, _acting_for = _acting_for, owner
+    try:
+        yield
+    finally:
+        _acting_for = before
+
+
+@lru_cache(maxsize=2)
+def _own(pid: int) -> Owner:
+    return Owner(pid, start_time(pid) or 0, _namespace())
+
+
+def _namespace() -> str:
+    parts = []
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            parts.append(file.read().strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    except OSError:
+        parts.append(os.uname().nodename if hasattr(os, "uname") else "")
+    return f"{zlib.crc32(' '.join(parts).encode()):08x}"
+
+
+def believed(found: os.stat_result, directory: str) -> bool:
+    """
+    Whether a file in `directory` is of this user or of root, and none that anybody may change.
+
+    Where a disk of a network or container shows one owner and one mode for everything, a file
+    that this user makes there is what others are compared with.
+    """
+    strange = paths.foreign(found)
+    open_to_all = bool(found.st_mode & stat.S_IWOTH)
+    if not strange and not open_to_all:
+        return True
+    try:
+        owner, mode = _shown(directory, os.stat(directory).st_dev)
+    except OSError:
+        return False
+    return (not strange or found.st_uid == owner) and (not open_to_all or bool(mode & stat.S_IWOTH))
+
+
+@functools.lru_cache(maxsize=8)
+def _shown(directory: str, _device: int) -> tuple[int, int]:
+    """Owner and mode of a private file that this process makes in `directory`."""
+    with tempfile.TemporaryFile(dir=directory) as file:
+        found = os.fstat(file.fileno())
+        return found.st_uid, found.st_mode

@@ -1,0 +1,156 @@
+"""A rescue on disk, opened for reading."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import weakref
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from watchdog_app.base.errors import RescueDamaged, RescueError
+from watchdog_app.rescue.checkpoint import format
+from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE, TensorInfo
+
+_READ_BYTES = 4 * 1024 * 1024
+
+
+class LoadedRescue:
+    """
+    One complete rescue: `meta`, `tensors` by name, `read(name)`.
+
+    The tensors lie in a mapping of the file, which stays valid when the
+    rescue is pruned meanwhile.
+    """
+
+    def __init__(self, path: str) -> None:
+        """
+        Open the rescue in folder `path`; contents of tensors are not looked at yet.
+
+        Raises:
+            RescueDamaged: a file is missing, cut off, or not what its manifest says.
+            RescueError: written by a newer version, or not readable by this user.
+        """
+        self.path = path
+        try:
+            where = os.path.join(path, MANIFEST_FILE)
+            with open(where, "rb", opener=format.open_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise RescueDamaged(f"{MANIFEST_FILE} is no regular file")
+                described = file.read(format.MOST_BYTES)
+                self._manifest = format.read_manifest(described)
+                self._described_bytes = len(described)
+            self._open_state()
+        except FileNotFoundError as error:
+            raise RescueDamaged(f"{os.path.basename(error.filename)} is missing") from error
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise RescueDamaged("it is not a folder with two files") from error
+        except OSError as error:
+            raise RescueError(f"it cannot be read ({error.strerror or error})") from error
+
+    @property
+    def format(self) -> int:
+        """In which it was written; 1 says too little of its program."""
+        return self._manifest.format
+
+    @property
+    def step(self) -> int:
+        """The step that it was saved after."""
+        return self._manifest.step
+
+    @property
+    def created_unix_s(self) -> float:
+        """When it was saved."""
+        return self._manifest.created_unix_s
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """What was saved beside the tensors."""
+        return self._manifest.meta
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Name, dtype, shape and size of each tensor, in the order of the file."""
+        return self._tensors
+
+    @property
+    def bytes(self) -> int:
+        """What it takes on the disk, both files."""
+        return self._manifest.file_bytes + self._described_bytes
+
+    def read(self, name: str) -> memoryview:
+        """
+        The raw bytes of one tensor, read-only, without a copy.
+
+        Raises:
+            KeyError: there is no such tensor.
+        """
+        info = self._tensors[name]
+        return memoryview(self._map)[info.begin : info.end]
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """
+        Read every tensor and compare it with its checksum.
+
+        Args:
+            progress: called with (bytes done, bytes in all) after each tensor.
+
+        Raises:
+            RescueDamaged: one does not match; the message names it.
+            RescueError: the file cannot be read, now at least.
+        """
+        # Read rather than mapped: a bad sector is then an error, not a signal that kills.
+        whole = self._manifest.file_bytes
+        buffer = memoryview(bytearray(min(_READ_BYTES, whole)))
+        try:
+            for info in self._tensors.values():
+                if self._checksum(info.begin, info.end, buffer) != self._manifest.crc32[info.name]:
+                    raise RescueDamaged(f"tensor {info.name!r} does not match its checksum")
+                if progress is not None:
+                    progress(info.end, whole)
+        except OSError as error:
+            raise RescueError(f"{STATE_FILE} cannot be read ({error.strerror})") from error
+
+    def close(self) -> None:
+        """Let go of the file; views that `read` gave stay good. May be called twice."""
+        self._close()
+
+    def __enter__(self) -> LoadedRescue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<rescue of step {self.step}, {len(self._tensors)} tensors, {self.path}>"
+
+    def _open_state(self) -> None:
+        told = self._manifest
+        self._fd = format.open_at_once(
+            os.path.join(self.path, STATE_FILE), os.O_RDONLY | os.O_CLOEXEC
+        )
+        self._close = weakref.finalize(self, os.close, self._fd)
+        size = os.fstat(self._fd).st_size
+        if size != told.file_bytes:
+            raise RescueDamaged(f"{STATE_FILE} is {size} bytes long, not {told.file_bytes}")
+        header = os.pread(self._fd, format.header_bytes(os.pread(self._fd, 8, 0), size), 0)
+        if zlib.crc32(header) != told.header_crc32:
+            raise RescueDamaged(f"the header of {STATE_FILE} does not match its checksum")
+        self._tensors = format.parse(header, size)
+        found = {name: (i.dtype, i.shape, i.nbytes) for name, i in self._tensors.items()}
+        if found != told.tensors:
+            raise RescueDamaged(f"{STATE_FILE} and {MANIFEST_FILE} list different tensors")
+        self._map = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
+
+    def _checksum(self, begin: int, end: int, buffer: memoryview) -> int:
+        checksum = 0
+        os.lseek(self._fd, begin, os.SEEK_SET)
+        while begin < end:
+            count = os.readv(self._fd, [buffer[: end - begin]])
+            if count == 0:
+                raise RescueDamaged(f"{STATE_FILE} became shorter while it was read")
+            checksum = zlib.crc32(buffer[:count], checksum)
+            begin += count
+        return checksum

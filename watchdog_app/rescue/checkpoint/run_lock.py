@@ -1,0 +1,469 @@
+"""
+A training's lock: `run-ID.lock` beside its rescues, held as long as it lives and is unfinished.
+
+    {"host": "gpu3", "machine": "...", "boot": "...", "pid": 4711, "start_time": 815,
+     "namespace": "1a2b3c4d", "job": "77", "restart": 0}
+
+Held with flock(2) by the process that trains: the kernel lets go of it however that process ends,
+and whoever asks is told, in any PID namespace and container of this kernel. The file is never
+renamed and only unlinked while it is held; who got a lock looks whether the file of that name is
+still the one that it locked. Its modification time is touched every 30 s for other machines.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from watchdog_app.base import paths
+from watchdog_app.rescue.checkpoint import owner
+from watchdog_app.rescue.checkpoint.owner import believed, own, start_time
+
+ID = re.compile(r"[0-9a-f]{12}")
+_NAME = re.compile(r"run-([0-9a-f]{12})\.lock")
+_BEAT_S = 30.0
+SILENT_S = 15 * 60.0  # a machine that has not touched the file for so long has left the training
+_CLAIM_S = 0.5  # who only asks holds the lock for microseconds
+_POLL_S = 0.02
+_MOST_BYTES = 4096
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EIO)
+
+Life = Literal["alive", "dead", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a run is: the process that trains, as its lock or its newest rescue says."""
+
+    host: str
+    machine: str
+    boot: str
+    pid: int
+    start_time: int
+    namespace: str
+    job: str | None
+    restart: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def of_name(cls, process: owner.Owner) -> Owner:
+        """As far as the name of a rescue tells it."""
+        return cls("", "", "", process.pid, process.start_time, process.namespace, None, 0)
+
+    @classmethod
+    def read(cls, told: object) -> Owner | None:
+        """What `to_json` wrote; None where it is something else."""
+        try:
+            values: Any = told
+            job = values["job"]
+            return cls(
+                host=str(values["host"])[:200],
+                machine=str(values["machine"])[:200],
+                boot=str(values["boot"])[:200],
+                pid=int(values["pid"]),
+                start_time=int(values["start_time"]),
+                namespace=str(values["namespace"])[:8],
+                job=None if job is None else str(job)[:200],
+                restart=int(values["restart"]),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """
+    Whether the process that trains a run still lives.
+
+    `life`: "alive"; "dead"; "left": another machine has not been heard of for long.
+    """
+
+    life: Life
+    owner: Owner | None
+    silent_s: float | None = None  # since another machine was heard of
+
+    @property
+    def whose(self) -> str:
+        """`process 4711`, or where it runs."""
+        owner = self.owner
+        if owner is None:
+            return "another process"
+        here = this_process()
+        if owner.namespace == here.namespace:
+            return f"process {owner.pid}"
+        if owner.boot == here.boot:
+            return "a process in another container on this machine"
+        return f"a process on host {owner.host}"
+
+
+class RunLock:
+    """A run's lock, held by this process."""
+
+    def __init__(
+        self, path: str, fd: int | None, place: tuple[int, int], *, locked: bool = False
+    ) -> None:
+        self.path = path
+        self.locked = locked  # else the file system knows no locks
+        self._fd = fd  # None: it could not be had, and nobody else could have it
+        self._place = place
+        self._pid = os.getpid()
+        if fd is not None:
+            with _changing:
+                _held.add(self)
+
+    @property
+    def held(self) -> bool:
+        """Whether this very process holds it."""
+        return self._fd is not None and self._pid == os.getpid()
+
+    def beat(self) -> None:
+        """Show other machines that this training lives; hold a file that was put in its place."""
+        if self._fd is None:
+            return
+        with suppress(OSError):
+            os.utime(self._fd)
+        if _is_at(self.path, self._place) or not self.held:
+            return
+        with suppress(OSError):
+            fd = _open(self.path, os.O_RDWR | os.O_CREAT)
+            found = os.fstat(fd)
+            if not _lock(fd, exclusive=True):
+                os.close(fd)  # somebody else has begun to train there
+                return
+            _write(fd)
+            os.dup2(fd, self._fd, inheritable=False)  # which gives up the file that is gone
+            os.close(fd)
+            self._place = found.st_dev, found.st_ino
+
+    def let_go(self, *, remove: bool) -> None:
+        """
+        Let go of it. May be called twice.
+
+        Args:
+            remove: take the file away as well: the training has ended, or has saved nothing.
+        """
+        with _changing:
+            _held.discard(self)
+            fd, self._fd = self._fd, None
+        if fd is None or self._pid != os.getpid() or not self._is_our_file(fd):
+            return
+        if remove and _is_at(self.path, self._place):
+            with suppress(OSError):
+                os.unlink(self.path)
+        with suppress(OSError):
+            os.close(fd)
+
+    def forget(self) -> None:
+        """In a forked child: close its copy, so that it keeps nothing after its parent's end."""
+        fd, self._fd = self._fd, None
+        if fd is not None and self._is_our_file(fd):
+            with suppress(OSError):
+                os.close(fd)
+
+    def _is_our_file(self, fd: int) -> bool:
+        # A program may have closed all files (a daemon does) and opened others of that number.
+        try:
+            found = os.fstat(fd)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._place
+
+
+class Busy(OSError):
+    """Another process holds the lock."""
+
+
+_held: set[RunLock] = set()
+_claimed: set[str] = set()  # runs, by this interpreter: it may be started anew in its process
+_changing = threading.Lock()
+_next_beat_mono_s = 0.0
+
+
+def path_of(directory: str, run: str) -> str:
+    """Of a run's lock."""
+    return os.path.join(directory, f"run-{run}.lock")
+
+
+def runs_in(directory: str) -> list[str]:
+    """The runs that have a lock file in a folder."""
+    with suppress(OSError):
+        return [found[1] for each in os.listdir(directory) if (found := _NAME.fullmatch(each))]
+    return []
+
+
+def claim(directory: str, run: str, *, new: bool = False) -> RunLock:
+    """
+    Hold the lock of a run from now on.
+
+    Where the file system knows no locks, or cannot be written, nothing is held.
+
+    Args:
+        directory: of its rescues.
+        run: its id.
+        new: the file must not be there.
+
+    Raises:
+        Busy: another process, or another training of this one, holds it.
+        OSError: the file is none of ours.
+    """
+    path = path_of(directory, run)
+    _claimed.add(run)
+    end_mono_s = time.monotonic() + _CLAIM_S
+    while True:
+        try:
+            fd = _open(path, os.O_RDWR | os.O_CREAT | (os.O_EXCL if new else 0))
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+                raise
+            try:
+                fd = _open(path, os.O_RDONLY)  # nothing can be written there
+            except FileNotFoundError:
+                return RunLock(path, None, (0, 0), locked=True)  # a disk of old things
+        try:
+            found = os.fstat(fd)
+            place = found.st_dev, found.st_ino
+            locked = True
+            try:
+                got = _lock(fd, exclusive=True)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+                got, locked = True, False  # judged by process and heartbeat alone
+            if got and _is_at(path, place):
+                _write(fd)
+                return RunLock(path, fd, place, locked=locked)
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+        if time.monotonic() > end_mono_s:
+            raise Busy(errno.EWOULDBLOCK, "another process holds it", path)
+        time.sleep(_POLL_S)
+
+
+def look(directory: str, run: str, told: Owner | None, newest_unix_s: float | None) -> Verdict:
+    """
+    Whether the owner of a run lives. Never raises.
+
+    Args:
+        directory: of its rescues.
+        run: its id.
+        told: whose it is, by its newest rescue; its lock knows better.
+        newest_unix_s: when its newest rescue was written.
+    """
+    beat = newest_unix_s
+    owner = told
+    locks = False
+    try:
+        fd = _open(path_of(directory, run), os.O_RDONLY)
+    except FileNotFoundError:
+        pass  # removed by a person, or copied without it
+    except OSError:
+        return Verdict("alive", owner)  # nobody of ours can tell
+    else:
+        try:
+            found = os.fstat(fd)
+            beat = max(found.st_mtime, newest_unix_s or 0.0)
+            owner = _read(fd) or told
+            try:
+                if not _lock(fd, exclusive=False):
+                    return Verdict("alive", owner)
+                locks = True
+            except OSError:
+                pass
+        finally:
+            os.close(fd)  # and lets go
+    return _judge(owner, beat, directory, locks=locks)
+
+
+def held_here(directory: str, run: str) -> bool:
+    """Whether a training of this process holds the lock of a run."""
+    path = path_of(directory, run)
+    with _changing:
+        return any(each.path == path and each.held for each in _held)
+
+
+def claimed_here(run: str) -> bool:
+    """Whether this interpreter has ever trained a run, or tried to; `os.execv` starts another."""
+    return run in _claimed
+
+
+def beat() -> None:
+    """Touch the locks that this process holds, where that is due; from a thread of ours."""
+    global _next_beat_mono_s
+    now = time.monotonic()
+    if now >= _next_beat_mono_s:
+        _next_beat_mono_s = now + _BEAT_S
+        with _changing:
+            held = list(_held)
+        for each in held:
+            each.beat()
+
+
+def remove_unused(directory: str, used: set[str]) -> None:
+    """Take away locks of ended trainings that have left no rescue. Never raises."""
+    for run in runs_in(directory):
+        if run in used or held_here(directory, run):
+            continue
+        verdict = look(directory, run, None, None)
+        # Without an owner it is being made at this moment, or was not made by us.
+        if verdict.owner is None or verdict.life == "alive":
+            continue
+        with suppress(OSError):
+            claim(directory, run).let_go(remove=True)
+
+
+def this_process() -> Owner:
+    """The owner of what this process trains."""
+    me = own()
+    restart = os.environ.get("SLURM_RESTART_COUNT", "0")
+    return Owner(
+        host=_host(),
+        machine=_content("/etc/machine-id"),
+        boot=_content("/proc/sys/kernel/random/boot_id"),
+        pid=me.pid,
+        start_time=me.start_time,
+        namespace=me.namespace,
+        job=os.environ.get("SLURM_JOB_ID"),
+        restart=int(restart) if restart.isdecimal() else 0,
+    )
+
+
+def _judge(
+    owner: Owner | None, beat_unix_s: float | None, directory: str, *, locks: bool
+) -> Verdict:
+    here = this_process()
+    if owner is not None:
+        if owner.namespace == here.namespace:
+            # A lock file may be removed, replaced or copied: the process is asked, too.
+            me = (owner.pid, owner.start_time) == (here.pid, here.start_time)
+            alive = not me and start_time(owner.pid) == owner.start_time
+            return Verdict("alive" if alive else "dead", owner)
+        if locks and owner.boot and owner.boot == here.boot:
+            return Verdict("dead", owner)
+        earlier_boot = owner.boot != here.boot and owner.boot and here.boot
+        same_machine = bool(owner.machine) and owner.machine == here.machine
+        if earlier_boot and same_machine and owner.host == here.host:
+            return Verdict("dead", owner)
+        if owner.job is not None and owner.job == here.job and owner.restart < here.restart:
+            return Verdict("dead", owner)
+    silent_s = None if beat_unix_s is None else max(0.0, _now_unix_s(directory) - beat_unix_s)
+    if silent_s is not None and silent_s > SILENT_S:
+        return Verdict("left", owner, silent_s)
+    return Verdict("alive", owner, silent_s)
+
+
+def _now_unix_s(directory: str) -> float:
+    """By the clock of who keeps the folder: a file server's may differ from this machine's."""
+    try:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            file.write(b"x")
+            file.flush()
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:
+        return time.time()
+
+
+def _open(path: str, flags: int) -> int:
+    """
+    A lock file of ours.
+
+    Raises:
+        OSError: there is none, or it is a link, a pipe, or another user's.
+    """
+    # O_NONBLOCK: a pipe of that name would be waited for.
+    extra = (
+        getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    )
+    fd = os.open(path, flags | extra, 0o600)
+    try:
+        found = os.fstat(fd)
+        regular = stat.S_ISREG(found.st_mode)
+        # Whatever its mode (`chmod -R 777`): the kernel holds the lock, not the file's text.
+        ours = regular and (not paths.foreign(found) or believed(found, os.path.dirname(path)))
+    except BaseException:
+        os.close(fd)
+        raise
+    if not ours:
+        os.close(fd)
+        raise FileExistsError(errno.EEXIST, "it is no lock file of this user", path)
+    return fd
+
+
+def _lock(fd: int, *, exclusive: bool) -> bool:
+    """
+    Whether it could be had.
+
+    Raises:
+        OSError: there are no locks here.
+    """
+    import fcntl
+
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write(fd: int) -> None:
+    """Say whose it is. A file that has a second name (in a backup) is left as it is."""
+    with suppress(OSError):
+        if os.fstat(fd).st_nlink > 1:
+            return
+        os.fchmod(fd, 0o600)
+        text = json.dumps(this_process().to_json()).encode("ascii")
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, text, 0)
+        os.utime(fd)
+
+
+def _read(fd: int) -> Owner | None:
+    try:
+        return Owner.read(json.loads(os.pread(fd, _MOST_BYTES, 0)))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _is_at(path: str, place: tuple[int, int]) -> bool:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == place
+
+
+def _host() -> str:
+    return os.uname().nodename[:200]
+
+
+def _content(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(200).strip()
+    except OSError:
+        return ""
+
+
+def _forget_parents() -> None:
+    global _changing
+    _changing = threading.Lock()  # another thread may have held it
+    for each in list(_held):
+        each.forget()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parents)

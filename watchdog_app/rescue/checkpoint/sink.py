@@ -1,0 +1,210 @@
+"""
+A file that is written past the page cache.
+
+The page cache counts against the memory group of whoever writes: 500 MB
+written the ordinary way need 500 MB of a limit that has none left. O_DIRECT
+needs none. Where a file system refuses it, each window is pushed out and
+dropped from the cache before the next one is written.
+
+Sources: open(2) on O_DIRECT, sync_file_range(2), posix_fadvise(2).
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import sys
+from collections.abc import Callable
+
+BLOCK_BYTES = 4096
+_WINDOW_BYTES = 2 * 1024 * 1024  # dirty page cache at most, beside the window being written
+
+_RANGE_WRITE = 2
+_RANGE_ALL = 7  # wait before, write, wait after
+
+_Range = Callable[[int, int, int, int], int]
+_sync_range: _Range | None = None
+
+
+def load() -> None:
+    """Find what the C library offers, now rather than when memory is short."""
+    global _sync_range
+    if _sync_range is not None or sys.platform != "linux":
+        return
+    import ctypes
+
+    try:
+        function = ctypes.CDLL(None, use_errno=True).sync_file_range
+    except (OSError, AttributeError):
+        return
+    function.argtypes = (ctypes.c_int, ctypes.c_longlong, ctypes.c_longlong, ctypes.c_uint)
+    function.restype = ctypes.c_int
+    _sync_range = function
+
+
+class Sink:
+    """A new file at `path`, written front to back. `direct` tells whether O_DIRECT still holds."""
+
+    def __init__(self, path: str, direct: bool = True) -> None:
+        """
+        Open it.
+
+        Raises:
+            OSError: FileExistsError when there is one already.
+        """
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._at = 0  # where the next window begins
+        self._bytes = 0  # of the file, without padding
+        self._pending: list[tuple[int, int]] = []  # windows whose write-back has begun
+        self.direct = direct and self._set_direct(True)
+
+    def write(self, buffer: memoryview, nbytes: int) -> None:
+        """
+        Append the first `nbytes` of `buffer`.
+
+        `buffer` begins on a page and is a multiple of 4096 long; only the last
+        write of a file may be of another `nbytes`.
+
+        Raises:
+            OSError: the disk did not take all of it.
+        """
+        length = nbytes
+        if self.direct:
+            length = -(-nbytes // BLOCK_BYTES) * BLOCK_BYTES
+            buffer[nbytes:length] = bytes(length - nbytes)
+        done = 0
+        while done < length:
+            with buffer[done:length] as rest:
+                done += self._write_some(rest)
+        self._bytes = self._at + nbytes
+        self._push_out(self._at, length)
+        self._at += length
+
+    def finish(self) -> int:
+        """Make it durable and close it, whatever happens; its size in bytes."""
+        try:
+            if self._at != self._bytes:
+                os.ftruncate(self._fd, self._bytes)
+            os.fsync(self._fd)
+            self._drop(0, 0)
+        finally:
+            self.close()
+        return self._bytes
+
+    def close(self) -> None:
+        """Close it as it is; may be called twice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def _write_some(self, rest: memoryview) -> int:
+        try:
+            written = os.write(self._fd, rest)
+        except OSError as error:
+            # Some file systems take the flag and refuse the write, or want bigger blocks.
+            if error.errno != errno.EINVAL or not self.direct:
+                raise
+            self._set_direct(False)
+            return 0
+        if written == 0:
+            raise OSError(errno.EIO, "the disk took no bytes and gave no reason")
+        if written % BLOCK_BYTES and self.direct:
+            self._set_direct(False)  # the rest no longer begins on a block
+        return written
+
+    def _set_direct(self, on: bool) -> bool:
+        self.direct = False
+        flag = getattr(os, "O_DIRECT", 0)
+        if not flag:
+            return False
+        import fcntl
+
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | flag if on else flags & ~flag)
+        except OSError:
+            return False
+        return on
+
+    def _push_out(self, begin: int, length: int) -> None:
+        # Also when direct: some file systems take O_DIRECT and use the cache all the same
+        # (ext4 data=journal, btrfs with checksums). Where nothing is cached this is two calls
+        # of microseconds.
+        if _sync_range is None:
+            # Linux with another C library; elsewhere the cache counts against nobody.
+            if not self.direct and sys.platform == "linux":
+                os.fdatasync(self._fd)
+                self._drop(begin, length)
+            return
+        _sync_range(self._fd, begin, length, _RANGE_WRITE)
+        self._pending.append((begin, length))
+        while sum(size for _, size in self._pending[:-1]) >= _WINDOW_BYTES // 2:
+            old_begin, old_length = self._pending.pop(0)
+            _sync_range(self._fd, old_begin, old_length, _RANGE_ALL)
+            self._drop(old_begin, old_length)
+
+    def _drop(self, begin: int, length: int) -> None:
+        advise = getattr(os, "posix_fadvise", None)
+        if advise is not None:
+            try:
+                advise(self._fd, begin, length, os.POSIX_FADV_DONTNEED)
+            except OSError:  # only advice
+                pass
+
+
+# madvise(2), Linux 4.14: a forked child finds zeros. Without it a data loader's fork would share
+# these pages, and writing them, or giving them back, would cost new ones when none can be had.
+_MADV_WIPEONFORK = 18
+
+
+def private_memory(size_bytes: int) -> mmap.mmap:
+    """Zeroed, page-aligned memory of this process alone, every page already there."""
+    if sys.platform == "win32":
+        memory = mmap.mmap(-1, size_bytes)
+    else:
+        # mmap's default is MAP_SHARED: parent and forked child would write into one buffer.
+        memory = mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if sys.platform == "linux":
+            try:
+                memory.madvise(_MADV_WIPEONFORK)
+            except OSError:  # an older kernel: a fork then costs what forks cost
+                pass
+    for at in range(0, size_bytes, mmap.PAGESIZE):
+        memory[at] = 0
+    return memory
+
+
+class Reserve:
+    """Pages held so that they can be given back when none can be had."""
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Held now."""
+        return len(self._memory) if self._memory is not None else 0
+
+    def hold(self, size_bytes: int) -> bool:
+        """
+        Hold at least this much; more than that stays as it is.
+
+        Returns:
+            Whether that much is held: under a limit of the address space it may not be had just
+            now, and whatever was held stays.
+        """
+        if self.bytes < size_bytes:
+            try:
+                memory = private_memory(size_bytes)
+            except (OSError, MemoryError):
+                return False
+            self.release()
+            self._memory = memory
+        return True
+
+    def release(self) -> None:
+        """Give all of it back to the kernel."""
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            memory.close()

@@ -1,0 +1,426 @@
+"""
+A folder of rescues: saves new ones so that a complete one is always there, finds the newest.
+
+Life of a save: a folder under a temporary name, the tensors streamed past the
+page cache, rescue.json, fsync of files and folder, rename, fsync of the parent;
+only then the older ones are pruned. A kill at any moment leaves the rescues
+that were complete before, and at most one unfinished folder, which the next
+process removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import shutil
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from watchdog_app.base.durable import make_folders, sync_folder
+from watchdog_app.base.errors import RescueDamaged, RescueError
+from watchdog_app.base.linux.files import in_memory
+from watchdog_app.base.text.quantities import MIB, format_bytes
+from watchdog_app.rescue.checkpoint import finished, format, names
+from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed, translate
+from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE, Layout, TensorEntry
+from watchdog_app.rescue.checkpoint.names import RescueName
+from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.checkpoint.sink import Reserve
+from watchdog_app.rescue.checkpoint.stream import Bytes, Progress, Streamer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.rescue.checkpoint.runs import Run
+
+_SLACK_BYTES = 4 * MIB  # what a file system takes for folders and lists of blocks
+_REHEARSAL_BYTES = 4 * MIB
+
+# Given back at the moment of a save. Measured at a hard limit with 1,000 tensors: the save takes
+# 1.5 MiB, most of it for lists of names and checksums; the rest is for the framework's part.
+_RESERVE_BYTES = 2 * MIB
+_RESERVE_PER_TENSOR = 1536
+
+
+_partials = itertools.count(1)  # one for all stores of this process: they may share a folder
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRescue:
+    """A rescue that is complete and durable."""
+
+    path: str
+    step: int
+    bytes: int  # on disk, both files
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What writing a little beforehand showed."""
+
+    bytes: int
+    seconds: float
+    direct: bool
+
+
+class RescueStore:
+    """
+    The rescues in one folder.
+
+    Several processes may use one folder: a process removes only rescues of
+    its own and those whose writer has ended. Not for two threads at a time.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        keep: int = 2,
+        report: Callable[[str], None] | None = None,
+        run: Run | None = None,
+    ) -> None:
+        """
+        Nothing is made on disk before `prepare` or `save`.
+
+        Args:
+            directory: where rescues go; `~` is the home folder.
+            keep: complete rescues that stay, at least 1.
+            report: told in one sentence what a person should know, such as a damaged rescue; None:
+                nobody is told.
+            run: whose rescues are saved here; it removes no others. None: of this process alone.
+        """
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, not {keep}")
+        self.directory = os.path.abspath(os.path.expanduser(directory))
+        self.keep = keep
+        self.run = run
+        self._report = report
+        self._streamer = Streamer()
+        self._reserve = Reserve()
+        self._said: set[str] = set()
+        self._neighbours: set[str] = set()  # owners of rescues here that were seen alive
+
+    def prepare(self, tensors: int = 0, rehearse: bool = True) -> Rehearsal | None:
+        """
+        Do beforehand what must not be done for the first time when memory is short.
+
+        Allocates the buffers and the reserve, removes what dead processes left, and writes
+        a few MiB in the way a save does, which shows early that the folder can be written.
+
+        Args:
+            tensors: how many a save will hold; the reserve is sized by it.
+            rehearse: False writes nothing; the result is then None.
+
+        Raises:
+            RescueError: no rescue can be written here; the message says why and what to do.
+        """
+        self._make_directory()
+        self._streamer.prepare()
+        self.hold_reserve(tensors)
+        self._clean()
+        self._prunable()  # sees who else is at work here
+        if in_memory(self.directory):
+            self._say_once(
+                f"The rescue folder {self.directory} lies in memory (tmpfs): a save there takes "
+                "the memory that is running out, and a restart loses it. Give Rescue a folder "
+                "on a disk."
+            )
+        if not rehearse:
+            return None
+        size, noise = _REHEARSAL_BYTES, memoryview(os.urandom(MIB) * (_REHEARSAL_BYTES // MIB))
+        plan = format.plan([TensorEntry("rehearsal", "U8", (size,), size, lambda: noise)])
+        folder = self._new_partial()
+        try:
+            began = time.perf_counter()
+            direct = self._fill(folder, plan, 0, {}, None)
+            sync_folder(self.directory)
+            return Rehearsal(plan.file_bytes, time.perf_counter() - began, direct)
+        except OSError as error:
+            raise translate(error, self.directory) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def release_reserve(self) -> None:
+        """Give the reserve back to the kernel; the first thing that `save` does."""
+        self._reserve.release()
+
+    def hold_reserve(self, tensors: int) -> bool:
+        """Hold the memory that `save` gives back when it begins; whether it can be had now."""
+        return self._reserve.hold(_RESERVE_BYTES + tensors * _RESERVE_PER_TENSOR)
+
+    def save(
+        self,
+        entries: Sequence[TensorEntry],
+        meta: Mapping[str, Any],
+        progress: Progress | None = None,
+        *,
+        step: int | None = None,
+    ) -> SavedRescue:
+        """
+        A new complete rescue. Older ones are pruned after it is durable, in a thread of ours.
+
+        Args:
+            entries: the tensors; names differ.
+            meta: whatever else a restore needs, as JSON.
+            progress: called in this thread with (bytes done, bytes in all).
+            step: of the training; None: `meta["step"]`.
+
+        Raises:
+            RescueError: it could not be written (`SaveFailed` when the disk is why); nothing of
+                it was left behind and the older rescues stand.
+            Exception: whatever an entry's `view` raised; as above.
+        """
+        began = time.perf_counter()
+        self.release_reserve()
+        self._streamer.settle()  # an earlier save may still be pruned after
+        at = int(meta["step"] if step is None else step)
+        if at < 0:
+            raise RescueError(f"A step cannot be {at}. Nothing was saved.")
+        plan = format.plan(entries)
+        self._make_directory()
+        self._make_room(plan.file_bytes)
+        try:
+            path = self._save(plan, at, meta, progress)
+        except SaveFailed as error:
+            # A quota is only seen when it is met.
+            if not error.no_space or not self._prune_one():
+                raise
+            path = self._save(plan, at, meta, progress)
+        self._streamer.aside(self._tidy)  # deleting takes as long as a tenth of the save
+        # What it takes on the disk, as whoever lists the folder sees it.
+        size = plan.file_bytes
+        with suppress(OSError):
+            size += os.stat(os.path.join(path, MANIFEST_FILE)).st_size
+        return SavedRescue(path, at, size, time.perf_counter() - began)
+
+    def newest(
+        self, verify: bool = True, among: Sequence[RescueName] | None = None
+    ) -> LoadedRescue | None:
+        """
+        The newest rescue that is whole, or None; damaged ones are reported and passed over.
+
+        Args:
+            verify: False leaves the checksums of the tensors to `LoadedRescue.verify`.
+            among: the ones to look at, old to new; None: all.
+
+        Raises:
+            RescueError: the newest may be whole, but is of a newer format or cannot be read: going
+                on from an older one, or anew, is for a person to decide.
+        """
+        if among is None:
+            among = names.complete_ones(self.directory)
+        return next(self._whole(verify, among), None)
+
+    def settle(self) -> None:
+        """Wait until older rescues are pruned, should that still be going on."""
+        self._streamer.settle()
+
+    def close(self) -> None:
+        """Give back buffers and reserve; a later save works and allocates them anew."""
+        self.settle()
+        self._streamer.release()
+        self._reserve.release()
+
+    def _whole(self, verify: bool, among: Sequence[RescueName]) -> Iterator[LoadedRescue]:
+        for name in reversed(among):
+            path = os.path.join(self.directory, str(name))
+            if names.is_strangers(self.directory, name):
+                self._say_once(
+                    f"The rescue {path} was passed over: another user put it there. To go on from "
+                    "it, copy it yourself."
+                )
+                continue
+            try:
+                loaded = LoadedRescue(path)
+                if verify:
+                    loaded.verify()
+            except RescueDamaged as error:
+                # Gone: another process pruned it between the listing and now.
+                if os.path.lexists(path):
+                    self._say_once(f"The rescue {path} was passed over: {error}.")
+                continue
+            except RescueError as error:
+                raise RescueError(
+                    f"The rescue {path} may be whole, but cannot be used here: {error}. "
+                    "It was left as it is. To go on from the one before it, move it elsewhere; "
+                    "to begin anew and keep it: Rescue(..., resume=False)."
+                ) from error
+            yield loaded
+
+    def _save(
+        self, plan: Layout, step: int, meta: Mapping[str, Any], progress: Progress | None
+    ) -> str:
+        folder = self._new_partial()
+        try:
+            self._fill(folder, plan, step, meta, progress)
+            path = self._complete(folder, step)
+        except BaseException as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise translate(error, self.directory) from error
+            raise
+        return path
+
+    def _fill(
+        self,
+        folder: str,
+        plan: Layout,
+        step: int,
+        meta: Mapping[str, Any],
+        progress: Progress | None,
+    ) -> bool:
+        """Write both files into `folder`, durably; whether the page cache was avoided."""
+        written = self._streamer.write(
+            os.path.join(folder, STATE_FILE),
+            itertools.chain([Bytes("", plan.header)], plan.entries),
+            progress,
+            total_bytes=plan.file_bytes,
+            behind=True,
+        )
+        # While the writing thread syncs the one, this thread writes and syncs the other.
+        text = format.render(
+            plan.entries,
+            written.checksums,
+            header_crc32=zlib.crc32(plan.header),
+            file_bytes=plan.file_bytes,
+            step=step,
+            created_unix_s=time.time(),
+            meta=meta,
+            writer=str(own()),
+        )
+        self._streamer.write_small(os.path.join(folder, MANIFEST_FILE), text)
+        self._streamer.settle()
+        return written.direct
+
+    def _complete(self, folder: str, step: int) -> str:
+        """Give a filled folder its final name, which is the moment it begins to count."""
+        sequence = names.next_sequence(self.directory, finished.read(self.directory).sequence)
+        run = None if self.run is None else self.run.id
+        while True:
+            path = os.path.join(self.directory, str(RescueName(sequence, step, str(own()), run)))
+            try:
+                os.rename(folder, path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                sequence += 1
+            else:
+                break
+        # Until both are on the disk a power cut may leave a rescue that lacks a file: it is
+        # passed over then, and the one before it, which is still there, is used.
+        self._streamer.aside(partial(sync_folder, path))
+        sync_folder(self.directory)
+        self._streamer.settle()
+        return path
+
+    def _make_directory(self) -> None:
+        try:
+            make_folders(self.directory, 0o700, mode_above=0o700)
+        except OSError as error:
+            raise translate(error, self.directory) from error
+
+    def _new_partial(self) -> str:
+        folder = os.path.join(self.directory, names.partial(next(_partials)))
+        try:
+            os.mkdir(folder, 0o700)
+        except OSError as error:
+            raise translate(error, self.directory) from error
+        return folder
+
+    def _make_room(self, file_bytes: int) -> None:
+        needed = file_bytes + _SLACK_BYTES
+        while True:
+            free = _free_bytes(self.directory)
+            if free is None or free >= needed:
+                return
+            if not self._prune_one():
+                raise SaveFailed(
+                    f"The disk that holds {self.directory} has {format_bytes(free)} free; "
+                    f"a rescue takes {format_bytes(needed)}.",
+                    "Free space there, or give Rescue a folder on another disk.",
+                    no_space=True,
+                )
+
+    def _prune_one(self) -> bool:
+        """Remove the oldest rescue if a newer one is whole; whether one was removed."""
+        ours = self._prunable()
+        for place, name in enumerate(ours[:-1]):
+            if any(self._opens(newer) for newer in ours[place + 1 :]):
+                return self._remove(str(name))
+        return False
+
+    def _prune(self) -> None:
+        for name in self._prunable()[: -self.keep]:
+            self._remove(str(name))
+
+    def _tidy(self) -> None:
+        try:
+            self._prune()
+            self._clean()
+        except Exception as error:  # the rescue that was saved just now is good all the same
+            self._say_once(f"Old rescues in {self.directory} were not pruned: {error}")
+
+    def _clean(self) -> None:
+        for text in names.dead_partials(self.directory):
+            shutil.rmtree(os.path.join(self.directory, text), ignore_errors=True)
+        finished.clean(self.directory)
+
+    def _prunable(self) -> list[RescueName]:
+        """Old to new. A rescue that others may still need is not among them."""
+        if self.run is not None:
+            return list(filter(self.run.may_prune, names.complete_ones(self.directory)))
+        found = []
+        for name in names.complete_ones(self.directory):
+            if name.run is not None:
+                continue
+            if names.in_use(self.directory, name):
+                self._neighbours.add(name.owner_text)
+            elif not names.prunable(self.directory, name):
+                continue
+            elif name.owner_text == str(own()) or not (
+                # When a neighbour dies, its training wants to go on from what it left.
+                name.owner_text in self._neighbours
+                or format.not_ours_to_judge(os.path.join(self.directory, str(name)))
+            ):
+                found.append(name)
+        return found
+
+    def _opens(self, name: RescueName) -> bool:
+        try:
+            LoadedRescue(os.path.join(self.directory, str(name))).close()
+        except RescueError:
+            return False
+        return True
+
+    def _remove(self, text: str) -> bool:
+        """Take a rescue away: first its name, in one step, so that no reader finds half of it."""
+        condemned = os.path.join(self.directory, names.partial(next(_partials)))
+        try:
+            os.rename(os.path.join(self.directory, text), condemned)
+        except OSError:  # another process was faster, or the folder is not ours to change
+            return False
+        shutil.rmtree(condemned, ignore_errors=True)
+        return True
+
+    def _say_once(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            if self._report is not None:
+                self._report(message)
+
+
+def _free_bytes(directory: str) -> int | None:
+    """What this user may still write to the disk of `directory`; None where it is not told."""
+    try:
+        disk = os.statvfs(directory)
+    except (OSError, AttributeError):
+        return None
+    if disk.f_blocks == 0:  # some network and FUSE file systems count nothing
+        return None
+    return (disk.f_bfree if os.geteuid() == 0 else disk.f_bavail) * disk.f_frsize

@@ -1,0 +1,185 @@
+"""Where in the program a training begins: the function, and the plain values that it was given."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import itertools
+import linecache
+import os
+import sysconfig
+import tempfile
+from dataclasses import dataclass, field
+from numbers import Integral
+from operator import itemgetter
+from types import FrameType, FunctionType
+from typing import Any
+
+from watchdog_app.rescue.identity import arguments
+
+_LIBRARIES = frozenset(
+    (
+        *("watchdog_app", "keras", "tf_keras", "tensorflow", "torch", "lightning", "transformers"),
+        *("pytorch_lightning", "accelerate", "contextlib", "functools", "ignite", "fastai"),
+    )
+)
+_LIBRARY_FOLDERS = tuple(
+    os.path.join(folder, "")
+    for name in ("stdlib", "platstdlib", "purelib", "platlib")
+    if (folder := sysconfig.get_path(name))
+)
+_LONGEST_TEXT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """
+    A function of the program that begins a training.
+
+    Attributes:
+        function: its qualified name, with `#2` where the second `fit(...)` of its text trains;
+            behind it those of its callers whose text calls it a second time or later.
+        given: names and plain values that it and its callers were given, those of one name from
+            it to its callers; never to be stored or shown.
+    """
+
+    function: str
+    given: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+
+def call_site(frame: FrameType | None) -> CallSite | None:
+    """
+    The function of the program that `frame` was called from, outside of any library.
+
+    Its callers count up to the script itself: a debugger may have started that.
+    """
+    functions: list[str] = []
+    given: dict[tuple[str, str], None] = {}
+    while frame is not None:
+        module = _module(frame)
+        if module is not None:
+            code = frame.f_code
+            which = _which_call(frame)
+            if which or not functions:
+                functions.append(f"{module}.{code.co_qualname}{which}")
+            given.update(dict.fromkeys(_plain_values(frame)))
+            if module == "__main__" and not code.co_flags & inspect.CO_NEWLOCALS:
+                break
+        frame = frame.f_back
+    if not functions:
+        return None
+    return CallSite(" < ".join(functions), tuple(sorted(given, key=itemgetter(0))))
+
+
+def _module(frame: FrameType) -> str | None:
+    """Name of the module that a frame runs; None: of a library."""
+    name = str(frame.f_globals.get("__name__", ""))
+    library = frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS) and name != "__main__"
+    if library or name.partition(".")[0] in _LIBRARIES:
+        return None
+    return "__main__" if name == "__mp_main__" else name
+
+
+def _plain_values(frame: FrameType) -> list[tuple[str, str]]:
+    """
+    Arguments of a frame's function, and variables of the loops around the line that it runs.
+
+    Without those that make no other training, such as `epochs`. Never raises.
+    """
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    values = frame.f_locals
+    found = []
+    for name in dict.fromkeys((*names, *_loop_variables(frame))):
+        text = _as_text(values[name]) if name in values and name != "_" else None
+        if text is not None and not arguments.makes_no_other(name, text):
+            found.append((name, text))
+    return found
+
+
+def _as_text(value: Any) -> str | None:
+    """A plain value or a function, the same in another run, as text; None: it is neither."""
+    try:
+        if value is None or isinstance(value, bool):
+            return str(value)
+        if isinstance(value, float):
+            return repr(float(value))
+        if isinstance(value, Integral):  # of NumPy too
+            return str(int(value))
+        if isinstance(value, FunctionType | type):
+            return f"{value.__module__}.{value.__qualname__}"
+        if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
+            return None if value.startswith(tempfile.gettempdir()) else str(value)
+    except Exception:  # whatever a program's values are made of
+        return None
+    return None
+
+
+def _loop_variables(frame: FrameType) -> list[str]:
+    """Variables that the loops around the line which a frame runs set. Never raises."""
+    line = frame.f_lineno or 0
+    try:
+        source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+        loops = _loops(source)
+    except Exception:  # no Python in it, or a loader of somebody's own
+        return []
+    return [name for first, last, names in loops for name in names if first <= line <= last]
+
+
+def _which_call(frame: FrameType) -> str:
+    """
+    `#2` at the second call of one name in a function's text, "" at the first. Never raises.
+
+    Lines may come and go around it, and a rerun may skip the first.
+    """
+    code = frame.f_code
+    try:
+        positions = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))
+        source = "".join(linecache.getlines(code.co_filename, frame.f_globals))
+        number = _calls(source).get((positions[1], positions[3]), 1)
+    except Exception:  # no Python in it, or a loader of somebody's own
+        return ""
+    return f"#{number}" if number > 1 else ""
+
+
+@functools.lru_cache(maxsize=16)
+def _calls(source: str) -> dict[tuple[int | None, int | None], int]:
+    """Of each call, by the end of its text: the how manieth of its name in its function."""
+    found: dict[tuple[int | None, int | None], int] = {}
+    functions: list[ast.AST] = [ast.parse(source)]
+    while functions:
+        calls = []
+        inside = list(ast.iter_child_nodes(functions.pop()))
+        while inside:
+            node = inside.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                functions.append(node)
+                continue
+            if isinstance(node, ast.Call):
+                calls.append(node)
+            inside.extend(ast.iter_child_nodes(node))
+        counted: dict[str, int] = {}
+        for call in sorted(calls, key=lambda each: (each.end_lineno, each.end_col_offset)):
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            counted[name] = counted.get(name, 0) + 1
+            found[call.end_lineno, call.end_col_offset] = counted[name]
+    return found
+
+
+@functools.lru_cache(maxsize=16)
+def _loops(source: str) -> list[tuple[int, int, list[str]]]:
+    """First and last line of each loop's body, and the variables that the loop sets."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.For | ast.AsyncFor):
+            lines = node.body[0].lineno, node.body[-1].end_lineno or 0
+            targets = [node.target]
+        elif isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+            lines = node.lineno, node.end_lineno or 0
+            targets = [each.target for each in node.generators]
+        else:
+            continue
+        inside = [each for target in targets for each in ast.walk(target)]
+        found.append((*lines, [each.id for each in inside if isinstance(each, ast.Name)]))
+    return found

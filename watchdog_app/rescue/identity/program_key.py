@@ -1,0 +1,401 @@
+"""
+Which program this process runs, and which of its trainings begins: what a resume depends on.
+
+A program is a script, module, notebook or command with its arguments; a training of it is told
+from others by `name=`, or by the function that begins it, the plain values which that was given
+(`call_site`) and how often it has begun one with them; in a notebook by the text of its cell too.
+See `arguments` for what is compared of arguments and values.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import secrets
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FrameType, FunctionType
+from typing import Any
+
+from watchdog_app.rescue.identity import arguments, cells, notebook
+from watchdog_app.rescue.identity.arguments import Arguments
+from watchdog_app.rescue.identity.call_site import CallSite
+
+# Interpreter options that take the next word as their value (python(1)).
+_WITH_VALUE = frozenset("WX")
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
+_TASKS = (
+    *("SLURM_ARRAY_TASK_ID", "SGE_TASK_ID", "PBS_ARRAY_INDEX", "PBS_ARRAYID", "LSB_JOBINDEX"),
+    *("JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX", "CLOUD_RUN_TASK_INDEX"),
+)
+_NO_TASK = ("", "undefined")  # SGE says the second of a job that is no array
+_SIMPLE = (bool, int, float, str, bytes, type(None))
+_TRANSPARENT = frozenset(("multiprocessing", "threading", "_thread", "queue", "_multiprocessing"))
+SALT_BYTES = arguments.SALT_BYTES
+# Kept among the arguments.
+_CELL, _COMMAND, _PROCESS, _THREAD = "cell", "command", "process", "thread"
+_WORDS = {
+    _CELL: "the text of the cell",
+    _COMMAND: "the text of the command",
+    _PROCESS: "the arguments of the process",
+    _THREAD: "the arguments of the thread",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What this process runs."""
+
+    kind: str  # "script", "module", "notebook", "command", "prompt"
+    path: str | None  # real path of script, module or notebook
+    arguments: Arguments
+    pooled: bool  # a worker that is given one task after another, nobody knows which
+
+    @property
+    def shown(self) -> str:
+        """As a person calls it."""
+        return _shown(self.kind, self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Which of a program's trainings."""
+
+    name: str | None  # as given by the user
+    site: CallSite | None  # that begins it; None: it was found while it ran
+    turn: int  # how many that call site, or this name, has begun with this one
+    place: int  # the same of the whole process
+    rank: str = "0"
+    task: str | None = None  # of a job array
+
+
+def program(*, skip_cells: bool = False) -> Program:
+    """
+    This process's program, as it is now. Never raises.
+
+    Args:
+        skip_cells: leave the text of cells out, which takes a look at each.
+    """
+    shell = notebook._shell()
+    if shell is not None and not _runs_script(shell):
+        path = notebook.notebook_path()
+        found = Arguments({}, {}, {}) if skip_cells else _cells(shell, whole=path is None)
+        kind = "prompt" if path is None else "notebook"
+        return Program(kind, None if path is None else os.path.realpath(path), found, pooled=False)
+    kind, path, tokens = _started() if shell is None else _script_of_shell()
+    found = arguments.parse([each for each in tokens if each is not None])
+    others = dict(found.others)
+    if kind == "command":
+        others[_COMMAND] = cells.normalised(_command() or "")
+    elif kind == "prompt":
+        others[_COMMAND] = _text_from_stdin()
+    process, pooled = _process()
+    if process is not None:
+        others[_PROCESS] = process
+    thread, alike = thread_key()
+    if thread is not None:
+        others[_THREAD] = thread
+    pooled = pooled or alike
+    shown = {name: name for name in (_COMMAND, _PROCESS, _THREAD) if name in others}
+    written = {**found.written, **shown}
+    return Program(kind, path, Arguments(found.clear, others, written, found.paths), pooled)
+
+
+def training(
+    name: str | None,
+    site: CallSite | None,
+    turn: int,
+    place: int,
+    env: Mapping[str, str] = os.environ,
+) -> Training:
+    """The training that begins now; ranks and tasks as launchers tell them."""
+    rank = next((env[each] for each in _RANKS if env.get(each)), "0")
+    task = next((env[each] for each in _TASKS if env.get(each, "") not in _NO_TASK), None)
+    return Training(name, site, turn, place, rank, task)
+
+
+def record(program: Program, training: Training, salt: bytes) -> dict[str, Any]:
+    """Both as JSON values, for a rescue; no argument's value that may be a secret."""
+    return {
+        "kind": program.kind,
+        "path": program.path,
+        "arguments": arguments.record(program.arguments, salt),
+        "name": training.name,
+        "site": None if training.site is None else training.site.function,
+        "given": arguments.record(_given(training), salt),
+        "turn": training.turn,
+        "place": training.place,
+        "rank": training.rank,
+        "task": training.task,
+    }
+
+
+def another(saved: Mapping[str, Any], program: Program, training: Training | None) -> str | None:
+    """
+    What makes the saved training another one than this, in words; None: it is this one.
+
+    Args:
+        saved: as `record` made it, from a file that may hold anything.
+        program: this process's.
+        training: that begins now; None: whichever of this program.
+    """
+    try:
+        return _another(saved, program, training)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return "is of a program that cannot be read from it"
+
+
+def moved(saved: Mapping[str, Any], program: Program) -> dict[str, Any]:
+    """The key of a saved run whose program has moved to this place: paths count as written."""
+    told = {
+        name: {**saved[name], "paths": {}}
+        for name in ("arguments", "given")
+        if isinstance(saved.get(name), dict)
+    }
+    return {**saved, **told, "path": program.path}
+
+
+def changes(saved: Mapping[str, Any], program: Program) -> list[str]:
+    """Sentences about options that are given otherwise than in the saved run. Never raises."""
+    try:
+        found = arguments.changes(saved["arguments"], program.arguments)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [f"started with {', '.join(found)}."] if found else []
+
+
+def described(saved: Mapping[str, Any]) -> str | None:
+    """The program of a saved run with its plain options: `train.py --epochs 20`."""
+    try:
+        clear = saved["arguments"]["clear"].items()
+        options = [arguments.written(str(name), str(value)) for name, value in clear]
+        hidden = [f"{arguments.written(str(name))} ..." for name in saved["arguments"]["hashed"]]
+        shown = _shown(str(saved["kind"]), saved["path"])
+        return " ".join((shown, *options, *(each for each in hidden if each.startswith("-"))))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _another(saved: Mapping[str, Any], program: Program, training: Training | None) -> str | None:
+    kind, path = saved["kind"], saved["path"]
+    same_kind = kind == program.kind or {kind, program.kind} == {"script", "module"}
+    if not same_kind or path != program.path:
+        before, now = _shown(kind, path), program.shown
+        if before == now and path != program.path:
+            before, now = str(path), str(program.path)
+        return f"is of {before}, and this is {now}"
+    notebooks = program.kind in ("notebook", "prompt")
+    differing = arguments.differing(saved["arguments"], program.arguments, common=notebooks)
+    if differing:
+        return f"is of {program.shown} with another value of {_listed(differing)}"
+    if training is None:
+        return None
+    if saved["rank"] != training.rank or saved["task"] != training.task:
+        return f"is of another worker or task of {program.shown}"
+    if saved["name"] != training.name:
+        return f"belongs to another training of {program.shown}"
+    begun = training.site
+    other: list[str] = []
+    if training.name is None and begun is not None and saved["site"] is not None:
+        same = (saved["site"], saved["turn"]) == (begun.function, training.turn)
+        other = arguments.differing(saved["given"], _given(training)) if same else []
+    elif training.name is None:
+        same = saved["place"] == training.place
+    else:
+        same = saved["turn"] == training.turn
+    if same and not other:
+        return None
+    values = f" (another value of {_listed(other)})" if other else ""
+    return f"belongs to another training of {program.shown}{values}"
+
+
+def _listed(differing: list[str]) -> str:
+    listed = ", ".join(_WORDS.get(each, each) for each in differing[:4])
+    return f"{listed} and {len(differing) - 4} more" if len(differing) > 4 else listed
+
+
+def _given(training: Training) -> Arguments:
+    """The plain values that it was begun with; a name tells it alone."""
+    if training.site is None or training.name is not None:
+        return Arguments({}, {}, {})
+    return arguments.of_values(training.site.given)
+
+
+def _shown(kind: str, path: object) -> str:
+    if isinstance(path, str):
+        return os.path.basename(path)
+    return {"command": "python -c", "prompt": "a prompt"}.get(kind, str(kind))
+
+
+def _started() -> tuple[str, str | None, Sequence[str]]:
+    """Kind, real path and arguments, as the process was started."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    named = isinstance(file, str) and not file.startswith("<")  # of a pipe: <stdin>
+    path = os.path.realpath(str(file)) if named else None
+    spec = getattr(getattr(main, "__spec__", None), "name", None)
+    kind, given, tokens = _command_line(list(getattr(sys, "orig_argv", ())))
+    module = isinstance(spec, str)
+    # A debugger, a launcher or a fork may have put another program in the place of the first.
+    if kind == "command" and path is None:
+        return kind, None, tokens
+    if path is None:
+        return "prompt", None, []
+    if kind == "module" and module:
+        if given in (spec, str(spec).removesuffix(".__main__")):
+            return "module", path, tokens
+    elif kind == "script" and os.path.basename(given) == os.path.basename(str(file)):
+        return "script", path, tokens
+    argv = getattr(sys, "argv", None)
+    words = argv[1:] if isinstance(argv, list) else []
+    return ("module" if module else "script"), path, [str(each) for each in words]
+
+
+def _command_line(words: list[str]) -> tuple[str, str, list[str]]:
+    """Kind, what was given for it, and the arguments behind; of an interpreter's command line."""
+    place = 1
+    while place < len(words):
+        word = words[place]
+        place += 1
+        if word == "-" or not word.startswith("-"):
+            return ("prompt" if word == "-" else "script"), word, words[place:]
+        if word.startswith("--"):
+            place += word == "--check-hash-based-pycs"
+            continue
+        for at, letter in enumerate(word[1:], 2):
+            if letter in "cm":
+                value = word[at:]
+                if not value and place < len(words):
+                    value = words[place]
+                    place += 1
+                return ("command" if letter == "c" else "module"), value, words[place:]
+            if letter in _WITH_VALUE:
+                place += not word[at:]
+                break
+    return "prompt", "", []
+
+
+def _runs_script(shell: Any) -> bool:
+    """Whether IPython was started for a script, and no cell has run in it."""
+    try:
+        cells = "_i1" in shell.user_ns or int(shell.execution_count) > 1
+    except Exception:  # whatever a shell of somebody's own is made of
+        return False
+    argv = list(getattr(sys, "argv", None) or ())
+    if cells or not argv or getattr(shell, "kernel", None) is not None:
+        return False
+    return str(argv[0]).endswith((".py", ".ipy")) and os.path.isfile(str(argv[0]))
+
+
+def _script_of_shell() -> tuple[str, str | None, Sequence[str]]:
+    return "script", os.path.realpath(sys.argv[0]), [str(each) for each in sys.argv[1:]]
+
+
+def _text_from_stdin() -> str:
+    """The text of a program that is read from a pipe; at a prompt no two sessions are the same."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    if hasattr(sys, "ps1") or frame is None or sys.flags.interactive:
+        return secrets.token_hex(16)
+    return marshal.dumps(frame.f_code).hex()
+
+
+def _command() -> str | None:
+    kind, text, _ = _command_line(list(getattr(sys, "orig_argv", ())))
+    return text if kind == "command" else None
+
+
+def _process() -> tuple[str | None, bool]:
+    """What a process of multiprocessing was given to do; whether it takes tasks from a pool."""
+    module = sys.modules.get("multiprocessing.process")
+    process = module.current_process() if module is not None else None
+    if process is None or getattr(process, "name", "MainProcess") == "MainProcess":
+        return None, False
+    target = getattr(process, "_target", None)
+    of = str(getattr(target, "__module__", ""))
+    if of.startswith(("multiprocessing.pool", "concurrent.futures", "joblib", "billiard")):
+        return "", True
+    if "Pool" in process.name or "Loky" in process.name:
+        return "", True
+    given = [target, getattr(process, "_args", ()), getattr(process, "_kwargs", {})]
+    own = {name: value for name, value in vars(process).items() if not name.startswith("_")}
+    try:
+        return f"{type(process).__qualname__} {_plain((given, own))!r}", False
+    except TypeError:  # nothing tells it from its siblings: it goes on by `name=` alone
+        return "", True
+
+
+def thread_key() -> tuple[str | None, bool]:
+    """
+    What this thread of the program was given to do, and whether nobody can tell. Never raises.
+
+    None in the main thread.
+    """
+    thread = threading.current_thread()
+    if thread is threading.main_thread():
+        return None, False
+    given = [getattr(thread, f"_{name}", None) for name in ("target", "args", "kwargs")]
+    try:
+        return repr(_plain(given)), False
+    except TypeError:  # of a pool, or given objects that look alike
+        return type(thread).__qualname__, True
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """
+    `value` as far as it is the same in another run.
+
+    Raises:
+        TypeError: it holds something that cannot be compared.
+    """
+    if isinstance(value, str):
+        return "" if value.startswith(tempfile.gettempdir()) else value
+    if isinstance(value, _SIMPLE):
+        return value
+    kind = type(value)
+    if depth < 6 and isinstance(value, dict):
+        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+    if depth < 6 and isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, FunctionType | BuiltinFunctionType | type):
+        return f"{value.__module__}.{value.__qualname__}"
+    if kind.__module__.partition(".")[0] in _TRANSPARENT:
+        return kind.__qualname__  # queues, locks, pipes: they hold no settings
+    if depth < 6 and hasattr(kind, "__dataclass_fields__"):
+        return [kind.__qualname__, _plain(dict(vars(value)), depth + 1)]
+    raise TypeError(kind.__qualname__)
+
+
+def _cells(shell: Any, *, whole: bool) -> Arguments:
+    """
+    Of a notebook: the cell that trains, and the constants that its cells have set.
+
+    Args:
+        shell: IPython's.
+        whole: all cells make the program, as nobody knows which notebook this is.
+    """
+    try:
+        names = shell.user_ns
+        count = int(shell.execution_count)
+        running = count if f"_i{count}" in names else count - 1
+        inputs = [names.get(f"_i{number}") for number in range(1, running + 1)]
+        texts = [_as_python(shell, each) if isinstance(each, str) else "" for each in inputs]
+    except Exception:  # whatever a shell of somebody's own is made of
+        return Arguments({}, {}, {})
+    # The last value counts.
+    values = dict(pair for text in texts for pair in cells.constants(text))
+    found = arguments.of_values(values.items())
+    text = "\0".join(map(cells.normalised, texts if whole else texts[-1:]))
+    others = {**found.others, _CELL: text}
+    return Arguments(found.clear, others, {**found.written, _CELL: _CELL}, found.paths)
+
+
+def _as_python(shell: Any, text: str) -> str:
+    try:
+        return str(shell.transform_cell(text))
+    except Exception:  # no Python in it, such as a cell of HTML
+        return text
