@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from watchdog_app.agent import hook  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
-from watchdog_app.rescue.checkpoint import finished  # noqa: E402
+from watchdog_app.rescue.checkpoint import names  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -49,7 +49,7 @@ def test_what_the_program_lets_go_of_is_gone(here: Path):
     gc.collect()
 
     assert model() is None
-    until(lambda: bool(finished.read(str(rescues(here)[0].parent)).rescues))
+    until(lambda: names.is_finished(str(rescues(here)[0])))
     assert [] == trainings.under_way()
 
 
@@ -126,19 +126,19 @@ def test_an_exception_that_reaches_the_top_leaves_the_rescue_unfinished(
 
     assert not training.ended_well()
     training.end(well=training.ended_well())
-    assert frozenset() == finished.read(str(rescues(here)[0].parent)).rescues
+    assert not names.is_finished(str(rescues(here)[0]))
 
 
-def test_trainings_one_after_the_other_have_places_of_their_own(here: Path):
-    """The second one's rescues lie in a chapter of theirs."""
+def test_trainings_one_after_the_other_are_runs_of_their_own(here: Path):
+    """Neither prunes the other's rescues."""
     models = []
     for _ in range(2):
         models.append(nn.Linear(3, 1))  # kept: the next one begins while it lives
         train(12, lambda count: ask(only()) if count == 8 else None, models[-1])
 
     first, second = rescues(here)
-    assert "fit-2" == first.parent.name
-    assert first.parent.parent == second.parent
+    assert first.parent == second.parent
+    assert names.RescueName.parse(first.name).run != names.RescueName.parse(second.name).run
 
 
 def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):

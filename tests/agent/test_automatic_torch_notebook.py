@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from watchdog_app.rescue.checkpoint import finished
+from watchdog_app.rescue.checkpoint import names
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -36,8 +36,9 @@ def test_a_training_is_over_with_its_cell_and_unfinished_where_that_failed(tmp_p
     assert "False 0" in done.stdout
     failed, well, again = sorted(
         (each for each in tmp_path.glob("rescues/**/rescue-*") if each.is_dir()),
-        key=lambda each: (len(each.parts), each),
+        key=lambda each: names.RescueName.parse(each.name).sequence,
     )
-    assert ("fit-2", "fit-3") == (well.parent.name, again.parent.name)
-    assert frozenset() == finished.read(str(failed.parent)).rescues
-    assert {well.name} == finished.read(str(well.parent)).rescues
+    runs = {names.RescueName.parse(each.name).run for each in (failed, well, again)}
+    assert 3 == len(runs)
+    assert not names.is_finished(str(failed))
+    assert names.is_finished(str(well))

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 from watchdog_app.agent.exhaustion import exhaustion_hooks  # noqa: E402
 from watchdog_app.agent.found.torch_passes import AHEAD, SEVERAL  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
-from watchdog_app.rescue.checkpoint import finished  # noqa: E402
+from watchdog_app.rescue.checkpoint import names  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
@@ -116,7 +116,7 @@ def test_a_loop_that_is_left_in_the_middle_of_its_data_keeps_its_rescue(
     until(lambda: all(each.name != "watchdog-end" for each in threading.enumerate()))
 
     (saved,) = rescues(here)
-    assert waits == (saved.name not in finished.read(str(saved.parent)).rescues)
+    assert waits != names.is_finished(str(saved))
 
 
 @pytest.mark.parametrize(("fails_at", "place"), [(9, (1, 2)), (13, (2, 0))])

@@ -118,7 +118,7 @@ def test_fewer_epochs_than_were_trained_train_nothing_and_keep_the_rescue(after,
     """The user hears why nothing happened; the rescue is not counted as finished."""
     assert "nothing was trained" in after["over"]["said"]
     assert 12 == after["over"]["iterations"]
-    assert not (runs[2] / "over" / "finished.json").exists()
+    assert not list((runs[2] / "over").glob("*/finished"))
 
 
 def test_a_damaged_rescue_is_passed_over_for_the_one_before(after):
@@ -143,7 +143,7 @@ def test_two_fits_of_a_program_keep_their_rescues_apart(after):
 
 
 def test_a_fit_run_again_in_the_same_process_does_not_fall_back_to_its_rescue(before):
-    """What is in memory is newer: it is a training of its own, in a chapter of its own."""
+    """What is in memory is newer: it is a training of its own."""
     same = before["same_process"]
 
     assert 30 == same["iterations"]
@@ -209,7 +209,7 @@ def test_a_loop_that_asks_for_less_than_was_trained_keeps_its_rescue(after, runs
 
     assert ([], [1], 1) == (over["epochs"], over["numbers"], over["step"])
     assert "nothing was trained" in over["said"]
-    assert not (runs[2] / "loop" / "finished.json").exists()
+    assert not list((runs[2] / "loop").glob("*/finished"))
 
 
 def test_a_fit_does_not_take_the_rescue_of_a_loop(after):

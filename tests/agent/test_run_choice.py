@@ -179,16 +179,6 @@ def test_newest_goes_back_to_a_rescue_of_this_process(tmp_path: Path, notebook):
     assert 5 == chosen.step
 
 
-def test_each_training_that_ends_well_opens_the_next_folder(tmp_path: Path):
-    """The second fit never starts from the state of the first."""
-    first = begin(tmp_path)
-    run_choice.finish(first)
-    second = begin(tmp_path)
-
-    assert str(tmp_path) == first.directory
-    assert str(tmp_path / "fit-2") == second.directory
-
-
 def test_a_rescue_that_waits_for_a_later_training_is_named(tmp_path: Path):
     """The first fit of two is trained again; nobody wonders about the rescue of the second."""
     left_by_another(tmp_path, 40, training=2)
@@ -197,7 +187,6 @@ def test_a_rescue_that_waits_for_a_later_training_is_named(tmp_path: Path):
 
     assert choice.rescue is None
     assert 1 == len(choice.why)
-    assert str(tmp_path / "fit-2") in choice.why[0]
     assert "waits for it" in choice.why[0]
 
 
@@ -210,14 +199,6 @@ def test_the_second_training_goes_on_when_its_turn_comes(tmp_path: Path):
 
     assert chosen is not None
     assert 40 == chosen.step
-
-
-def test_a_broken_note_of_what_is_finished_hides_no_rescue(tmp_path: Path):
-    """Garbage in the file means that nothing is known to be finished."""
-    left_by_another(tmp_path, 10)
-    (tmp_path / run_choice.FINISHED_FILE).write_text('{"sequence": "many"}')
-
-    assert choose(tmp_path).rescue is not None
 
 
 def test_newest_leaves_another_training_of_the_program_alone(tmp_path: Path):
@@ -355,18 +336,16 @@ def test_rescues_that_were_removed_after_a_good_end_hide_no_later_ones(tmp_path:
 
     assert chosen is not None
     assert 3 == chosen.step
-    assert "-000002-" in chosen.path
 
 
-def test_each_training_that_a_script_begins_has_a_folder_of_its_own(tmp_path: Path):
+def test_each_training_that_a_script_begins_is_a_run_of_its_own(tmp_path: Path):
     """A trial that failed and was caught is not gone on from by the next trial."""
-    assert str(tmp_path) == begin(tmp_path).directory  # and raises somewhere
-
+    first = begin(tmp_path)  # and raises somewhere
     second = begin(tmp_path)
-    assert str(tmp_path / "fit-2") == second.directory
     run_choice.finish(second)
+    third = begin(tmp_path)
 
-    assert str(tmp_path / "fit-3") == begin(tmp_path).directory
+    assert 3 == len({each.run.id for each in (first, second, third)})
 
 
 @pytest.fixture
@@ -383,20 +362,23 @@ def notebook(monkeypatch) -> types.SimpleNamespace:
 
 
 def test_a_cell_that_is_run_again_is_the_same_training(tmp_path: Path, notebook):
-    """Ctrl-C, a typing error mended, the cell again: the rescues stay in one folder."""
+    """Ctrl-C, a typing error mended, the cell again: its own rescue is named, and pruned."""
     first = begin(tmp_path)
+    save(first, 1)
     notebook.execution_count = 2
 
     second = begin(tmp_path)
 
-    assert str(tmp_path) == first.directory == second.directory
+    assert first.run.id == second.run.id
+    assert "is of this process" in second.why[0]
 
 
 def test_two_trainings_of_one_cell_are_two(tmp_path: Path, notebook):
     """A loop over trials in a cell is like a script."""
-    begin(tmp_path)
+    first = begin(tmp_path)
+    save(first, 1)
 
-    assert str(tmp_path / "fit-2") == begin(tmp_path).directory
+    assert first.run.id != begin(tmp_path).run.id
 
 
 def test_a_new_kernel_goes_on_from_the_first_training(tmp_path: Path, notebook):
@@ -493,7 +475,7 @@ def test_a_notebook_guesses_at_no_later_training(tmp_path: Path, notebook):
     choice = choose(tmp_path)
 
     assert choice.rescue is None
-    assert str(tmp_path / "fit-3") in choice.why[0]
+    assert "belongs to another training" in choice.why[0]
     assert 'resume="force"' in choice.why[0]
 
 
@@ -504,4 +486,4 @@ def test_a_rescue_that_was_taken_by_force_is_finished_too(tmp_path: Path):
 
     run_choice.finish(begun)
 
-    assert [] == unfinished(tmp_path / "fit-3")
+    assert [] == unfinished(tmp_path)

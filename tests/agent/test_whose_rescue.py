@@ -612,16 +612,16 @@ def test_a_note_that_may_be_a_strangers_is_not_believed(place: Place, kind: str)
     if kind == "stranger" and os.geteuid() != 0:
         pytest.skip("giving files away needs root")
     place.kill()
-    note = place.rescues_in / "finished.json"
-    text = json.dumps({"sequence": 10**30, "rescues": place.rescues()})
+    (name,) = place.rescues()
+    note = place.rescues_in / name / "finished"
     target = place.folder / "elsewhere"
     if kind == "pipe":
         os.mkfifo(note)
     elif kind in ("link", "hard link"):
-        target.write_text(text)
+        target.touch()
         note.symlink_to(target) if kind == "link" else note.hardlink_to(target)
     else:
-        note.write_text(text)
+        note.touch()
         note.chmod(0o666 if kind == "everybody" else 0o600)
         if kind == "stranger":
             os.chown(note, STRANGER, STRANGER)
@@ -656,11 +656,6 @@ ODD = (
     "rescue-\udcff\udcfe-x",
     ".partial-1.1.00000000-1",
     ".partial-",
-    "fit-",
-    "fit-0",
-    "fit-99999999999999999999",
-    "fit-\u0662",
-    "fit-x\n",
     "run-.lock",
     "run-000000000000.lock",
     " ",

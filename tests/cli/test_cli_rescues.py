@@ -56,9 +56,9 @@ def listed(watchdog, *words):
 
 
 def test_rescues_are_listed_newest_first(watchdog, tmp_path):
-    """Of every chapter below the folder, with place, loss, size and whether they are whole."""
+    """Of every folder below the named one, with place, loss, size and whether they are whole."""
     older = save(tmp_path / "r", 5)
-    newer = save(tmp_path / "r" / "fit-2", 9)
+    newer = save(tmp_path / "r" / "train", 9)
 
     found = listed(watchdog, str(tmp_path / "r"))
 

@@ -23,9 +23,13 @@ from watchdog_app.desktop.install import Ledger
 from watchdog_app.desktop.placements import Placement
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
-from watchdog_app.rescue.checkpoint import finished
 from watchdog_app.rescue.checkpoint.format import TensorEntry
-from watchdog_app.rescue.checkpoint.names import RescueName, complete_ones
+from watchdog_app.rescue.checkpoint.names import (
+    RescueName,
+    complete_ones,
+    is_finished,
+    mark_finished,
+)
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
@@ -92,10 +96,11 @@ class Rescues(Workload):
                 mark(f"refused {step} {error}"[:200].replace("/", "|"))
             else:
                 mark(f"saved {step}")
-        names = [str(each) for each in complete_ones(store.directory)]
+        saved = [f"{store.directory}/{each}" for each in complete_ones(store.directory)]
         with suppress(OSError):
-            finished.add(store.directory, 9, names)
-            mark(f"finished {len(names)}")
+            for path in saved:
+                mark_finished(path)
+            mark(f"finished {len(saved)}")
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
         """The newest that was promised is there, all that opens is right, nothing is left over."""
@@ -114,7 +119,8 @@ class Rescues(Workload):
             problems.append(f"{found} where step {promised} was promised")
         if whole and said:
             problems.append(f"damage is reported: {said}")
-        if last(marks, "finished") is not None and finished.read(directory).sequence != 9:
+        ended = all(is_finished(f"{directory}/{each}") for each in complete_ones(directory))
+        if last(marks, "finished") is not None and not ended:
             problems.append("the end of the training was forgotten")
         return problems + self._goes_on(store, directory)
 
@@ -127,7 +133,7 @@ class Rescues(Workload):
         store.close()
         left = sorted(os.listdir(directory))
         names = [each for each in left if RescueName.parse(each)]
-        strange = set(left) - set(names) - {"finished.json"}
+        strange = set(left) - set(names)
         if len(names) != 2 or strange:
             return [f"left over after the next saves: {left}"]
         return []

@@ -46,7 +46,7 @@ from watchdog_app.machine.sensors import (
     notebooks,
     thread_dump,
 )
-from watchdog_app.rescue.checkpoint import finished, format
+from watchdog_app.rescue.checkpoint import format
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 Target = Callable[[bytes], None]
@@ -221,10 +221,8 @@ def rescue_header(data: bytes) -> None:
 
 @target
 def rescue_folder(data: bytes) -> None:
-    """A folder that looks like a rescue, and the note of finished ones."""
+    """A folder that looks like a rescue."""
     with tempfile.TemporaryDirectory() as folder:
-        _write(folder, finished.FINISHED_FILE, data)
-        finished.read(folder)
         _write(folder, format.MANIFEST_FILE, _checked(data))
         _write(folder, format.STATE_FILE, data)
         format.not_ours_to_judge(folder)

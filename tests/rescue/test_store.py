@@ -16,7 +16,7 @@ import safetensors
 
 from watchdog_app.base.errors import RescueDamaged, RescueError
 from watchdog_app.base.linux.files import in_memory
-from watchdog_app.rescue.checkpoint import finished, names
+from watchdog_app.rescue.checkpoint import names
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.owner import Owner, own
@@ -299,14 +299,6 @@ def test_nonsense_in_the_place_of_a_rescue_is_damage(store, said, spoil):
     assert bad in said[0]
     store.save(tensors(), {"step": 3})
     store.save(tensors(), {"step": 4})
-
-
-def test_a_number_is_not_given_out_again_after_its_rescue_was_removed(store):
-    """What finished.json names as finished must never be a later rescue."""
-    os.makedirs(store.directory)
-    finished.add(store.directory, 7, [])
-
-    assert "-000008-" in store.save(tensors(), {"step": 1}).path
 
 
 def test_a_neighbours_rescue_stays_when_the_neighbour_dies(store):

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes are of PO
 # the second save.
 _SAVES = """
 import json, os, sys
-from watchdog_app.rescue.checkpoint import finished
+from watchdog_app.rescue.checkpoint import names
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
@@ -40,7 +40,7 @@ entry = TensorEntry("t", "U8", (8192,), 8192, view)
 for step in (1, 2):
     saved = store.save([entry], {"step": step})
 store.close()
-finished.add(store.directory, 2, [os.path.basename(saved.path)])
+names.mark_finished(saved.path)
 look()
 print(json.dumps(modes))
 """
@@ -55,7 +55,7 @@ def test_each_file_of_a_rescue_is_0600_and_each_folder_0700(tmp_path: Path, umas
     assert any("partial" in each for each in folders)
     assert {0o700} == {stat.S_IMODE(modes[each]) for each in folders}
     files = set(modes) - folders
-    assert {"finished.json", "rescue.json"} < {os.path.basename(each) for each in files}
+    assert {"finished", "rescue.json"} < {os.path.basename(each) for each in files}
     assert {0o600} == {stat.S_IMODE(modes[each]) for each in files}
 
 
@@ -70,18 +70,6 @@ def test_a_folder_that_the_user_made_keeps_its_mode(tmp_path: Path):
     assert 0o755 == stat.S_IMODE(modes["made"])
     assert 0o750 == stat.S_IMODE(modes["made/rescues"])
     assert 0o700 == stat.S_IMODE(modes["made/rescues/train.py"])
-
-
-def test_a_note_that_others_could_read_becomes_private_when_it_is_written_again(tmp_path: Path):
-    rescues = tmp_path / "made" / "rescues" / "train.py"
-    rescues.mkdir(parents=True)
-    note = rescues / "finished.json"
-    note.write_text("{}")
-    os.chmod(note, 0o644)
-
-    modes = _modes(tmp_path, "022")
-
-    assert 0o600 == stat.S_IMODE(modes["made/rescues/train.py/finished.json"])
 
 
 def _modes(folder: Path, umask: str) -> dict[str, int]:

@@ -21,7 +21,7 @@ def state_of_rescue(death: dict[str, Any]) -> str | None:
     from watchdog_app.rescue.checkpoint.names import RescueName
 
     name = RescueName.parse(os.path.basename(path))
-    found = None if name is None else examine(path, name, finished=False)
+    found = None if name is None else examine(path, name)
     if found is None:
         return (
             "The rescue is not there any more: a newer one may have taken its place. "

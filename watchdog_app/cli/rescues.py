@@ -312,7 +312,7 @@ def _find(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
 
 
 def _the_one(word: str) -> Found:
-    from watchdog_app.rescue.checkpoint import finished, inventory
+    from watchdog_app.rescue.checkpoint import inventory
     from watchdog_app.rescue.checkpoint.names import RescueName
 
     path = os.path.abspath(os.path.expanduser(word))
@@ -324,8 +324,7 @@ def _the_one(word: str) -> Found:
                 f"watchdog rescues {word}"
             )
         raise WatchdogError(f"{word} is no rescue: a rescue is a folder called rescue-...")
-    over = str(name) in finished.read(os.path.dirname(path)).rescues
-    one = inventory.examine(path, name, finished=over)
+    one = inventory.examine(path, name)
     if one is None:
         raise WatchdogError(f"There is no {word}.")
     return one

@@ -114,9 +114,7 @@ class LibraryRescue:
 
     def went_on(self) -> None:
         """Note that this process goes on from it, and say so."""
-        folder = os.path.dirname(self.path)
-        root = os.path.dirname(folder) if os.path.basename(folder).startswith("fit-") else folder
-        run_choice.adopt(root, self.path)
+        run_choice.adopt(os.path.dirname(self.path), self.path)
         say(f"going on from {self.path}: step {self.step}.")
 
     def _parts(self, key: str) -> list[dict[str, Any]]:

@@ -210,8 +210,7 @@ def _list(what: Unfinished, name: str, steps: Sequence[Step]) -> None:
 def _run(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
     from watchdog_app.agent import hook
 
-    folder = os.path.dirname(what.path)
-    root = os.path.dirname(folder) if os.path.basename(folder).startswith("fit-") else folder
+    root = os.path.dirname(what.path)
     hook.switch_on()
     if os.path.basename(root).startswith("unnamed-"):
         folders.go_on_in(root)  # no notebook is known: each kernel has a folder of its own

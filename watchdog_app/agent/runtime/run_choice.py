@@ -2,14 +2,11 @@
 Which rescue a training goes on from, decided as it begins.
 
 A program may train several times in one folder of rescues, and several programs may share one.
-Each training that a process begins there opens the next chapter, whose new rescues lie in a
-folder of their own (`rescues/`, `rescues/fit-2/`, ...). In a notebook a cell that failed or was
-interrupted is run again: there the next chapter waits until the training of another cell has
-ended well. Which rescues are this training's own is told by their key (`program_key`), wherever
-they lie: those of another program or training, and those whose owner lives, are left alone and
-named. A training that ends well marks its rescues as finished; they stay on disk and are not
-resumed. Neither is a rescue that this very process wrote or went on from already, as what it
-holds in memory is newer.
+Each training is a run, whose id is in the names of its rescues. Which of them are this training's
+own is told by their key (`program_key`): those of another program or training, and those whose
+owner lives, are left alone and named. A training that ends well marks its rescues as finished;
+they stay on disk and are not resumed. Neither is a rescue that this very process wrote or went on
+from already, as what it holds in memory is newer.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from dataclasses import dataclass, field
 from watchdog_app.agent.contain import Guard, describe, say
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.rescue.checkpoint import finished, names, run_lock, runs
+from watchdog_app.rescue.checkpoint import names, run_lock, runs
 from watchdog_app.rescue.checkpoint.format import FORMAT_VERSION
 from watchdog_app.rescue.checkpoint.names import RescueName
 from watchdog_app.rescue.checkpoint.owner import own
@@ -35,9 +32,7 @@ from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity import program_key
 from watchdog_app.rescue.identity.call_site import CallSite, call_site
 
-FINISHED_FILE = finished.FINISHED_FILE
 _CHOICES = ("newest", "force")
-_MOST_CHAPTERS = 1000
 _MOST_NAMED = 3  # of the rescues that are left alone, one line each
 _LONGEST_NAME = 100
 _MOST_BESIDE = 20  # runs in other folders that are looked at for one to be named
@@ -48,7 +43,7 @@ _APART = 'To keep trainings apart for good, give each a folder or a name: Rescue
 
 _guard = Guard("choosing the rescue to go on from")
 _lock = threading.Lock()
-_behind: dict[str, int] = {}  # chapters that this process is through with, by folder
+_behind: dict[str, int] = {}  # trainings that this process is through with, by folder
 _open: dict[str, object] = {}  # where a training began that has not ended well, by folder
 _Counted = tuple[str, str | CallSite | None, str | None]  # folder, name or call site, thread
 _turns: dict[_Counted, tuple[object, int]] = {}  # cell, count
@@ -80,8 +75,7 @@ class Choice:
 class Beginning:
     """A training that begins: where its rescues go, under which run, and what it may go on from."""
 
-    root: str  # as the user gave it, made absolute
-    directory: str
+    directory: str  # as the user gave it, made absolute
     run: Run
     resume: bool | str
     waiting: list[RescueName] = field(default_factory=list)  # in `directory`, old to new
@@ -89,14 +83,6 @@ class Beginning:
     notes: list[str] = field(default_factory=list)
     nothing: bool = False  # no rescue at all lies there
     counted: _Counted | None = None  # as what, in `_turns`
-
-
-def chapter_directory(directory: str) -> str:
-    """The folder of rescues for the training that begins next in this process."""
-    root = _root(directory)
-    with _lock:
-        _forget_parent()
-        return _chapter(root, _chapters_behind(root))
 
 
 def check(resume: object, name: object = None) -> None:
@@ -123,7 +109,7 @@ def begin(
     found: bool = False,
 ) -> Beginning:
     """
-    Decide which run the training that begins now is, and hold its lock. Opens its chapter.
+    Decide which run the training that begins now is, and hold its lock.
 
     Args:
         directory: as the user gave it to `Rescue`.
@@ -136,14 +122,14 @@ def begin(
     """
     root, resume = _root(directory), _wish(resume)
     site = None if found else call_site(sys._getframe(1))
-    chapter, training = _open_chapter(root, name, site)
+    training = _open_training(root, name, site)
     beginning = None
     with _guard:
-        beginning = _begin(root, chapter, resume, training, found=found)
+        beginning = _begin(root, resume, training, found=found)
     if beginning is None:
-        beginning = Beginning(root, chapter, runs.Run("0" * 12, chapter), resume)
+        beginning = Beginning(root, runs.Run("0" * 12, root), resume)
         with _guard:
-            beginning.run = runs.new(chapter, {})
+            beginning.run = runs.new(root, {})
     _tell_of_locks(beginning.run)
     with _lock:
         _mine[beginning.directory, beginning.run.id] = beginning.run
@@ -167,7 +153,7 @@ def choose(beginning: Beginning, store: RescueStore) -> Choice:
     why = tuple(beginning.why)
     if beginning.nothing and beginning.resume == "newest":
         raise RescueError(
-            f"There is no rescue in {beginning.root} to go on from. "
+            f"There is no rescue in {beginning.directory} to go on from. "
             'Leave resume="newest" out, or name the folder that holds one.'
         )
     if not beginning.waiting:
@@ -183,21 +169,20 @@ def may_resume(directory: str, resume: bool | str, *, name: str | None = None) -
     root, resume = _root(directory), _wish(resume)
     with _lock:
         _forget_parent()
-        chapter = _chapter(root, _chapters_behind(root))
         training = _training(root, name, call_site(sys._getframe(1)))
     with _guard:
         program = program_key.program()
-        return bool(_sorted_out(root, chapter, resume, program, training).candidates)
+        return bool(_sorted_out(root, resume, program, training).candidates)
     return False
 
 
 def waiting(directory: str) -> Left | None:
     """The run of this program that waits in a folder to be gone on from, or None."""
-    folder = chapter_directory(directory)
+    root = _root(directory)
     with _guard:
         program = program_key.program()
-        place = _place(_root(directory))
-        for left in reversed(runs.left_in(folder)):
+        place = _place(root)
+        for left in reversed(runs.left_in(root)):
             if left.finished or left.held_here or _another(left, program, None) is not None:
                 continue
             if left.key.get("site") is None and left.key.get("place") != place:
@@ -218,8 +203,7 @@ def left_beside(directory: str) -> str | None:
             left
             for folder in folders
             if folder != _root(directory) and names.is_folder(os.lstat(folder))
-            for chapter in _chapters(folder)
-            for left in runs.left_in(chapter)
+            for left in runs.left_in(folder)
             if not left.finished and left.newest_ns > since_ns
         ]
         lefts.sort(key=lambda left: left.newest_ns)
@@ -275,7 +259,7 @@ def restoring(path: str) -> Iterator[None]:
     Whatever fails within, as an error that names the rescue and the way out.
 
     Not contained like other errors of ours: to train anew in silence would be worse. A training
-    that could not be restored has not begun: its chapter is the next one's.
+    that could not be restored has not begun: the next one takes its place.
 
     Raises:
         RescueError: with the failure as its cause.
@@ -295,29 +279,24 @@ def restoring(path: str) -> Iterator[None]:
 
 def finish(beginning: Beginning) -> None:
     """
-    The training ended well: its rescues are not to be resumed, and the next chapter begins.
+    The training ended well: its rescues are not to be resumed.
 
     Of rescues without a run the one that it went on from is finished, and those before that one.
     """
-    root, folder, run = beginning.root, beginning.directory, beginning.run
+    folder, run = beginning.directory, beginning.run
     run.after_fork()  # a child does not finish what its parent trains
     with _lock:
         _forget_parent()
-        _behind[root] = _behind.get(root, 0) + 1
-        _open.pop(root, None)
+        _behind[folder] = _behind.get(folder, 0) + 1
+        _open.pop(folder, None)
         _mine.pop((folder, run.id), None)
         paths = [path for path in _resumed if os.path.dirname(path) == folder]
     old = [name for path in paths if (name := RescueName.parse(os.path.basename(path)))]
     through = max((name.sequence for name in old if name.run is None), default=0)
-    there = names.complete_ones(folder)
-    over = [
-        str(name)
-        for name in there
-        if name.run == run.id
-        or (name.run is None and name.sequence <= through and not names.in_use(folder, name))
-    ]
-    if over:
-        finished.add(folder, names.next_sequence(folder, 0) - 1, over)
+    for name in names.complete_ones(folder):
+        earlier = name.run is None and name.sequence <= through
+        if name.run == run.id or (earlier and not names.in_use(folder, name)):
+            names.mark_finished(os.path.join(folder, str(name)))
     run.let_go(remove=True)
 
 
@@ -337,7 +316,6 @@ class _Sorted:
 
 def _begin(
     root: str,
-    chapter: str,
     resume: bool | str,
     training: program_key.Training,
     *,
@@ -345,26 +323,22 @@ def _begin(
 ) -> Beginning:
     adopted = _adopted.pop(root, None) if found else None
     if adopted is not None:
-        return Beginning(root, adopted.directory, adopted, resume=False)
+        return Beginning(root, adopted, resume=False)
     program = program_key.program()
-    told = _sorted_out(root, chapter, resume, program, training)
+    told = _sorted_out(root, resume, program, training)
     key = program_key.record(program, training, told.salt or os.urandom(program_key.SALT_BYTES))
     why = _lines(told, resume)
 
-    def same(directory: str) -> frozenset[str]:
-        return frozenset(
-            left.run for left in told.same_finished if left.directory == directory and left.run
-        )
-
+    same = frozenset(left.run for left in told.same_finished if left.run)
     if found:
-        return Beginning(root, chapter, runs.new(chapter, key, same(chapter)), resume=False)
+        return Beginning(root, runs.new(root, key, same), resume=False)
     mine = told.mine if told.mine_exactly or not told.candidates else None
     if mine is not None and mine.run is not None:
         held = _mine.get((mine.directory, mine.run))
-        held = held or runs.take(mine, key, same(mine.directory))  # what did not fit before
+        held = held or runs.take(mine, key, same)  # what did not fit before
         if held is not None:
-            held.finished_ones = same(mine.directory)
-            begun = Beginning(root, mine.directory, held, resume, why=why)
+            held.finished_ones = same
+            begun = Beginning(root, held, resume, why=why)
             if resume in _CHOICES:
                 begun.waiting = mine.names
                 begun.why = []
@@ -375,13 +349,13 @@ def _begin(
         why = _lines(told, resume)
     while told.candidates:
         left = told.candidates.pop()
-        run = runs.take(left, key, same(left.directory))
+        run = runs.take(left, key, same)
         if run is None:
             told.others.append((left, _RUNS))
             why = _lines(told, resume)
             continue
         if resume is False:
-            return Beginning(root, left.directory, run, resume)
+            return Beginning(root, run, resume)
         notes = program_key.changes(left.key, program)
         notes += [text for text in (told.notes.get(left.path),) if text]
         notes += [
@@ -391,8 +365,8 @@ def _begin(
             if not each.finished and each.run is not None
         ]
         why = [line for line, every in _told(told) if every]
-        return Beginning(root, left.directory, run, resume, left.names, why[:_MOST_NAMED], notes)
-    begun = Beginning(root, chapter, runs.new(chapter, key, same(chapter)), resume, why=why)
+        return Beginning(root, run, resume, left.names, why[:_MOST_NAMED], notes)
+    begun = Beginning(root, runs.new(root, key, same), resume, why=why)
     begun.nothing = not told.anything
     return begun
 
@@ -404,19 +378,16 @@ _POOLED = "may be of another task of a pool of processes"
 
 def _sorted_out(
     root: str,
-    chapter: str,
     resume: bool | str,
     program: program_key.Program,
     training: program_key.Training,
 ) -> _Sorted:
     told = _Sorted()
-    lefts = [left for folder in _chapters(root) for left in runs.left_in(folder)]
+    lefts = runs.left_in(root)
     told.anything = bool(lefts)
     told.salt = next(_salts(lefts), None)
-    for folder in {left.directory for left in lefts} | {chapter}:
-        here = {left.run for left in lefts if left.directory == folder and left.run}
-        run_lock.remove_unused(folder, here)
-    for left in sorted(lefts, key=lambda each: each.newest_ns):
+    run_lock.remove_unused(root, {left.run for left in lefts if left.run})
+    for left in lefts:
         if names.is_strangers(left.directory, left.names[-1]):
             told.others.append((left, _STRANGERS))
             continue
@@ -445,7 +416,7 @@ def _sorted_out(
         verdict = left.verdict()
         if verdict.life == "alive":
             told.others.append((left, _alive(verdict)))
-        elif another is None or resume == "force" or (left.unjudged and left.directory == chapter):
+        elif another is None or resume == "force" or left.unjudged:
             if another is not None:
                 told.notes[left.path] = f'{left.path} {another}; resume="force" goes on from it.'
             elif verdict.life == "left" and verdict.owner is not None:
@@ -570,38 +541,15 @@ def _root(directory: str) -> str:
     return os.path.realpath(os.path.expanduser(directory))  # one folder may have two names
 
 
-def _chapter(root: str, behind: int) -> str:
-    return root if behind == 0 else os.path.join(root, f"fit-{behind + 1}")
-
-
-def _chapters(root: str) -> list[str]:
-    """The folder itself and those of its further chapters; no links, and no odd names."""
-    found = [root]
-    try:
-        for name in os.listdir(root):
-            number = name.removeprefix("fit-")
-            if name == number or not (number.isascii() and number.isdecimal()):
-                continue
-            path = os.path.join(root, name)
-            if len(number) <= 4 and names.is_folder(os.lstat(path)):
-                found.append(path)
-    except OSError:
-        pass
-    return found[:_MOST_CHAPTERS]
-
-
-def _open_chapter(
-    root: str, name: str | None, site: CallSite | None
-) -> tuple[str, program_key.Training]:
-    """Open the chapter of `chapter_directory`."""
+def _open_training(root: str, name: str | None, site: CallSite | None) -> program_key.Training:
+    """Count the training that begins now."""
     with _lock:
         _forget_parent()
-        behind = _chapters_behind(root)
         training = _training(root, name, site)
-        _behind[root] = behind
+        _behind[root] = training.place - 1
         _open[root] = _cell()
         _turns[_counted(root, name, site)] = _cell(), training.turn
-        return _chapter(root, behind), training
+        return training
 
 
 def _counted(root: str, name: str | None, site: CallSite | None) -> _Counted:
@@ -614,21 +562,21 @@ def _training(root: str, name: str | None, site: CallSite | None) -> program_key
     cell, turn = _turns.get(_counted(root, name, site), (None, 0))
     # A cell that is run again begins the same trainings again.
     turn = 0 if _interactive() and cell != _cell() else turn
-    return program_key.training(name, site, turn + 1, _chapters_behind(root) + 1)
+    return program_key.training(name, site, turn + 1, _trainings_behind(root) + 1)
 
 
 def _place(root: str) -> int:
     with _lock:
-        return _chapters_behind(root) + 1
+        return _trainings_behind(root) + 1
 
 
 def _unbegin() -> None:
-    """The training that began last could not go on: its chapter is the next one's."""
+    """The training that began last could not go on: the next one takes its place."""
     with _lock:
         last = _last.pop(threading.get_ident(), None)
         if last is None:
             return
-        _open.pop(last.root, None)
+        _open.pop(last.directory, None)
         _mine.pop((last.directory, last.run.id), None)
         if last.counted in _turns:
             cell, turn = _turns[last.counted]
@@ -636,7 +584,7 @@ def _unbegin() -> None:
     last.run.let_go(remove=False)
 
 
-def _chapters_behind(root: str) -> int:
+def _trainings_behind(root: str) -> int:
     behind = _behind.get(root, 0)
     if root not in _open:
         return behind

@@ -1,5 +1,5 @@
 """
-The last words that Pythons leave behind (see agent/runtime/crash_report.py): read once, and removed.
+What a Python left behind as it crashed (see agent/runtime/crash_report.py): read once, removed.
 
 Whatever is in such a file was written by a program that was about to fail: it is bounded, and
 believed in what concerns that program and nothing else.

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.base.errors import RescueDamaged, RescueError
-from watchdog_app.rescue.checkpoint import finished, format, names, runs
+from watchdog_app.rescue.checkpoint import format, names, runs
 from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE
-from watchdog_app.rescue.checkpoint.names import RescueName
+from watchdog_app.rescue.checkpoint.names import FINISHED_FILE, RescueName
 from watchdog_app.rescue.checkpoint.owner import Owner
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 MOST_FOLDERS = 20_000  # that one search looks into: somebody may name their home folder
-_DEPTH = 4  # rescues/NAME/fit-2/rescue-... below the folder that was named
+_DEPTH = 4  # FOLDER/rescues/NAME/rescue-... below the folder that was named
 _removals = itertools.count(1)
 
 
@@ -91,13 +91,12 @@ def folders_of_rescues(root: str, search: Search) -> Iterator[str]:
 
 def rescues_in(folder: str, search: Search | None = None) -> list[Found]:
     """The rescues in one folder, old to new; what vanishes meanwhile is left out."""
-    over = finished.read(folder).rescues
     found = []
     for name in names.complete_ones(folder):
         path = os.path.join(folder, str(name))
         if os.path.islink(path) or not os.path.isdir(path):
             continue
-        one = examine(path, name, finished=str(name) in over)
+        one = examine(path, name)
         if one is not None:
             found.append(one)
     if search is not None:
@@ -108,7 +107,7 @@ def rescues_in(folder: str, search: Search | None = None) -> list[Found]:
     return found
 
 
-def examine(path: str, name: RescueName, *, finished: bool) -> Found | None:
+def examine(path: str, name: RescueName) -> Found | None:
     """One rescue without reading its tensors; None when it is gone."""
     condition, problem = "complete", None
     loaded: LoadedRescue | None = None
@@ -126,7 +125,7 @@ def examine(path: str, name: RescueName, *, finished: bool) -> Found | None:
         "running"
         if names.in_use(os.path.dirname(path), name)
         else "finished"
-        if finished
+        if names.is_finished(path)
         else "unfinished"
     )
     created = epoch = batch = loss = program = shape = key = None
@@ -247,7 +246,7 @@ def foreign(path: str) -> str | None:
         there = os.lstat(path)
         if hasattr(os, "getuid") and there.st_uid != os.getuid():
             return "it belongs to another user"
-        strange = sorted(set(os.listdir(path)) - {STATE_FILE, MANIFEST_FILE})
+        strange = sorted(set(os.listdir(path)) - {STATE_FILE, MANIFEST_FILE, FINISHED_FILE})
     except OSError as error:
         return f"it cannot be looked into ({error.strerror or error})"
     return f"it holds a file that is no part of a rescue: {strange[0]}" if strange else None

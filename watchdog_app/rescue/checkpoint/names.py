@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from watchdog_app.base import paths
+from watchdog_app.base.durable import sync_folder
 from watchdog_app.rescue.checkpoint import run_lock
 from watchdog_app.rescue.checkpoint.owner import Owner, believed, own
 
@@ -29,6 +30,7 @@ _COMPLETE = re.compile(
     re.ASCII,
 )
 _MOST_SEQUENCE = 10**9
+FINISHED_FILE = "finished"  # in the folder of a rescue whose training ended well
 _PARTIAL = re.compile(r"\.partial-(\d+\.\d+\.[0-9a-f]{8})-\d+")
 
 # A writer in another container cannot be asked whether it lives. A live save touches its files
@@ -66,7 +68,7 @@ def is_strangers(directory: str, name: RescueName) -> bool:
     path = os.path.join(directory, str(name))
     try:
         owner = os.stat(directory).st_uid
-        inside = [os.path.join(path, each) for each in os.listdir(path)]
+        inside = [os.path.join(path, each) for each in os.listdir(path) if each != FINISHED_FILE]
         found = [os.lstat(each) for each in (path, *inside)]
     except OSError:
         return False  # gone, or not whole: that is told when it is read
@@ -78,15 +80,30 @@ def is_folder(found: os.stat_result) -> bool:
     return stat.S_ISDIR(found.st_mode)
 
 
-def next_sequence(directory: str, finished: int) -> int:
+def mark_finished(path: str) -> None:
     """
-    The number of the next rescue in a folder.
+    Note in a rescue that its training ended well, so that it is not gone on from by itself.
 
-    Args:
-        directory: the folder.
-        finished: the highest that was ever finished, as its note says.
+    Raises:
+        OSError: it cannot be written.
     """
-    highest = finished if 0 <= finished < _MOST_SEQUENCE else 0
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+    os.close(os.open(os.path.join(path, FINISHED_FILE), flags, 0o600))
+    sync_folder(path)
+
+
+def is_finished(path: str) -> bool:
+    """Whether the training of the rescue at `path` ended well, as this user has noted."""
+    try:
+        found = os.lstat(os.path.join(path, FINISHED_FILE))
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and believed(found, path)
+
+
+def next_sequence(directory: str) -> int:
+    """The number of the next rescue in a folder."""
+    highest = 0
     for name in complete_ones(directory):
         if highest < name.sequence < _MOST_SEQUENCE:
             with suppress(OSError):

@@ -16,7 +16,7 @@ from typing import Any
 
 from watchdog_app.base.durable import make_folders
 from watchdog_app.base.errors import RescueError
-from watchdog_app.rescue.checkpoint import finished, format, names, run_lock
+from watchdog_app.rescue.checkpoint import format, names, run_lock
 from watchdog_app.rescue.checkpoint.names import RescueName
 from watchdog_app.rescue.checkpoint.owner import Owner, own
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -157,7 +157,6 @@ class Left:
 
 def left_in(directory: str) -> list[Left]:
     """The runs that have rescues in a folder, the one that saved last at the end; never raises."""
-    over = finished.read(directory).rescues
     found: dict[tuple[str | None, str, bool], Left] = {}
     for name in names.complete_ones(directory):
         path = os.path.join(directory, str(name))
@@ -173,7 +172,9 @@ def left_in(directory: str) -> list[Left]:
         left.names.append(name)
         left.newest_ns = max(left.newest_ns, there.st_mtime_ns)
     for left in found.values():
-        unfinished = [name for name in left.names if str(name) not in over]
+        unfinished = [
+            name for name in left.names if not names.is_finished(os.path.join(directory, str(name)))
+        ]
         left.finished = not unfinished
         left.names = unfinished or left.names
     return sorted(found.values(), key=lambda left: left.newest_ns)

@@ -26,7 +26,7 @@ from watchdog_app.base.durable import make_folders, sync_folder
 from watchdog_app.base.errors import RescueDamaged, RescueError
 from watchdog_app.base.linux.files import in_memory
 from watchdog_app.base.text.quantities import MIB, format_bytes
-from watchdog_app.rescue.checkpoint import finished, format, names
+from watchdog_app.rescue.checkpoint import format, names
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed, translate
 from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE, Layout, TensorEntry
 from watchdog_app.rescue.checkpoint.names import RescueName
@@ -300,7 +300,7 @@ class RescueStore:
 
     def _complete(self, folder: str, step: int) -> str:
         """Give a filled folder its final name, which is the moment it begins to count."""
-        sequence = names.next_sequence(self.directory, finished.read(self.directory).sequence)
+        sequence = names.next_sequence(self.directory)
         run = None if self.run is None else self.run.id
         while True:
             path = os.path.join(self.directory, str(RescueName(sequence, step, str(own()), run)))
@@ -369,7 +369,6 @@ class RescueStore:
     def _clean(self) -> None:
         for text in names.dead_partials(self.directory):
             shutil.rmtree(os.path.join(self.directory, text), ignore_errors=True)
-        finished.clean(self.directory)
 
     def _prunable(self) -> list[RescueName]:
         """Old to new. A rescue that others may still need is not among them."""
