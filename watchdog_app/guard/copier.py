@@ -19,7 +19,7 @@ from typing import Literal
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.linux.process import read_statm
-from watchdog_app.rescue.checkpoint import owner
+from watchdog_app.rescue.checkpoint.owner import start_time as start_time_of
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import ForeignMemory
 from watchdog_app.rescue.segment.segment import Published, Segment, SegmentDamaged
@@ -124,7 +124,7 @@ def _look(pid: int, start_time: int, page: Segment, memory: ForeignMemory | None
     sequence, step = page.sequence, page.step
     if page.owner is None:
         return Look("none", sequence, step, 0, "its agent has not come to its page yet")
-    if page.owner != (pid, start_time) or owner.start_time(pid) != start_time:
+    if page.owner != (pid, start_time) or start_time_of(pid) != start_time:
         return Look("damaged", sequence, step, 0, "the page is another process's")
     if page.reason is not None:
         return Look("none", sequence, step, 0, page.reason)
@@ -195,7 +195,7 @@ def _check_still(
     if page.sequence != sequence:
         raise CopyError(f"process {pid} went on while it was copied")
     why = moved()
-    if why is not None or owner.start_time(pid) != start_time:
+    if why is not None or start_time_of(pid) != start_time:
         raise CopyError(f"process {pid} went on while it was copied: {why or 'it has ended'}")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint import run_lock, runs
 from watchdog_app.rescue.checkpoint.format import TensorEntry
-from watchdog_app.rescue.checkpoint.owner import Owner
+from watchdog_app.rescue.checkpoint.owner import Owner, acting_for
 from watchdog_app.rescue.checkpoint.runs import Run
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.segment.memory import ForeignMemory
@@ -43,7 +43,7 @@ def write(
     if owner is None:
         raise RescueError(f"{table.owner!r} is no owner of rescues.")
     meta = {**table.meta, "reason": reason}
-    with owner.acting_for(owner):
+    with acting_for(owner):
         store = RescueStore(table.directory, table.keep, run=_run(table))
         try:
             entries = [_entry(each, memory) for each in table.tensors]
