@@ -118,7 +118,7 @@ def test_a_kernel_runs_nothing_of_a_package_of_our_name_in_the_folder_of_the_not
 
     assert "ON\n" == on
     assert f"{PACKAGE / '__init__.py'}\n" == place
-    assert f"{PACKAGE / 'agent' / 'reporting' / 'breakdown.py'}\n" == later
+    assert f"{PACKAGE / 'agent' / 'telemetry' / 'memory.py'}\n" == later
     assert not (tmp_path / "RAN").exists()
 
 
@@ -166,8 +166,8 @@ def _to_a_stranger(package: Path) -> Path:
 
 
 def _one_file_open(package: Path) -> Path:
-    (package / "agent" / "saving" / "store.py").chmod(0o666)
-    return package / "agent" / "saving" / "store.py"
+    (package / "rescue" / "checkpoint" / "store.py").chmod(0o666)
+    return package / "rescue" / "checkpoint" / "store.py"
 
 
 def _one_file_of_a_stranger(package: Path) -> Path:
