@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from watchdog_app.guard.memory_group import open_group
+from watchdog_app.guard.backends import create
 
 
 def main():
@@ -28,7 +28,7 @@ def main():
     a = ap.parse_args()
     os.makedirs(a.folder, exist_ok=True)
     path = os.path.join(a.folder, f"{a.kind}-{a.seed}.csv.gz")
-    group = open_group(f"forecast-{os.getpid()}", int(a.limit_mb) << 20)
+    group = create(f"forecast-{os.getpid()}", int(a.limit_mb) << 20)
     command = [a.python, a.programs, a.kind, a.limit_mb, a.seed]
     try:
         program = subprocess.Popen(

@@ -56,9 +56,9 @@ class Watched:
         """Whether it still runs and is not held."""
         record = self.desk.record(self.process)
         if record is not None:
-            if self.stages[-1:] != [record["stage"]]:
-                self.stages.append(record["stage"])
-                self.held_since = time.monotonic() if record["stage"] == "held" else None
+            if self.stages[-1:] != [record["state"]]:
+                self.stages.append(record["state"])
+                self.held_since = time.monotonic() if record["state"] == "stopped" else None
             self.killed = max(self.killed, kills(record["group"] or ""))
         return self.process.poll() is None and not self.held
 

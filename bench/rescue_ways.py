@@ -22,8 +22,8 @@ from rescue_rows import Row
 from rescue_trainings import MB, WATCHDOG, Place, Reference, resumed
 
 from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.linux.cgroups import group_oom_kills
 from watchdog_app.demo.losses import read
-from watchdog_app.guard.memory_group import GroupV1, GroupV2
 from watchdog_app.rescue.checkpoint import inventory
 
 WAYS = ("without", "guard")
@@ -112,7 +112,7 @@ class Seen:
 
     def killed(self, code: int | None) -> bool:
         """By the kernel: it says so, or nobody else says that they did it."""
-        ending = self.held or self.record.get("stage") == "ending"
+        ending = self.held or self.record.get("state") == "ending"
         return self.oom_kills > 0 or (code == -signal.SIGKILL and not ending)
 
     def seconds(self, jumped_unix_s: float | None) -> float | None:
@@ -133,9 +133,8 @@ def _follow(desk: Desk, process: subprocess.Popen[str], place: Place, patience_s
         seen.look(desk.record(process) or seen.record)
         group = seen.record.get("group")
         if group:
-            kind = GroupV1 if seen.record["how"] == GroupV1.how else GroupV2
-            seen.oom_kills = max(seen.oom_kills, kind(group, 0).oom_kills() or 0)
-        if seen.record.get("stage") == "held" and not seen.held:
+            seen.oom_kills = max(seen.oom_kills, group_oom_kills(group) or 0)
+        if seen.record.get("state") == "stopped" and not seen.held:
             seen.held = True
             desk.run("limit", str(process.pid), "--end")
         seen.rescues.update(place.complete_rescues())

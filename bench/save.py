@@ -27,7 +27,8 @@ from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.text.quantities import KIB, MIB
-from watchdog_app.guard.memory_group import GroupV1, open_group
+from watchdog_app.guard.backends import create
+from watchdog_app.guard.cgroup_v1 import CgroupV1
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
@@ -91,10 +92,10 @@ class Meter:
 
     def __init__(self, name, limit_bytes):
         try:
-            group = open_group(name, limit_bytes)
+            group = create(name, limit_bytes)
         except ActionError:
             group = None
-        self.group = group if isinstance(group, GroupV1) else None
+        self.group = group if isinstance(group, CgroupV1) else None
         if group is not None and self.group is None:
             group.close()
 

@@ -24,7 +24,8 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.client import jsonrpc
 from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import encode
-from watchdog_app.guard.memory_group import MemoryGroup, open_group
+from watchdog_app.guard.backends import create
+from watchdog_app.guard.cgroup import Cgroup
 
 PROGRAMS = Path(__file__).with_name("soak_programs.py")
 LAST_PID = "/proc/sys/kernel/ns_last_pid"
@@ -141,7 +142,7 @@ class Churn:
 
     # Processes
 
-    def _spawn(self, argv: list[str], group: MemoryGroup | None = None) -> subprocess.Popen[bytes]:
+    def _spawn(self, argv: list[str], group: Cgroup | None = None) -> subprocess.Popen[bytes]:
         self._reap()
         process = subprocess.Popen(
             argv if group is None else group.command(argv),
@@ -163,7 +164,7 @@ class Churn:
                     del self._running[pid]
                     self._ended = [*self._ended[-50:], pid]
 
-    def _program(self, kind: str, *words: object, group: MemoryGroup | None = None) -> int:
+    def _program(self, kind: str, *words: object, group: Cgroup | None = None) -> int:
         if len(self._running) > 40 * self._pace:
             return 0
         argv = [sys.executable, str(PROGRAMS), kind, *map(str, words)]
@@ -182,7 +183,7 @@ class Churn:
         """In a group of 150 MB: warned of, saved, paused or killed; then the group is gone."""
         self._groups += 1
         try:
-            group = open_group(f"watchdog-soak-{os.getpid()}-{self._groups}", 150_000_000)
+            group = create(f"watchdog-soak-{os.getpid()}-{self._groups}", 150_000_000)
         except WatchdogError:
             return  # no group may be made here
         speed = dice.uniform(4, 20)

@@ -28,7 +28,7 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.client.client import Client
 from watchdog_app.demo.stage import AddressSpace, Stage
-from watchdog_app.guard.memory_group import MemoryGroup
+from watchdog_app.guard.cgroup import Cgroup
 
 FIXED = "EXAMPLE_FIXED"  # in the environment of a training that follows the advice
 READY = "READY"  # a training says so when the machine may become small
@@ -145,7 +145,7 @@ class _Story:
     def run(self, *arguments: str) -> int:
         """Start the training, tell what happens until it has ended; its exit status."""
         self._runs += 1
-        group: MemoryGroup | None = None
+        group: Cgroup | None = None
         if not self._soft:
             group = self._stage.limit(_WIDE_BYTES, self._swap)
         log = f"train-{self._runs}.log"
@@ -181,14 +181,14 @@ class _Story:
         self.tell(f"watchdog explain {self._pid}", "$")
         print(textwrap.indent((done.stdout or done.stderr).rstrip(), " " * 9), flush=True)
 
-    def _narrow(self, child: subprocess.Popen[bytes], group: MemoryGroup | None) -> None:
+    def _narrow(self, child: subprocess.Popen[bytes], group: Cgroup | None) -> None:
         """From here on there is so much more memory and no more."""
         if group is None or isinstance(group, AddressSpace):
             limit = self._limit or _address_space(child.pid) + self._room
             resource.prlimit(child.pid, resource.RLIMIT_AS, (limit, limit))
             kind = "an address space"
         else:
-            limit = self._limit or (group.usage_bytes() or 0) + self._room
+            limit = self._limit or group.usage().used_bytes + self._room
             group.set_limit(limit, self._swap)
             kind = f"a {group.how} memory group"
         self._limit = limit

@@ -9,7 +9,8 @@ import sys
 import pytest
 from daemon_stand_in import StandIn
 
-from watchdog_app.guard.memory_group import GroupV1, open_group
+from watchdog_app.guard.backends import create
+from watchdog_app.guard.cgroup_v1 import CgroupV1
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 MIB = 1024 * 1024
@@ -111,8 +112,8 @@ def start(tmp_path, daemon):
     """A training of `count` tensors inside a group of 1 GiB, at a step boundary."""
     if not os.access("/sys/fs/cgroup/memory/memory.limit_in_bytes", os.R_OK) or os.geteuid() != 0:
         pytest.skip("needs root and a cgroup v1 memory hierarchy: the limit is lowered by hand")
-    group = open_group(f"watchdog-test-agent-{os.getpid()}", 1024 * MIB)
-    assert isinstance(group, GroupV1)
+    group = create(f"watchdog-test-agent-{os.getpid()}", 1024 * MIB)
+    assert isinstance(group, CgroupV1)
     started = []
 
     def begin(count, size, how):

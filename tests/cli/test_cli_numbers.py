@@ -24,13 +24,21 @@ from watchdog_app.guard.record import GuardRecord
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.past_exits import find
 
-GUARD = GuardRecord(60, 600, "4711", "signals", None, 1, 0)
+
+def a_guard(name):
+    return GuardRecord(
+        pid=60, start_time=600, name=name, kind="signals", group=None, limit_bytes=1,
+        reserve_bytes=0,
+    )  # fmt: skip
+
+
+GUARD = a_guard("4711")
 
 
 def test_a_guard_of_a_script_called_like_a_pid_is_not_taken_for_that_pid(tmp_path):
     """`watchdog limit 4711 --end` must not end it."""
     nobody = str(_unused_pid())
-    guard = GuardRecord(60, 600, nobody, "signals", None, 1, 0)
+    guard = a_guard(nobody)
 
     with pytest.raises(WatchdogError, match="is under no guard"):
         limit._find(nobody, [guard])

@@ -26,7 +26,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.loop import Loop
 from watchdog_app.daemon.notify.dispatcher import Dispatcher
 from watchdog_app.daemon.parts import Parts
-from watchdog_app.guard.memory_group import open_group
+from watchdog_app.guard.backends import create
 
 # Nothing is done of its own accord: other tests run on the same machine.
 QUIET = """
@@ -215,7 +215,7 @@ def world(tmp_path):
 @pytest.fixture
 def group():
     """A memory group of 150 MiB that ends with the test."""
-    made = open_group(f"watchdog-test-daemon-{os.getpid()}-{time.monotonic_ns()}", 150 << 20)
+    made = create(f"watchdog-test-daemon-{os.getpid()}-{time.monotonic_ns()}", 150 << 20)
     yield made
     made.close()
 

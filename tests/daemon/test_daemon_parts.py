@@ -24,7 +24,7 @@ from watchdog_app.daemon.methods import Methods
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import READ, WRITE, Poller, Waker
-from watchdog_app.guard import cgroup, record
+from watchdog_app.guard import cgroup, process, record
 from watchdog_app.guard.record import GuardRecord
 from watchdog_app.machine.sensors.machine import LinuxMachine
 from watchdog_app.machine.sensors.triggers import Triggers
@@ -271,9 +271,16 @@ def test_reading_is_not_waited_for_while_a_client_is_served():
     poller.close()
 
 
+def a_guard(pid, start_time, name, group):
+    return GuardRecord(
+        pid=pid, start_time=start_time, name=name, kind="cgroup v2", group=group,
+        limit_bytes=1 << 30, reserve_bytes=1 << 20,
+    )  # fmt: skip
+
+
 def test_no_look_waits_for_a_supervisor_that_is_being_started(monkeypatch):
     """A new supervisor of a guard takes seconds where memory runs out: looks go on meanwhile."""
-    guard = GuardRecord(7, 8, "hog.py", "cgroup v2", f"/x/{cgroup.PREFIX}7.8", 1 << 30, 1 << 20)
+    guard = a_guard(7, 8, "hog.py", f"/x/{cgroup.PREFIX}7.8")
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def sweep():
@@ -282,7 +289,7 @@ def test_no_look_waits_for_a_supervisor_that_is_being_started(monkeypatch):
         ended.set()
 
     monkeypatch.setattr(record, "every", lambda: [guard])
-    monkeypatch.setattr(record, "sweep", sweep)
+    monkeypatch.setattr(process, "sweep", sweep)
     guards = Guards(observer_of(), Log())
 
     guards.look()
@@ -299,11 +306,11 @@ def crowd(monkeypatch):
     """Forty tasks beside a guard that the last of them is in; nobody may wait for the kernel."""
     tasks = [task(pid, f"fit{pid}.py", workers=(pid + 1,)) for pid in range(1000, 1080, 2)]
     inside = {tasks[-1].key.pid: f"/x/{cgroup.PREFIX}7-8/below"}
-    guard = GuardRecord(7, 8, "hog.py", "cgroup v1", f"/x/{cgroup.PREFIX}7-8", 1 << 30, 1 << 20)
-    guard.stage = "held"
+    guard = a_guard(7, 8, "hog.py", f"/x/{cgroup.PREFIX}7-8")
+    guard.state = "stopped"
     guards, read = [guard], []
     monkeypatch.setattr(record, "every", lambda: read.append(1) or list(guards))
-    monkeypatch.setattr(record, "sweep", lambda: None)
+    monkeypatch.setattr(process, "sweep", lambda: None)
     monkeypatch.setattr(cgroup, "memberships", lambda *_: pytest.fail("this can wait for a lock"))
     found = Guards(observer_of(tasks, lambda key: inside.get(key.pid)), Log())
     return SimpleNamespace(guards=found, tasks=tasks, inside=inside, records=guards, read=read)
@@ -322,7 +329,7 @@ def test_a_rescue_of_all_looks_at_the_guards_once(crowd):
     found = methods.table["task.checkpoint"](connection, requests.CheckpointTask.read({}), None)
 
     assert [crowd.tasks[-1].key.pid] == [each["task"] for each in found["requests"]]
-    assert "is held there" in found["requests"][0]["detail"]
+    assert "was stopped there" in found["requests"][0]["detail"]
     assert 1 == len(crowd.read)
 
 
@@ -334,7 +341,7 @@ def test_who_is_under_a_guard_is_known_from_the_look_and_the_kernel_is_not_asked
     crowd.inside[first.pid + 1] = crowd.inside.pop(last.pid)
     crowd.guards.look()
     moved = crowd.guards.of(first), crowd.guards.of(last)
-    other = GuardRecord(9, 9, "x.py", "cgroup v1", f"/x/{cgroup.PREFIX}9-9", 1 << 30, 1 << 20)
+    other = a_guard(9, 9, "x.py", f"/x/{cgroup.PREFIX}9-9")
     crowd.records.append(other)
     crowd.inside[last.pid] = f"/x/{cgroup.PREFIX}9-9.scope"
     crowd.guards.look()

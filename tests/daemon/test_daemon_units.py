@@ -9,7 +9,8 @@ from contextlib import suppress
 
 import pytest
 
-from watchdog_app.guard.memory_group import GroupV1, open_group
+from watchdog_app.guard.backends import create
+from watchdog_app.guard.cgroup_v1 import CgroupV1
 
 pytestmark = pytest.mark.cgroup
 
@@ -21,14 +22,14 @@ OOMD = "train.scope: systemd-oomd killed 1 process(es) in this unit."
 @pytest.fixture
 def scope():
     """A memory group whose path is that of a scope of this user's manager."""
-    outer = open_group(f"watchdog-test-units-{os.getpid()}-{time.monotonic_ns()}", 400 * MIB)
-    if not isinstance(outer, GroupV1):
+    outer = create(f"watchdog-test-units-{os.getpid()}-{time.monotonic_ns()}", 400 * MIB)
+    if not isinstance(outer, CgroupV1):
         outer.close()
         pytest.skip("needs cgroup v1, where folders may be nested freely")
     manager = f"{outer.path}/user@{os.getuid()}.service"
     os.mkdir(manager)
     os.mkdir(f"{manager}/train.scope")
-    inner = GroupV1(f"{manager}/train.scope", 100 * MIB)
+    inner = CgroupV1(f"{manager}/train.scope", 100 * MIB)
     inner.set_limit(100 * MIB, 0)
     yield inner
     inner.close()

@@ -127,7 +127,7 @@ def test_what_the_copy_says_is_one_line_of_json(tmp_path):
     """Also when there is nothing to be copied."""
     words = [str(ME.pid), str(ME.start_time), str(tmp_path / "none"), str(tmp_path), "5", "a test"]
     done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app.guard.copy", *words],
+        [sys.executable, "-m", "watchdog_app.guard.copier", *words],
         check=False,
         capture_output=True,
         text=True,

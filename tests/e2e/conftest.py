@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import Training, World
 
 from watchdog_app.base.errors import ActionError
-from watchdog_app.guard.memory_group import open_group
+from watchdog_app.guard.backends import create
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 def memory_groups() -> None:
     """Say why, where no memory group can be had."""
     try:
-        open_group("watchdog-e2e-probe", 64 * 2**20).close()
+        create("watchdog-e2e-probe", 64 * 2**20).close()
     except ActionError as error:
         pytest.skip(str(error))
 

@@ -22,7 +22,8 @@ from support.waiting import until
 from watchdog_app.base.errors import DaemonNotRunning
 from watchdog_app.client.client import Client
 from watchdog_app.demo.losses import Loss, read
-from watchdog_app.guard.memory_group import MemoryGroup, open_group
+from watchdog_app.guard.backends import create
+from watchdog_app.guard.cgroup import Cgroup
 
 PROGRAMS = Path(__file__).parent / "programs"
 NO_PAUSE = "[actions]\npause = false\n[notify]\ndesktop = false\n"
@@ -80,7 +81,7 @@ class World:
         self.folder = folder
         self.daemon: subprocess.Popen[bytes] | None = None
         self._client: Client | None = None
-        self._groups: list[MemoryGroup] = []
+        self._groups: list[Cgroup] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self.env = dict(
             os.environ,
@@ -137,9 +138,9 @@ class World:
         path = self.folder / "daemon.log"
         return path.read_text(errors="replace")[-6000:] if path.exists() else ""
 
-    def group(self, limit_mb: float, swap_mb: float = 0) -> MemoryGroup:
+    def group(self, limit_mb: float, swap_mb: float = 0) -> Cgroup:
         name = f"watchdog-e2e-{os.getpid()}-{time.monotonic_ns()}"
-        group = open_group(name, int(limit_mb * 1e6), int(swap_mb * 1e6))
+        group = create(name, int(limit_mb * 1e6), int(swap_mb * 1e6))
         self._groups.append(group)
         return group
 
@@ -148,7 +149,7 @@ class World:
         program: str,
         *arguments: str,
         name: str = "run",
-        group: MemoryGroup | None = None,
+        group: Cgroup | None = None,
         rescues: Path | None = None,
     ) -> Training:
         """Start `programs/PROGRAM`; runs of one name share their losses and rescues."""
@@ -161,7 +162,7 @@ class World:
         told = {"TRAINING_WORDS": shlex.join(arguments)}
         return Training(self._start(argv, group, log, told), out, rescues, log)
 
-    def start(self, program: str, *arguments: str, group: MemoryGroup | None = None) -> int:
+    def start(self, program: str, *arguments: str, group: Cgroup | None = None) -> int:
         """Start a program that writes nothing down; its pid."""
         argv = [sys.executable, str(PROGRAMS / program), *arguments]
         return self._start(argv, group, self.folder / f"{program}.log").pid
@@ -169,7 +170,7 @@ class World:
     def _start(
         self,
         argv: list[str],
-        group: MemoryGroup | None,
+        group: Cgroup | None,
         log: Path,
         told: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:

@@ -44,7 +44,7 @@ def test_a_name_that_no_row_has_is_refused(names):
 
 def record(kind, unix_s, used, stage="copying"):
     events = [{"unix_s": unix_s, "kind": kind, "text": ""}]
-    return {"events": events, "used_bytes": used * MIB, "limit_bytes": 100 * MIB, "stage": stage}
+    return {"events": events, "used_bytes": used * MIB, "limit_bytes": 100 * MIB, "state": stage}
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_seconds_are_counted_from_the_limit(copies, jumped, rescues, expected):
     ("stage", "held", "kills", "code", "expected"),
     [
         ("refusing", False, 0, 1, False),
-        ("calm", False, 0, -signal.SIGKILL, True),
+        ("running", False, 0, -signal.SIGKILL, True),
         ("ending", False, 0, -signal.SIGKILL, False),  # by the supervisor
-        ("held", True, 0, -signal.SIGKILL, False),  # by us
+        ("stopped", True, 0, -signal.SIGKILL, False),  # by us
         ("refusing", False, 1, 1, True),  # one of its children
     ],
 )

@@ -36,4 +36,4 @@ def test_a_buffer_that_will_not_fit_is_told_of_as_it_begins(world):
 
     assert "the shuffle buffer of 900 examples will need another 8" in told["reason"]
     assert "it will not fit" in told["reason"]
-    assert group.usage_bytes() < (BASE_MB + 200) * 1e6
+    assert group.usage().used_bytes < (BASE_MB + 200) * 1e6

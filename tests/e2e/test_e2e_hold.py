@@ -25,10 +25,10 @@ def test_a_pause_stops_the_growth_and_a_resume_finishes(world, reference):
 
     assert "paused" == task["state"]
     assert run.complete_rescues(), world.daemon_log()
-    used = group.usage_bytes()
+    used = group.usage().used_bytes
     time.sleep(2)
     assert state_letter(run.pid) == "T"
-    assert abs(group.usage_bytes() - used) < 5_000_000
+    assert abs(group.usage().used_bytes - used) < 5_000_000
     give_room(group, 4_000)
     answer = world.client.call("task.resume", task=str(run.pid))
     assert run.pid in answer["resumed"][0]["pids"]

@@ -130,7 +130,7 @@ class Desk:
 
         def look() -> dict[str, Any] | None:
             record = self.record(process)
-            return record if record and record["stage"] in stages else None
+            return record if record and record["state"] in stages else None
 
         return dict(self.until(look, f"never {stages}: {self.record(process)}"))
 

@@ -69,7 +69,7 @@ def shown(client, process):
 def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon):
     """State, guard, explanation, history; `guard.limit` reaches the supervisor."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
-    desk.stage(hog, "held")
+    desk.stage(hog, "stopped")
     task = desk.until(
         lambda: (found := shown(daemon, hog)) and found["state"] == "stopped" and found, "not shown"
     )
@@ -93,11 +93,11 @@ def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon
     assert (True, "cgroup v1", 100 << 20) == tuple(
         task["guard"][key] for key in ("stopped", "kind", "limit_bytes")
     )
-    assert "At that limit it is held and not killed" in text
+    assert "At that limit it is stopped and not killed" in text
     assert str(hog.pid) in history[0]["text"]
     # Neither stopped nor woken: it would take that signal later, when nobody expects it.
     for said in (*refused, asked["detail"]):
-        assert "is held there" in said
+        assert "was stopped there" in said
         assert f"watchdog limit {hog.pid}" in said
     assert "is 400 MiB now" in answer["text"]
     assert 0 == desk.end(hog)
@@ -120,14 +120,14 @@ def test_notifications_of_a_guard_obey_quiet_hours_and_rules(desk, config, held,
     """A critical one comes through quiet hours. Each has an outcome in the history."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
     with running(desk, config) as client:
-        desk.stage(hog, "held")
+        desk.stage(hog, "stopped")
         desk.until(lambda: outcomes(client, "hold"), "no outcome of the hold")
         task = desk.until(lambda: shown(client, hog), "not shown")
         client.call("guard.limit", task=str(task["pid"]), limit_bytes=400 << 20)
-        desk.until(lambda: outcomes(client, "guard calm"), "no outcome of its end")
+        desk.until(lambda: outcomes(client, "guard running"), "no outcome of its end")
 
         assert held == any("Suppressed" in detail for detail in outcomes(client, "hold"))
-        assert any(calm in detail for detail in outcomes(client, "guard calm"))
+        assert any(calm in detail for detail in outcomes(client, "guard running"))
     desk.end(hog)
 
 
@@ -152,7 +152,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(desk, daemon):
 def test_the_daemon_starts_a_supervisor_when_both_processes_are_killed_at_one_blow(desk, daemon):
     """Held as before, and let go by its limit: nobody is held for ever, or killed for it."""
     hog = desk.hog(300, 0, options=("--no-refuse",))
-    record = desk.stage(hog, "held")
+    record = desk.stage(hog, "stopped")
     desk.until(lambda: shown(daemon, hog), "not shown")
     record = desk.record(hog)
     os.kill(record["standby_pid"], signal.SIGSTOP)  # so that it cannot be quicker
@@ -163,7 +163,7 @@ def test_the_daemon_starts_a_supervisor_when_both_processes_are_killed_at_one_bl
         lambda: desk.record(hog)["supervisor_pid"] != record["supervisor_pid"],
         "no supervisor again",
     )
-    assert "held" == desk.record(hog)["stage"]
+    assert "stopped" == desk.record(hog)["state"]
     assert 0 == desk.run("limit", str(hog.pid), "500M").returncode
     assert 0 == desk.end(hog)
 
@@ -171,7 +171,7 @@ def test_the_daemon_starts_a_supervisor_when_both_processes_are_killed_at_one_bl
 def test_a_daemon_that_is_killed_leaves_held_what_is_held(desk, daemon):
     """Its supervisor goes on by itself; the next daemon shows the guard, and lets it go."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
-    held = desk.stage(hog, "held")
+    held = desk.stage(hog, "stopped")
     desk.until(lambda: (shown(daemon, hog) or {}).get("state") == "stopped", "not shown")
 
     os.kill(daemon.daemon_pid, signal.SIGKILL)
@@ -232,7 +232,7 @@ def test_a_loop_that_nobody_can_copy_saves_itself_at_the_limit(desk, daemon):
     )  # fmt: skip
 
     def held():
-        return (guard := desk.record(loop)) and guard["stage"] == "held" and guard
+        return (guard := desk.record(loop)) and guard["state"] == "stopped" and guard
 
     guard = desk.until(held, "never held", patience_s=90)
 

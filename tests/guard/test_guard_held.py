@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from guard_desk import MIB, STORM, guard_folder, pids_in, state
 
+from watchdog_app.base.errors import ActionError
 from watchdog_app.base.linux.process import read_stat
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.machine import process_control
@@ -30,13 +34,13 @@ def test_a_program_at_its_limit_is_held_and_goes_on_when_the_limit_is_raised(des
     """As if nothing had happened: it ends with all that it wanted, and with its exit code."""
     hog = desk.hog(200, rate, options=("--no-refuse",))
 
-    held = desk.stage(hog, "held")
+    held = desk.stage(hog, "stopped")
     told = desk.run("limit", str(hog.pid), "300M")
 
     assert 100 * MIB == held["limit_bytes"]
     assert (0, "") == (told.returncode, told.stderr)
     assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
-    assert "is held there: it stands still and loses nothing" in hog.said()
+    assert "was stopped there: it loses nothing" in hog.said()
     assert f"watchdog limit {hog.pid} " in hog.said()
     assert "goes on" in hog.said()
 
@@ -45,7 +49,7 @@ def test_a_slow_leak_is_held_when_it_comes_to_the_limit(desk):
     """No event is missed where memory grows a page at a time; nobody is killed."""
     hog = desk.hog(400, 40, limit="60M")
 
-    record = desk.stage(hog, "held")
+    record = desk.stage(hog, "stopped")
 
     assert record["used_bytes"] > 0.9 * 60 * MIB
     assert hog.poll() is None
@@ -70,7 +74,7 @@ def test_without_refusing_the_same_array_is_held_while_it_is_filled(desk):
         options=("--limit", "100M", "--no-refuse"),
     )  # fmt: skip
 
-    desk.stage(program, "held")
+    desk.stage(program, "stopped")
     desk.run("limit", str(program.pid), "400M")
 
     assert 0 == desk.end(program)
@@ -80,7 +84,7 @@ def test_without_refusing_the_same_array_is_held_while_it_is_filled(desk):
 def test_a_signal_that_ends_gets_through_to_a_program_that_is_held(desk, number):
     """Ctrl-C and kill work: nobody has to know what a guard is to get rid of a program."""
     hog = desk.hog(300, 0, options=("--no-refuse",))
-    desk.stage(hog, "held")
+    desk.stage(hog, "stopped")
 
     os.kill(hog.pid, number)
 
@@ -93,7 +97,7 @@ def test_ctrl_c_ends_what_needs_more_than_the_reserve_to_end(desk):
         sys.executable, "-S", "-c", "bytearray(b'x') * (900 << 20)",
         options=("--limit", "100M", "--reserve", "16M", "--no-refuse"),
     )  # fmt: skip
-    desk.stage(program, "held")
+    desk.stage(program, "stopped")
 
     os.kill(program.pid, signal.SIGINT)
 
@@ -103,7 +107,7 @@ def test_ctrl_c_ends_what_needs_more_than_the_reserve_to_end(desk):
 def test_limit_ends_what_is_held(desk):
     """With what it says on the terminal."""
     hog = desk.hog(300, 0, options=("--no-refuse",))
-    desk.stage(hog, "held")
+    desk.stage(hog, "stopped")
 
     told = desk.run("limit", str(hog.pid), "--end")
 
@@ -112,25 +116,85 @@ def test_limit_ends_what_is_held(desk):
     assert "is ended at its memory limit" in hog.said()
 
 
-def test_a_pause_of_the_daemons_and_its_end_leave_held_what_is_held(desk):
-    """The machine's memory nears its end as well: no freeze is lifted, and it runs no further."""
+def test_a_pause_of_the_daemons_and_its_end_leave_stopped_what_is_stopped(desk):
+    """The machine's memory nears its end as well: it runs no further than its limit."""
     hog = desk.hog(300, 0, options=("--no-refuse",))
-    desk.stage(hog, "held")
+    desk.stage(hog, "stopped")
     found = read_stat(hog.pid)
 
-    key = ProcessKey(*found.key)
-    paused = process_control.pause([key])
-    assert "sigstop" == paused.method
-    desk.until(lambda: not process_control.stopping(key), "it never stopped")
-    desk.stage(hog, "held")
-    process_control.resume(paused)
+    with suppress(ActionError):  # stopped already: there is nothing to pause
+        process_control.resume(process_control.pause([ProcessKey(*found.key)]))
 
-    time.sleep(1.0)
-    assert "held" == desk.record(hog)["stage"]
-    freezer = Path(guard_folder(hog.pid, "freezer"), "freezer.state")
-    desk.until(lambda: freezer.read_text().strip() in ("FROZEN", "FREEZING"), "not frozen again")
+    desk.stage(hog, "stopped")
+    time.sleep(0.5)
+    desk.stage(hog, "stopped")
+    assert hog.poll() is None
     assert 0 == desk.run("limit", str(hog.pid), "500M").returncode
     assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
+
+
+def test_a_shell_is_told_that_it_was_stopped_and_fg_meets_the_limit_again(desk):
+    """The prompt comes back by itself; SIGCONT, as fg sends it, loses nothing."""
+    hog = desk.hog(200, 0, limit="60M", options=("--no-refuse",))
+
+    for _ in range(2):
+        desk.until(lambda: was_stopped(hog.pid), "the shell would wait for ever")
+        desk.stage(hog, "stopped")
+        assert "T" == state(hog.pid)
+        os.kill(hog.pid, signal.SIGCONT)
+    desk.until(lambda: was_stopped(hog.pid), "the shell would wait for ever")
+    desk.stage(hog, "stopped")
+    raised = desk.run("limit", str(hog.pid), "400M")
+
+    assert 0 == raised.returncode, raised.stderr
+    assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
+    assert "fg brings it back" in hog.said()
+
+
+def test_what_is_ended_by_a_shell_as_a_stopped_job_ends(desk):
+    """As `kill %1` does it: SIGTERM, then SIGCONT."""
+    hog = desk.hog(200, 0, limit="60M", options=("--no-refuse",))
+    desk.stage(hog, "stopped")
+
+    os.kill(hog.pid, signal.SIGTERM)
+    os.kill(hog.pid, signal.SIGCONT)
+
+    assert -signal.SIGTERM == desk.end(hog)
+
+
+def test_who_takes_no_sigstop_is_frozen_instead_and_goes_on_with_more(desk):
+    """PID 1 of a container: the kernel drops the signal, and nobody runs beyond the limit."""
+    alone = ("unshare", "--fork", "--pid", "--mount-proc")
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no PID namespace of its own can be had here")
+    hog = desk.hog(200, 0, limit="60M", options=("--no-refuse",), front=alone)
+
+    def found():
+        for path in (desk.folder / "run" / "guard").glob("1.*/guard.json"):
+            record = json.loads(path.read_text())
+            if record["state"] == "stopped":
+                return record
+        return None
+
+    record = desk.until(found, "never stopped")
+    states = [state(pid) for pid in pids_in(record["group"])]
+    used = Path(record["group"], "memory.usage_in_bytes").read_text()
+    time.sleep(0.5)
+    later = Path(record["group"], "memory.usage_in_bytes").read_text()
+    raised = desk.run("limit", "1", "400M")
+    said, code = hog.stdout.read(), desk.end(hog)
+    desk.run("exec", "--limit", "100M", "--", "true")  # its supervisor ended with the namespace
+
+    assert "T" not in states
+    assert abs(int(later) - int(used)) < MIB
+    assert 0 == raised.returncode, raised.stderr
+    assert ("all of it\n", 0) == (said, code)
+
+
+def was_stopped(pid: int) -> bool:
+    """Whether the parent was told that its child has stopped, as a shell is."""
+    found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+    return bool(found) and os.WIFSTOPPED(status)
 
 
 @pytest.mark.parametrize(("choice", "ends_with"), [("end", -signal.SIGTERM), ("go-on", 0)])
@@ -147,7 +211,7 @@ def test_without_a_limit_nothing_is_refused_either(desk, wanted):
     options = () if wanted else ("--at-limit", "go-on")
     hog = desk.hog(300, 0, limit="60M", options=("--reserve", "32M", *options))
     if wanted:
-        desk.stage(hog, "held")
+        desk.stage(hog, "stopped")
         desk.run("limit", str(hog.pid), *wanted)
 
     assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
@@ -224,7 +288,7 @@ sys.exit(5)
     try:
         desk.until(
             lambda: (
-                program.poll() is not None or (desk.record(program) or {}).get("stage") == "held"
+                program.poll() is not None or (desk.record(program) or {}).get("state") == "stopped"
             ),
             "neither ended nor held",
         )
@@ -239,7 +303,7 @@ def test_a_storm_of_forks_stands_still_as_a_whole_and_can_be_ended(desk):
     words = (sys.executable, "-S", "-c", STORM)
     storm = desk.start(*words, options=("--limit", "120M", "--no-refuse"))
 
-    desk.stage(storm, "held")
+    desk.stage(storm, "stopped")
     folder = guard_folder(storm.pid, "memory")
     everyone = pids_in(folder)
     time.sleep(0.3)
@@ -264,10 +328,10 @@ def test_a_limit_is_lowered_and_raised_while_the_program_runs(desk):
     lowered = desk.run("limit", str(program.pid), "50M")
     program.stdin.write("\n")
     program.stdin.flush()
-    desk.stage(program, "held")
+    desk.stage(program, "stopped")
     desk.run("limit", str(program.pid), "200M")
 
-    assert "already and is held at once" in lowered.stdout
+    assert "already and is stopped at once" in lowered.stdout
     assert ("2\n", 0) == (program.stdout.read(), desk.end(program))
 
 
@@ -318,7 +382,7 @@ def test_two_that_race_in_one_container_are_both_alive_and_one_waits_for_the_oth
     both = [desk.start(*words, options=options, group=group, stdin=-1) for _ in range(2)]
     desk.until(
         lambda: (
-            any((desk.record(each) or {}).get("stage") == "held" for each in both)
+            any((desk.record(each) or {}).get("state") == "stopped" for each in both)
             or all(each.poll() is not None for each in both)
         ),
         "neither was held",

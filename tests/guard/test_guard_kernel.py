@@ -97,6 +97,6 @@ def test_a_kernel_that_is_held_goes_on_where_it_was_with_more(desk):
 def held(desk):
     for path in (desk.folder / "run" / "guard").glob("*/guard.json"):
         found = json.loads(path.read_text())
-        if found["stage"] == "held":
+        if found["state"] == "stopped":
             return found
     return None

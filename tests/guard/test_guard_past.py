@@ -35,12 +35,13 @@ from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.model.tasks import group as tasks_of
 from watchdog_app.daemon.guards import Guards, guard_end, newest_rescue
 from watchdog_app.daemon.log import Log
-from watchdog_app.guard import messages, past, record
+from watchdog_app.guard import messages, record
 from watchdog_app.guard.record import GuardRecord, prepare
 from watchdog_app.history import entries
 
 MIB = 1 << 20
 KEY = ProcessKey(4711, 99)
+GROUP = "/sys/fs/cgroup/memory/watchdog-guard-4711-99"
 
 
 @pytest.fixture
@@ -52,15 +53,21 @@ def places(tmp_path, monkeypatch):
 
 
 def a_guard(**more) -> GuardRecord:
+    values = {"pid": 4711, "start_time": 99, "group": GROUP, **more}
     return GuardRecord(
-        4711, 99, "fit.py", "cgroup v1", "/sys/fs/cgroup/memory/watchdog-guard-4711-99",
-        800 * MIB, 256 * MIB, supervisor_pid=1234, **more,
+        **values, name="fit.py", kind="cgroup v1", limit_bytes=800 * MIB, reserve_bytes=256 * MIB,
+        supervisor_pid=1234,
     )  # fmt: skip
+
+
+def past(**more) -> None:
+    """A guard that is over, as its supervisor has left it."""
+    a_guard(**more).remove()
 
 
 def test_what_the_guard_ended_is_told_exactly_and_not_as_a_kill(places):
     """Whatever signal or status it took; not told twice, and always written down."""
-    past.keep(a_guard(stage="ending", because="that is what --at-limit end asks for"))
+    past(state="ending", because="that is what --at-limit end asks for")
     guard = guard_end(KEY, None)
 
     causes = [diagnose(ExitFacts(wait_status=status, guard=guard)) for status in (15, 9, 256, None)]
@@ -78,7 +85,7 @@ def test_what_the_guard_ended_is_told_exactly_and_not_as_a_kill(places):
 
 def test_an_end_by_another_cause_under_a_guard_keeps_its_cause(places):
     """A crash is a crash; a MemoryError is told with the limit that refused."""
-    past.keep(a_guard())
+    past()
     guard = guard_end(KEY, None)
     words = LastError(error="MemoryError", frames=("fit.py:3 in load",))
 
@@ -96,9 +103,7 @@ def test_an_end_by_another_cause_under_a_guard_keeps_its_cause(places):
 @pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
 def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refused):
     """Though nobody has read which: a program without an agent, a library in C."""
-    guard = a_guard()
-    guard.note(time.time() - 1, "refusing", "text")
-    past.keep(guard)
+    past(events=[{"unix_s": time.time() - 1, "kind": "refusing", "text": "text"}])
 
     cause = diagnose(ExitFacts(wait_status=status, guard=guard_end(KEY, None)))
 
@@ -109,7 +114,7 @@ def test_an_error_right_after_a_refusal_is_most_likely_that(places, status, refu
 def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(places):
     """The rescue that was copied from outside is the one to go on from, where it is the newest."""
     rescue = {"pid": 4711, "path": str(places), "step": 145}
-    past.keep(a_guard(stage="ending", agents=1, saved=1, rescues=[rescue], saved_unix_s=50.0))
+    past(state="ending", agents=1, saved=1, rescues=[rescue], saved_unix_s=50.0)
     guard = guard_end(KEY, None)
     found = newest_rescue(None, guard)
 
@@ -136,7 +141,7 @@ def test_a_higher_limit_is_proposed_only_after_a_lack_of_memory(
     places, kind, follows_machine, limit
 ):
     """What was ended by a signal starts again as it was started."""
-    past.keep(a_guard(follows_machine=follows_machine))
+    past(follows_machine=follows_machine)
     facts = ExitFacts(guard=guard_end(KEY, None))
 
     found = entries.surroundings(facts, Cause(kind, "", Certainty.EXACT), (), {})
@@ -146,7 +151,7 @@ def test_a_higher_limit_is_proposed_only_after_a_lack_of_memory(
 
 def test_the_guard_of_what_was_started_in_one_is_found_by_its_group(places):
     """A kernel below a server ends: the guard is the server's."""
-    past.keep(a_guard(stage="ending"))
+    past(state="ending")
 
     assert guard_end(ProcessKey(5000, 3), None) is None
     for group in (
@@ -159,33 +164,31 @@ def test_the_guard_of_what_was_started_in_one_is_found_by_its_group(places):
 def test_only_the_newest_are_kept_and_what_is_no_record_is_passed_over(places):
     """Nothing grows for ever, and a broken file breaks nothing."""
     for number in range(60):
-        guard = a_guard()
-        guard.start_time = number
-        past.keep(guard)
+        past(start_time=number)
     for name, text in (("1.2.json", "{"), ("3.4.json", json.dumps({"pid": "x"}))):
         (places / "state" / "guards" / name).write_text(text)
 
-    assert len(past.every()) <= 50
-    assert {4711} == {guard.pid for guard in past.every()}
+    assert len(record.past()) <= 50
+    assert {4711} == {guard.pid for guard in record.past()}
 
 
 @pytest.mark.parametrize(
     ("stage", "kinds", "said"),
     [
-        ("calm", (), ""),
-        ("calm", ("limit",), "came to its memory limit, went on, and has ended"),
-        ("calm", ("limit", "refusing"), "was refused more memory, and ended"),
-        ("held", ("limit", "held"), "ended while it was held"),
-        ("leaving", ("limit", "held"), "was interrupted while it was held"),
-        ("opened", ("limit", "opened"), "went on without one"),
+        ("running", (), ""),
+        ("running", ("limit",), "came to its memory limit, went on, and has ended"),
+        ("running", ("limit", "refusing"), "was refused more memory, and ended"),
+        ("stopped", ("limit", "stopped"), "ended while it was stopped"),
+        ("exiting", ("limit", "stopped"), "was interrupted while it was stopped"),
+        ("unlimited", ("limit", "unlimited"), "went on without one"),
         ("ending", ("limit", "ending"), "was ended by its guard at its memory limit of 800 MiB"),
     ],
 )
 def test_what_came_of_it_is_said_for_every_stage(stage, kinds, said):
     """And nothing where nothing had happened."""
-    guard = a_guard(stage=stage)
+    guard = a_guard(state=stage)
     for kind in kinds:
-        guard.note(1.0, kind, "text")
+        guard.note(kind, "text")
 
     told = messages.past(guard)
 
@@ -195,8 +198,8 @@ def test_what_came_of_it_is_said_for_every_stage(stage, kinds, said):
 
 @pytest.mark.parametrize(
     ("stage", "topic", "too_late"),
-    [("calm", "warning", False), ("held", "warning", True), ("refusing", "warning", True),
-     ("held", "rescued", False)],
+    [("running", "warning", False), ("stopped", "warning", True), ("refusing", "warning", True),
+     ("stopped", "rescued", False)],
 )  # fmt: skip
 def test_nobody_is_warned_of_a_limit_that_the_guard_has_met_and_told_of(
     places, stage, topic, too_late
@@ -204,7 +207,7 @@ def test_nobody_is_warned_of_a_limit_that_the_guard_has_met_and_told_of(
     """One notice, with the choices, and not a second one that says what may happen."""
     group = places / "watchdog-guard-4711-99"
     group.mkdir()
-    guard = a_guard(stage=stage)
+    guard = a_guard(state=stage)
     guard.group = str(group)
     prepare(guard.pid, guard.start_time)
     guard.write()
@@ -218,12 +221,12 @@ def test_nobody_is_warned_of_a_limit_that_the_guard_has_met_and_told_of(
     assert guards.settled(decision) is None
 
 
-@pytest.mark.parametrize(("stage", "high_mib"), [("waiting", 1056), ("calm", 850)])
+@pytest.mark.parametrize(("stage", "high_mib"), [("finishing", 1056), ("running", 850)])
 def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, stage, high_mib):
     """While the reserve is given for a save, and where the record is older than the last look."""
     folder = str(places / "watchdog-guard-4711-99")
     os.mkdir(folder)
-    guard = a_guard(stage=stage, used_bytes=700 * MIB, follows_machine=stage == "calm")
+    guard = a_guard(state=stage, used_bytes=700 * MIB, follows_machine=stage == "running")
     guard.group = folder
     prepare(guard.pid, guard.start_time)
     guard.write()
@@ -241,7 +244,7 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
         seen = readings(snapshot, tasks, (), guards.limits())
 
     (reading,) = [each for each in seen if each.key.subject == folder]
-    limit = {"waiting": "800 MiB", "calm": "850 MiB"}[stage]
+    limit = {"finishing": "800 MiB", "running": "850 MiB"}[stage]
     danger = Shortage(reading, Attribution((), 0, 0), Regime.LINEAR, 1.0, {KEY: tasks[0]}, {},
                       SwapTraffic())  # fmt: skip
     assert f"780 MiB of {limit}" == phrases.level(reading.used, reading.limit, "bytes")
@@ -250,7 +253,7 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     assert (reading.used, reading.limit) == (shown.used_bytes, shown.limit_bytes)
     more = f"watchdog limit 4711 {messages.next_limit(guards.of(KEY))}"
     assert more in " ".join(sentences(danger))
-    shown.state, shown.stopped = "held", True
+    shown.state, shown.stopped = "stopped", True
     assert more in " ".join(guard_remarks(shown))
 
 
@@ -259,7 +262,7 @@ def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_his
 ):
     """The guard needs no daemon, and neither does who asks about it."""
     hog = desk.hog(300, 0, limit="60M", options=("--no-refuse",))
-    desk.stage(hog, "held")
+    desk.stage(hog, "stopped")
 
     status, explain, history = (desk.run(word) for word in ("status", "explain", "history"))
     for name in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
@@ -281,8 +284,8 @@ def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_his
     assert f"watchdog limit {hog.pid} 80M" in status.stderr
     assert 0 == explain.returncode
     assert now.used_bytes > 50 * MIB
-    assert f"(pid {hog.pid}) is held. It runs under a guard" in " ".join(explain.stdout.split())
-    assert "is held there: it stands still and loses nothing" in " ".join(explain.stdout.split())
+    assert f"(pid {hog.pid}) is stopped. It runs under a guard" in " ".join(explain.stdout.split())
+    assert "was stopped there: it loses nothing" in " ".join(explain.stdout.split())
     assert "No daemon runs" in explain.stdout
     assert "hold: " in history.stdout
     assert ([], 1) == (strangers, len(known))

@@ -9,8 +9,8 @@ import pytest
 
 from watchdog_app.agent.exhaustion import refused
 from watchdog_app.base.errors import UsageError
-from watchdog_app.guard import sizes
-from watchdog_app.guard.shares import Free
+from watchdog_app.base.linux.cgroups import Room
+from watchdog_app.guard import limits
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -111,7 +111,7 @@ def test_no_kernel_is_made_that_could_never_start(desk):
     assert "" == made.stdout
 
 
-FREE = Free(10 * GIB, 16 * GIB)
+FREE = Room(10 * GIB, 16 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ FREE = Free(10 * GIB, 16 * GIB)
 def test_sizes_that_make_no_sense_are_refused_with_the_reason(limit, reserve, swap, said):
     """Before anything is started."""
     with pytest.raises(UsageError, match=said):
-        sizes.check(limit, reserve, swap, FREE)
+        limits.check(limit, reserve, swap, FREE)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_sizes_that_make_no_sense_are_refused_with_the_reason(limit, reserve, sw
 )  # fmt: skip
 def test_sizes_that_can_be_meant_are_taken(limit, reserve):
     """A limit that is only beyond what is free is told, and not refused."""
-    sizes.check(limit, reserve, 0, FREE)
+    limits.check(limit, reserve, 0, FREE)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_sizes_that_can_be_meant_are_taken(limit, reserve):
 )  # fmt: skip
 def test_what_is_not_free_now_is_told_at_the_start(limit, reserve, said):
     """Nobody relies on what may not be there."""
-    told = sizes.warning(limit, reserve, 10 * GIB)
+    told = limits.warning(limit, reserve, 10 * GIB)
 
     assert said in told
     assert bool(said) == bool(told)

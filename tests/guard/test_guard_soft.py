@@ -42,7 +42,7 @@ print(subprocess.run([sys.executable, "-S", "-c", "bytearray(600 << 20)"],
     assert ("refused\n1\n", 0) == (program.stdout.read(), desk.end(program))
     assert "no memory group of its own can be made here" in program.said()
     assert "each process may reserve 200 MiB" in program.said()
-    assert "nothing is held" in program.said()
+    assert "nothing is stopped" in program.said()
     assert [] == list((desk.folder / "run" / "guard").glob("*"))
 
 

@@ -21,7 +21,7 @@ def test_the_supervisor_is_started_anew_when_it_is_killed_and_still_lets_go(desk
     hog = desk.hog(200, 0, options=("--no-refuse",))
     killed = set()
     for _ in range(2):
-        record = desk.stage(hog, "held")
+        record = desk.stage(hog, "stopped")
         os.kill(record["supervisor_pid"], signal.SIGKILL)
         killed.add(record["supervisor_pid"])
         desk.until(
@@ -42,7 +42,7 @@ def test_a_new_supervisor_knows_the_limit_that_was_given_since(desk):
         sys.executable, "-S", "-c", "input(); bytearray(b'x') * (120 << 20)",
         options=("--limit", "200M", "--no-refuse"), stdin=-1,
     )  # fmt: skip
-    first = desk.stage(program, "calm")["supervisor_pid"]
+    first = desk.stage(program, "running")["supervisor_pid"]
     told = desk.run("limit", str(program.pid), "60M")
     os.kill(first, signal.SIGKILL)
     desk.until(lambda: desk.record(program)["supervisor_pid"] != first, "not again")
@@ -51,13 +51,13 @@ def test_a_new_supervisor_knows_the_limit_that_was_given_since(desk):
     program.stdin.flush()
 
     assert 0 == told.returncode, told.stderr
-    assert 60 * MIB == desk.stage(program, "held")["limit_bytes"]
+    assert 60 * MIB == desk.stage(program, "stopped")["limit_bytes"]
 
 
 def test_the_standby_is_started_anew_too(desk):
     """So that the next end of the supervisor is no end of the guard."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
-    record = desk.stage(hog, "held")
+    record = desk.stage(hog, "stopped")
 
     os.kill(record["standby_pid"], signal.SIGKILL)
 
@@ -66,7 +66,7 @@ def test_the_standby_is_started_anew_too(desk):
         "no standby again",
     )
     assert state(again) not in ("", "Z")
-    assert "held" == desk.record(hog)["stage"]
+    assert "stopped" == desk.record(hog)["state"]
 
 
 def kill_both(desk, process):
@@ -91,7 +91,7 @@ def test_what_is_held_without_any_supervisor_gets_one_from_whoever_wants_somethi
 ):
     """Both were killed at one blow: nobody says that the program has ended, or kills it."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
-    desk.stage(hog, "held")
+    desk.stage(hog, "stopped")
     kill_both(desk, hog)
 
     told = desk.run("limit", str(hog.pid), wanted)
@@ -104,13 +104,13 @@ def test_what_is_held_without_any_supervisor_gets_one_from_whoever_wants_somethi
 def test_what_is_held_without_any_supervisor_gets_one_from_the_next_exec(desk):
     """And stands where it stood: held, its work not lost, its limit to be raised."""
     hog = desk.hog(200, 0, options=("--no-refuse",))
-    desk.stage(hog, "held")
+    desk.stage(hog, "stopped")
     before = kill_both(desk, hog)
 
     desk.run("exec", "--limit", "100M", "--", "true")
 
     record = desk.record(hog)
-    assert "held" == record["stage"]
+    assert "stopped" == record["state"]
     assert not {record["supervisor_pid"], record["standby_pid"]} & {*before, 0}
     assert hog.poll() is None
     desk.run("limit", str(hog.pid), "400M")

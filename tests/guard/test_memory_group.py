@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.errors import ActionError
-from watchdog_app.guard.memory_group import open_group
+from watchdog_app.guard.backends import create
 
 MIB = 2**20
 
@@ -18,7 +18,7 @@ MIB = 2**20
 @pytest.fixture
 def group():
     try:
-        group = open_group(f"watchdog-test-{os.getpid()}", 100 * MIB)
+        group = create(f"watchdog-test-{os.getpid()}", 100 * MIB)
     except ActionError as error:
         pytest.skip(str(error))
     yield group
@@ -33,7 +33,7 @@ def test_a_process_that_outgrows_the_group_is_killed_and_counted(group):
     ended = subprocess.run(group.command([sys.executable, "-c", eat]), check=False)
 
     assert -9 == ended.returncode
-    if group.path is not None:
+    if group.path:
         assert 1 == group.oom_kills()
 
 
@@ -62,7 +62,7 @@ def test_closing_ends_what_still_runs_and_removes_the_group(group):
 
     assert -9 == child.wait(10)
     child.stdout.close()
-    if group.path is not None:
+    if group.path:
         assert not Path(group.path).exists()
 
 
@@ -71,4 +71,4 @@ def test_a_machine_without_groups_is_told_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(ActionError, match="root"):
-        open_group("x", MIB, root=str(tmp_path))
+        create("x", MIB, root=str(tmp_path))

@@ -18,7 +18,7 @@ from jupyter_client.connect import write_connection_file
 from real_server import Kernel
 
 from watchdog_app.base.errors import ActionError
-from watchdog_app.guard.memory_group import open_group
+from watchdog_app.guard.backends import create
 
 TRAIN = """
 import os, time
@@ -217,7 +217,7 @@ def answers(kernel: Kernel) -> bool:
 def test_kernel_that_the_kernel_kills_for_memory_is_told_with_its_successor(desk: Desk):
     """In a memory group of its own; Jupyter's restarter starts it again in the same group."""
     try:
-        group = open_group(f"watchdog-desk-{os.getpid()}", 200 << 20)
+        group = create(f"watchdog-desk-{os.getpid()}", 200 << 20)
     except ActionError as error:
         pytest.skip(str(error))
     try:

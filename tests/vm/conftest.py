@@ -17,7 +17,7 @@ if not collect_ignore_glob:
 
     from guest import Session, write_down
     from guest_guards import Guarded, GuardedTraining
-    from guest_shell import BaggedInShell
+    from guest_shell import GuardedInShell
 
     B = TypeVar("B", bound=Guarded)
 
@@ -53,9 +53,9 @@ if not collect_ignore_glob:
         yield from starter(GuardedTraining, me)
 
     @pytest.fixture
-    def guarded_in_shell(me: Session) -> Iterator[Callable[..., BaggedInShell]]:
+    def guarded_in_shell(me: Session) -> Iterator[Callable[..., GuardedInShell]]:
         """Starts programs in guards as a user does it at a prompt; ends them."""
-        yield from starter(BaggedInShell, me)
+        yield from starter(GuardedInShell, me)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):

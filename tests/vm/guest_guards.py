@@ -59,7 +59,7 @@ class Guarded:
 
         def look() -> dict[str, Any] | None:
             found = self.record()
-            return found if found.get("stage") in stages else None
+            return found if found.get("state") in stages else None
 
         try:
             return dict(until(look, f"{stages}"))

@@ -13,10 +13,8 @@ from contextlib import suppress
 from guest import Session, as_me, ordinary, until
 from guest_guards import WATCHDOG, Guarded
 
-CTRL_Z = "\x1a"
 
-
-class BaggedInShell(Guarded):
+class GuardedInShell(Guarded):
     """What a user types at a prompt; `type` is the keyboard, `said` the screen."""
 
     def __init__(self, me: Session, *words: str, options: tuple[str, ...] = ()) -> None:

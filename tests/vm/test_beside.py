@@ -199,7 +199,7 @@ def test_systemd_oomd_leaves_a_held_program_alone(me, guarded, record_property):
     with judged(me, "app.slice"):
         hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0",
                      options=("--limit", "100M", "--no-refuse"))  # fmt: skip
-        held = hog.stage("held")
+        held = hog.stage("stopped")
         time.sleep(20)
         record_property("pressure", Path(held["group"], "memory.pressure").read_text())
         alive = hog.process.poll() is None

@@ -12,24 +12,23 @@ from pathlib import Path
 import pytest
 from guest import HOME, PATIENCE_S, PYTHON, USER, until
 from guest_guards import HOG, MIB, WATCHDOG, kills
-from guest_shell import CTRL_Z
 
 from watchdog_app.base.linux.process import read_stat
 
 
 @pytest.mark.parametrize("pause_s", ["0.02", "0"])
 def test_a_users_program_is_held_in_a_scope_and_goes_on_with_more(me, guarded, pause_s):
-    """Without root: systemd makes the group; frozen at the limit, nobody killed."""
+    """Without root: systemd makes the group; stopped at the limit, nobody killed."""
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", pause_s,
                  options=("--limit", "100M", "--no-refuse"))  # fmt: skip
 
-    held = hog.stage("held")
-    frozen = Path(held["group"], "cgroup.events").read_text()
+    held = hog.stage("stopped")
+    stat = read_stat(held["pid"])
     killed = kills(held["group"])
     me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
 
-    assert held["how"] == "systemd scope"
-    assert "frozen 1" in frozen
+    assert held["kind"] == "systemd scope"
+    assert stat.state == "T"
     assert killed == 0
     assert hog.end() == 0, hog.said()
     assert "all of it" in hog.process.stdout.read()
@@ -48,7 +47,7 @@ def test_one_array_that_is_being_filled_is_held_and_not_killed(me, guarded):
     program = guarded(PYTHON, "-S", "-c", "bytearray(b'x') * (300 << 20)",
                      options=("--limit", "100M", "--no-refuse"))  # fmt: skip
 
-    held = program.stage("held")
+    held = program.stage("stopped")
     killed = kills(held["group"])
     me.run(*WATCHDOG, "limit", str(held["pid"]), "450M")
 
@@ -56,10 +55,10 @@ def test_one_array_that_is_being_filled_is_held_and_not_killed(me, guarded):
     assert program.end() == 0, program.said()
 
 
-def test_ctrl_c_gets_through_to_a_frozen_program(guarded):
+def test_a_signal_gets_through_to_a_stopped_program(guarded):
     """Nobody has to know what a guard is."""
     hog = guarded(PYTHON, "-S", "-c", HOG, "300", "0", options=("--limit", "100M", "--no-refuse"))
-    held = hog.stage("held")
+    held = hog.stage("stopped")
 
     os.kill(held["pid"], signal.SIGINT)
 
@@ -81,9 +80,9 @@ print("through", flush=True)
 
 
 def test_the_supervisor_in_v2_is_started_anew(me, guarded):
-    """Killed while the program is frozen."""
+    """Killed while the program is stopped."""
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0", options=("--limit", "100M", "--no-refuse"))
-    held = hog.stage("held")
+    held = hog.stage("stopped")
 
     os.kill(held["supervisor_pid"], signal.SIGKILL)
     until(
@@ -99,7 +98,7 @@ def test_a_new_supervisor_in_v2_knows_the_limit_that_was_given_since(me, guarded
     """Raised, then its supervisor was killed: the program is not held at the old limit."""
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0.1",
                  options=("--limit", "100M", "--no-refuse"))  # fmt: skip
-    first = hog.stage("calm")
+    first = hog.stage("running")
     me.run(*WATCHDOG, "limit", str(first["pid"]), "300M")
 
     os.kill(first["supervisor_pid"], signal.SIGKILL)
@@ -120,10 +119,10 @@ def test_a_limit_below_what_it_holds_kills_nobody(me, guarded):
     pid = hog.record()["pid"]
 
     me.run(*WATCHDOG, "limit", str(pid), "80M")
-    held = hog.stage("held")
+    held = hog.stage("stopped")
     killed = kills(held["group"])
     me.run(*WATCHDOG, "limit", str(pid), "400M")
-    calm = hog.stage("calm")
+    calm = hog.stage("running")
 
     assert killed == 0
     assert calm["limit_bytes"] == 400 * MIB
@@ -134,21 +133,21 @@ def test_what_systemd_does_beside_it_leaves_the_limit_as_it_is(me, guarded):
     """Reloaded, as after updates, it takes them away: the supervisor writes them again."""
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0.1",
                  options=("--limit", "100M", "--no-refuse"))  # fmt: skip
-    group = Path(hog.stage("calm")["group"])
+    group = Path(hog.stage("running")["group"])
     names = ("memory.high", "memory.max", "memory.swap.max")
     until(lambda: (group / names[0]).read_text() == f"{100 * MIB}\n", "its limit")
     before = [(group / name).read_text() for name in names]
 
     me.systemctl("daemon-reload")
     until(lambda: [(group / name).read_text() for name in names] == before, "the same limits")
-    held = hog.stage("held")
+    held = hog.stage("stopped")
     me.systemctl("daemon-reexec")
     me.run("systemd-run", "--user", "--scope", "--quiet", "--property=MemoryMax=200M",
            "--property=CPUWeight=50", "/bin/true")  # fmt: skip
 
     until(lambda: "max\n" not in [(group / name).read_text() for name in names], "its limits")
     assert (group / names[0]).read_text() == before[0]
-    assert "frozen 1" in (group / "cgroup.events").read_text()
+    assert read_stat(held["pid"]).state == "T"
     assert kills(str(group)) == 0
     me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
     assert hog.end() == 0, hog.said()
@@ -161,7 +160,7 @@ def test_a_reserve_that_was_used_up_is_taken_back_and_kills_nobody(me, guarded_t
     training.until_steps()
     training.jump()
 
-    held = training.stage("held")
+    held = training.stage("stopped")
     killed = kills(held["group"])
     me.run(*WATCHDOG, "limit", str(held["pid"]), "550M")
     training.until_steps(2)
@@ -203,110 +202,86 @@ def test_root_has_guards_too(guarded):
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0", root=True,
                  options=("--limit", "100M", "--no-refuse"))  # fmt: skip
 
-    held = hog.stage("held")
+    held = hog.stage("stopped")
     subprocess.run([*WATCHDOG, "limit", str(held["pid"]), "--end"], check=True, timeout=PATIENCE_S)
 
     assert hog.end() == -signal.SIGTERM
 
 
-def test_a_folder_of_ones_own_does_without_systemd():
-    """A delegated folder: made, entered, held, frozen, raised, gone."""
+@pytest.mark.parametrize("way", ["frozen", "stopped"])
+def test_a_folder_of_ones_own_does_without_systemd(way):
+    """A delegated folder: made, entered, frozen or stopped at its limit, raised, gone."""
     from watchdog_app.guard.cgroup_v2 import CgroupV2
 
-    guard = CgroupV2._below("/sys/fs/cgroup", f"watchdog-guard-{os.getpid()}-1", 60 * MIB, 0)
+    guard = CgroupV2.make("/sys/fs/cgroup", f"watchdog-guard-{os.getpid()}-1", 60 * MIB, 0)
     assert guard is not None, Path("/sys/fs/cgroup/cgroup.subtree_control").read_text()
     hog = subprocess.Popen(
-        [PYTHON, "-S", "-c", "input();" + HOG.replace("import sys, time", "import sys, time"),
-         "90", "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        [PYTHON, "-S", "-c", "input();" + HOG, "90", "0"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
         guard.enter(hog.pid)
-        guard.hold_at_limit()
+        guard.hold()
         hog.stdin.write("\n")
         hog.stdin.flush()
         until(guard.at_limit, "at its limit")
-        frozen = guard.freeze()
+        still = guard.freeze() if way == "frozen" else guard.stop()
+        state = read_stat(hog.pid).state
         before = guard.usage().held_bytes
         time.sleep(0.5)
         after = guard.usage().held_bytes
-        guard.allow(200 * MIB)
-        guard.thaw()
+        guard.set_limit(200 * MIB)
+        guard.resume()
         said = hog.communicate(timeout=PATIENCE_S)[0]
     finally:
-        guard.release()
+        guard.lift_limit()
+        guard.resume(everyone=True)
         hog.kill()
         hog.wait(PATIENCE_S)
 
-    assert frozen
+    assert still
+    assert (way == "stopped") is (state == "T")
     assert abs(after - before) < MIB
     assert "all of it" in said
-    assert until(guard.close, "removed")
+    assert until(guard.remove, "removed")
 
 
-def test_ctrl_z_gives_the_shell_its_terminal_back_from_a_frozen_program(me, guarded_in_shell):
-    """Held before and after, told again with fg; on with more, as if nothing had been."""
+def test_a_shell_shows_its_prompt_and_fg_meets_the_limit_again(me, guarded_in_shell):
+    """Stopped as by Ctrl-Z; told again after fg; on with more from the prompt."""
     script = me.folder / "hog.py"
     script.write_text(HOG)
     hog = guarded_in_shell(PYTHON, "-S", str(script), "160", "0",
                           options=("--limit", "100M", "--no-refuse"))  # fmt: skip
-    held = hog.stage("held")
-    pid = held["pid"]
-
     for _ in range(2):
-        hog.type(CTRL_Z)
+        held = hog.stage("stopped")
         hog.until_prompt()
-        hog.stage("held")
         hog.type("fg\n")
-        until(lambda: in_foreground(pid), "fg has reached it")
-    hog.see("is still held at its memory limit")
-    hog.stage("held")
-    frozen = Path(held["group"], "cgroup.events").read_text()
+    hog.until_prompt()
+    held = hog.stage("stopped")
     killed = kills(held["group"])
-    me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
-
-    hog.see("all of it")
-    hog.until_prompt()
-    assert "frozen 1" in frozen
-    assert killed == 0
-
-
-def test_a_limit_raised_at_the_prompt_counts_with_fg(me, guarded_in_shell):
-    """As the words on the screen say: Ctrl-Z, `watchdog limit`, fg."""
-    script = me.folder / "hog.py"
-    script.write_text(HOG)
-    hog = guarded_in_shell(PYTHON, "-S", str(script), "160", "0",
-                          options=("--limit", "100M", "--no-refuse"))  # fmt: skip
-    held = hog.stage("held")
-    hog.type(CTRL_Z)
-    hog.until_prompt()
-    hog.stage("held")
 
     hog.type(f"{shlex.join(WATCHDOG)} limit {held['pid']} 300M\n")
-    hog.see("It was stopped, as with Ctrl-Z: fg lets it run")
-    hog.until_prompt()
-    before = hog.said()
-    hog.type("fg\n")
 
+    hog.see("fg brings it back")
     hog.see("all of it")
-    hog.until_prompt()
-    assert "all of it" not in before
+    assert killed == 0
 
 
 def test_a_daemon_that_is_killed_leaves_held_what_is_held(me, guarded):
     """The supervisor goes on by itself; the daemon that systemd starts instead shows the guard."""
     first = me.start_daemon().daemon_pid
     hog = guarded(PYTHON, "-S", "-c", HOG, "160", "0", options=("--limit", "100M", "--no-refuse"))
-    held = hog.stage("held")
+    held = hog.stage("stopped")
     until(lambda: shown_as_held(me, held["pid"]), "the first daemon shows it")
 
     os.kill(first, signal.SIGKILL)
     until(lambda: me.daemon_pid() not in (0, first), "another daemon")
     task = until(lambda: shown_as_held(me, held["pid"]), "the other daemon shows it")
 
-    now = hog.stage("held")
+    now = hog.stage("stopped")
     assert me.status()["daemon"]["pid"] != first
     assert now["supervisor_pid"] == held["supervisor_pid"]
-    assert "frozen 1" in Path(held["group"], "cgroup.events").read_text()
+    assert read_stat(held["pid"]).state == "T"
     assert task["guard"]["kind"] == "systemd scope"
     me.run(*WATCHDOG, "limit", str(held["pid"]), "300M")
     assert hog.end() == 0, hog.said()
@@ -319,9 +294,3 @@ def shown_as_held(me, pid: int) -> dict | None:
         if guard.get("pid") == pid and guard["stopped"] and task["state"] == "stopped":
             return task
     return None
-
-
-def in_foreground(pid: int) -> bool:
-    """Whether it runs, and its terminal listens to it."""
-    stat = read_stat(pid)
-    return stat is not None and stat.state != "T" and stat.pgrp == stat.tty_pgrp

@@ -52,7 +52,7 @@ def test_a_training_is_copied_although_nobody_else_may_read_it(me, guarded_train
     training.until_steps()
     training.jump()
 
-    held = training.stage("held")
+    held = training.stage("stopped")
     stranger = me.run(
         PYTHON, "-S", "-c", f"open('/proc/{held['pid']}/mem', 'rb')", check=False
     )  # fmt: skip
@@ -73,7 +73,7 @@ def test_another_supervisor_is_permitted_as_well(guarded_training, restricted):
     training.until_steps(15)
     training.jump()
 
-    assert_saved(training, training.stage("held"))
+    assert_saved(training, training.stage("stopped"))
 
 
 def test_a_training_outside_of_any_guard_is_copied_when_it_is_stopped(me, restricted):
@@ -108,7 +108,7 @@ def test_where_nobody_may_read_it_the_training_saves_itself_from_the_reserve(me,
         training = guarded_training("--jump-mb", "140", options=HOLD)  # 9 MB beyond the limit
         training.until_steps(15)
         training.jump()
-        held = training.stage("held")
+        held = training.stage("stopped")
     finally:
         SCOPE.write_text(before)
 

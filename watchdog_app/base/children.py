@@ -17,7 +17,7 @@ CHILD = "--child"
 # What a frozen program runs by name: it must not become a way to run just anything.
 MODULES = (
     "watchdog_app.daemon.notify.desktop_helper",
-    "watchdog_app.guard.copy",
+    "watchdog_app.guard.copier",
     "watchdog_app.guard.process",
     "watchdog_app.machine.gpu.reader",
 )

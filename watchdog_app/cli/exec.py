@@ -133,7 +133,7 @@ def _enter_guard(args: argparse.Namespace, words: list[str], env: dict[str, str]
     if not _can_run(words[0], env):
         return  # it is said in a moment, and nothing needs a guard for that
     entered = launch.enter(
-        launch.Wanted(
+        launch.Options(
             limit_bytes=args.limit,
             reserve_bytes=args.reserve,
             swap_bytes=args.swap,

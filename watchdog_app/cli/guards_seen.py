@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 _STATES = {
     "copying": "being saved",
-    "waiting": "has the reserve until its step ends",
-    "leaving": "interrupted; has the reserve to end",
+    "finishing": "has the reserve until its step ends",
+    "exiting": "interrupted; has the reserve to end",
     "refusing": "refused more memory",
-    "opened": "no limit of its own",
+    "unlimited": "no limit of its own",
     "ending": "being ended",
 }
+_TOLD = ("stopped", "refusing", "unlimited", "ending", "running")
 _SAME_S = 10.0  # what the daemon noted of the same moment
 _OURS = ("hold", "guard ", "airbag ")  # the last one in journals of earlier versions
 
@@ -34,25 +35,26 @@ def line(guard: GuardRecord) -> str:
     """One that runs: how full, and what to type where it is held."""
     from watchdog_app.guard import messages
 
-    state = "" if guard.stage == "calm" else f", {_STATES.get(guard.stage, guard.stage)}"
-    if guard.stage == "held":
+    state = "" if guard.state == "running" else f", {_STATES.get(guard.state, guard.state)}"
+    if guard.state == "stopped":
         resume = f"watchdog limit {guard.pid} {messages.next_limit(guard)}"
         state = f", stopped at its limit; to resume it: {resume}"
     return (
         f"{plain(guard.name)} (pid {guard.pid}): {format_bytes(guard.used_bytes)} of "
         f"{format_bytes(guard.limit_bytes)}, reserve {format_bytes(guard.reserve_bytes)}, "
-        f"{guard.how}{state}"
+        f"{guard.kind}{state}"
     )
 
 
 def every() -> list[GuardRecord]:
     """Those that run, with what they hold now: supervisors write that every few seconds only."""
-    from watchdog_app.guard import cgroup, record
+    from watchdog_app.base.linux.cgroups import read_usage
+    from watchdog_app.guard import record
 
     found = record.every()
     for guard in found:
         if guard.group is not None:
-            guard.used_bytes = cgroup.existing(guard).usage().held_bytes or guard.used_bytes
+            guard.used_bytes = read_usage(guard.group).held_bytes or guard.used_bytes
     return found
 
 
@@ -69,15 +71,15 @@ def explained(task: str | None, since_unix_s: float = 0.0) -> list[str]:
         task: pid or name; None: of all.
         since_unix_s: of those that are over only one that ended after it.
     """
-    from watchdog_app.guard import messages, past
+    from watchdog_app.guard import messages, record
 
     found = [
-        f"{guard.name} (pid {guard.pid}) {'is held' if guard.held else 'runs'}. "
+        f"{guard.name} (pid {guard.pid}) {'is stopped' if guard.stopped else 'runs'}. "
         f"{messages.explained(guard)}"
         for guard in every()
         if _is(guard, task)
     ]
-    for guard in past.every():
+    for guard in record.past():
         if (guard.ended_unix_s or 0.0) > since_unix_s and _is(guard, task):
             said = messages.past(guard)
             if said:
@@ -94,7 +96,7 @@ def entries(noted: list[Json], wanted: Json) -> list[Json]:
         noted: entries of the journal.
         wanted: as `Journal.history` takes them.
     """
-    from watchdog_app.guard import past, record
+    from watchdog_app.guard import record
 
     known = [
         (each.get("pid"), float(each.get("unix_s") or 0.0))
@@ -108,7 +110,7 @@ def entries(noted: list[Json], wanted: Json) -> list[Json]:
     )
     more = [
         entry
-        for guard in (*record.every(), *past.every())
+        for guard in (*record.every(), *record.past())
         if _is(guard, wanted.get("task"))
         for entry in _entries(guard)
         if (kinds is None or entry["kind"] in kinds)
@@ -126,13 +128,19 @@ def _entries(guard: GuardRecord) -> Iterator[Json]:
     about = {"pid": guard.pid, "start_time": guard.start_time, "name": guard.name}
     for event in guard.events:
         at, kind = event.get("unix_s"), str(event.get("kind"))
-        if isinstance(at, int | float) and kind in ("held", "refusing", "opened", "ending", "calm"):
+        if isinstance(at, int | float) and kind in (
+            "stopped",
+            "refusing",
+            "unlimited",
+            "ending",
+            "running",
+        ):
             text = str(event.get("text")).partition("\n")[0]
-            word = "hold" if kind == "held" else f"guard {kind}"
+            word = "hold" if kind == "stopped" else f"guard {kind}"
             yield {"kind": "decision", "unix_s": float(at), **about,
                    "decision_kind": word, "text": text}  # fmt: skip
     said = messages.past(guard) if guard.ended_unix_s is not None else ""
-    if said and guard.stage in ("held", "leaving", "ending", "refusing"):
+    if said and guard.state in ("stopped", "exiting", "ending", "refusing"):
         reason = messages.cause_of_end(guard) or said.partition(". ")[0]
         yield {"kind": "death", "unix_s": guard.ended_unix_s, **about, "cause": "guard",
                "certainty": "exact", "reason": reason, "text": said, "rescue": None}  # fmt: skip

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """Tell its supervisor."""
     from watchdog_app.base.text.terminal import plain
     from watchdog_app.cli.guards_seen import every
-    from watchdog_app.guard import control, starting
+    from watchdog_app.guard import control, process
 
     guards = every()
     if args.task is None:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         if guard.group is None or not os.path.isdir(guard.group):
             raise
         # Supervisor and standby were killed at one blow: another one goes on from there.
-        if starting.adopt(guard.folder):
+        if process.adopt(guard.folder):
             said = control.ask(guard.socket_path, request)
         else:
             said = _without_supervisor(guard, request)
@@ -88,14 +88,14 @@ def _without_supervisor(guard: GuardRecord, request: dict[str, Any]) -> str:
     import signal
 
     from watchdog_app.base.text.quantities import format_bytes
-    from watchdog_app.guard import cgroup
+    from watchdog_app.guard import backends, cgroup
 
     group = guard.group or ""
     limit = request.get("limit_bytes", _NO_LIMIT)
     name = os.path.basename(group).removesuffix(".scope")
     if request.get("end") is True and cgroup.guard_of(guard.pid) == name:
         os.kill(guard.pid, signal.SIGTERM)
-    cgroup.release_orphan(group, limit)
+    backends.release_orphan(group, limit)
     guard.remove()
     if request.get("end") is True:
         return f"{guard.name} was asked to end. Its supervisor had been killed."

@@ -107,7 +107,7 @@ class Control:
             return {**found, "text": "\n\n".join([*guards.acting(), found["text"]])}
         text = found["text"]
         guard = guards.of(task.key)
-        if guard is not None and guard.held:  # as the kernel has it, it sleeps in a page fault
+        if guard is not None and guard.stopped:  # as the kernel has it, it sleeps in a page fault
             text = text.replace(": waiting for the disk.", ": stopped at its memory limit.", 1)
         kernels = self._parts.observer.kernels
         told = [text, guards.sentence(task.key), kernels.sentence(task.key)]

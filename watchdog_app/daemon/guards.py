@@ -30,7 +30,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
-from watchdog_app.guard import cgroup, control, messages, past, record
+from watchdog_app.guard import cgroup, control, messages, process, record
 from watchdog_app.guard.record import GuardRecord
 from watchdog_app.history.journal import Entry
 
@@ -39,29 +39,26 @@ _SWEEP_S = 5.0
 _MOST_MEMBERS = 50
 
 
-class _Stage(NamedTuple):
-    """A stage of the supervisor, as people see it."""
+class _Shown(NamedTuple):
+    """A state of a guard in a notification."""
 
-    state: str  # in the status
-    title: str = ""  # of its notification
-    urgency: str | None = None  # of its notification; None: people are not notified
+    title: str = ""
+    urgency: str | None = None  # None: people are not notified
 
 
-_STAGES = {
-    "calm": _Stage("running", "Continues"),
-    "waiting": _Stage("finishing"),
-    "leaving": _Stage("exiting"),
-    "held": _Stage("stopped", "Stopped at its memory limit", "critical"),
-    "refusing": _Stage("refusing", "At its memory limit: more is refused", "critical"),
-    "opened": _Stage("unlimited", "Beyond its memory limit", "normal"),
-    "ending": _Stage("ending", "Ended at its memory limit", "critical"),
+_SHOWN = {
+    "running": _Shown("Continues"),
+    "stopped": _Shown("Stopped at its memory limit", "critical"),
+    "refusing": _Shown("At its memory limit: more is refused", "critical"),
+    "unlimited": _Shown("Beyond its memory limit", "normal"),
+    "ending": _Shown("Ended at its memory limit", "critical"),
 }
 
 News = tuple[Notification, Entry, Task | None]  # for people and for the journal
 
 
-def _stage(name: str) -> _Stage:
-    return _STAGES.get(name) or _Stage(name)
+def _shown(state: str) -> _Shown:
+    return _SHOWN.get(state) or _Shown()
 
 
 class Guards:
@@ -90,7 +87,7 @@ class Guards:
         if self._guards and due:
             self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
             # Nobody is held for ever where supervisor and standby were both killed.
-            self._sweeper.submit(record.sweep, _swept)
+            self._sweeper.submit(process.sweep, _swept)
         before = self._guards
         self._guards = {
             cgroup.name_of(each.pid, each.start_time): each
@@ -100,9 +97,9 @@ class Guards:
         self._take_figures()
         self._of = self._found()
         for name, guard in self._guards.items():
-            stage = before[name].stage if name in before else "calm"
-            if guard.stage != stage:
-                self._changed(name, guard, stage)
+            state = before[name].state if name in before else "running"
+            if guard.state != state:
+                self._changed(name, guard, state)
 
     def _read(self) -> Iterator[tuple[Reading, GuardRecord]]:
         """The guards that the last look has read."""
@@ -114,7 +111,7 @@ class Guards:
     def _take_figures(self) -> None:
         """Of the last look, where it is newer: records are written at changes and seldom else."""
         for reading, guard in self._read():
-            calm, used = guard.stage == "calm", int(reading.used)
+            calm, used = guard.state == "running", int(reading.used)
             guard.used_bytes = used if calm else max(used, guard.used_bytes)
             if calm and guard.follows_machine and "swap" not in (reading.note or ""):
                 guard.limit_bytes = int(reading.limit)
@@ -124,7 +121,7 @@ class Guards:
         return {
             reading.key.subject: guard.limit_bytes
             for reading, guard in self._read()
-            if guard.stage not in ("calm", "opened")
+            if guard.state not in ("running", "unlimited")
         }
 
     def _found(self) -> dict[ProcessKey, str]:
@@ -161,14 +158,14 @@ class Guards:
         guard = self.of(task)
         return None if guard is None else messages.explained(guard)
 
-    def held(self, task: ProcessKey) -> str | None:
+    def stopped(self, task: ProcessKey) -> str | None:
         """
         Why a task that its guard holds is neither to be paused nor woken; None: it is not.
 
         As of the last `look`: who acts on it looks first, once for all tasks.
         """
         guard = self.of(task)
-        if guard is None or not guard.held:
+        if guard is None or not guard.stopped:
             return None
         what, _, choices = messages.told(guard).partition("\n")
         if not choices:
@@ -177,7 +174,7 @@ class Guards:
 
     def acting(self) -> list[str]:
         """What `explain` says of the guards whose limit was met, for who asks of everything."""
-        return [messages.told(guard) for guard in self._guards.values() if guard.stage != "calm"]
+        return [messages.told(guard) for guard in self._guards.values() if guard.state != "running"]
 
     def settled(self, decision: Decision) -> str | None:
         """Why nobody is warned of a limit any more: its guard has met it, and has told of that."""
@@ -186,7 +183,7 @@ class Guards:
             return None
         self.look()
         guard = self._guards.get(_group_name(key.subject))
-        if guard is None or guard.stage == "calm":
+        if guard is None or guard.state == "running":
             return None
         return "Its guard has reached that limit and reported it."
 
@@ -213,12 +210,12 @@ class Guards:
         return task, partial(control.ask, guard.socket_path, _request(params))
 
     def _changed(self, name: str, guard: GuardRecord, before: str) -> None:
-        stage = _stage(guard.stage)
-        if stage.urgency is None and (guard.stage != "calm" or _stage(before).urgency is None):
+        quiet = _shown(guard.state).urgency is None
+        if quiet and (guard.state != "running" or _shown(before).urgency is None):
             return
         now = time.time()
         text = messages.told(guard)
-        self._log.warning(f"a guard is {guard.stage}", pid=guard.pid, name=guard.name)
+        self._log.warning(f"a guard is {guard.state}", pid=guard.pid, name=guard.name)
         key = next((key for key, value in self._of.items() if value == name), None)
         notification = _notification(guard, text, key, now)
         entry = Entry(
@@ -226,7 +223,7 @@ class Guards:
             "decision",
             {
                 "id": notification.id,
-                "decision_kind": "hold" if guard.held else f"guard {guard.stage}",
+                "decision_kind": "hold" if guard.stopped else f"guard {guard.state}",
                 "name": guard.name,
                 "text": text.split("\n")[0],
                 "guard": guard_of(guard).to_json(),
@@ -253,10 +250,9 @@ def guard_of(guard: GuardRecord) -> records.Guard:
     newest = guard.rescues[-1] if guard.rescues else None
     return records.Guard.of(
         guard,
-        kind=guard.how,
-        state=_stage(guard.stage).state,
-        stopped=guard.held,
-        since_unix_s=guard.since_unix_s if guard.stage != "calm" else None,
+        state=guard.state,
+        stopped=guard.stopped,
+        since_unix_s=guard.since_unix_s if guard.state != "running" else None,
         automatic_limit=guard.follows_machine,
         reason=guard.because or None,
         rescue=None if newest is None else str(newest.get("path")),
@@ -284,7 +280,7 @@ def _notification(
 ) -> Notification:
     pid = guard.pid if task is None else task.pid
     actions = []
-    if guard.stage in ("held", "refusing"):
+    if guard.state in ("stopped", "refusing"):
         more = messages.next_limit(guard)
         actions = [
             NotificationAction(
@@ -297,16 +293,16 @@ def _notification(
         ]
     title, _, _ = text.partition("\n")
     return Notification(
-        id=f"guard-{guard.pid}-{guard.stage}-{now:.3f}",
+        id=f"guard-{guard.pid}-{guard.state}-{now:.3f}",
         incident="",
-        stage="pause" if guard.stage in ("held", "ending") else "warn",
-        urgency=_stage(guard.stage).urgency or "normal",
-        title=f"{_stage(guard.stage).title}: {clean(guard.name)}",
+        stage="pause" if guard.state in ("stopped", "ending") else "warn",
+        urgency=_shown(guard.state).urgency or "normal",
+        title=f"{_shown(guard.state).title}: {clean(guard.name)}",
         body=title if actions else text,
         task=pid,
         unix_s=now,
         actions=tuple(actions),
-        topic=(Topic.RESUMED if guard.stage == "calm" else Topic.STOPPED).value,
+        topic=(Topic.RESUMED if guard.state == "running" else Topic.STOPPED).value,
     )
 
 
@@ -317,7 +313,7 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
     Args:
         group: folder of its memory group, as last seen.
     """
-    guard = past.of(key.pid, key.start_time, group)
+    guard = record.of(key.pid, key.start_time, group)
     if guard is None:
         return None
     limit = "" if guard.follows_machine else f"{guard.limit_bytes >> 20}M"
@@ -325,9 +321,9 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
         limit_bytes=guard.limit_bytes,
         next_limit=messages.next_limit(guard) if messages.full(guard) else limit,
         limit=limit,
-        refused=guard.stage == "refusing" or _was_refused(guard),
+        refused=guard.state == "refusing" or _was_refused(guard),
         ended=messages.cause_of_end(guard),
-        held=messages.held_at_end(guard),
+        held=messages.stopped_at_end(guard),
         last_message=""
         if not guard.events
         else str(guard.events[-1].get("text", "")).partition("\n")[0],

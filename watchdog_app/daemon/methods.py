@@ -214,7 +214,7 @@ class Methods(AgentMethods):
     def _not_held(self, task: Task) -> None:
         """What stands still under its guard would take a signal only after it, unexpectedly."""
         self._parts.guards.look()
-        held = self._parts.guards.held(task.key)
+        held = self._parts.guards.stopped(task.key)
         if held is not None:
             raise RequestError(held)
 
@@ -234,7 +234,7 @@ class Methods(AgentMethods):
         waiting: list[Rescue] = []
         self._parts.guards.look()
         for task in chosen:
-            held = self._parts.guards.held(task.key)
+            held = self._parts.guards.stopped(task.key)
             if held is not None:
                 answers.append(_refused(task, held))
                 continue

@@ -24,9 +24,9 @@ REASON = "copied from outside after it was stopped"
 _DEADLINE_S = 600.0
 _LINGER_S = 1.0
 _END_S = 1.0  # for a copy to end that was told to
-_MODULE = "watchdog_app.guard.copy"
+_MODULE = "watchdog_app.guard.copier"
 
-Copied = Callable[[dict[str, Any]], None]  # with the words of `guard.copy`
+Copied = Callable[[dict[str, Any]], None]  # with the words of `guard.copier`
 
 
 class OutOfProcessCopies:

@@ -19,7 +19,7 @@ from watchdog_app.base.text.quantities import MIB, format_bytes, format_duration
 from watchdog_app.client.client import Client
 from watchdog_app.demo import losses
 from watchdog_app.demo.stage import Stage
-from watchdog_app.guard.memory_group import MemoryGroup
+from watchdog_app.guard.cgroup import Cgroup
 
 # Over the RSS of the same training without the bug. RSS counts libraries that the group is not
 # charged for, so the leak has about twice as much: some 650 steps of a thousand.
@@ -82,7 +82,7 @@ class Play:
         while True:
             report.starts += 1
             group = self._stage.limit(limit_bytes)
-            report.how = group.how
+            report.how = group.kind
             self._announce(group)
             child = self._stage.train("train.log", group=group)
             status = self._follow(client, child)
@@ -99,10 +99,10 @@ class Play:
         report.seconds = time.monotonic() - self._began
         return report
 
-    def _announce(self, group: MemoryGroup) -> None:
+    def _announce(self, group: Cgroup) -> None:
         limit = format_bytes(group.limit_bytes)
         if self.report.starts == 1:
-            self._tell(f"train.py starts inside a real {group.how} of {limit}; "
+            self._tell(f"train.py starts inside a real {group.kind} of {limit}; "
                        "it keeps 1 MiB of every batch")  # fmt: skip
         else:
             self._tell("the same command is typed again: python train.py")
@@ -183,10 +183,10 @@ class Play:
                 f"in {rescue['seconds']:.2f} s"
             )
 
-    def _death(self, pid: int, status: int, group: MemoryGroup, client: Client) -> None:
+    def _death(self, pid: int, status: int, group: Cgroup, client: Client) -> None:
         """Tell what killed it, what that cost, and what the daemon says of it."""
         report = self.report
-        if status > 0 and group.how != "address space limit":
+        if status > 0 and group.kind != "address space limit":
             raise WatchdogError("The training failed by itself; its log ends:\n"
                                 + self._stage.tail("train.log"))  # fmt: skip
         written = losses.read(self._path("losses.csv"))

@@ -21,7 +21,8 @@ from importlib.util import find_spec
 from watchdog_app.base import children
 from watchdog_app.base.errors import ActionError, DaemonNotRunning, WatchdogError
 from watchdog_app.client.client import Client
-from watchdog_app.guard.memory_group import MemoryGroup, open_group
+from watchdog_app.guard.backends import create
+from watchdog_app.guard.cgroup import Cgroup
 
 _CONFIG = """\
 # The demo lets the kernel kill, to show that nothing is lost. By default watchdog would
@@ -38,35 +39,26 @@ _DEMO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train.py")
 _NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch"}
 
 
-class AddressSpace:
-    """Where no memory group can be had: a limit on the address space, the gentler cousin."""
+class AddressSpace(Cgroup):
+    """Where no memory group can be had: a limit on the address space, at which nobody is killed."""
 
-    path: str | None = None
-    how = "address space limit"
+    kind = "address space limit"
 
     def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
+        super().__init__("", limit_bytes)
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The command below `ulimit -v`."""
-        return [
-            "/bin/sh",
-            "-c",
-            'ulimit -v "$0" && exec "$@"',
-            str(self.limit_bytes // 1024),
-            *argv,
-        ]
+        limit_kib = str(self.limit_bytes // 1024)
+        return ["/bin/sh", "-c", 'ulimit -v "$0" && exec "$@"', limit_kib, *argv]
 
     def oom_kills(self) -> int | None:
         """Nobody is killed: the allocation fails."""
         return None
 
-    def usage_bytes(self) -> int | None:
-        """Not known."""
-        return None
-
-    def set_limit(self, limit_bytes: int, swap_bytes: int) -> None:  # noqa: ARG002
+    def set_limit(self, limit_bytes: int, swap_bytes: int | None = None) -> None:
         """For what is started from now on; of swap such a limit knows nothing."""
+        del swap_bytes
         self.limit_bytes = limit_bytes
 
     def close(self) -> None:
@@ -86,7 +78,7 @@ class Stage:
         self.folder = folder
         self._source = source
         self._children: list[subprocess.Popen[bytes]] = []
-        self._groups: list[MemoryGroup] = []
+        self._groups: list[Cgroup] = []
         self._daemon: subprocess.Popen[bytes] | None = None
         self._logs: list[int] = []
         self.env = dict(
@@ -140,7 +132,7 @@ class Stage:
                 time.sleep(0.05)
 
     def train(
-        self, log: str, *arguments: str, group: MemoryGroup | None = None, nice: int = 0
+        self, log: str, *arguments: str, group: Cgroup | None = None, nice: int = 0
     ) -> subprocess.Popen[bytes]:
         """Start the training script, in a group or free, with its output in a log file."""
         argv = [sys.executable, os.path.basename(self._source), *arguments]
@@ -150,12 +142,11 @@ class Stage:
             argv = ["nice", "-n", str(nice), *argv]
         return self._spawn(argv, log)
 
-    def limit(self, limit_bytes: int, swap_bytes: int = 0) -> MemoryGroup:
+    def limit(self, limit_bytes: int, swap_bytes: int = 0) -> Cgroup:
         """A new memory group, or the next best thing where none can be had."""
         name = f"watchdog-demo-{os.getpid()}-{len(self._groups)}"
-        group: MemoryGroup
         try:
-            group = open_group(name, limit_bytes, swap_bytes)
+            group: Cgroup = create(name, limit_bytes, swap_bytes)
         except ActionError:
             group = AddressSpace(limit_bytes)
         self._groups.append(group)

@@ -1,12 +1,8 @@
 """
-The guard: a memory group of one task's own, in which the limit holds instead of killing.
+A memory group of one program's own: what both versions of control groups share.
 
-    guard = create("watchdog-guard-4711-99", limit_bytes, swap_bytes)
-    guard.enter(pid)
-
-Three kinds, tried in this order: cgroup v1 (`cgroup_v1`), a transient scope of systemd
-(`cgroup_scope`), a folder in cgroup v2 (`cgroup_v2`). Where none can be had the caller is left
-with limits on address space alone (`reservation`), which hold nothing but refuse.
+The kernel kills at its limit, as in any group, until `hold`: from then on whoever meets the limit
+waits, and everyone in the group can be frozen for a copy, or stopped as Ctrl-Z does it.
 
 Sources: kernel, Documentation/admin-guide/cgroup-v1/memory.rst (10. OOM control),
 cgroup-v1/freezer-subsystem.rst, cgroup-v2.rst (memory interface files, cgroup.freeze).
@@ -15,80 +11,202 @@ cgroup-v1/freezer-subsystem.rst, cgroup-v2.rst (memory interface files, cgroup.f
 from __future__ import annotations
 
 import os
-import sys
+import signal
 import time
 from contextlib import suppress
 
-from watchdog_app.base.errors import ActionError
-from watchdog_app.base.linux.cgroups import memberships
-from watchdog_app.base.linux.process import start_time
+from watchdog_app.base.linux.cgroups import (
+    Group,
+    Usage,
+    group_oom_kills,
+    memberships,
+    read_usage,
+)
+from watchdog_app.base.linux.files import read_or_empty, write_bytes
+from watchdog_app.base.linux.process import all_halted, read_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final, Protocol
-
-    from watchdog_app.base.linux.cgroups import Usage
-    from watchdog_app.guard.record import GuardRecord
-
-    class Cgroup(Protocol):
-        """A group that exists. Every method may raise OSError where the kernel refuses."""
-
-        how: str  # "cgroup v1", "cgroup v2", "systemd scope"
-        version: int
-        path: str | None  # folder in the memory hierarchy
-        limit_bytes: int
-        swap_bytes: int
-        tells_near: bool  # `near_bytes` of `arm` is told of: nobody has to look often
-
-        def enter(self, pid: int) -> None:
-            """Move a process into the group; what it starts from now on is in it as well."""
-
-        def lies_at(self, path: str) -> None:
-            """The folder, as the process knows that has entered it (a scope's is made then)."""
-
-        def leave_to(self, pid: int) -> None:
-            """Move a process to where the guard itself lies."""
-
-        def arm(self, near_bytes: int) -> list[tuple[int, int]]:
-            """(descriptor, poll mask) of what tells that the limit, or `near_bytes`, was met."""
-
-        def heard(self, fd: int) -> None:
-            """Take an event away, so that the next one is heard."""
-
-        def hold_at_limit(self) -> None:
-            """From now on the limit holds; until then, and after `release`, it kills."""
-
-        def hold_fast(self) -> None:
-            """Its limits again, where somebody else has written others."""
-
-        def release(self) -> None:
-            """The kernel's own ways again: nobody in the group is held by its limit for ever."""
-
-        def usage(self) -> Usage:
-            """What the group holds now."""
-
-        def at_limit(self) -> bool:
-            """Somebody waits for memory, and nothing is left that could be given back."""
-
-        def allow(self, bytes_: int) -> None:
-            """Another limit, at once."""
-
-        def pids(self) -> list[int]:
-            """Everyone in the group and below it."""
-
-        def freeze(self) -> bool:
-            """Stop everyone, those who wait for memory included; False: somebody still runs."""
-
-        def thaw(self) -> None:
-            """Let everyone run."""
-
-        def close(self) -> bool:
-            """Remove the group once it is empty; False: somebody is in it."""
-
+    from collections.abc import Sequence
+    from typing import Final
 
 PREFIX: Final = "watchdog-guard-"
-_NEW_S: Final = 60.0
 LEAST_LIMIT_BYTES: Final = 32 << 20  # below this a Python does not even start
+_STOP_S = 3.0  # a throttled task (cgroup v2) sleeps up to 2 s before it takes a signal
+_ROOM_BYTES = 4 << 20  # who waits at the limit takes no signal before it has its page
+_POLL_S = 0.002
+_END_S = 2.0
+_EXITING = (b"do_exit",)  # the kernel function that such a thread waits in
+# The launcher enters the group and then becomes the command: same pid, nothing charged before.
+_ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+
+
+class Cgroup:
+    """
+    A group that exists. Its methods raise OSError where the kernel refuses.
+
+    Attributes:
+        kind: "cgroup v1", "cgroup v2" or "systemd scope", for people.
+        path: folder in the memory hierarchy; empty: a scope before its first process.
+        freezer: folder in the freezer hierarchy of version 1, where there is one.
+        tells_near: an event tells that the limit comes near: nobody has to look often.
+    """
+
+    kind = ""
+    version = 0
+    tells_near = False
+    freezer: str | None = None
+
+    def __init__(self, path: str, limit_bytes: int, swap_bytes: int = 0) -> None:
+        self.path = path
+        self.limit_bytes = limit_bytes
+        self.swap_bytes = swap_bytes
+        self._stopped = self._frozen = False
+        self._stopped_before: set[int] = set()
+
+    def enter(self, pid: int) -> None:
+        """Move a process into the group; what it starts from now on is in it as well."""
+        self._write("cgroup.procs", pid)
+
+    def leave(self, pid: int) -> None:
+        """Move a process to where the group itself lies."""
+        for folder in filter(None, (self.path, self.freezer)):
+            with suppress(OSError):  # not every group of version 2 may hold processes
+                write_bytes(f"{os.path.dirname(folder)}/cgroup.procs", b"%d" % pid)
+
+    def set_limit(self, limit_bytes: int, swap_bytes: int | None = None) -> None:
+        """Another limit, at once; `swap_bytes`: None: as before."""
+        raise NotImplementedError
+
+    def hold(self) -> None:
+        """From now on the limit holds; until then, and after `lift_limit`, it kills."""
+        raise NotImplementedError
+
+    def keep_limit(self) -> None:
+        """Write the limits again where somebody else has written others."""
+
+    def lift_limit(self) -> None:
+        """The kernel's own ways again: nobody in the group waits for ever."""
+        raise NotImplementedError
+
+    def events(self, near_bytes: int) -> list[tuple[int, int]]:
+        """(descriptor, poll mask) of what tells that the limit, or `near_bytes`, was met."""
+        raise NotImplementedError
+
+    def clear(self, fd: int) -> None:
+        """Take an event away, so that the next one is heard."""
+        raise NotImplementedError
+
+    def at_limit(self) -> bool:
+        """Somebody waits for memory, and nothing is left that could be given back."""
+        raise NotImplementedError
+
+    def freeze(self) -> bool:
+        """A barrier for a copy; False: somebody still runs."""
+        raise NotImplementedError
+
+    def thaw(self) -> None:
+        """Undo `freeze`: whoever was not stopped runs."""
+        raise NotImplementedError
+
+    def usage(self) -> Usage:
+        """What the group holds now."""
+        return read_usage(self.path, self.version)
+
+    def pids(self) -> list[int]:
+        """Everyone in the group and below it."""
+        return list(Group(self.path, self.version).pids(strict=False))
+
+    def stop(self, again: bool = False) -> bool:
+        """
+        Stop everyone as Ctrl-Z does, so that a shell shows its prompt and `kill` works.
+
+        Whoever waits at the limit is given a little room, as it takes no signal before; the caller
+        sets the limit anew. Who was stopped before stays stopped at `resume`, unless `again`.
+
+        Returns:
+            False: somebody takes no SIGSTOP (PID 1 of a namespace, another user's process); then
+            everyone is frozen instead.
+        """
+        pids = self.pids()
+        if not again and not self._stopped:
+            stats = (read_stat(pid) for pid in pids)
+            self._stopped_before = {each.pid for each in stats if each and each.state in "Tt"}
+        self._stopped, self._frozen = True, False
+        end_mono_s = time.monotonic() + _STOP_S
+        while not self.is_stopped():
+            if time.monotonic() > end_mono_s:
+                self._frozen = self.freeze()
+                return False
+            self._signal(signal.SIGSTOP)
+            with suppress(OSError):
+                used = self.usage().used_bytes
+                self.set_limit(max(self.limit_bytes, used + _ROOM_BYTES))
+            self._unfreeze()
+            pause_end = time.monotonic() + 0.1
+            while not self.is_stopped() and time.monotonic() < pause_end:
+                time.sleep(_POLL_S)
+        self._unfreeze()
+        return True
+
+    def resume(self, everyone: bool = False) -> None:
+        """Everyone runs whom `stop` has stopped, or `freeze` frozen; `everyone`: by whomever."""
+        self.thaw()
+        if self._stopped or everyone:
+            self._stopped = False
+            self._signal(signal.SIGCONT, self._stopped_before)
+
+    def is_stopped(self) -> bool:
+        """Whether every thread is stopped."""
+        return all_halted(self.pids(), waits=_EXITING)
+
+    def was_continued(self) -> bool:
+        """Whether somebody else has let run what `stop` has stopped."""
+        return self._stopped and not self._frozen and not self.is_stopped()
+
+    def remove(self) -> bool:
+        """Remove the group once it is empty; False: somebody is in it."""
+        for folder in filter(None, (self.freezer, self.path)):
+            try:
+                os.rmdir(folder)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                if folder == self.path:
+                    return False
+        return True
+
+    # For a program that is started in a group which kills.
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The same command, to be started so that it runs inside the group."""
+        return ["/bin/sh", "-c", _ENTER, self.path, *argv]
+
+    def oom_kills(self) -> int | None:
+        """Processes of the group that the kernel has killed for memory; None: not known."""
+        return group_oom_kills(self.path)
+
+    def close(self) -> None:
+        """Kill whatever still runs in the group and remove it."""
+        end_mono_s = time.monotonic() + _END_S
+        while not self.remove() and time.monotonic() < end_mono_s:
+            self._signal(signal.SIGKILL)
+            time.sleep(0.02)  # killed processes leave the group when they are reaped
+
+    def _unfreeze(self) -> None:
+        self.thaw()
+
+    def _signal(self, number: int, but: Sequence[int] | set[int] = ()) -> None:
+        for pid in self.pids():
+            if pid not in but:
+                with suppress(OSError):
+                    os.kill(pid, number)
+
+    def _read(self, name: str) -> str:
+        return read_or_empty(f"{self.path}/{name}").decode()
+
+    def _write(self, name: str, value: int | str) -> None:
+        write_bytes(f"{self.path}/{name}", str(value).encode())
 
 
 def name_of(pid: int, start_time: int) -> str:
@@ -109,113 +227,8 @@ def guard_in(path: str) -> str | None:
     return None
 
 
-def create(
-    name: str, limit_bytes: int, swap_bytes: int = 0, root: str = "/sys/fs/cgroup"
-) -> Cgroup:
-    """
-    A new guard; nobody is in it, and its limit does not hold yet.
-
-    Args:
-        name: as `name_of` gives it; must be new.
-        limit_bytes: RAM that the group may hold, page cache included.
-        swap_bytes: swap that it may hold besides; 0: none.
-        root: where the cgroup file systems are mounted.
-
-    Raises:
-        ActionError: no kind is open to this user, and why; nothing was left behind.
-    """
-    if sys.platform != "linux":
-        raise ActionError("This system has no memory groups.")
-    from watchdog_app.guard.cgroup_v1 import CgroupV1
-    from watchdog_app.guard.cgroup_v2 import CgroupV2
-
-    found: Cgroup | None = CgroupV1.make(root, name, limit_bytes, swap_bytes)
-    # Where systemd writes the tree of v2, a group of ours is made by it and not beside it.
-    if found is None and os.path.isdir("/run/systemd/system"):
-        from watchdog_app.guard.cgroup_scope import make
-
-        found = make(root, name, limit_bytes, swap_bytes)
-    if found is None:
-        found = CgroupV2.make(root, name, limit_bytes, swap_bytes)
-    if found is not None:
-        return found
-    raise ActionError(
-        "no memory group of its own can be made here: the control groups cannot be written, and "
-        "systemd gives this user none"
-    )
-
-
-def existing(record: GuardRecord) -> Cgroup:
-    """The guard that a record tells of, which is entered."""
-    path = record.group or ""
-    if os.path.exists(f"{path}/memory.oom_control"):
-        from watchdog_app.guard.cgroup_v1 import CgroupV1
-
-        return CgroupV1(path, record.limit_bytes, record.swap_bytes, record.freezer)
-    from watchdog_app.guard.cgroup_v2 import CgroupV2
-
-    guard = CgroupV2(path, record.limit_bytes, record.swap_bytes)
-    guard.how = record.how
-    return guard
-
-
-def release_orphan(path: str, limit_bytes: int | None = None) -> None:
-    """
-    A guard at `path` that nobody keeps: nobody in it is held any longer, and an empty one goes.
-
-    Args:
-        path: of its group.
-        limit_bytes: at which the kernel kills from now on; None: where it was.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    from watchdog_app.guard.cgroup_v1 import CgroupV1
-    from watchdog_app.guard.cgroup_v2 import CgroupV2
-
-    if PREFIX not in path:
-        return
-    guard: Cgroup
-    if os.path.exists(f"{path}/memory.oom_control"):
-        own = enclosing("freezer") or ""
-        name = os.path.basename(path)
-        places = (f"/sys/fs/cgroup/freezer{base.rstrip('/')}/{name}" for base in (own, ""))
-        freezer = next((each for each in places if os.path.isdir(each)), None)
-        guard = CgroupV1(path, 0, 0, freezer)
-    else:
-        guard = CgroupV2(path, 0, 0)
-    if limit_bytes is not None:
-        guard.allow(limit_bytes)
-    guard.release()
-    guard.close()
-
-
-def remove_strays() -> None:
-    """Empty groups go whose programs have ended, and whose supervisors could not do it any more."""
-    for name in ("memory", "freezer", ""):
-        own = enclosing(name)
-        if own is None:
-            continue
-        for base in dict.fromkeys((own.rstrip("/"), "")):
-            folder = f"/sys/fs/cgroup/{name}{base}"
-            with suppress(OSError):
-                strays = [each for each in os.listdir(folder) if _is_stray(folder, each)]
-                for each in strays:
-                    with suppress(OSError):  # somebody is in it, and it stays
-                        os.rmdir(f"{folder}/{each}")
-
-
-def _is_stray(folder: str, name: str) -> bool:
-    pid, _, began = name.removeprefix(PREFIX).removesuffix(".scope").partition("-")
-    if not (name.startswith(PREFIX) and pid.isdecimal() and began.isdecimal()):
-        return False
-    # A new one may be of another PID namespace, whose program has not entered it yet.
-    new = time.time() - os.stat(f"{folder}/{name}").st_mtime < _NEW_S
-    return not new and start_time(int(pid)) != int(began)
-
-
 def enclosing(name: str, proc: str = "/proc") -> str | None:
-    """Path of this process's own group in one hierarchy (`memory`, `freezer`, '' for v2)."""
+    """Path of the group around this process's guard, if any (`memory`, `freezer`, '' for v2)."""
     path = memberships(proc=proc).get(name)
     return None if path is None else outside(path)
 

@@ -1,10 +1,10 @@
 """
-A guard in cgroup v2: `memory.high` slows down at the limit, `cgroup.freeze` stops everyone.
+A memory group in cgroup v2: `memory.high` slows down at the limit, `cgroup.freeze` freezes.
 
-There is no way to switch killing off, so the limit is `memory.high`, and `memory.max` lies above it
-by as much as is never filled before the freeze: above `memory.high` a process is put to sleep on
-its way out of each page fault that took memory. A `memory.max` below what is used kills at once,
-whoever is frozen too, so it is never set there.
+There is no way to switch killing off, so the limit that holds is `memory.high`, and `memory.max`
+lies above it by as much as is never filled before the freeze: above `memory.high` a process is put
+to sleep on its way out of each page fault that took memory. A `memory.max` below what is used kills
+at once, whoever is frozen too, so it is never set there.
 """
 
 from __future__ import annotations
@@ -13,160 +13,248 @@ import os
 import select
 from contextlib import suppress
 
-from watchdog_app.base.linux.cgroups import Group, Usage, read_usage
-from watchdog_app.base.linux.files import write_bytes
-from watchdog_app.guard.cgroup import enclosing
-from watchdog_app.guard.memory_group import GroupV2
+from watchdog_app.base.linux.cgroups import Group, memberships
+from watchdog_app.guard.cgroup import Cgroup, enclosing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
     from typing import Self
 
 _FREEZE_DEADLINE_S = 5.0  # a throttled task sleeps up to 2 s before it can be frozen
 _FULL_SHARE = 0.98
-_LEAST_GUARD_BYTES = 64 << 20
-_GUARD_SHARE = 16  # of the limit: what may be taken between the event and the freeze
+_LEAST_ABOVE_BYTES = 64 << 20
+_ABOVE_SHARE = 16  # of the limit: what may be taken between the event and the freeze
+_MANAGER = (
+    "org.freedesktop.systemd1",
+    "/org/freedesktop/systemd1",
+    "org.freedesktop.systemd1.Manager",
+)
+_PATIENCE_S = 10.0
+_POLL_S = 0.01
 
 
-class CgroupV2(GroupV2):
+class CgroupV2(Cgroup):
     """A folder of the one hierarchy that we may write."""
 
+    kind = "cgroup v2"
     version = 2
-    tells_near = False
 
-    def __init__(self, path: str, limit_bytes: int, swap_bytes: int) -> None:
-        super().__init__(path, limit_bytes)
-        self.swap_bytes = swap_bytes
+    def __init__(self, path: str, limit_bytes: int, swap_bytes: int = 0) -> None:
+        super().__init__(path, limit_bytes, swap_bytes)
         self._event: int | None = None
-        self._high = ""  # what memory.high says since we last wrote it
+        self._high = ""  # what memory.high says since we last wrote it; empty: the limit kills
 
     @classmethod
     def make(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
         """A new one below the nearest group above us that hands memory out; None: none does."""
-        own = enclosing("")
-        if own is None:
-            return None
-        path = own.rstrip("/")
-        while True:
-            guard = cls._below(f"{root}{path}", name, limit_bytes, swap_bytes)
-            if guard is not None or not path:
-                return guard
-            path = os.path.dirname(path).rstrip("/")
-
-    @classmethod
-    def _below(cls, base: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
-        guard = cls(f"{base}/{name}", limit_bytes, swap_bytes)
-        try:
-            with open(f"{base}/cgroup.subtree_control") as file:
-                if "memory" not in file.read().split():
-                    return None
-            os.mkdir(guard._dir)
-        except OSError:
-            return None
-        with suppress(OSError):
-            guard.allow(limit_bytes)
-            if os.access(f"{guard._dir}/cgroup.freeze", os.W_OK):  # from Linux 5.2 on
-                return guard
-        with suppress(OSError):
-            os.rmdir(guard._dir)
+        path = enclosing("")
+        while path is not None:
+            path = path.rstrip("/")
+            group = cls(f"{root}{path}/{name}", limit_bytes, swap_bytes)
+            if group._made():
+                return group
+            path = os.path.dirname(path) if path else None
         return None
 
-    def enter(self, pid: int) -> None:
-        """As `Cgroup.enter`."""
-        self._put("cgroup.procs", str(pid))
-
-    def leave_to(self, pid: int) -> None:
-        """Move a process to where the guard itself lies, as far as a group may hold processes."""
+    def _made(self) -> bool:
+        above = os.path.dirname(self.path)
         with suppress(OSError):
-            write_bytes(f"{os.path.dirname(self._dir)}/cgroup.procs", b"%d" % pid)
+            with open(f"{above}/cgroup.subtree_control") as file:
+                if "memory" not in file.read().split():
+                    return False
+            os.mkdir(self.path)
+            with suppress(OSError):
+                self.set_limit(self.limit_bytes)
+                if Group(self.path, 2).can_freeze():  # from Linux 5.2 on
+                    return True
+            os.rmdir(self.path)
+        return False
 
-    def lies_at(self, path: str) -> None:
-        """As `Cgroup.lies_at`."""
-        self.path = self._dir = path
+    def set_limit(self, limit_bytes: int, swap_bytes: int | None = None) -> None:
+        """As `Cgroup.set_limit`."""
+        self.limit_bytes = limit_bytes
+        self.swap_bytes = self.swap_bytes if swap_bytes is None else swap_bytes
+        if self._high:
+            self.hold()
+        else:
+            self._write("memory.max", limit_bytes)
+            self._limit_swap()
 
-    def arm(self, near_bytes: int) -> list[tuple[int, int]]:
-        """As `Cgroup.arm`; cgroup v2 tells of the limit alone."""
-        del near_bytes
-        if self._event is None:
-            self._event = os.open(f"{self._dir}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
-        self.heard(self._event)
-        return [(self._event, select.POLLPRI)]
+    def hold(self) -> None:
+        """As `Cgroup.hold`."""
+        # The reserve that is taken back may have been used; a user may want less than there is.
+        filled = max(self.limit_bytes, int(self._read("memory.current") or 0))
+        most = filled + max(_LEAST_ABOVE_BYTES, filled // _ABOVE_SHARE)
+        # Raised from above, lowered from below: the one that kills is never the lower one.
+        now = self._read("memory.max").strip()
+        steps = [("memory.high", self.limit_bytes), ("memory.max", most)]
+        if now != "max" and int(now or 0) < most:
+            steps.reverse()
+        for name, value in steps:
+            self._write(name, value)
+        self._limit_swap()
+        self._high = self._read("memory.high")
 
-    def heard(self, fd: int) -> None:
-        """As `Cgroup.heard`: reading is what arms it."""
-        with suppress(OSError):
-            os.pread(fd, 4096, 0)
-
-    def hold_at_limit(self) -> None:
-        """As `Cgroup.hold_at_limit`."""
-        self.allow(self.limit_bytes)
-
-    def hold_fast(self) -> None:
-        """As `Cgroup.hold_fast`: a systemd that is reloaded writes its own, which are none."""
+    def keep_limit(self) -> None:
+        """As `Cgroup.keep_limit`: a systemd that is reloaded writes its own, which are none."""
         if self._high and self._read("memory.high") not in ("", self._high):
             with suppress(OSError):
-                self.allow(self.limit_bytes)
+                self.hold()
 
-    def release(self) -> None:
-        """As `Cgroup.release`: what lies beyond the limit kills again, nothing slows down."""
+    def lift_limit(self) -> None:
+        """As `Cgroup.lift_limit`: what lies beyond the limit kills again, nothing slows down."""
         self._high = ""
         with suppress(OSError):
-            self._put("memory.high", "max")
-        self.thaw()
+            self._write("memory.high", "max")
 
-    def usage(self) -> Usage:
-        """As `Cgroup.usage`."""
-        return read_usage(self._dir, 2)
+    def events(self, near_bytes: int) -> list[tuple[int, int]]:
+        """As `Cgroup.events`; cgroup v2 tells of the limit alone."""
+        del near_bytes
+        if self._event is None:
+            self._event = os.open(f"{self.path}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
+        self.clear(self._event)
+        return [(self._event, select.POLLPRI)]
+
+    def clear(self, fd: int) -> None:
+        """As `Cgroup.clear`: reading is what arms it."""
+        with suppress(OSError):
+            os.pread(fd, 4096, 0)
 
     def at_limit(self) -> bool:
         """As `Cgroup.at_limit`."""
         # The event comes for page cache as well, which the kernel then gives back by itself.
         return self.usage().held_bytes >= self.limit_bytes * _FULL_SHARE
 
-    def allow(self, bytes_: int) -> None:
-        """As `Cgroup.allow`."""
-        self.limit_bytes = bytes_
-        # The reserve that is taken back may have been used; a user may want less than there is.
-        filled = max(bytes_, self.usage_bytes() or 0)
-        most = filled + max(_LEAST_GUARD_BYTES, filled // _GUARD_SHARE)
-        # Raised from above, lowered from below: the one that kills is never the lower one.
-        now = self._read("memory.max").strip()
-        rising = now != "max" and int(now or 0) < most
-        steps = [("memory.high", str(bytes_)), ("memory.max", str(most))]
-        for name, value in reversed(steps) if rising else steps:
-            self._put(name, value)
-        if os.path.exists(f"{self._dir}/memory.swap.max"):
-            self._put("memory.swap.max", str(self.swap_bytes))
-        self._high = self._read("memory.high")
-
-    def pids(self) -> list[int]:
-        """As `Cgroup.pids`."""
-        return list(self._group.pids(strict=False))
-
     def freeze(self) -> bool:
         """As `Cgroup.freeze`."""
-        return self._group.freeze(_FREEZE_DEADLINE_S)
+        return Group(self.path, 2).freeze(_FREEZE_DEADLINE_S)
 
     def thaw(self) -> None:
         """As `Cgroup.thaw`."""
-        self._group.thaw()
+        Group(self.path, 2).thaw()
 
-    def close(self) -> bool:  # type: ignore[override]
-        """As `Cgroup.close`."""
+    def remove(self) -> bool:
+        """As `Cgroup.remove`."""
         if self._event is not None:
             os.close(self._event)
             self._event = None
-        try:
-            os.rmdir(self._dir)
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
-        return True
+        return super().remove()
 
-    def _put(self, name: str, value: str) -> None:
-        write_bytes(f"{self._dir}/{name}", value.encode())
+    def _limit_swap(self) -> None:
+        if os.path.exists(f"{self.path}/memory.swap.max"):
+            self._write("memory.swap.max", self.swap_bytes)
 
-    @property
-    def _group(self) -> Group:
-        return Group(self._dir, 2)
+
+class Scope(CgroupV2):
+    """
+    A transient scope of the user's systemd, which does not exist before the first process enters.
+
+    systemd moves that process into the scope, so that the program that it becomes keeps its pid and
+    its terminal, and hands the folder over (Delegate=yes): limits are then written as files.
+
+    Source: systemd, org.freedesktop.systemd1(5), StartTransientUnit; CGROUP_DELEGATION.md.
+    """
+
+    kind = "systemd scope"
+
+    def __init__(self, root: str, name: str, limit_bytes: int, swap_bytes: int) -> None:
+        super().__init__("", limit_bytes, swap_bytes)
+        self._root = root
+        self._unit = f"{name}.scope"
+
+    @classmethod
+    def make(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
+        """A scope to be, where a manager of this user's answers; None: none does."""
+        with suppress(OSError):
+            if _busctl("get-property", *_MANAGER, "Version").returncode == 0:
+                return cls(root, name, limit_bytes, swap_bytes)
+        return None
+
+    def enter(self, pid: int) -> None:
+        """As `Cgroup.enter`; the first to enter must be a process that may ask systemd for it."""
+        import time
+
+        if self.path:
+            super().enter(pid)
+            return
+        done = _busctl(
+            "call",
+            *_MANAGER,
+            "StartTransientUnit",
+            "ssa(sv)a(sa(sv))",
+            self._unit,
+            "fail",
+            *("3", "PIDs", "au", "1", str(pid)),
+            *("Delegate", "b", "true"),
+            *("CollectMode", "s", "inactive-or-failed"),
+            "0",
+        )
+        if done.returncode:
+            raise OSError(done.stderr.strip() or "systemd refused a scope")
+        end_mono_s = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < end_mono_s:
+            path = memberships(pid).get("", "")
+            if path.endswith(f"/{self._unit}"):  # until then it may be in another guard's
+                if not os.path.exists(f"{self._root}{path}/memory.high"):
+                    raise OSError("systemd hands this user groups without limits on memory")
+                self.path = f"{self._root}{path}"
+                self.set_limit(self.limit_bytes)
+                return
+            time.sleep(_POLL_S)
+        raise OSError("systemd made no scope in time")
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """As `Cgroup.command`: systemd-run makes the scope and then becomes the command."""
+        return [
+            *("systemd-run", *_user(), "--scope", "--quiet", f"--unit={self._unit}"),
+            f"--property=MemoryMax={self.limit_bytes}",
+            f"--property=MemorySwapMax={self.swap_bytes}",
+            *("--", *argv),
+        ]
+
+    def oom_kills(self) -> int | None:
+        """Not known: the folder is gone as soon as its last process is."""
+        return None
+
+    def close(self) -> None:
+        """As `Cgroup.close`; systemd removes it."""
+        with suppress(OSError):
+            _run(["systemctl", *_user(), "kill", "--signal=KILL", self._unit])
+
+
+def _user() -> list[str]:
+    return ["--user"] if os.getuid() else []
+
+
+def _busctl(*words: str) -> subprocess.CompletedProcess[str]:
+    return _run(["busctl", *_user(), *words])
+
+
+def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+    """
+    Ask this user's systemd, root's being the machine's.
+
+    Raises:
+        OSError: there is none, or it does not answer.
+    """
+    import subprocess  # large, and who has a folder needs none of it
+
+    env, uid = dict(os.environ), os.getuid()
+    # Below a service (JupyterHub), cron or su nobody has said where it is, or said another user's.
+    if uid and os.path.exists(f"/run/user/{uid}/bus"):
+        env["DBUS_SESSION_BUS_ADDRESS"] = f"unix:path=/run/user/{uid}/bus"
+    try:
+        return subprocess.run(
+            argv,
+            check=False,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PATIENCE_S,
+            stdin=subprocess.DEVNULL,
+            env=env,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OSError("systemd did not answer") from error

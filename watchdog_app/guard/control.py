@@ -7,9 +7,7 @@ What people want of a guard, from `watchdog limit` or the daemon: a request, and
 from __future__ import annotations
 
 import json
-import select
 import socket
-import time
 from contextlib import suppress
 
 from watchdog_app.base.errors import ActionError, TargetGone
@@ -18,17 +16,7 @@ from watchdog_app.client import transport
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
-
-    class Loop(Protocol):
-        """What waits for descriptors: a supervisor."""
-
-        def watch(self, fd: int, then: Callable[[], None]) -> None:
-            """Call `then` whenever `fd` is readable."""
-
-        def forget(self, fd: int) -> None:
-            """Watch it no longer."""
-
+    from typing import Any
 
 _MOST_BYTES = 4096
 _MOST_CLIENTS = 16
@@ -48,7 +36,10 @@ def ask(path: str, request: dict[str, Any]) -> str:
             if not transport.peer(connection).trusted:
                 raise ActionError("A stranger listens in the place of the guard's supervisor.")
             connection.sendall(json.dumps(request).encode() + b"\n")
-            answer = json.loads(_line(connection, _ANSWER_S) or b"null")
+            found = b""
+            while not found.endswith(b"\n") and (more := connection.recv(_MOST_BYTES)):
+                found += more
+            answer = json.loads(found or b"null")
     except (FileNotFoundError, ConnectionError) as error:
         raise TargetGone("There is no guard any more: the program has ended.") from error
     except (OSError, ValueError) as error:
@@ -67,29 +58,36 @@ class Listener:
     Nothing here waits for a client: whoever connects and says nothing holds up nobody.
     """
 
-    def __init__(self, path: str, carry_out: Callable[[dict[str, Any]], str], loop: Loop) -> None:
+    def __init__(
+        self,
+        path: str,
+        carry_out: Callable[[dict[str, Any]], str],
+        watch: Callable[[int, Callable[[], None]], None],
+        forget: Callable[[int], None],
+    ) -> None:
         """
         Listen at `path`.
 
         Args:
             path: of the socket; its folder is the user's own.
             carry_out: given a request, says what was done; raises ActionError where it refuses.
-            loop: that tells when somebody connects or says something.
+            watch, forget: of the loop that tells when somebody connects or says something.
 
         Raises:
             OSError: the folder cannot be written.
         """
         self._socket = transport.listen(path, _MOST_CLIENTS)
         self._carry_out = carry_out
-        self._loop = loop
+        self._watch = watch
+        self._forget = forget
         self._heard: dict[socket.socket, bytes] = {}  # the first to come first
-        loop.watch(self._socket.fileno(), self._accept)
+        watch(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
         """Listen no longer."""
         for connection in list(self._heard):
             self._drop(connection)
-        self._loop.forget(self._socket.fileno())
+        self._forget(self._socket.fileno())
         self._socket.close()
 
     def _accept(self) -> None:
@@ -99,7 +97,7 @@ class Listener:
             return
         self._heard[connection] = b""
         connection.setblocking(False)
-        self._loop.watch(connection.fileno(), lambda: self._hear(connection))
+        self._watch(connection.fileno(), lambda: self._hear(connection))
         if not transport.peer(connection).trusted:
             self._drop(connection)
         elif len(self._heard) > _MOST_CLIENTS:  # a request is said at once: that one is silent
@@ -123,7 +121,7 @@ class Listener:
 
     def _drop(self, connection: socket.socket) -> None:
         if self._heard.pop(connection, None) is not None:
-            self._loop.forget(connection.fileno())
+            self._forget(connection.fileno())
             connection.close()
 
     def _answer(self, line: bytes) -> dict[str, Any]:
@@ -137,17 +135,3 @@ class Listener:
             return {"ok": True, "text": self._carry_out(request)}
         except ActionError as error:
             return {"ok": False, "text": str(error)}
-
-
-def _line(connection: socket.socket, limit_s: float) -> bytes:
-    end = time.monotonic() + limit_s
-    found = b""
-    while not found.endswith(b"\n") and len(found) < _MOST_BYTES:
-        left_s = end - time.monotonic()
-        if left_s <= 0 or not select.select([connection], [], [], left_s)[0]:
-            raise TimeoutError("nothing came in time")
-        more = connection.recv(_MOST_BYTES)
-        if not more:
-            break
-        found += more
-    return found

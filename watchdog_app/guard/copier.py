@@ -1,6 +1,10 @@
 """
 A rescue copied from outside: of a training that stands still and can do nothing for itself.
 
+    python -m watchdog_app.guard.copier PID START_TIME SEGMENT DIRECTORY DEADLINE_S REASON
+
+That says one line of JSON: `path`, `step`, `bytes` and `seconds` of the rescue, or `error`.
+
 `look` says whether that is possible now, `copy` does it. The process should be stopped or frozen
 meanwhile; that nothing moved is checked before the rescue begins to count in any case. What is
 written is what the agent would have written at the boundary that it published, byte for byte but
@@ -9,25 +13,28 @@ for the times.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from watchdog_app.base.errors import WatchdogError
+from watchdog_app.base.errors import RescueError, WatchdogError
 from watchdog_app.base.linux.process import read_statm
+from watchdog_app.rescue.checkpoint import run_lock, runs
+from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.owner import Owner, acting_for
 from watchdog_app.rescue.checkpoint.owner import start_time as start_time_of
-from watchdog_app.rescue.segment import snapshot as tables
+from watchdog_app.rescue.checkpoint.runs import Run
+from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
+from watchdog_app.rescue.segment import snapshot as snapshots
 from watchdog_app.rescue.segment.memory import ForeignMemory
 from watchdog_app.rescue.segment.segment import Published, Segment, SegmentDamaged
-from watchdog_app.rescue.segment.snapshot import Snapshot, SnapshotDamaged
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.rescue.checkpoint.store import SavedRescue
+from watchdog_app.rescue.segment.snapshot import Snapshot, SnapshotDamaged, Tensor
 
 REASON = "copied from outside"
 
@@ -93,8 +100,6 @@ def copy(  # noqa: PLR0917 - as the words of the command line
     Raises:
         CopyError: it cannot be copied as it stands, the disk is full, or time is up.
     """
-    from watchdog_app.guard import writing  # the supervisor, which only looks, stays small
-
     end_mono_s = time.monotonic() + deadline_s
     try:
         with Segment(page) as found, ForeignMemory(pid) as memory:
@@ -113,7 +118,7 @@ def copy(  # noqa: PLR0917 - as the words of the command line
                 if done >= total:  # all is read, and nothing counts yet
                     still()
 
-            return writing.write(table, memory, progress, reason)
+            return _write(table, memory, progress, reason)
     except (OSError, WatchdogError) as error:
         if isinstance(error, CopyError):
             raise
@@ -161,7 +166,7 @@ def _read(pid: int, published: Published) -> Snapshot:
         SnapshotDamaged: what is published is wrong.
     """
     statm = read_statm(pid)  # no state can be larger than the address space
-    return tables.read(published.body, most_bytes=0 if statm is None else statm.size_bytes)
+    return snapshots.read(published.body, most_bytes=0 if statm is None else statm.size_bytes)
 
 
 def _moved(table: Snapshot, memory: ForeignMemory) -> str | None:
@@ -176,10 +181,10 @@ def _moved(table: Snapshot, memory: ForeignMemory) -> str | None:
 
 def _sampled(table: Snapshot) -> Sequence[tuple[int, int]]:
     return [
-        (each.address + place, tables.SAMPLE_BYTES)
+        (each.address + place, snapshots.SAMPLE_BYTES)
         for each in table.tensors
         if each.address is not None
-        for place in tables.sample_places(each.nbytes)
+        for place in snapshots.sample_places(each.nbytes)
     ]
 
 
@@ -223,3 +228,74 @@ def _told(error: Exception) -> str:
             "(/proc/sys/kernel/yama/ptrace_scope), and the training has not permitted it"
         )
     return str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remote(TensorEntry):
+    """A tensor that is read piece by piece from where it lies; see `stream.FilledPart`."""
+
+    fill: Callable[[memoryview, int], None]
+
+
+def _write(
+    table: Snapshot, memory: ForeignMemory, progress: Callable[[int, int], None], reason: str
+) -> SavedRescue:
+    """
+    Into the folder that the snapshot names, under its owner's name; older rescues are pruned.
+
+    Raises:
+        RescueError: the disk refused.
+        OSError: a tensor cannot be read.
+    """
+    owner = Owner.parse(table.owner)
+    if owner is None:
+        raise RescueError(f"{table.owner!r} is no owner of rescues.")
+    meta = {**table.meta, "reason": reason}
+    with acting_for(owner):
+        store = RescueStore(table.directory, table.keep, run=_run(table))
+        try:
+            entries = [_entry(each, memory) for each in table.tensors]
+            return store.save(entries, meta, progress, step=table.step)
+        finally:
+            store.close()
+
+
+def _run(table: Snapshot) -> Run | None:
+    """The run that the training has said to be; its lock is the training's."""
+    told = table.meta.get(runs.KEY)
+    run = told.get("id") if isinstance(told, dict) else None
+    known = isinstance(run, str) and run_lock.ID.fullmatch(run) is not None
+    return Run(str(run), table.directory) if known else None
+
+
+def _entry(tensor: Tensor, memory: ForeignMemory) -> TensorEntry:
+    about = (tensor.name, tensor.dtype, tensor.shape, tensor.nbytes)
+    value, begin = tensor.value, tensor.address
+    if begin is None:
+        return TensorEntry(*about, lambda: memoryview(value or b""))
+
+    def fill(place: memoryview, at: int) -> None:
+        memory.read_into(place, begin + at)
+
+    return _Remote(*about, _nowhere, fill)
+
+
+def _nowhere() -> memoryview:
+    raise RescueError("This tensor lies in another process.")
+
+
+def main(words: Sequence[str]) -> int:
+    """Copy what `words` name; 0 where a rescue was saved."""
+    pid, start_time, segment, directory, deadline_s, reason = words
+    try:
+        saved = copy(int(pid), int(start_time), segment, directory, float(deadline_s), reason)
+    except CopyError as error:
+        print(json.dumps({"error": str(error)}))
+        return 1
+    found = {"path": saved.path, "step": saved.step, "bytes": saved.bytes}
+    print(json.dumps({**found, "seconds": saved.seconds}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -11,18 +11,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import ActionError, WatchdogError
+from watchdog_app.base.linux.cgroups import Room
 from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.guard import cgroup, messages, reservation, shares, sizes, starting
-from watchdog_app.guard import record as records
-from watchdog_app.guard.record import GuardRecord
+from watchdog_app.guard import backends, cgroup, limits, messages, process, reservation
+from watchdog_app.guard.record import GuardRecord, prepare
+from watchdog_app.rescue.segment.segment_layout import ENVIRONMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from watchdog_app.guard.cgroup import Cgroup
 
@@ -30,7 +32,7 @@ _LIMIT_VARIABLE = "WATCHDOG_GUARD_LIMIT"  # as `agent.exhaustion.refused` has it
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Options:
     """What a command line asks for. None: what is sensible here."""
 
     limit_bytes: int | None = None
@@ -51,90 +53,95 @@ class Entered:
     environment: dict[str, str]
 
 
-def enter(wanted: Wanted) -> Entered:
+def enter(options: Options) -> Entered:
     """
-    Put this process, and all that it will start, into a guard.
+    Put this process, and all that it will start, under a guard.
 
     Raises:
         UsageError: the sizes are ones that no program can run in, or that are not there.
     """
+    from watchdog_app.base.linux.process import start_time
+
     pid = os.getpid()
-    start_time = _start_time(pid)
-    if sys.platform != "linux" or start_time is None:
-        return _softly(wanted, "this system has no memory groups")
+    began = start_time(pid) if sys.platform == "linux" else None
+    if began is None:
+        return _limit_reservations(options, "this system has no memory groups")
     inside = cgroup.guard_of(pid)
-    if inside is not None and wanted.limit_bytes is None and not wanted.notebook:
+    if inside is not None and options.limit_bytes is None and not options.notebook:
         return Entered("watchdog: guard: the one that is around this shell already", {})
-    sizes.check(wanted.limit_bytes, wanted.reserve_bytes, wanted.swap_bytes, _free_here())
-    reserve = shares.LEAST_RESERVE_BYTES if wanted.reserve_bytes is None else wanted.reserve_bytes
-    limit = _default_limit(reserve) if wanted.limit_bytes is None else wanted.limit_bytes
+    free = _free_here()
+    limits.check(options.limit_bytes, options.reserve_bytes, options.swap_bytes, free)
+    reserve, limit = options.reserve_bytes, options.limit_bytes
+    reserve = limits.LEAST_RESERVE_BYTES if reserve is None else reserve
+    limit = limits.default_limit(reserve, free) if limit is None else limit
     try:
-        guard = cgroup.create(cgroup.name_of(pid, start_time), limit, wanted.swap_bytes)
+        group = backends.create(cgroup.name_of(pid, began), limit, options.swap_bytes)
     except ActionError as error:
-        return _softly(wanted, str(error))
+        return _limit_reservations(options, str(error))
     record = GuardRecord(
-        pid,
-        start_time,
-        wanted.name[:200],
-        guard.how,
-        guard.path,
-        limit,
-        reserve,
-        follows_machine=wanted.limit_bytes is None,
-        follows_state=wanted.reserve_bytes is None,
-        swap_bytes=wanted.swap_bytes,
-        refuse=wanted.refuse,
-        notebook=wanted.notebook,
-        at_limit=wanted.at_limit,
-        hold_s=wanted.hold_s,
+        pid=pid,
+        start_time=began,
+        name=options.name[:200],
+        kind=group.kind,
+        group=group.path,
+        limit_bytes=limit,
+        reserve_bytes=reserve,
+        follows_machine=options.limit_bytes is None,
+        follows_state=options.reserve_bytes is None,
+        swap_bytes=options.swap_bytes,
+        refuse=options.refuse,
+        notebook=options.notebook,
+        at_limit=options.at_limit,
+        hold_s=options.hold_s,
     )
     try:
-        _private(record)
-        records.sweep()
-        return _enter(guard, record, wanted)
+        runtime_dir.private_folder(runtime_dir.make())
+        prepare(record.pid, record.start_time)
+        process.sweep()
+        return _enter(group, record)
     except (OSError, WatchdogError) as error:
         with suppress(OSError):
-            guard.release()
-            guard.close()
+            group.lift_limit()
+            group.remove()
         record.remove()
-        return _softly(wanted, str(error))
+        return _limit_reservations(options, str(error))
 
 
-def _enter(guard: Cgroup, record: GuardRecord, wanted: Wanted) -> Entered:
-    to_supervisor, from_supervisor = os.pipe(), os.pipe()
+def _enter(group: Cgroup, record: GuardRecord) -> Entered:
+    order, to_supervisor = os.pipe()
+    answer, from_supervisor = os.pipe()
     try:
-        try:
-            starting.begin(record.folder, to_supervisor[0], from_supervisor[1])
-        finally:
-            os.close(to_supervisor[0])
-            os.close(from_supervisor[1])
-        guard.enter(record.pid)
-        record.group, record.freezer = guard.path, getattr(guard, "freezer", None)
-        os.write(to_supervisor[1], json.dumps(record.to_json()).encode())
-        os.close(to_supervisor[1])
-        to_supervisor = (-1, -1)
-        answer = starting.hear(from_supervisor[0])
+        with _closing(order, from_supervisor):
+            process.begin(record.folder, order, from_supervisor)
+        with _closing(to_supervisor):
+            group.enter(record.pid)
+            record.group, record.freezer = group.path, group.freezer
+            os.write(to_supervisor, json.dumps(record.to_json()).encode())
+        said = process.hear(answer)
     finally:
-        for fd in (to_supervisor[1], from_supervisor[0]):
-            if fd >= 0:
-                os.close(fd)
-    if answer != starting.READY:
-        _leave(guard, record.pid)
-        raise OSError(answer.decode(errors="replace") or "its supervisor did not start")
-    if wanted.refuse:
+        os.close(answer)
+    if said != process.READY:
+        group.leave(record.pid)
+        raise OSError(said.decode(errors="replace") or "its supervisor did not start")
+    if record.refuse:
         with suppress(OSError, ValueError):
             reservation.begin(record.limit_bytes, record.reserve_bytes)
-    line = messages.begun(record)
+    line = messages.started(record)
     if not record.follows_machine:
-        free = shares.free_now(guard.path).free_bytes
-        told = sizes.warning(record.limit_bytes, record.reserve_bytes, free)
+        free = limits.room_around(group.path).free_bytes
+        told = limits.warning(record.limit_bytes, record.reserve_bytes, free)
         line += f"\nwatchdog: {told}" if told else ""
-    return Entered(line, {_page_variable(): record.pages})
+    return Entered(line, {ENVIRONMENT: record.segments})
 
 
-def _leave(guard: Cgroup, pid: int) -> None:
-    with suppress(OSError):
-        guard.leave_to(pid)
+@contextmanager
+def _closing(*fds: int) -> Iterator[None]:
+    """Close these at the end of a block, whatever comes of it."""
+    try:
+        yield
+    finally:
+        for fd in fds:
+            os.close(fd)
 
 
 def check(limit_bytes: int | None, reserve_bytes: int | None, swap_bytes: int) -> None:
@@ -145,29 +152,23 @@ def check(limit_bytes: int | None, reserve_bytes: int | None, swap_bytes: int) -
         UsageError: which, and why.
     """
     total = _free_here().total_bytes
-    sizes.check(limit_bytes, reserve_bytes, swap_bytes, shares.Free(total, total))
+    limits.check(limit_bytes, reserve_bytes, swap_bytes, Room(total, total))
 
 
-def _default_limit(reserve_bytes: int) -> int:
-    free = _free_here()
-    return max(free.free_bytes - free.margin_bytes - reserve_bytes, sizes.LEAST_DEFAULT_BYTES)
+def _free_here() -> Room:
+    """What a guard would have that began here, outside of the one around us."""
+    folder = f"{backends.ROOT}/memory{cgroup.enclosing('memory')}"
+    if not os.path.isdir(folder):
+        folder = f"{backends.ROOT}{cgroup.enclosing('') or ''}"
+    return limits.room_around(os.path.join(folder.rstrip("/"), "guard"))
 
 
-def _free_here() -> shares.Free:
-    own = cgroup.enclosing("memory")
-    folder = f"/sys/fs/cgroup/memory{own}"
-    if own is None or not os.path.isdir(folder):
-        folder = f"/sys/fs/cgroup{cgroup.enclosing('') or ''}"
-    # Asked for a guard that is not there yet: what lies around it begins one folder up.
-    return shares.free_now(os.path.join(folder.rstrip("/"), "guard"))
-
-
-def _softly(wanted: Wanted, why: str) -> Entered:
+def _limit_reservations(options: Options, why: str) -> Entered:
     """No group: what this process and its children may reserve is limited, each by itself."""
-    limit = wanted.limit_bytes
-    if limit is None:
-        limit = _default_limit(0) if sys.platform == "linux" else None
-    if limit is None or not wanted.refuse or sys.platform == "win32":
+    limit = options.limit_bytes
+    if limit is None and sys.platform == "linux":
+        limit = limits.default_limit(0, _free_here())
+    if limit is None or not options.refuse or sys.platform == "win32":
         return Entered(f"watchdog: no guard: {why}", {})
     import resource
 
@@ -180,28 +181,9 @@ def _softly(wanted: Wanted, why: str) -> Entered:
         return Entered(f"watchdog: no guard: {why}; {error}", {})
     return Entered(
         f"watchdog: guard: {why}. Instead each process may reserve {format_bytes(soft)}: what "
-        "does not fit is refused with a MemoryError, and nothing is held",
+        "does not fit is refused with a MemoryError, and nothing is stopped",
         {_LIMIT_VARIABLE: str(soft)},
     )
-
-
-def _private(record: GuardRecord) -> None:
-    from watchdog_app.base import runtime_dir
-
-    runtime_dir.private_folder(runtime_dir.make())
-    records.prepare(record.pid, record.start_time)
-
-
-def _page_variable() -> str:
-    from watchdog_app.rescue.segment.segment_layout import ENVIRONMENT
-
-    return ENVIRONMENT
-
-
-def _start_time(pid: int) -> int | None:
-    from watchdog_app.base.linux.process import start_time
-
-    return start_time(pid) if sys.platform == "linux" else None
 
 
 def is_notebook(words: Sequence[str]) -> bool:

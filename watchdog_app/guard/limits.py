@@ -1,117 +1,136 @@
 """
-What a guard may hold: its limit as somebody requests it, or as the machine can give it.
+How much a guard may hold: sizes that make sense, the reserve, and shares of what is free.
+
+A guard without a limit of its own may hold what it holds and its share of what is still free, less
+a margin for everything else and the reserves of all such guards. Nobody can starve another: whoever
+grows takes from the free memory alone. Who has least to lose by being stopped gets a smaller share.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 
-from watchdog_app.base.errors import ActionError
-from watchdog_app.base.text.quantities import format_bytes, parse_bytes, size_above
-from watchdog_app.guard import cgroup, shares
-from watchdog_app.guard import record as records
-from watchdog_app.guard.policy import Stage
+from watchdog_app.base.errors import UsageError
+from watchdog_app.base.linux.cgroups import Room, room
+from watchdog_app.base.text.quantities import format_bytes
+from watchdog_app.guard.cgroup import LEAST_LIMIT_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Sequence
+    from typing import Final
 
-    from watchdog_app.guard.cgroup import Cgroup
     from watchdog_app.guard.record import GuardRecord
 
-_BATCH_BYTES = 1 << 20  # what processors have charged beforehand
+_MIB = 1 << 20
+LEAST_DEFAULT_BYTES: Final = 256 * _MIB  # where the machine is full: something has to be tried
+LEAST_RESERVE_BYTES: Final = 256 * _MIB
+_MOST_RESERVE_BYTES = 2048 * _MIB
+_RESERVE_SHARE = 4  # of the state that has to be saved
+_MARGIN_SHARE = 16  # of the machine or the group around: for desktop, page cache, the kernel
+_LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 24 * _MIB, 2048 * _MIB
+_PROTECTED, _UNPROTECTED = 3, 1  # shares of what is free
+_MOST_BYTES = 1 << 53  # as the protocol has it; more than any machine
 
 
-class Limits:
+def room_around(group: str | None) -> Room:
+    """What the machine has left, or the tightest limited group around a guard's group."""
+    return room(os.path.dirname(group) if group else None)
+
+
+def margin_bytes(free: Room) -> int:
+    """What is left to everybody else."""
+    share = free.total_bytes // _MARGIN_SHARE
+    return min(max(share, _LEAST_MARGIN_BYTES), _MOST_MARGIN_BYTES)
+
+
+def reserve_for(state_bytes: int) -> int:
+    """The reserve of a guard whose agents have so much to save."""
+    return min(max(LEAST_RESERVE_BYTES, state_bytes // _RESERVE_SHARE), _MOST_RESERVE_BYTES)
+
+
+def default_limit(reserve_bytes: int, free: Room) -> int:
+    """The limit to begin with where none was given."""
+    return max(free.free_bytes - margin_bytes(free) - reserve_bytes, LEAST_DEFAULT_BYTES)
+
+
+def share_of(own: GuardRecord, others: Sequence[GuardRecord], free: Room) -> int:
     """
-    Those of one guard. `limit_bytes` is without any reserve, and is in the record as well.
+    The limit of one of the guards that share what is free: at least what it holds.
+
+    Args:
+        own: whose.
+        others: all others that follow the machine.
+        free: now.
     """
+    if others and all(each.stopped for each in others):
+        # If this one is stopped too nothing will be given back: the one that would lose most runs,
+        # and may use of the margin what would otherwise keep everybody waiting. It keeps that as it
+        # runs: taken back, it would be stopped again, and so each in turn until nothing is left.
+        kept = max(margin_bytes(free) // 2, own.reserve_bytes if own.agents else 0)
+        runs = not own.stopped or max([own, *others], key=_protection) is own
+        return own.used_bytes + (max(0, free.free_bytes - kept) if runs else 0)
+    # Who stands still needs no reserve any more, and leaves what is free to those who run.
+    spare = free.free_bytes - margin_bytes(free)
+    spare -= sum(each.reserve_bytes for each in (own, *others) if not each.stopped)
+    sharing = [own, *(each for each in others if not each.stopped)]
+    # Without an agent before with; then the oldest rescue, or none; then the largest.
+    first = min(sharing, key=_protection) if len(sharing) > 1 else None
+    weights = [_UNPROTECTED if each is first else _PROTECTED for each in sharing]
+    return own.used_bytes + max(0, spare) * weights[0] // sum(weights)
 
-    def __init__(self, guard: Cgroup, record: GuardRecord) -> None:
-        self._guard = guard
-        self._record = record
 
-    @property
-    def limit_bytes(self) -> int:
-        """What it may hold before anything is done about it."""
-        return self._record.limit_bytes
+def _protection(guard: GuardRecord) -> tuple[bool, float, int, int]:
+    return guard.agents > 0, guard.saved_unix_s or 0.0, -guard.used_bytes, guard.pid
 
-    def allow(self, bytes_: int) -> None:
-        """So much from now on, the reserve or a part of it included."""
-        with suppress(OSError):
-            try:
-                self._guard.allow(bytes_)
-            except OSError:  # v1 refuses a limit below what is used: then exactly that
-                self._guard.allow(self._guard.usage().used_bytes + _BATCH_BYTES)
 
-    def set(self, bytes_: int) -> None:
-        """Another limit."""
-        self._record.limit_bytes = bytes_
-        self.allow(bytes_)
+def check(limit: int | None, reserve: int | None, swap: int, free: Room) -> None:
+    """
+    Refuse what holds no program, or promises what is not there.
 
-    def keep_for(self, state_bytes: int) -> None:
-        """A reserve that carries the save of so much, where there is room; never a smaller one."""
-        record = self._record
-        wanted = shares.reserve_for(state_bytes)
-        if record.follows_state and wanted > record.reserve_bytes:
-            free = self._free()
-            spare = free.free_bytes - free.margin_bytes
-            record.reserve_bytes = max(record.reserve_bytes, min(wanted, spare))
+    Args:
+        limit, reserve, swap: bytes as somebody asked for; None: not asked for.
+        free: what the machine, or the container around, has now.
 
-    def open_up(self, held_bytes: int) -> None:
-        """All that the machine has; where that ends the kernel kills."""
-        free = self._free()
-        self.set(held_bytes + max(0, free.free_bytes - free.margin_bytes // 2))
-        self._guard.release()
-
-    def wanted(self, request: dict[str, Any]) -> tuple[int, int]:
-        """
-        The limit that somebody requests, and what the guard holds now.
-
-        Raises:
-            ActionError: it is no limit, too little for anything, or more than there is.
-        """
-        free = self._free()
-        held = self._guard.usage().held_bytes
-        most = held + free.free_bytes
-        wanted = request.get("limit_bytes")
-        if request.get("more") is True:  # a button: as much as the report says, or as there is
-            wanted = min(parse_bytes(size_above(max(self.limit_bytes, held))), most)
-        if isinstance(wanted, bool) or not isinstance(wanted, int):
-            raise ActionError("That is no request that this supervisor knows.")
-        if wanted < cgroup.LEAST_LIMIT_BYTES:
-            raise ActionError(
-                f"A limit below {format_bytes(cgroup.LEAST_LIMIT_BYTES)} holds no program at all."
-            )
-        if wanted > most:
-            raise ActionError(
-                f"{format_bytes(wanted)} is more than there is: {self._record.name} holds "
-                f"{format_bytes(held)}, and {format_bytes(free.free_bytes)} are free. "
-                "End something else first, or give less."
-            )
-        return wanted, held
-
-    def by_machine(self, held_bytes: int, agents: int, stage: Stage) -> int:
-        """What a guard that was given no limit may hold now, beside all others like it."""
-        own = self._holder(self._record, held_bytes, agents, stage.value)
-        others = [
-            self._holder(each, each.used_bytes, each.agents, each.stage)
-            for each in records.every()
-            if each.follows_machine and each.folder != self._record.folder
-        ]
-        return shares.limit_of(own.key, [own, *others], self._free())
-
-    def _free(self) -> shares.Free:
-        return shares.free_now(self._guard.path)
-
-    @staticmethod
-    def _holder(record: GuardRecord, held_bytes: int, agents: int, stage: str) -> shares.Holder:
-        return shares.Holder(
-            os.path.basename(record.folder),
-            held_bytes,
-            record.reserve_bytes,
-            record.saved_unix_s,
-            agents,
-            stage == Stage.HELD.value,
+    Raises:
+        UsageError: which of them, why, and what to give instead.
+    """
+    for option, size in (("--limit", limit), ("--reserve", reserve), ("--swap", swap)):
+        if size is not None and size > _MOST_BYTES:
+            raise UsageError(f"{option} is more than any machine has.")
+    if limit is not None and limit < LEAST_LIMIT_BYTES:
+        raise UsageError(
+            f"--limit {format_bytes(limit)} is too little for any program; "
+            f"give {format_bytes(LEAST_LIMIT_BYTES)} at least."
         )
+    if reserve is None:
+        return
+    what = f"--reserve {format_bytes(reserve)}"
+    advice = "It is what a save may take besides: a quarter of the training's state is plenty."
+    if reserve > free.total_bytes:
+        raise UsageError(
+            f"{what} is more than there is: {format_bytes(free.total_bytes)} in all. {advice}"
+        )
+    if limit is not None and reserve > max(limit, LEAST_RESERVE_BYTES):
+        raise UsageError(f"{what} is more than --limit {format_bytes(limit)} itself. {advice}")
+    left = free.free_bytes - margin_bytes(free) - reserve
+    if limit is None and left < LEAST_DEFAULT_BYTES:
+        raise UsageError(
+            f"{what} leaves nothing for the program: {format_bytes(free.free_bytes)} are free. "
+            f"{advice}"
+        )
+
+
+def warning(limit: int, reserve: int, free_bytes: int) -> str:
+    """A line for people where a limit that they gave is beyond what is free now; else empty."""
+    if limit > free_bytes:
+        return (
+            f"only {format_bytes(free_bytes)} are free: if it needs more, the machine's own limit "
+            "is met first, and that one kills. Without --limit it is stopped before"
+        )
+    if limit + reserve > free_bytes:
+        return (
+            f"only {format_bytes(free_bytes)} are free: at its limit the reserve of "
+            f"{format_bytes(reserve)} may not be there any more, and nothing could be saved with it"
+        )
+    return ""

@@ -22,76 +22,63 @@ _NEAR_SHARE = 0.9  # of the limit
 _PIDFD_GETFD = 438  # the same number on every architecture
 
 
-def begun(record: GuardRecord) -> str:
+def started(record: GuardRecord) -> str:
     """One line at the start: which guard, and what it does."""
-    if record.group is None:
-        return (
-            f"watchdog: guard: no group can be made here, so reservations are limited to "
-            f"{format_bytes(record.limit_bytes)} instead: what does not fit is refused"
-        )
     return (
         f"watchdog: guard: limit {format_bytes(record.limit_bytes)}"
         f"{' (what this machine can give)' if record.follows_machine else ''}, "
-        f"reserve {format_bytes(record.reserve_bytes)}, {record.how}"
+        f"reserve {format_bytes(record.reserve_bytes)}, {record.kind}"
     )
 
 
 def told(record: GuardRecord) -> str:
-    """What has happened to a guard, by its stage; several lines."""
+    """What has happened to a guard, by its state; several lines."""
     who = f"{_plain(record.name)} (pid {record.pid})"
     limit = format_bytes(record.limit_bytes)
     saved = _rescue(record)
-    if record.stage == "held":
+    if record.state == "stopped":
         return (
-            f"{who} has come to its memory limit of {limit} and is held there: it stands still "
-            f"and loses nothing. {saved}\n{choices(record)}"
+            f"{who} has come to its memory limit of {limit} and was stopped there: it loses "
+            f"nothing. {saved}\n{choices(record)}"
         )
-    if record.stage == "copying":
+    if record.state == "copying":
         return (
             f"{who} stands still for a moment, near its memory limit of {limit}, while its guard "
             "saves what can be saved."
         )
-    if record.stage == "refusing":
+    if record.state == "refusing":
         return (
             f"{who} has come to its memory limit of {limit}. {saved} From here on further "
             f"memory is refused: the program gets a MemoryError.\n"
             f"Give it more:  watchdog limit {record.pid} {next_limit(record)}\n"
             f"If it ends:    {_again(record)}"
         )
-    if record.stage == "opened":
+    if record.state == "unlimited":
         return (
             f"{who} goes on without a memory limit of its own. {saved} "
             f"The next limit is the machine's, at about {limit}, and that one kills."
         )
-    if record.stage == "ending":
+    if record.state == "ending":
         because = f": {_plain(record.because)}" if record.because else ""
         text = f"{who} is ended{_where(record)}{because}. {saved}"
         return (
             f"{text}\nStart it again with a higher one: {_again(record)}" if full(record) else text
         )
-    return f"{who} goes on; its limit is {limit}."
-
-
-def still_held(record: GuardRecord) -> str:
-    """After fg, of one that is held as before."""
-    return (
-        f"{_plain(record.name)} (pid {record.pid}) is still held at its memory limit of "
-        f"{format_bytes(record.limit_bytes)}.\n{choices(record)}"
-    )
+    shell = "" if record.notebook else " Where a shell shows its prompt, fg brings it back."
+    return f"{who} goes on; its limit is {limit}.{shell}"
 
 
 def choices(record: GuardRecord) -> str:
-    """What can be done about one that is held, with the words to type."""
-    by_key = "" if record.notebook else "   (or Ctrl-C)"
+    """What can be done about one that is stopped, with the words to type."""
     lines = [
         f"Let it go on:  watchdog limit {record.pid} {next_limit(record)}",
         f"With no limit: watchdog limit {record.pid} --go-on   (the kernel may kill it then)",
-        f"End it:        watchdog limit {record.pid} --end{by_key}",
+        f"End it:        watchdog limit {record.pid} --end",
     ]
     if record.notebook:
         lines.append("End the cell:  interrupt the kernel   (its variables stay)")
     else:
-        lines.append("Type it in another terminal, or here after Ctrl-Z (and then: fg).")
+        lines.append("Type it in another terminal, or here where the shell shows its prompt.")
     if record.follows_machine:
         lines.append("Or end something else: it goes on by itself once there is room.")
     return "\n".join(lines)
@@ -99,7 +86,7 @@ def choices(record: GuardRecord) -> str:
 
 def cause_of_end(record: GuardRecord) -> str | None:
     """Of what a program in it died, where its guard ended it: goes after its name; else None."""
-    if record.stage != "ending":
+    if record.state != "ending":
         return None
     because = f": {_plain(record.because)}" if record.because else ""
     return f"ended by its guard{_where(record)}{because}"
@@ -110,21 +97,21 @@ def full(record: GuardRecord) -> bool:
     near = record.used_bytes >= _NEAR_SHARE * record.limit_bytes
     # What it uses is read again while it ends, and may be little by then.
     kinds = [each.get("kind") for each in record.events]
-    before = [kind for kind in kinds if kind in ("held", "calm", "opened")]
-    return near or before[-1:] == ["held"] or record.because != ASKED
+    before = [kind for kind in kinds if kind in ("stopped", "running", "unlimited")]
+    return near or before[-1:] == ["stopped"] or record.because != ASKED
 
 
 def _where(record: GuardRecord) -> str:
     return f" at its memory limit of {format_bytes(record.limit_bytes)}" if full(record) else ""
 
 
-def held_at_end(record: GuardRecord) -> str | None:
+def stopped_at_end(record: GuardRecord) -> str | None:
     """Of what stood at its limit when it ended: goes after "ended"; None: it did not."""
-    if record.stage not in ("held", "leaving"):
+    if record.state not in ("stopped", "exiting"):
         return None
-    who = "it was interrupted while " if record.stage == "leaving" else ""
+    who = "it was interrupted while " if record.state == "exiting" else ""
     since = "after " if who else "while "
-    return f"{since}{who}it was held at its memory limit of {format_bytes(record.limit_bytes)}"
+    return f"{since}{who}it was stopped at its memory limit of {format_bytes(record.limit_bytes)}"
 
 
 def past(record: GuardRecord) -> str:
@@ -132,11 +119,11 @@ def past(record: GuardRecord) -> str:
     who = f"{_plain(record.name)} (pid {record.pid})"
     kinds = [str(each.get("kind")) for each in record.events]
     limit = format_bytes(record.limit_bytes)
-    if record.stage == "ending":
+    if record.state == "ending":
         text = f"{who} was {cause_of_end(record)}."
-    elif record.stage in ("held", "leaving"):
-        text = f"{who} ended {held_at_end(record)}."
-    elif record.stage == "opened":
+    elif record.state in ("stopped", "exiting"):
+        text = f"{who} ended {stopped_at_end(record)}."
+    elif record.state == "unlimited":
         text = f"{who} came to its memory limit, went on without one, and has ended."
     elif "refusing" in kinds:
         text = f"{who} came to its memory limit of {limit}, was refused more memory, and ended."
@@ -146,9 +133,9 @@ def past(record: GuardRecord) -> str:
         return ""
     again = ""
     if (
-        record.stage != "opened"
+        record.state != "unlimited"
         and full(record)
-        and (record.stage != "calm" or "refusing" in kinds)
+        and (record.state != "running" or "refusing" in kinds)
     ):
         again = f" Start it again with a higher one: {_again(record)}"
     return f"{text} {_rescue(record)}{again}"
@@ -157,12 +144,12 @@ def past(record: GuardRecord) -> str:
 def explained(record: GuardRecord) -> str:
     """For `watchdog explain`: which guard, how full, and what its state means."""
     text = (
-        f"It runs under a guard ({record.how}): {format_bytes(record.used_bytes)} of "
+        f"It runs under a guard ({record.kind}): {format_bytes(record.used_bytes)} of "
         f"{format_bytes(record.limit_bytes)} that it may hold, and "
         f"{format_bytes(record.reserve_bytes)} more "
-        "kept back for saving. At that limit it is held and not killed."
+        "kept back for saving. At that limit it is stopped and not killed."
     )
-    return text if record.stage == "calm" else f"{text}\n{told(record)}"
+    return text if record.state == "running" else f"{text}\n{told(record)}"
 
 
 def _rescue(record: GuardRecord) -> str:
@@ -178,13 +165,13 @@ def _rescue(record: GuardRecord) -> str:
         old = f" What was saved before is of {where}."
     lost = (
         " If it is ended now, its work is lost."
-        if record.stage == "held" and newest is None
+        if record.state == "stopped" and newest is None
         else ""
     )
     if not record.agents:
         return f"Nothing of it was saved: no agent of watchdog is in it.{lost}"
     reasons = dict.fromkeys(_plain(each) for each in (record.because, record.trouble) if each)
-    if record.stage == "ending":  # why it is ended is said already
+    if record.state == "ending":  # why it is ended is said already
         reasons.pop(_plain(record.because), None)
     because = "; ".join(reasons)
     return f"Its work could not be saved{': ' if because else ''}{because}.{old}{lost}"
@@ -208,7 +195,7 @@ def _plain(text: str) -> str:
     return clean(text, 1000)
 
 
-def write(pid: int, text: str) -> bool:
+def write_to_terminal(pid: int, text: str) -> bool:
     """
     Write lines where the program writes its errors; never waits for a reader; whether it went out.
     """

@@ -1,11 +1,12 @@
 """
-What is known of a guard, in a file: for `status`, `limit` and the daemon.
+What is known of a guard, in a file: for `status`, `limit`, `history` and the daemon.
 
 A file and no message: a daemon that is stopped or slow can then hold no supervisor up, and a daemon
-that starts later knows every guard at once. The folder is the user's own, most often in memory.
+that starts later knows every guard at once. The folder is the user's own.
 
-    RUNTIME/guard/PID.START/guard.json      what this module reads and writes
+    RUNTIME/guard/PID.START/guard.json        what this module reads and writes
     RUNTIME/guard/PID.START/supervisor.sock   where the supervisor takes requests
+    STATE/guards/PID.START.json               the last fifty that are over
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ import json
 import os
 import stat
 import sys
+import time
 from contextlib import suppress
 
 from watchdog_app.base import paths
-from watchdog_app.base.linux.process import read_stat
+from watchdog_app.guard.cgroup import PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _FILE = "guard.json"
@@ -29,7 +32,7 @@ _LOCK = "supervisor.lock"
 _MOST_BYTES = 64 * 1024
 _MOST_GUARDS = 200
 _MOST_EVENTS = 20
-_ADOPTION_S = 5.0
+_MOST_PAST = 50
 
 
 class GuardRecord:
@@ -38,9 +41,9 @@ class GuardRecord:
     pid: int  # of the program that was started in it
     start_time: int
     name: str
-    how: str
+    kind: str  # of its group, for people
     group: str | None  # folder in the memory hierarchy; None: limits on reservations alone
-    limit_bytes: int
+    limit_bytes: int  # without any reserve
     reserve_bytes: int
     supervisor_pid: int = 0
     standby_pid: int = 0
@@ -52,7 +55,7 @@ class GuardRecord:
     notebook: bool = False
     at_limit: str = "auto"
     hold_s: float | None = None
-    stage: str = "calm"
+    state: str = "running"  # as `policy.State` has it
     since_unix_s: float = 0.0
     used_bytes: int = 0
     because: str = ""
@@ -62,28 +65,23 @@ class GuardRecord:
     saved_unix_s: float | None = None
     rescues: list[dict[str, Any]]  # pid, path, step
     events: list[dict[str, Any]]  # unix_s, kind, text; newest last
-    ended_unix_s: float | None = None  # where it is over, see `past`
+    ended_unix_s: float | None = None  # where it is over
 
-    def __init__(  # noqa: PLR0917 - as every guard begins
-        self,
-        pid: int,
-        start_time: int,
-        name: str,
-        how: str,
-        group: str | None,
-        limit_bytes: int,
-        reserve_bytes: int,
-        **more: Any,
-    ) -> None:
-        """`more`: any of the others."""
-        self.pid, self.start_time = pid, start_time
-        self.name, self.how, self.group = name, how, group
-        self.limit_bytes, self.reserve_bytes = limit_bytes, reserve_bytes
+    def __init__(self, **values: Any) -> None:
+        """
+        Args:
+            values: of the fields; those without a default are needed.
+
+        Raises:
+            TypeError: one is missing, or not of its type.
+        """
         self.rescues, self.events = [], []
-        for key, value in more.items():
-            if key not in FIELDS:
-                raise TypeError(f"a guard has no {key}")
-            setattr(self, key, value)
+        for key, kind in self.__annotations__.items():
+            if key in values:
+                setattr(self, key, values[key])
+            value = getattr(self, key, self)
+            if not any(_IS[each](value) for each in kind.split(" | ")):
+                raise TypeError(f"a guard's {key} is no {kind}")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, GuardRecord) and self.to_json() == other.to_json()
@@ -92,12 +90,12 @@ class GuardRecord:
 
     def to_json(self) -> dict[str, Any]:
         """All of it, by name."""
-        return {name: getattr(self, name) for name in FIELDS}
+        return {name: getattr(self, name) for name in self.__annotations__}
 
     @property
-    def held(self) -> bool:
+    def stopped(self) -> bool:
         """Everyone in it stands still."""
-        return self.stage in ("held", "copying")
+        return self.state in ("stopped", "copying")
 
     @property
     def folder(self) -> str:
@@ -110,18 +108,16 @@ class GuardRecord:
         return os.path.join(self.folder, _SOCKET)
 
     @property
-    def pages(self) -> str:
-        """Where the trainings in it publish themselves."""
+    def segments(self) -> str:
+        """Where the trainings in it show themselves."""
         from watchdog_app.rescue.segment import segment_folder
 
         return os.path.join(segment_folder.folder(), os.path.basename(self.folder))
 
-    def note(self, unix_s: float, kind: str, text: str) -> None:
+    def note(self, kind: str, text: str) -> None:
         """Add an event."""
-        self.events = [
-            *self.events[1 - _MOST_EVENTS :],
-            {"unix_s": unix_s, "kind": kind, "text": text},
-        ]
+        event = {"unix_s": time.time(), "kind": kind, "text": text}
+        self.events = [*self.events[1 - _MOST_EVENTS :], event]
 
     def write(self) -> None:
         """
@@ -131,25 +127,51 @@ class GuardRecord:
             OSError: the folder cannot be written.
         """
         path = os.path.join(self.folder, _FILE)
-        new = f"{path}.new"
-        with open(new, "w", encoding="utf-8") as file:
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
             file.write(json.dumps(self.to_json()))
-        os.rename(new, path)
+        os.rename(f"{path}.new", path)
 
     def remove(self) -> None:
         """Take the folder away; how it stood at last is kept for whoever asks later."""
         if self.supervisor_pid:
-            from watchdog_app.guard import past
-
-            past.keep(self)
+            with suppress(OSError):  # a full disk loses no more than that
+                self._keep()
         for name in (_FILE, f"{_FILE}.new", _SOCKET, _LOCK):
             with suppress(OSError):
                 os.unlink(os.path.join(self.folder, name))
         with suppress(OSError):
             os.rmdir(self.folder)
 
+    def _keep(self) -> None:
+        from watchdog_app.base import durable
 
-FIELDS = tuple(GuardRecord.__annotations__)
+        where = past_folder()
+        for each in (os.path.dirname(where), where):
+            durable.make_folders(each, 0o700)
+        if paths.foreign(os.lstat(where)) or os.path.islink(where):
+            return
+        text = json.dumps({**self.to_json(), "ended_unix_s": time.time()})
+        path = os.path.join(where, f"{self.pid}.{self.start_time}.json")
+        durable.write_whole(path, text.encode("utf-8"), 0o600)
+        found = [os.path.join(where, name) for name in os.listdir(where)]
+        for old in sorted(found, key=os.path.getmtime)[:-_MOST_PAST]:
+            os.unlink(old)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_IS: dict[str, Callable[[Any], bool]] = {
+    "int": lambda value: _is_number(value) and isinstance(value, int) and value >= 0,
+    "float": _is_number,
+    "bool": lambda value: isinstance(value, bool),
+    "str": lambda value: isinstance(value, str),
+    "None": lambda value: value is None,
+    "list[dict[str, Any]]": lambda value: (
+        isinstance(value, list) and all(isinstance(each, dict) for each in value)
+    ),
+}
 
 
 def root() -> str:
@@ -157,47 +179,55 @@ def root() -> str:
     return os.path.join(os.path.abspath(paths.runtime_dir()), "guard")
 
 
+def past_folder() -> str:
+    """Where the records of guards are that are over."""
+    return os.path.join(os.path.abspath(paths.state_dir()), "guards")
+
+
 def folder_of(pid: int, start_time: int) -> str:
     """The folder of one guard."""
     return os.path.join(root(), f"{pid}.{start_time}")
 
 
-def every() -> list[GuardRecord]:
-    """Every guard that has a file, by pid; what cannot be read is left out."""
+def folders() -> list[str]:
+    """The folders of this user's guards, whatever is in them."""
     try:
-        names = os.listdir(root())
+        return [os.path.join(root(), name) for name in sorted(os.listdir(root()))[:_MOST_GUARDS]]
     except OSError:
         return []
-    found = [read(os.path.join(root(), name)) for name in sorted(names)[:_MOST_GUARDS]]
-    return [record for record in found if record is not None and _is_there(record)]
 
 
-def sweep() -> None:
-    """
-    Look after guards whose supervisor and standby were killed at one blow.
+def every() -> list[GuardRecord]:
+    """Every guard that has a file, by pid; what cannot be read is left out."""
+    found = [read(folder) for folder in folders()]
+    return [record for record in found if record is not None and is_there(record)]
 
-    They get another supervisor, which goes on where that one stood. Where none can be had the
-    kernel's own ways hold in them again, so that nobody is held for ever. What is empty goes.
-    """
-    from watchdog_app.guard import cgroup, starting
 
+def past() -> list[GuardRecord]:
+    """Those that are over, the newest first."""
     try:
-        names = os.listdir(root())
+        names = [name for name in os.listdir(past_folder()) if name.endswith(".json")]
     except OSError:
-        return
-    for name in names[:_MOST_GUARDS]:
-        record = read(os.path.join(root(), name))
-        if record is None or _is_kept(record):
-            continue
-        if not _is_there(record):
-            record.remove()
-            continue
-        if starting.adopt(record.folder, _ADOPTION_S):
-            continue
-        with suppress(OSError):
-            cgroup.release_orphan(record.group or "")
-            record.remove()
-    cgroup.remove_strays()
+        return []
+    found = [read_file(os.path.join(past_folder(), name)) for name in names[: 4 * _MOST_PAST]]
+    known = [each for each in found if each is not None and each.ended_unix_s is not None]
+    return sorted(known, key=lambda guard: -(guard.ended_unix_s or 0.0))
+
+
+def of(pid: int, start_time: int, group: str | None = None) -> GuardRecord | None:
+    """
+    The guard that a process was in which has just ended, over or not; None: none is known.
+
+    Args:
+        pid, start_time: of the process.
+        group: folder of its memory group, which names the guard for what was started in one later.
+    """
+    name = f"{pid}.{start_time}"
+    base = os.path.basename((group or "").rstrip("/")).removesuffix(".scope")
+    if base.startswith(PREFIX):
+        name = base.removeprefix(PREFIX).replace("-", ".", 1)
+    found = read(os.path.join(root(), name))
+    return found or read_file(os.path.join(past_folder(), f"{name}.json"))
 
 
 def claim(folder: str) -> bool:
@@ -216,18 +246,9 @@ def claim(folder: str) -> bool:
     return True
 
 
-def _is_there(record: GuardRecord) -> bool:
+def is_there(record: GuardRecord) -> bool:
+    """Whether its group is there."""
     return record.group is None or os.path.isdir(record.group)
-
-
-def _is_kept(record: GuardRecord) -> bool:
-    """Whether a supervisor or its standby lives."""
-    # Not of a zombie: where nobody collects those, they would keep a guard for ever.
-    for pid in (record.supervisor_pid, record.standby_pid):
-        stat = read_stat(pid or 0)
-        if stat is not None and stat.comm.startswith(b"watchdog-") and not stat.has_ended:
-            return True
-    return False
 
 
 def read(folder: str) -> GuardRecord | None:
@@ -252,38 +273,10 @@ def read_file(path: str, folder: str | None = None) -> GuardRecord | None:
 def parse(text: bytes, folder: str) -> GuardRecord | None:
     """The guard of a folder, as `to_json` tells of it; None where that is no record of it."""
     try:
-        return _checked(json.loads(text), os.path.basename(folder))
+        record = GuardRecord(**json.loads(text))
     except (ValueError, TypeError, RecursionError):
         return None
-
-
-def _checked(found: Any, name: str) -> GuardRecord | None:
-    if not isinstance(found, dict):
-        return None
-    known = {key: value for key, value in found.items() if key in FIELDS}
-    record = GuardRecord(**known)
-    kinds = GuardRecord.__annotations__
-    for key in FIELDS:
-        value, kind = getattr(record, key), kinds[key]
-        right = (
-            (
-                kind == "int"
-                and isinstance(value, int)
-                and not isinstance(value, bool)
-                and value >= 0
-            )
-            or (kind == "bool" and isinstance(value, bool))
-            or (kind == "str" and isinstance(value, str))
-            or (kind == "float" and isinstance(value, int | float))
-            or (kind == "str | None" and isinstance(value, str | None))
-            or (kind == "float | None" and isinstance(value, int | float | None))
-            or (kind.startswith("list") and isinstance(value, list))
-        )
-        if not right:
-            return None
-    if not all(isinstance(each, dict) for each in (*record.rescues, *record.events)):
-        return None
-    return record if name == f"{record.pid}.{record.start_time}" else None
+    return record if os.path.basename(folder) == f"{record.pid}.{record.start_time}" else None
 
 
 def prepare(pid: int, start_time: int) -> str:

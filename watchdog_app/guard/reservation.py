@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from watchdog_app.base.linux.process import read_statm, start_time
 from watchdog_app.guard.policy import MOST_OF_RESERVE
@@ -30,7 +31,7 @@ _SLACK_SHARE = 16
 # 40 MiB as NumPy is imported, any other its stack of 8 MiB.
 _PROCESSOR_BYTES = 48 << 20
 _MOST_OF_LIMIT = 2  # three times the limit is refused on any machine
-_CLAMP_SLACK_BYTES = 4 << 20  # when everything further is refused: small objects still fit
+_FROZEN_SLACK_BYTES = 4 << 20  # when everything further is refused: small objects still fit
 _EVERYTHING_BYTES = 1 << 46
 
 
@@ -43,7 +44,7 @@ class ReservationLimit:
 
     def __init__(self) -> None:
         self._set: dict[int, tuple[int, int, int]] = {}  # by pid: start time, ours, soft before
-        self.clamped = False
+        self._frozen = False
 
     def follow(
         self, pids: Iterable[int], room_bytes: int, limit_bytes: int, reserve_bytes: int
@@ -58,37 +59,38 @@ class ReservationLimit:
             limit_bytes: of the guard.
             reserve_bytes: above it.
         """
-        if not self.clamped:
+        if not self._frozen:
             self._all(pids, max(0, room_bytes) + slack_bytes(limit_bytes, reserve_bytes))
 
-    def clamp(self, pids: Iterable[int]) -> None:
-        """Refuse whatever is more than they have now, until `follow` after `unclamp`."""
-        self.clamped = True
-        self._all(pids, _CLAMP_SLACK_BYTES)
+    def freeze(self, pids: Iterable[int]) -> None:
+        """Refuse whatever is more than they have now, until `follow` after `unfreeze`."""
+        self._frozen = True
+        self._all(pids, _FROZEN_SLACK_BYTES)
 
-    def unclamp(self) -> None:
+    def unfreeze(self) -> None:
         """The next `follow` widens the limits again."""
-        self.clamped = False
+        self._frozen = False
 
-    def open_up(self, pids: Iterable[int]) -> None:
+    def lift(self, pids: Iterable[int]) -> None:
         """Refuse nothing from now on, nobody; children have inherited what was set before."""
         self._all(pids, _EVERYTHING_BYTES)
         self.take_back()
 
     def take_back(self) -> None:
         """Everybody's limits as they were."""
+        import resource
+
         for pid, (began, ours, before) in self._set.items():
-            _change(pid, began, ours, before)
+            with suppress(OSError, ValueError):
+                soft, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
+                if soft == ours and start_time(pid) == began:
+                    resource.prlimit(pid, resource.RLIMIT_DATA, (before, hard))
         self._set.clear()
 
     def _all(self, pids: Iterable[int], more_bytes: int) -> None:
-        seen = {}
-        for pid in list(pids)[:_MOST_PROCESSES]:
-            known = self._set.get(pid)
-            found = _limit(pid, more_bytes, known)
-            if found is not None:
-                seen[pid] = found
-        self._set = seen
+        some = list(pids)[:_MOST_PROCESSES]
+        found = {pid: _limit(pid, more_bytes, self._set.get(pid)) for pid in some}
+        self._set = {pid: each for pid, each in found.items() if each is not None}
 
 
 def slack_bytes(limit_bytes: int, reserve_bytes: int) -> int:
@@ -128,7 +130,9 @@ def _limit(
         elif known is not None and known[0] == began:
             return known  # the program has set one of its own since: that one stands
         else:
-            before = _before_fork(soft)
+            # A child has inherited what we had set its parent, which began with our exec's own.
+            own = resource.getrlimit(resource.RLIMIT_DATA)[0]
+            before = own if own == resource.RLIM_INFINITY else min(own, soft)
         wanted = statm.data_bytes + more_bytes
         for most in (before, hard):
             if most != resource.RLIM_INFINITY:
@@ -137,25 +141,3 @@ def _limit(
     except (OSError, ValueError):
         return None  # gone, or another user's by set-uid
     return began, wanted, before
-
-
-def _before_fork(soft: int) -> int:
-    """What a process would have without us; a child has inherited what we had set its parent."""
-    import resource
-
-    # Whoever is under a guard began with our exec's own limit.
-    own = resource.getrlimit(resource.RLIMIT_DATA)[0]
-    return own if own == resource.RLIM_INFINITY else min(own, soft)
-
-
-def _change(pid: int, began: int, ours: int, value: int) -> None:
-    if sys.platform != "linux" or start_time(pid) != began:
-        return
-    import resource
-
-    try:
-        soft, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
-        if soft == ours:
-            resource.prlimit(pid, resource.RLIMIT_DATA, (value, hard))
-    except (OSError, ValueError):
-        pass

@@ -1,10 +1,10 @@
 """
 The supervisor of a guard: a small process outside of it that waits, and decides at the limit.
 
-It outlives nothing: it ends when the last process has left the guard. A standby process waits for
-the supervisor's own end and starts another one (`standby`); so no guard stays held for want of one.
+It ends when the last process has left the group. Its standby waits for its end and starts another
+one (`process`); so nobody stays stopped for want of one.
 
-Small, as there is one for each task: nothing here or below may import dataclasses or typing,
+Small, as there is one for each program: nothing here or below may import dataclasses or typing,
 which alone are 2 MB.
 """
 
@@ -16,31 +16,43 @@ import signal
 import time
 from contextlib import suppress
 
-from watchdog_app.base.text.quantities import format_bytes
-from watchdog_app.guard import cgroup, messages, pace, starting
+from watchdog_app.base.errors import ActionError
+from watchdog_app.base.linux.process import signals
+from watchdog_app.base.text.quantities import format_bytes, parse_bytes, size_above
+from watchdog_app.guard import limits, messages
+from watchdog_app.guard import record as records
+from watchdog_app.guard.cgroup import LEAST_LIMIT_BYTES
 from watchdog_app.guard.control import Listener
-from watchdog_app.guard.job_control import JobControl
-from watchdog_app.guard.limits import Limits
-from watchdog_app.guard.policy import MOST_OF_RESERVE, AtLimit, Do, Policy, Stage
-from watchdog_app.guard.renewal import Insurance, Renewal
+from watchdog_app.guard.policy import MOST_OF_RESERVE, Action, AtLimit, CopySchedule, Policy, State
 from watchdog_app.guard.reservation import ReservationLimit
 from watchdog_app.guard.trainings import Trainings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any
 
     from watchdog_app.guard.cgroup import Cgroup
     from watchdog_app.guard.record import GuardRecord
 
 _NEAR_SHARE = 0.8  # of the limit: from here on agents publish after every batch
-_MACHINE_EVERY_S = 1.0
 _WRITE_EVERY_S = 5.0
 _CHANGED_SHARE = 0.02  # of the limit: less is no news
 _ROOM_AGAIN_BYTES = 16 << 20
 _TERM_S = 5.0  # after SIGTERM, before SIGKILL
-_LITTLE_BYTES = 4 << 20
+_BATCH_BYTES = 1 << 20  # what processors have charged beforehand
+_FILL_BYTES_PER_S = 2e9  # as fast as one process fills memory
+_FASTEST_S, _SLOWEST_S = 0.1, 1.0
+# How long it may wait for its next look, by state; while it runs that depends.
+_WAIT_S = {
+    State.COPYING: 0.02,
+    State.FINISHING: 0.02,
+    State.STOPPED: 0.2,
+    **dict.fromkeys((State.REFUSING, State.EXITING, State.ENDING), 0.05),
+}
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
+_ENDS_MASK = sum(1 << (number - 1) for number in _ENDS)
+_MOST_ASKED = 100  # of a storm of forks only the program itself is looked at
 
 
 class Supervisor:
@@ -48,31 +60,60 @@ class Supervisor:
     One guard's.
 
     Args:
-        guard: made, and entered by the program.
+        group: made, and entered by the program.
         record: what is known of it, and wanted at its limit; written by the supervisor from now on.
     """
 
-    def __init__(self, guard: Cgroup, record: GuardRecord) -> None:
-        self.guard = guard
+    def __init__(self, group: Cgroup, record: GuardRecord) -> None:
+        self.group = group
         self.record = record
         self.policy = Policy(AtLimit(record.at_limit), record.notebook, record.hold_s)
-        self.limits = Limits(guard, record)
-        self._job_control = JobControl(record, self.policy)
-        self._trainings = Trainings(record.pages, eager=not record.refuse)
-        self._refusal = ReservationLimit() if record.refuse else None
+        self._trainings = Trainings(record.segments, self.watch, self.forget, not record.refuse)
+        self._reservations = ReservationLimit() if record.refuse else None
+        self._schedule = CopySchedule()
         self._poll = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
-        self._armed: list[int] = []
+        self._events: list[int] = []
         self._listener: Listener | None = None
-        self._insurance = Insurance()
-        self._renewal = Renewal()
         self._held_bytes = 0
         self._used_bytes = 0
         self._next_machine = 0.0
         self._next_write = 0.0
         self._written: tuple[object, ...] = ()
         self._killed_at: float | None = None
-        self._fd_of_program: int | None = None
+        self._actions: dict[Action, Callable[[], object]] = {
+            Action.FREEZE: group.freeze,
+            Action.STOP: self._stop,
+            Action.RESUME: group.resume,
+            Action.COPY: self._copy,
+            Action.REQUEST_SAVE: self._trainings.request_save,
+            Action.GIVE_MOST: lambda: self._give(MOST_OF_RESERVE),
+            Action.GIVE_ALL: lambda: self._give(1.0),
+            Action.TAKE_BACK: lambda: self._give(0.0),
+            Action.LIFT: self._lift_limit,
+            Action.REFUSE: lambda: self._freeze_reservations(True),
+            Action.ALLOW: lambda: self._freeze_reservations(False),
+            Action.REPORT: self._report,
+            Action.END: self._end,
+        }
+
+    def take_over(self, state: State) -> None:
+        """After the end of an earlier supervisor: stand where it stood; before `open`."""
+        record, policy = self.record, self.policy
+        # What the group may hold now: with the reserve, where that was given.
+        spent = state in (State.REFUSING, State.ENDING)
+        self.group.limit_bytes = record.limit_bytes + (record.reserve_bytes if spent else 0)
+        policy.since_mono_s = time.monotonic()
+        policy.because = record.because
+        if state in (State.STOPPED, State.REFUSING, State.UNLIMITED, State.ENDING):
+            policy.state = state
+            if state is State.STOPPED:
+                self.group.stop(again=True)
+            elif state is State.REFUSING:
+                self._freeze_reservations(True)
+        elif not self.group.at_limit():
+            # Whoever is at the limit is met there again, and copied.
+            self.group.resume(everyone=state is State.COPYING)
 
     def open(self) -> None:
         """
@@ -81,20 +122,17 @@ class Supervisor:
         Raises:
             OSError: the kernel refuses something that a guard needs.
         """
-        self.guard.hold_at_limit()
-        self._arm()
+        self.group.hold()
+        self._hear_events()
         with suppress(OSError):
-            self._listener = Listener(self.record.socket_path, self._request, self)
+            self._listener = Listener(
+                self.record.socket_path, self._carry_out, self.watch, self.forget
+            )
         with suppress(OSError):
             handle = os.pidfd_open(self.record.pid)
-            self._fd_of_program = handle
-            self.watch(handle, self._program_ended)
+            self.watch(handle, lambda: self.forget(handle))  # wakes us once
         self._trainings.open()
-        self._write(time.monotonic(), always=True)
-
-    def guarded_by(self, pid: int) -> None:
-        """`pid` waits for our end, as we do for its."""
-        starting.Standby(self.record, self).guarded_by(pid)
+        self._write(always=True)
 
     def watch(self, fd: int, then: Callable[[], None]) -> None:
         """Call `then` whenever `fd` is readable."""
@@ -107,12 +145,11 @@ class Supervisor:
             self._poll.unregister(fd)
 
     def run(self) -> None:
-        """Until the guard is empty."""
+        """Until the group is empty."""
         while True:
             for fd, _ in self._poll.poll(self._wait_s() * 1000):
-                handler = self._handlers.get(fd)
-                if handler is not None:
-                    handler()
+                if fd in self._handlers:
+                    self._handlers[fd]()
             try:
                 if not self.look(time.monotonic()):
                     return
@@ -120,271 +157,305 @@ class Supervisor:
                 return
 
     def look(self, now: float) -> bool:
-        """One turn; False when nobody is in the guard any more."""
-        self.guard.hold_fast()
-        usage = self.guard.usage()
+        """One turn; False when nobody is in the group any more."""
+        self.group.keep_limit()
+        usage = self.group.usage()
         self._held_bytes, self._used_bytes = usage.held_bytes, usage.used_bytes
-        pids = self.guard.pids()
+        pids = self.group.pids()
         if not pids:
             return False
         policy = self.policy
-        if policy.stage is Stage.ENDING:
-            self._end(now, pids)
-        elif not policy.still and self.guard.at_limit():
-            self._act(policy.limit_met(now), now)
+        if policy.state is State.ENDING:
+            self._end()
+        elif not policy.still and self.group.at_limit():
+            self._act(policy.limit_met(now))
         else:
-            self._act(policy.tick(now, self._held_bytes, self.limits.limit_bytes), now)
-            if self._wants_insurance(now) and self._trainings.all_fresh():
-                self._insurance.tried(now)
-                self._act(policy.insure(now), now)
-            elif self._renewal.due(now, policy.stage) and self._trainings.all_fresh():
-                self._act(policy.insure(now), now)
-        if policy.stage is Stage.COPYING:
-            copies = self._trainings.finished(now)
-            if copies is not None:
-                if copies.complete or not policy.insuring:
-                    self._take()
-                if copies.complete:
-                    self._insurance.copied(now)
-                self._renewal.copied(now, policy.since_mono_s)
-                self._act(policy.copied(now, copies), now)
-        elif policy.stage is Stage.WAITING:
+            self._act(policy.tick(now, self._held_bytes, self.record.limit_bytes))
+            if self._copy_is_due(now) and self._trainings.all_fresh():
+                if policy.state is State.RUNNING:
+                    self._schedule.tried(now)
+                self._act(policy.copy_early(now))
+        if policy.state is State.COPYING:
+            self._take_copies(now)
+        elif policy.state is State.FINISHING:
             self._wait_for_boundary(now)
-        elif policy.stage in (Stage.HELD, Stage.ASIDE, Stage.LEAVING):
-            self._act(self._job_control.hear(now, pids), now)
+        elif policy.state is State.STOPPED:
+            self._look_at_stopped(now, pids)
         self._follow(now, pids)
-        self._write(now)
+        self._write()
         self._trainings.tidy(now)
         return True
 
-    def stand_at(self, stage: Stage) -> None:
-        """After the end of an earlier supervisor: stand where it stood; before `open`."""
-        record, policy = self.record, self.policy
-        # What the group may hold now: with the reserve, where that was given.
-        spent = stage in (Stage.REFUSING, Stage.ENDING)
-        self.guard.limit_bytes = record.limit_bytes + (record.reserve_bytes if spent else 0)
-        policy.since_mono_s = time.monotonic()
-        policy.because = record.because
-        if stage in (Stage.HELD, Stage.REFUSING, Stage.OPENED, Stage.ENDING):
-            policy.stage = stage
-            if stage is Stage.HELD:
-                self.guard.freeze()
-            elif stage is Stage.REFUSING:
-                self._do(Do.REFUSE, policy.since_mono_s)
-        elif not self.guard.at_limit():
-            self.guard.thaw()  # whoever is at the limit is met there again, and copied
-
     def close(self) -> None:
-        """The guard is empty, or is to be nobody's business any more."""
+        """The group is empty, or is to be nobody's business any more."""
         self._trainings.close()
-        if self._refusal is not None:
-            self._refusal.take_back()
+        if self._reservations is not None:
+            self._reservations.take_back()
         if self._listener is not None:
             self._listener.close()
-        self.guard.release()
-        if self.guard.close():
+        self.group.lift_limit()
+        self.group.resume()
+        if self.group.remove():
             self.record.remove()
 
     # What the policy wants
 
-    def _act(self, steps: Iterable[Do], now: float) -> None:
-        for step in steps:
-            self._do(step, now)
+    def _act(self, actions: tuple[Action, ...]) -> None:
+        for each in actions:
+            self._actions[each]()
 
-    def _do(self, step: Do, now: float) -> None:
-        if step is Do.FREEZE:
-            self.guard.freeze()
-        elif step is Do.THAW:
-            self.guard.thaw()
-        elif step is Do.COPY:
-            why = self.policy.because or "Its limit was met."
-            if not self.policy.insuring:
-                self.record.since_unix_s = time.time()
-                self.record.note(time.time(), "limit", why)
-            elif not self.policy.renewing:  # of which there may be hundreds
-                self.record.note(time.time(), "copy", "Its limit is near.")
-            self._write(now, always=True)
-            self._trainings.copy(self.guard.pids(), self)
-        elif step is Do.ASK:
-            self._trainings.ask(self)
-        elif step is Do.GIVE_LITTLE:
-            self.limits.allow(max(self.limits.limit_bytes, self._used_bytes) + _LITTLE_BYTES)
-        elif step is Do.GIVE_MOST:
-            self.limits.allow(
-                self.limits.limit_bytes + int(self.record.reserve_bytes * MOST_OF_RESERVE)
-            )
-        elif step is Do.GIVE_ALL:
-            self.limits.allow(self.limits.limit_bytes + self.record.reserve_bytes)
-        elif step is Do.TAKE_BACK:
-            self.limits.allow(self.limits.limit_bytes)
-        elif step is Do.OPEN:
-            # First: without its limit it runs at once, and would be refused what it asks for.
-            if self._refusal is not None:
-                self._refusal.open_up(self.guard.pids())
-            self.limits.open_up(self._held_bytes)
-            self._arm()
-        elif step is Do.REFUSE and self._refusal is not None:
-            self._refusal.clamp(self.guard.pids())
-        elif step is Do.ALLOW and self._refusal is not None:
-            self._refusal.unclamp()
-            self._follow_refusal(self.guard.pids())
-        elif step is Do.REPORT:
-            self._report(now)
-        elif step is Do.END:
-            self._killed_at = None
-            self._end(now, self.guard.pids())
+    def _stop(self) -> None:
+        self.group.stop()
+        self._give(0.0)
 
-    def _end(self, now: float, pids: list[int]) -> None:
+    def _copy(self) -> None:
+        policy = self.policy
+        if not policy.early:
+            self.record.since_unix_s = time.time()
+            self.record.note("limit", policy.because or "Its limit was met.")
+        elif not policy.renewing:  # of which there may be hundreds
+            self.record.note("copy", "Its limit is near.")
+        self._write(always=True)
+        self._trainings.copy(self.group.pids())
+
+    def _give(self, share: float) -> None:
+        """The limit, and so much of the reserve."""
+        self._allow(self.record.limit_bytes + int(self.record.reserve_bytes * share))
+
+    def _allow(self, limit_bytes: int) -> None:
+        with suppress(OSError):
+            try:
+                self.group.set_limit(limit_bytes)
+            except OSError:  # v1 refuses a limit below what is used: then exactly that
+                self.group.set_limit(self.group.usage().used_bytes + _BATCH_BYTES)
+
+    def _lift_limit(self) -> None:
+        """All that the machine has; where that ends the kernel kills."""
+        # First: without its limit it runs at once, and would be refused what it asks for.
+        if self._reservations is not None:
+            self._reservations.lift(self.group.pids())
+        free = limits.room_around(self.group.path)
+        spare = free.free_bytes - limits.margin_bytes(free) // 2
+        self.record.limit_bytes = self._held_bytes + max(0, spare)
+        self._give(0.0)
+        self.group.lift_limit()
+        self._hear_events()
+
+    def _freeze_reservations(self, on: bool) -> None:
+        if self._reservations is not None:
+            if on:
+                self._reservations.freeze(self.group.pids())
+            else:
+                self._reservations.unfreeze()
+                self._follow_reservations(self.group.pids())
+
+    def _end(self) -> None:
         """SIGTERM first where the program can still hear it, then SIGKILL, and let them die."""
+        now = time.monotonic()
         if self._killed_at is None:
             self._killed_at = now
-            self.limits.allow(self.limits.limit_bytes + self.record.reserve_bytes)
+            self._give(1.0)
             number = signal.SIGTERM
-        elif now - self._killed_at > _TERM_S or self.guard.at_limit():
+        elif now - self._killed_at > _TERM_S or self.group.at_limit():
             number = signal.SIGKILL
         else:
             return
-        for pid in pids:
+        for pid in self.group.pids():
             with suppress(OSError):
                 os.kill(pid, number)
-        self.guard.thaw()  # nobody dies while frozen
+        self.group.resume(everyone=True)  # nobody dies while stopped
 
-    def _report(self, now: float) -> None:
-        self.record.stage = self.policy.stage.value
-        self.record.because = self.policy.because
-        self.record.since_unix_s = time.time()
-        self._take()
-        text = messages.told(self.record)
-        if self.policy.stage is Stage.CALM:
-            text += self._job_control.goes_on()
-        self.record.note(time.time(), self.policy.stage.value, text)
-        self._write(now, always=True)
-        messages.write(self.record.pid, text)
-        self._trainings.tell_daemon(self)
+    def _report(self) -> None:
+        record = self.record
+        record.state = self.policy.state.value
+        record.because = self.policy.because
+        record.used_bytes = self._held_bytes
+        record.since_unix_s = time.time()
+        self._take_results()
+        text = messages.told(record)
+        record.note(record.state, text)
+        self._write(always=True)
+        messages.write_to_terminal(record.pid, text)
+        self._trainings.tell_daemon()
 
-    def _take(self) -> None:
-        """What the trainings have brought."""
-        copies = self._trainings.copies
-        self.record.agents = max(copies.agents, self._trainings.agents)
-        self.record.saved = copies.saved
-        self.record.trouble = copies.why
-        if self._trainings.rescues:
-            self.record.rescues = self._trainings.rescues[-10:]
-            self.record.saved_unix_s = self._trainings.saved_unix_s
+    def _take_results(self) -> None:
+        trainings, record = self._trainings, self.record
+        copies = trainings.copies
+        record.agents = max(copies.agents, trainings.agents)
+        record.saved = copies.saved
+        record.trouble = copies.why
+        if trainings.rescues:
+            record.rescues = trainings.rescues[-10:]
+            record.saved_unix_s = trainings.saved_unix_s
 
     # What happens
 
+    def _take_copies(self, now: float) -> None:
+        copies = self._trainings.finished(now)
+        if copies is None:
+            return
+        if copies.complete or not self.policy.early:
+            self._take_results()
+        self._schedule.ended(now, self.policy.since_mono_s, copies.complete)
+        self._act(self.policy.copied(now, copies))
+
     def _wait_for_boundary(self, now: float) -> None:
-        if self._trainings.at_boundary():
-            self._act(self.policy.boundary(now), now)
-        elif self._trainings.all_answered(now):
-            copies = self._trainings.copies
-            if copies.complete:
-                self._act(self.policy.saved_by_itself(now, copies.agents), now)
-            else:
-                self._act(self.policy.boundary(now), now)
+        trainings = self._trainings
+        if trainings.at_boundary():
+            self._act(self.policy.boundary(now))
+        elif trainings.all_answered(now):
+            copies = trainings.copies
+            self._act(
+                self.policy.saved(now, copies.agents)
+                if copies.complete
+                else self.policy.boundary(now)
+            )
 
-    def _wants_insurance(self, now: float) -> bool:
-        share = self._held_bytes / max(1, self.limits.limit_bytes)
-        return self._insurance.due(now, share, self.policy.stage, self._trainings.agents)
+    def _look_at_stopped(self, now: float, pids: list[int]) -> None:
+        """Whether a signal waits for anybody, or somebody lets it run."""
+        asked = pids if len(pids) <= _MOST_ASKED else [self.record.pid]
+        if any(signals(each)[0] & _ENDS_MASK for each in asked):
+            self._act(self.policy.signal_waits(now))
+        elif self.group.was_continued():
+            self._act(self.policy.continued(now))
 
-    def _program_ended(self) -> None:
-        if self._fd_of_program is not None:
-            self.forget(self._fd_of_program)
-            os.close(self._fd_of_program)
-            self._fd_of_program = None
+    def _copy_is_due(self, now: float) -> bool:
+        share = self._held_bytes / max(1, self.record.limit_bytes)
+        return self._schedule.due(now, share, self.policy.state, self._trainings.agents)
 
-    def _heard(self, fd: int) -> None:
-        self.guard.heard(fd)
-
-    def _arm(self) -> None:
-        for fd in self._armed:
+    def _hear_events(self) -> None:
+        for fd in self._events:
             self.forget(fd)
-        self._armed = []
-        for fd, mask in self.guard.arm(int(self.limits.limit_bytes * _NEAR_SHARE)):
-            self._armed.append(fd)
-            self._handlers[fd] = lambda fd=fd: self._heard(fd)  # type: ignore[misc]
+        self._events = []
+        for fd, mask in self.group.events(int(self.record.limit_bytes * _NEAR_SHARE)):
+            self._events.append(fd)
+            self._handlers[fd] = lambda fd=fd: self.group.clear(fd)  # type: ignore[misc]
             self._poll.register(fd, mask)
 
-    def _request(self, request: dict[str, Any]) -> str:
+    def _carry_out(self, request: dict[str, Any]) -> str:
         """Raises ActionError: it cannot be, and why."""
-        now = time.monotonic()
+        now, record = time.monotonic(), self.record
         if request.get("end") is True:
-            self._act(self.policy.told_to_end(now), now)
-            return f"{self.record.name} is being ended."
+            self._act(self.policy.end_wanted(now))
+            return f"{record.name} is being ended."
         if request.get("go_on") is True:
-            self.record.follows_machine = False
-            self._act(self.policy.told_to_go_on(now), now)
-            return f"{self.record.name} goes on without a limit of its own."
-        wanted, held = self.limits.wanted(request)
-        self.record.follows_machine = False
-        if self.policy.stage is Stage.OPENED:
-            self.guard.hold_at_limit()
+            record.follows_machine = False
+            self._act(self.policy.no_limit_wanted(now))
+            return f"{record.name} goes on without a limit of its own."
+        held = self.group.usage().held_bytes
+        wanted = self._wanted_limit(request, held)
+        record.follows_machine = False
+        if self.policy.state is State.UNLIMITED:
+            self.group.hold()
         self._set_limit(wanted)
-        said = f"The limit of {self.record.name} is {format_bytes(wanted)} now"
+        said = f"The limit of {record.name} is {format_bytes(wanted)} now"
         if wanted <= held:
-            said += f"; it holds {format_bytes(held)} already and is held at once"
+            said += f"; it holds {format_bytes(held)} already and is stopped at once"
         else:
-            self._act(self.policy.raised(now), now)
-        self._write(now, always=True)
+            self._act(self.policy.limit_raised(now))
+        self._write(always=True)
         return f"{said}."
 
-    def _set_limit(self, bytes_: int) -> None:
-        self.limits.set(bytes_)
-        self._arm()
-        self._follow_refusal(self.guard.pids())  # before anybody runs again
+    def _wanted_limit(self, request: dict[str, Any], held: int) -> int:
+        """Raises ActionError: it is no limit, too little for anything, or more than there is."""
+        free = limits.room_around(self.group.path).free_bytes
+        wanted = request.get("limit_bytes")
+        if request.get("more") is True:  # a button: as much as the report says, or as there is
+            more = parse_bytes(size_above(max(self.record.limit_bytes, held)))
+            wanted = min(more, held + free)
+        if isinstance(wanted, bool) or not isinstance(wanted, int):
+            raise ActionError("That is no request that this supervisor knows.")
+        if wanted < LEAST_LIMIT_BYTES:
+            raise ActionError(
+                f"A limit below {format_bytes(LEAST_LIMIT_BYTES)} holds no program at all."
+            )
+        if wanted > held + free:
+            raise ActionError(
+                f"{format_bytes(wanted)} is more than there is: {self.record.name} holds "
+                f"{format_bytes(held)}, and {format_bytes(free)} are free. "
+                "End something else first, or give less."
+            )
+        return wanted
+
+    def _set_limit(self, limit_bytes: int) -> None:
+        self.record.limit_bytes = limit_bytes
+        self._give(0.0)
+        self._hear_events()
+        self._follow_reservations(self.group.pids())  # before anybody runs again
 
     # What goes on all the time
 
     def _follow(self, now: float, pids: list[int]) -> None:
-        near = self._held_bytes > self.limits.limit_bytes * _NEAR_SHARE
-        self._trainings.look(pids, near or self.policy.stage is not Stage.CALM)
-        self._follow_refusal(pids)
-        if now >= self._next_machine:
-            self._next_machine = now + (pace.FASTEST_S if near else _MACHINE_EVERY_S)
-            if not near:
-                self.limits.keep_for(self._trainings.state_bytes())
-            if self.record.follows_machine:
-                self._follow_machine(now)
+        record = self.record
+        near = self._held_bytes > record.limit_bytes * _NEAR_SHARE
+        self._trainings.look(pids, near or self.policy.state is not State.RUNNING)
+        self._follow_reservations(pids)
+        if now < self._next_machine:
+            return
+        self._next_machine = now + (_FASTEST_S if near else _SLOWEST_S)
+        if not near:
+            self.raise_reserve(self._trainings.state_bytes())
+        if record.follows_machine:
+            self._follow_machine(now)
 
-    def _follow_refusal(self, pids: list[int]) -> None:
-        if self._refusal is not None and self.policy.stage is not Stage.OPENED:
-            room = self.limits.limit_bytes - self._held_bytes
-            limit, reserve = self.limits.limit_bytes, self.record.reserve_bytes
-            self._refusal.follow(pids, room, limit, reserve)
+    def raise_reserve(self, state_bytes: int) -> None:
+        """Keep enough to save so much, where there is room and nobody chose; never less."""
+        record = self.record
+        wanted = limits.reserve_for(state_bytes)
+        if record.follows_state and wanted > record.reserve_bytes:
+            free = limits.room_around(self.group.path)
+            spare = free.free_bytes - limits.margin_bytes(free)
+            record.reserve_bytes = max(record.reserve_bytes, min(wanted, spare))
+
+    def _follow_reservations(self, pids: list[int]) -> None:
+        if self._reservations is not None and self.policy.state is not State.UNLIMITED:
+            limit, reserve = self.record.limit_bytes, self.record.reserve_bytes
+            self._reservations.follow(pids, limit - self._held_bytes, limit, reserve)
 
     def _follow_machine(self, now: float) -> None:
-        stage = self.policy.stage
-        if stage not in (Stage.CALM, Stage.HELD):
+        state, record = self.policy.state, self.record
+        if state not in (State.RUNNING, State.STOPPED):
             return
-        limit = self.limits.by_machine(self._held_bytes, self._trainings.agents, stage)
-        if stage is Stage.HELD:
+        record.used_bytes, record.state = self._held_bytes, state.value
+        record.agents = max(record.agents, self._trainings.agents)
+        others = [each for each in records.every() if each.follows_machine]
+        others = [each for each in others if each.folder != record.folder]
+        limit = limits.share_of(record, others, limits.room_around(self.group.path))
+        if state is State.STOPPED:
             if limit > self._held_bytes + max(_ROOM_AGAIN_BYTES, self._held_bytes // 10):
                 self._set_limit(limit)
-                self._act(self.policy.raised(now), now)
-        elif abs(limit - self.limits.limit_bytes) > self.limits.limit_bytes * _CHANGED_SHARE:
-            self._set_limit(max(limit, cgroup.LEAST_LIMIT_BYTES))
+                self._act(self.policy.limit_raised(now))
+        elif abs(limit - record.limit_bytes) > record.limit_bytes * _CHANGED_SHARE:
+            self._set_limit(max(limit, LEAST_LIMIT_BYTES))
 
     def _wait_s(self) -> float:
-        return pace.wait_s(
-            self.policy.stage,
-            insuring=self._wants_insurance(time.monotonic()),
-            told=self.guard.tells_near and self._used_bytes < self.limits.limit_bytes * _NEAR_SHARE,
-            # Page cache may have met that long ago, and tells no more what the program takes.
-            room_bytes=self.limits.limit_bytes - self._held_bytes,
-        )
+        """Seconds, at most, until the next look: what the kernel tells of comes at once."""
+        state, limit = self.policy.state, self.record.limit_bytes
+        if state in _WAIT_S:
+            return _WAIT_S[state]
+        if self._copy_is_due(time.monotonic()):  # at the next boundary
+            return _WAIT_S[State.COPYING]
+        if self.group.tells_near and self._used_bytes < limit * _NEAR_SHARE:
+            return _SLOWEST_S
+        # Page cache may have met that long ago, and tells no more what the program takes.
+        room = max(0, limit - self._held_bytes)
+        return min(_SLOWEST_S, max(_FASTEST_S, room / _FILL_BYTES_PER_S))
 
-    def _write(self, now: float, always: bool = False) -> None:
-        record = self.record
-        # Whoever takes over holds what was on its way to stop.
-        aside = self.policy.stage is Stage.ASIDE
-        record.stage = (Stage.HELD if aside else self.policy.stage).value
+    def _write(self, always: bool = False) -> None:
+        record, now = self.record, time.monotonic()
+        record.state = self.policy.state.value
         record.used_bytes = self._held_bytes
         record.because = self.policy.because
         record.agents = max(self._trainings.agents, record.agents)
-        state = (record.stage, record.limit_bytes, record.agents, record.saved, record.standby_pid)
-        if always or state != self._written or now >= self._next_write:
-            self._written = state
+        changed = (
+            record.state,
+            record.limit_bytes,
+            record.agents,
+            record.saved,
+            record.standby_pid,
+        )
+        if always or changed != self._written or now >= self._next_write:
+            self._written = changed
             self._next_write = now + _WRITE_EVERY_S
             with suppress(OSError):
                 record.write()

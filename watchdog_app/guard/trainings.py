@@ -1,40 +1,42 @@
 """
-The trainings under a guard that can be saved, and the saving of them: pages, copies, questions.
+The trainings in a guard that can be saved, and the saving of them.
+
+What takes time is done in children: each is a fork with a deadline that writes one line into a
+pipe. What it needs is imported in it: the supervisor itself stays small, and does not die of what
+a segment may hold.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import time
 from contextlib import suppress
 from functools import partial
 
 from watchdog_app.base.linux.process import comm
-from watchdog_app.guard import jobs
-from watchdog_app.guard.jobs import Job
-from watchdog_app.guard.policy import Copies
+from watchdog_app.guard.policy import CopyResults
 from watchdog_app.rescue.segment import segment_folder
 from watchdog_app.rescue.segment.segment import Segment, SegmentDamaged
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from collections.abc import Callable
+    from typing import Any
 
-    class Watcher(Protocol):
-        """Whoever polls for us."""
-
-        def watch(self, fd: int, then: Any) -> None:
-            """Call `then` when `fd` is readable."""
-
-        def forget(self, fd: int) -> None:
-            """Watch it no longer."""
-
+    Result = dict[str, Any]
+    Watch = Callable[[int, Callable[[], None]], None]
 
 _IN_STEP = frozenset(("in_step", "stale"))
 _ASKABLE = frozenset(("none", "damaged", "failed"))
-_MOST_PAGES = 64
+_MOST_SEGMENTS = 64
 _PACE_S = 2.0
-_SLOW_STEP_S = 0.2  # a table takes a millisecond at most
+_SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
+_MOST_BYTES = 16384  # of a result
+_COPY_DEADLINE_S = 120.0
+_ASK_DEADLINE_S = 60.0
+_TELL_DEADLINE_S = 5.0
 
 
 class Trainings:
@@ -44,25 +46,28 @@ class Trainings:
     `copies`: what came of the last attempt; `rescues`: pid, path and step of what was saved.
     """
 
-    def __init__(self, folder: str | None, *, eager: bool = False) -> None:
+    def __init__(
+        self, folder: str, watch: Watch, forget: Callable[[int], None], eager: bool = False
+    ) -> None:
         """
         Args:
-            folder: of their pages.
+            folder: of their segments.
+            watch, forget: of whoever polls for us.
             eager: nothing refuses what cannot fit, so that every step may be the last.
         """
-        self.copies = Copies(0, 0, 0)
-        self.rescues: list[dict[str, Any]] = []
+        self.copies = CopyResults(0, 0, 0)
+        self.rescues: list[Result] = []
         self.saved_unix_s: float | None = None
         self._folder = folder
+        self._watch = watch
+        self._forget = forget
         self._eager = eager
-        self._pages: dict[str, Segment] = {}  # by name
-        self._jobs: list[Job] = []
-        self._results: dict[int, dict[str, Any]] = {}
-        self._unable: list[int] = []
-        self._told: list[Job] = []
+        self._segments: dict[str, Segment] = {}  # by name
+        self._children: list[_Child] = []
+        self._messengers: list[_Child] = []
+        self._results: dict[int, Result] = {}
         self._asking = False
         self._paces: dict[str, tuple[int, float, bool]] = {}  # sequence, when, slow
-        self._watcher: Watcher | None = None
 
     @property
     def agents(self) -> int:
@@ -71,113 +76,97 @@ class Trainings:
 
     def state_bytes(self) -> int:
         """What a save of all of them would write, as they have published; 0: nothing yet."""
-        return sum(each.state_bytes for each in self._pages.values())
+        return sum(each.state_bytes for each in self._segments.values())
 
     def open(self) -> None:
-        """Have a page ready for the first agent."""
-        if self._folder is not None:
-            with suppress(OSError):
-                segment_folder.prepare(self._folder)
-                segment_folder.make_spare(self._folder)
+        """Have a segment ready for the first agent."""
+        with suppress(OSError):
+            segment_folder.prepare(self._folder)
+            segment_folder.make_spare(self._folder)
 
     def look(self, pids: list[int], every_batch: bool) -> None:
-        """New pages and ended ones; how often they are to be filled, and who will read."""
-        if self._folder is None:
-            return
+        """New segments and ended ones; how often they are to be filled, and who will read."""
         try:
             names = [name for name in os.listdir(self._folder) if name.count(".") == 1]
         except OSError:
             return
-        names = [name for name in names if name.replace(".", "").isdigit()][:_MOST_PAGES]
         alive = {str(pid) for pid in pids}
-        for name in names:
+        names = [name for name in names if name.replace(".", "").isdigit()]
+        for name in names[:_MOST_SEGMENTS]:
             if name.split(".")[0] not in alive:
                 self._let_go(name)
                 with suppress(OSError):
                     os.unlink(os.path.join(self._folder, name))
-            elif name not in self._pages:
+            elif name not in self._segments:
                 with suppress(OSError, SegmentDamaged):
-                    self._pages[name] = Segment(os.path.join(self._folder, name))
+                    self._segments[name] = Segment(os.path.join(self._folder, name))
         now, reader = time.monotonic(), _reader()
-        for name, found in self._pages.items():
+        for name, found in self._segments.items():
             found.permit(reader)
             found.ask_eagerly(self._eager)
             found.ask_every_batch(every_batch or self._is_slow(name, found.sequence, now))
         with suppress(OSError):
             segment_folder.make_spare(self._folder)
 
-    def copy(self, pids: list[int], watcher: Watcher) -> None:
+    def copy(self, pids: list[int]) -> None:
         """Begin to copy every training in the guard, which stands still."""
-        self._drop_jobs()
-        self._watcher = watcher
+        self._drop_children()
         self.look(pids, True)
         self._results = {}
         self._asking = False
         for pid, start_time, path in self._owned():
-            self._begin(pid, partial(jobs.copy, pid, start_time, path), jobs.COPY_DEADLINE_S)
+            self._begin(pid, partial(_copy, pid, start_time, path), _COPY_DEADLINE_S)
 
-    def ask(self, watcher: Watcher) -> None:
+    def request_save(self) -> None:
         """Have the daemon ask those that cannot be copied at any boundary."""
-        self._watcher = watcher
-        self._asking = bool(self._unable)
-        for pid in self._unable:
-            self._begin(pid, partial(jobs.ask, pid), jobs.ASK_DEADLINE_S)
+        unable = [pid for pid in self._results if self._state_of(pid) in _ASKABLE]
+        self._asking = bool(unable)
+        for pid in unable:
+            self._begin(pid, partial(_request_save, pid), _ASK_DEADLINE_S)
 
-    def tell_daemon(self, watcher: Watcher) -> None:
+    def tell_daemon(self) -> None:
         """There is news of the guard: in a child, for a daemon may be slow or stopped."""
         with suppress(OSError):
-            job = Job(0, jobs.tell, jobs.TELL_DEADLINE_S)
-            self._watcher = watcher
-            self._told.append(job)
-            watcher.watch(job.fd, lambda: None)
+            self._messengers.append(self._start(0, _tell, _TELL_DEADLINE_S))
 
     def tidy(self, now: float) -> None:
         """Collect the children that told the daemon."""
-        for job in list(self._told):
-            fd = job.fd
-            if job.look(now):
-                self._told.remove(job)
-                if self._watcher is not None:
-                    self._watcher.forget(fd)
+        self._messengers = [each for each in self._messengers if not each.has_ended(now)]
 
-    def finished(self, now: float) -> Copies | None:
+    def finished(self, now: float) -> CopyResults | None:
         """What came of `copy`; None while it goes on."""
-        if not self._look_at_jobs(now):
+        if not self._all_ended(now):
             return None
-        states = {pid: str(each.get("state", "")) for pid, each in self._results.items()}
-        self._unable = [pid for pid, state in states.items() if state in _ASKABLE]
-        waiting = [pid for pid, state in states.items() if state in _IN_STEP]
-        return self._count(len(waiting) + len(self._unable))
+        states = [self._state_of(pid) for pid in self._results]
+        return self._count(sum(state in _IN_STEP | _ASKABLE for state in states))
 
     def all_fresh(self) -> bool:
         """Every training has published where it stands, as far as one can see from here."""
-        return bool(self._pages) and all(each.fresh for each in self._pages.values())
+        return bool(self._segments) and all(each.fresh for each in self._segments.values())
 
     def at_boundary(self) -> bool:
         """Every training that could be copied at a boundary is at one, as far as one can see."""
         waiting = [
-            self._pages.get(f"{pid}.{start_time}")
+            self._segments.get(f"{pid}.{start_time}")
             for pid, start_time, _ in self._owned()
-            if str(self._results.get(pid, {}).get("state")) in _IN_STEP
+            if self._state_of(pid) in _IN_STEP
         ]
         return bool(waiting) and all(each is not None and each.fresh for each in waiting)
 
     def all_answered(self, now: float) -> bool:
         """Everybody that was asked has answered, and nobody else is waited for."""
-        if not self._asking or not self._look_at_jobs(now):
+        if not self._asking or not self._all_ended(now):
             return False
         self._asking = False
         self._count(0)
-        return not any(str(each.get("state")) in _IN_STEP for each in self._results.values())
+        return not any(self._state_of(pid) in _IN_STEP for pid in self._results)
 
     def close(self) -> None:
-        """Give everything back, the folder of pages too."""
-        self._drop_jobs()
+        """Give everything back, the folder of segments too."""
+        self._drop_children()
         self.tidy(float("inf"))
-        for name in list(self._pages):
+        for name in list(self._segments):
             self._let_go(name)
-        if self._folder is None:
-            return
         with suppress(OSError):
             for name in os.listdir(self._folder):
                 os.unlink(os.path.join(self._folder, name))
@@ -185,7 +174,7 @@ class Trainings:
 
     def _is_slow(self, name: str, sequence: int, now: float) -> bool:
         """
-        Its steps are so long that a table after each costs nothing that could be measured.
+        Its steps are so long that a snapshot after each costs nothing that could be measured.
 
         So a jump from rest, which nobody sees coming, finds a fresh one.
         """
@@ -200,60 +189,186 @@ class Trainings:
 
     def _owned(self) -> list[tuple[int, int, str]]:
         found = []
-        for name, each in self._pages.items():
+        for name, each in self._segments.items():
             owner = each.owner
             if owner is not None and name == f"{owner[0]}.{owner[1]}":
                 found.append((*owner, each.path))
         return found
 
-    def _begin(self, pid: int, work: Any, deadline_s: float) -> None:
+    def _state_of(self, pid: int) -> str:
+        return str(self._results.get(pid, {}).get("state", ""))
+
+    def _begin(self, pid: int, work: Callable[[], Result], deadline_s: float) -> None:
         try:
-            job = Job(pid, work, deadline_s)
+            self._children.append(self._start(pid, work, deadline_s))
         except OSError as error:
             self._results[pid] = {"ok": False, "state": "failed", "why": f"no process: {error}"}
-            return
-        self._jobs.append(job)
-        if self._watcher is not None:
-            self._watcher.watch(job.fd, lambda: None)  # to wake the loop; `look` reads it
 
-    def _look_at_jobs(self, now: float) -> bool:
-        for job in list(self._jobs):
-            fd = job.fd
-            if job.look(now):
-                self._jobs.remove(job)
-                if self._watcher is not None:
-                    self._watcher.forget(fd)
-                self._arrived(job)
-        return not self._jobs
+    def _start(self, pid: int, work: Callable[[], Result], deadline_s: float) -> _Child:
+        child = _Child(pid, work, deadline_s, self._forget)
+        self._watch(child.fd, lambda: None)  # to wake the loop; `has_ended` reads it
+        return child
 
-    def _arrived(self, job: Job) -> None:
-        result = job.result or {}
-        self._results[job.pid] = result
-        if result.get("ok"):
-            self.saved_unix_s = time.time()
-            saved = {"pid": job.pid, "path": result.get("path"), "step": result.get("step")}
-            self.rescues.append(saved)
+    def _all_ended(self, now: float) -> bool:
+        for child in [each for each in self._children if each.has_ended(now)]:
+            self._children.remove(child)
+            self._results[child.pid] = result = child.result or {}
+            if result.get("ok"):
+                self.saved_unix_s = time.time()
+                rescue = {"pid": child.pid, "path": result.get("path"), "step": result.get("step")}
+                self.rescues.append(rescue)
+        return not self._children
 
-    def _count(self, in_step: int) -> Copies:
-        saved = sum(1 for each in self._results.values() if each.get("ok"))
-        why = next(
-            (str(each.get("why", "")) for each in self._results.values() if not each.get("ok")), ""
-        )
-        self.copies = Copies(len(self._results), saved, in_step, why[:300])
+    def _count(self, in_step: int) -> CopyResults:
+        failed = [each for each in self._results.values() if not each.get("ok")]
+        why = str(failed[0].get("why", ""))[:300] if failed else ""
+        total = len(self._results)
+        self.copies = CopyResults(total, total - len(failed), in_step, why)
         return self.copies
 
-    def _drop_jobs(self) -> None:
-        for job in self._jobs:
-            if self._watcher is not None:
-                self._watcher.forget(job.fd)
-            job.drop()
-        self._jobs = []
+    def _drop_children(self) -> None:
+        for child in self._children:
+            child.has_ended(float("inf"))
+        self._children = []
 
     def _let_go(self, name: str) -> None:
         self._paces.pop(name, None)
-        found = self._pages.pop(name, None)
+        found = self._segments.pop(name, None)
         if found is not None:
             found.close()
+
+
+class _Child:
+    """A child at work. `fd` becomes readable when it has ended or has something to say."""
+
+    def __init__(
+        self,
+        pid: int,
+        work: Callable[[], Result],
+        deadline_s: float,
+        forget: Callable[[int], None],
+    ) -> None:
+        """
+        Begin.
+
+        Args:
+            pid: of the training that it is about.
+            work: done in the child; what it returns is `result` there and here.
+            deadline_s: after it the child is killed.
+            forget: told the descriptor when the child has ended.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        self.pid = pid
+        self.result: Result | None = None
+        self.fd, write = os.pipe()
+        self._end_mono_s = time.monotonic() + deadline_s
+        self._forget = forget
+        self._said = b""
+        os.set_blocking(self.fd, False)
+        try:
+            self._child = os.fork()
+        except OSError:
+            os.close(self.fd)
+            os.close(write)
+            raise
+        if self._child == 0:
+            _be_child(self.fd, write, work)
+        os.close(write)
+
+    def has_ended(self, now: float) -> bool:
+        """Whether it has ended, by itself or by its deadline; `result` is then set."""
+        if self.result is not None:
+            return True
+        if now > self._end_mono_s:
+            with suppress(OSError):
+                os.kill(self._child, signal.SIGKILL)
+            self._finish({"ok": False, "why": "it took too long"})
+            return True
+        try:
+            while more := os.read(self.fd, _MOST_BYTES):
+                self._said += more
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        try:
+            found = json.loads(self._said)
+        except ValueError:
+            found = None
+        nothing = {"ok": False, "why": "the copier ended without a word"}
+        self._finish(found if isinstance(found, dict) else nothing)
+        return True
+
+    def _finish(self, result: Result) -> None:
+        self.result = result
+        self._forget(self.fd)
+        os.close(self.fd)
+        with suppress(ChildProcessError):
+            os.waitpid(self._child, 0)
+
+
+def _be_child(read: int, write: int, work: Callable[[], Result]) -> None:
+    code = 1
+    try:
+        os.close(read)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        os.write(write, json.dumps(work()).encode()[:_MOST_BYTES])
+        code = 0
+    except BaseException as error:
+        with suppress(BaseException):
+            os.write(write, json.dumps({"ok": False, "why": repr(error)[:500]}).encode())
+    finally:
+        os._exit(code)
+
+
+def _copy(pid: int, start_time: int, path: str) -> Result:
+    """Copy one training that stands still: {"ok", "path", "step"} or {"ok", "state", "why"}."""
+    from watchdog_app.guard import copier
+
+    found = copier.look(pid, start_time, path)
+    if found.state != "ready":
+        return {"ok": False, "state": found.state, "why": found.why or found.state}
+    try:
+        saved = copier.copy(pid, start_time, path, found.directory, _COPY_DEADLINE_S * 0.9)
+    except copier.CopyError as error:
+        return {"ok": False, "state": "failed", "why": str(error)}
+    return {"ok": True, "path": saved.path, "step": saved.step}
+
+
+def _request_save(pid: int) -> Result:
+    """Have the daemon ask one training to save: as `_copy`."""
+    from watchdog_app.base.errors import WatchdogError
+    from watchdog_app.client.client import Client
+
+    try:
+        with Client.connect() as daemon:
+            answer = daemon.call(
+                "task.checkpoint",
+                task=str(pid),
+                wait=True,
+                timeout_s=_ASK_DEADLINE_S * 0.9,
+                reply_timeout_s=_ASK_DEADLINE_S,
+            )
+    except WatchdogError as error:
+        return {"ok": False, "state": "failed", "why": str(error)}
+    found = [each for each in answer.get("requests", []) if each.get("status") == "done"]
+    if not found:
+        return {"ok": False, "state": "failed", "why": "its agent did not save"}
+    rescue = found[0].get("rescue") or {}
+    return {"ok": True, "path": rescue.get("path"), "step": rescue.get("step")}
+
+
+def _tell() -> Result:
+    """Let the daemon look at the guards now, where one runs."""
+    from watchdog_app.base.errors import WatchdogError
+    from watchdog_app.client.client import Client
+
+    with suppress(WatchdogError), Client.connect(timeout_s=_TELL_DEADLINE_S / 2) as daemon:
+        daemon.call("guard.changed")
+    return {}
 
 
 def _reader() -> int:

@@ -19,7 +19,7 @@ from watchdog_app.base.linux.cgroups import (
     parse_membership,
     parse_mountinfo,
 )
-from watchdog_app.guard.memory_group import open_group
+from watchdog_app.guard.backends import create
 from watchdog_app.machine.sensors.groups import GroupSensor
 
 GIB = 1 << 30
@@ -273,7 +273,7 @@ def test_ancestors_end_at_the_mount(tree):
 def test_real_group_fills_as_its_process_does():
     """64 MiB written by a process of the group are 64 MiB of it that cannot be given back."""
     try:
-        group = open_group(f"watchdog-test-{os.getpid()}", 256 << 20)
+        group = create(f"watchdog-test-{os.getpid()}", 256 << 20)
     except ActionError as error:
         pytest.skip(str(error))
     if group.path is None:

@@ -17,7 +17,8 @@ from watchdog_app.base.errors import ActionError
 from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.core.model.machine import CgroupMemory
 from watchdog_app.daemon.poller import Poller
-from watchdog_app.guard.memory_group import MemoryGroup, open_group
+from watchdog_app.guard.backends import create
+from watchdog_app.guard.cgroup import Cgroup
 from watchdog_app.machine.sensors.groups import GroupSensor
 from watchdog_app.machine.sensors.triggers import Triggers, Wakeup
 
@@ -34,7 +35,7 @@ for line in sys.stdin:
 def group():
     """A real group of 128 MiB."""
     try:
-        found = open_group(f"watchdog-wakeups-{os.getpid()}", 128 << 20)
+        found = create(f"watchdog-wakeups-{os.getpid()}", 128 << 20)
     except ActionError as error:
         pytest.skip(str(error))
     if found.path is None:
@@ -43,7 +44,7 @@ def group():
     found.close()
 
 
-def read(group: MemoryGroup) -> CgroupMemory:
+def read(group: Cgroup) -> CgroupMemory:
     """The group now."""
     with open("/proc/self/mountinfo", "rb") as file:
         reader = GroupSensor(Layout.discover(file.read(), "/sys/fs/cgroup"))
@@ -83,7 +84,7 @@ def woken(triggers: Triggers, poller: Poller, seconds: float) -> Wakeup | None:
 
 
 @pytest.mark.cgroup
-def test_group_that_nears_its_limit_wakes_once_a_tick(group: MemoryGroup, triggers_of, poller):
+def test_group_that_nears_its_limit_wakes_once_a_tick(group: Cgroup, triggers_of, poller):
     """80 % of the limit is crossed between two looks; silent then until the next update."""
     triggers = triggers_of()
     triggers.update([read(group)])
@@ -110,7 +111,7 @@ def test_group_that_nears_its_limit_wakes_once_a_tick(group: MemoryGroup, trigge
 
 
 @pytest.mark.cgroup
-def test_death_in_a_group_wakes(group: MemoryGroup, triggers_of, poller):
+def test_death_in_a_group_wakes(group: Cgroup, triggers_of, poller):
     """The kernel kills at the limit; the next look comes at once."""
     triggers = triggers_of()
     process = subprocess.Popen(
@@ -138,7 +139,7 @@ def test_death_in_a_group_wakes(group: MemoryGroup, triggers_of, poller):
 
 
 @pytest.mark.cgroup
-def test_group_that_is_removed_wakes_nobody(group: MemoryGroup, triggers_of, poller):
+def test_group_that_is_removed_wakes_nobody(group: Cgroup, triggers_of, poller):
     """The kernel signals its descriptors once more; that is no news of memory."""
     triggers = triggers_of()
     triggers.update([read(group)])
@@ -156,7 +157,7 @@ def test_group_that_is_removed_wakes_nobody(group: MemoryGroup, triggers_of, pol
 
 
 @pytest.mark.cgroup
-def test_changed_limit_moves_the_thresholds(group: MemoryGroup, triggers_of):
+def test_changed_limit_moves_the_thresholds(group: Cgroup, triggers_of):
     """No descriptors are left behind by it."""
     triggers = triggers_of()
     now = read(group)

@@ -142,10 +142,10 @@ def explained(error: Exception, *, lives: bool) -> str | None:
 
 def _way_out(guard: GuardRecord, used: int, wanted: int | None, *, lives: bool) -> str:
     from watchdog_app.base.text.quantities import format_bytes, size_above
-    from watchdog_app.guard import shares
+    from watchdog_app.guard import limits
 
     needed = _needed(guard.limit_bytes, used, wanted)
-    free = shares.free_now(guard.group)
+    free = limits.room_around(guard.group)
     # With what is free now, whoever holds it: what is beyond that no limit helps.
     if (wanted or 0) > free.free_bytes or guard.follows_machine:
         return (

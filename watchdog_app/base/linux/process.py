@@ -402,13 +402,16 @@ def _mask(status: bytes, name: bytes) -> int:
     return int(words[0], 16) if words else 0
 
 
-def all_halted(pids: Iterable[int], proc: str = "/proc") -> bool:
+def all_halted(
+    pids: Iterable[int], proc: str = "/proc", waits: Collection[bytes] = _HALTED
+) -> bool:
     """
     Whether no thread of these processes can run before somebody lets it.
 
     Args:
         pids: of the processes.
         proc: where the proc file system is mounted.
+        waits: kernel functions in which a thread cannot run, beside being stopped or ended.
 
     Source: proc(5), wchan; kernel, mm/memcontrol-v1.c and kernel/cgroup/legacy_freezer.c.
     """
@@ -421,7 +424,7 @@ def all_halted(pids: Iterable[int], proc: str = "/proc") -> bool:
                     continue
                 # Read before: one that has ended meanwhile is not in the way.
                 wchan = read_or_empty(f"{folder}/{thread}/wchan", 64)
-                if wchan not in _HALTED and os.path.exists(f"{folder}/{thread}"):
+                if wchan not in waits and os.path.exists(f"{folder}/{thread}"):
                     return False
     return True
 

@@ -1,0 +1,108 @@
+"""
+Which kind of memory group a program gets: cgroup v1, a scope of systemd, or cgroup v2.
+
+    group = create(name_of(pid, start_time), limit_bytes)
+    group.enter(pid)
+    group.hold()
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import suppress
+
+from watchdog_app.base.errors import ActionError
+from watchdog_app.base.linux.process import start_time
+from watchdog_app.guard.cgroup import PREFIX, Cgroup, enclosing
+from watchdog_app.guard.cgroup_v1 import CgroupV1
+from watchdog_app.guard.cgroup_v2 import CgroupV2, Scope
+
+ROOT = "/sys/fs/cgroup"
+_NEW_S = 60.0
+_SPARE_BYTES = 1 << 20
+
+
+def create(name: str, limit_bytes: int, swap_bytes: int = 0, root: str = ROOT) -> Cgroup:
+    """
+    A new group; nobody is in it, and at its limit the kernel kills.
+
+    Args:
+        name: folder or unit name; must be new.
+        limit_bytes: RAM that the group may hold, page cache included.
+        swap_bytes: swap that it may hold besides; 0: none.
+        root: where the cgroup file systems are mounted.
+
+    Raises:
+        ActionError: no kind is open to this user; nothing was left behind.
+    """
+    kinds: list[type[CgroupV1 | CgroupV2]] = []
+    if sys.platform == "linux":
+        # Where systemd writes the tree of v2, a group of ours is made by it and not beside it.
+        scopes = [Scope] if os.path.isdir("/run/systemd/system") else []
+        kinds = [CgroupV1, *scopes, CgroupV2]
+    for kind in kinds:
+        group = kind.make(root, name, limit_bytes, swap_bytes)
+        if group is not None:
+            return group
+    raise ActionError(
+        "no memory group of its own can be made here: the control groups cannot be written, and "
+        "systemd gives this user none. Run as root, or log in through systemd"
+    )
+
+
+def existing(
+    path: str, limit_bytes: int = 0, swap_bytes: int = 0, freezer: str | None = None
+) -> Cgroup:
+    """The group of a guard, which is entered, by its folders."""
+    if os.path.exists(f"{path}/memory.oom_control"):
+        return CgroupV1(path, limit_bytes, swap_bytes, freezer)
+    return CgroupV2(path, limit_bytes, swap_bytes)
+
+
+def release_orphan(path: str, limit_bytes: int | None = None) -> None:
+    """
+    Let everyone run in a group that has no supervisor; remove it where it is empty.
+
+    Args:
+        path: of a guard's group; others are left alone.
+        limit_bytes: at which the kernel kills from now on; None: where it was.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if PREFIX not in path:
+        return
+    name = os.path.basename(path)
+    places = (f"{ROOT}/freezer{base.rstrip('/')}/{name}" for base in (enclosing("freezer"), "")
+              if base is not None)  # fmt: skip
+    freezer = next((each for each in places if os.path.isdir(each)), None)
+    group = existing(path, freezer=freezer)
+    group.lift_limit()
+    if limit_bytes is not None:
+        # In version 2 a limit below what is used kills at once.
+        group.set_limit(max(limit_bytes, group.usage().used_bytes + _SPARE_BYTES))
+    group.resume(everyone=True)
+    group.remove()
+
+
+def remove_strays() -> None:
+    """Empty groups go whose programs have ended, and whose supervisors could not do it any more."""
+    for name in ("memory", "freezer", ""):
+        own = enclosing(name)
+        for base in () if own is None else dict.fromkeys((own.rstrip("/"), "")):
+            folder = f"{ROOT}/{name}{base}"
+            with suppress(OSError):
+                for each in [one for one in os.listdir(folder) if _is_stray(folder, one)]:
+                    with suppress(OSError):  # somebody is in it, and it stays
+                        os.rmdir(f"{folder}/{each}")
+
+
+def _is_stray(folder: str, name: str) -> bool:
+    pid, _, began = name.removeprefix(PREFIX).removesuffix(".scope").partition("-")
+    if not (name.startswith(PREFIX) and pid.isdecimal() and began.isdecimal()):
+        return False
+    # A new one may be of another PID namespace, whose program has not entered it yet.
+    new = time.time() - os.stat(f"{folder}/{name}").st_mtime < _NEW_S
+    return not new and start_time(int(pid)) != int(began)
