@@ -228,40 +228,30 @@ class Several(Told):
         return super().used(group) + (self.held_by_strangers if group else 0.0)
 
 
-def test_an_announcement_hides_nothing_of_a_group_in_which_it_is_one_of_several():
-    """It fits and comes as announced; but the limit is that of its neighbour, too."""
-    neighbour = Program(200, "other.ipynb", lambda t: 10 * MB)
-
-    alone = Several(training(filling(600.0)), group="g").run(150)
-    shared = Several(training(filling(600.0)), neighbour, group="g", limit_mb=1010.0).run(150)
-
-    assert [] == alone.warnings
-    assert shared.warnings
+IDLE = Program(200, "other.ipynb", lambda t: 10 * MB)
+SERVER = Program(200, "jupyter-lab", lambda t: 10 * MB, kind=TaskKind.SERVER)
 
 
-def test_an_announcement_hides_nothing_of_a_group_that_others_fill_as_well():
-    """They are not watched, and hold more than what has to stay free."""
-    shared = Several(training(filling(600.0)), group="g", limit_mb=1100.0)
-    shared.held_by_strangers = 100.0 * MB
+@pytest.mark.parametrize(
+    ("neighbours", "group", "limit_mb", "strangers_mb", "warned"),
+    [
+        pytest.param([], "g", 1000.0, 0.0, False, id="alone in its group"),
+        pytest.param([IDLE], "g", 1010.0, 0.0, True, id="the limit is its neighbour's, too"),
+        # They are not watched, and hold more than what has to stay free.
+        pytest.param([], "g", 1100.0, 100.0, True, id="others fill the group as well"),
+        pytest.param([SERVER], "g", 1010.0, 0.0, False, id="a server is no neighbour"),
+        pytest.param([IDLE], "", 1010.0, 0.0, False, id="an idle neighbour on the machine"),
+    ],
+)
+def test_an_announcement_hides_nothing_from_its_neighbours(
+    neighbours, group, limit_mb, strangers_mb, warned
+):
+    """It fits and comes as announced."""
+    others = [replace(each, saves=[]) for each in neighbours]
+    machine = Several(training(filling(600.0)), *others, group=group, limit_mb=limit_mb)
+    machine.held_by_strangers = strangers_mb * MB
 
-    assert shared.run(150).warnings
-
-
-def test_the_server_of_a_notebook_is_no_neighbour():
-    """Each group of a Jupyter hub has one."""
-    server = Program(200, "jupyter-lab", lambda t: 10 * MB, kind=TaskKind.SERVER)
-
-    machine = Several(training(filling(600.0)), server, group="g", limit_mb=1010.0).run(150)
-
-    assert [] == machine.warnings
-
-
-def test_on_a_machine_an_idle_neighbour_makes_no_news_of_what_was_announced():
-    machine = Several(
-        training(filling(600.0)), Program(200, "other.ipynb", lambda t: 10 * MB), limit_mb=1010.0
-    ).run(150)
-
-    assert [] == machine.warnings
+    assert warned is bool(machine.run(150).warnings)
 
 
 def test_two_announcements_that_fit_one_by_one_are_told_of_where_they_do_not_fit_together():

@@ -76,7 +76,7 @@ PROMISES = {
         "test_deaths_evidence": ["test_evidence_names_what_could_not_be_read"]
     },
     "a task of another daemon's runtime folder is left alone": {
-        "test_rules_other_daemon": ["test_a_task_of_another_daemon_is_left_to_it"]
+        "test_policy_rules": ["test_a_task_of_another_daemon_is_left_to_it"]
     },
     "secrets leave no trace": {
         "test_secrets_hidden": ["test_a_command_line_is_shown_without_its_secrets"]

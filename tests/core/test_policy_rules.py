@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from simulation import Machine, Program, flat
+from support import records
 
+from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings
 from watchdog_app.core.policy.rules import allowed
@@ -13,8 +14,8 @@ DEFAULTS = ActionSettings()
 
 
 def task(name: str = "train.ipynb"):
-    program = Program(10, name, flat(1))
-    return Machine(program)._task(program)
+    path = f"/home/ann/{name}"
+    return records.task(records.process(10), name=name, notebook=path)
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,35 @@ def test_a_name_with_brackets_and_line_ends_is_matched_as_text():
     rules = [RuleSettings(task="a[[]1]*", pause=False)]
 
     assert not allowed(DEFAULTS, rules, task("a[1]\n.ipynb"), ResourceKind.RAM).pause
+
+
+# Two daemons do not pull at one training
+
+ALL = ActionSettings(notify=True, checkpoint=True, pause=True)
+NONE = ActionSettings(notify=False, checkpoint=False, pause=False)
+
+
+def of_daemon(runtime_dir: str | None) -> Task:
+    return records.task(records.process(10), name="train.py", runtime_dir=runtime_dir)
+
+
+def test_a_task_of_another_daemon_is_left_to_it():
+    """Its environment names another runtime folder: nothing is permitted, whatever a rule says."""
+    rules = (RuleSettings(task="train.py", pause=True),)
+
+    assert NONE == allowed(ALL, rules, of_daemon("/run/b"), ResourceKind.RAM, "/run/a")
+
+
+def test_a_task_of_this_daemon_and_one_of_no_daemon_are_ours():
+    """The same folder, or none named."""
+    assert ALL == allowed(ALL, (), of_daemon("/run/a"), ResourceKind.RAM, "/run/a")
+    assert ALL == allowed(ALL, (), of_daemon(None), ResourceKind.RAM, "/run/a")
+
+
+def test_the_same_folder_under_another_name_is_ours(tmp_path):
+    """Through a link, and with a slash too many."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+
+    for name in (f"{tmp_path}/link", f"{tmp_path}//run/"):
+        assert ALL == allowed(ALL, (), of_daemon(name), ResourceKind.RAM, f"{tmp_path}/run")

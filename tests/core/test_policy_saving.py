@@ -56,25 +56,6 @@ def test_nothing_is_asked_while_a_save_is_pending_or_under_way():
     assert not due(CheckpointSchedule(), 100.0, 0.1, agent=replace(AGENT, saving=True))
 
 
-def test_a_failure_is_followed_by_a_pause_that_doubles():
-    """A full disk is not asked twice a second."""
-    schedule = CheckpointSchedule()
-    schedule.failed(100.0)
-    assert not due(schedule, 104.0, INF)
-    assert due(schedule, 105.0, INF)
-    schedule.failed(105.0)
-    assert not due(schedule, 114.0, 0.1)
-    assert due(schedule, 115.0, 0.1)
-
-
-def test_with_the_end_near_a_second_try_comes_sooner():
-    """What is not saved then is lost anyway."""
-    schedule = CheckpointSchedule()
-    schedule.failed(100.0)
-
-    assert due(schedule, 101.1, 2.0)
-
-
 def test_a_request_without_an_answer_is_a_failure_after_its_deadline():
     """And never before."""
     schedule = CheckpointSchedule()
@@ -102,14 +83,6 @@ def test_saves_cost_a_tenth_of_the_time_at_most_while_no_end_comes():
     assert 0.5 * saves <= 0.1 * 1000 + 7
 
 
-def test_the_very_end_has_a_larger_budget():
-    """Two seconds before the end there is nothing to spare it for."""
-    schedule = CheckpointSchedule(saved_mono_s=100.0, spent_s=10.0)
-
-    assert not due(schedule, 101.1, 0.1)
-    assert due(schedule, 101.1, 0.1, last=True)
-
-
 def test_a_save_that_the_agent_made_by_itself_counts():
     """Its newest rescue is the one that matters, whoever asked for it."""
     schedule = CheckpointSchedule(failures=3)
@@ -130,13 +103,6 @@ def test_a_pause_waits_for_a_rescue_of_the_last_step_and_not_for_ever():
 
     assert schedule.ready_for_pause(AGENT, 101.5)
     assert not schedule.ready_for_pause(AGENT, 110.0)
-
-
-def test_an_agent_that_has_told_nothing_yet_is_thought_to_be_slow():
-    """Unknown is never taken for free."""
-    unknown = AgentState(ProcessKey(1, 1), "keras", "/r")
-
-    assert deadline_s(unknown) > 20
 
 
 @pytest.mark.parametrize("save_s", [0.001, 0.3])
@@ -168,13 +134,3 @@ def test_a_request_that_was_never_sent_delays_no_save():
     schedule.skipped()
 
     assert due(schedule, 100.1, 5.0)
-
-
-def test_a_failed_save_is_not_tried_again_within_a_second():
-    """Also with the end near."""
-    schedule = CheckpointSchedule()
-    schedule.ask("d1", 100.0, AGENT)
-    schedule.failed(100.1)
-
-    assert not due(schedule, 100.9, 0.2)
-    assert due(schedule, 101.2, 0.2)
