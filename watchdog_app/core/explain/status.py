@@ -268,15 +268,13 @@ def about_parts(parts: MemoryParts) -> Iterator[str]:
         ("activations", parts.activations_bytes),
         *((clean(each.what, 60), each.bytes) for each in parts.buffers),
     ]
-    known = sorted(
-        ((name, size) for name, size in named if size), key=lambda each: each[1], reverse=True
-    )
+    known = sorted(((name, size) for name, size in named if size), key=lambda each: -each[1])
     if known:
         batch = "" if parts.batch_size is None else f" at batch {parts.batch_size}"
         said = ", ".join(f"{name} {format_bytes(size)}" for name, size in known)
         yield f"Its memory{batch}: {said}."
-        rest = (parts.resident_bytes or 0) - parts.known_bytes
-        if parts.resident_bytes is not None and rest > 0:
+        rest = (parts.resident_bytes or 0) - sum(size for _, size in known)
+        if rest > 0:
             yield f"Besides: {format_bytes(rest)} of Python, libraries and what is not known."
     per_step = parts.python_blocks_per_step
     if per_step is not None and per_step >= 1:

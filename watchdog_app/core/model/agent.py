@@ -62,17 +62,6 @@ class MemoryParts:
     python_blocks: int | None = None  # small objects of Python's
     python_blocks_per_step: float | None = None  # so many more with each step
 
-    @property
-    def known_bytes(self) -> int:
-        """The sum of what is known."""
-        parts = (
-            self.weights_bytes,
-            self.gradients_bytes,
-            self.optimizer_bytes,
-            self.activations_bytes,
-        )
-        return sum(each or 0 for each in parts) + sum(each.bytes for each in self.buffers)
-
 
 @dataclass(frozen=True, slots=True)
 class GrowingLine:

@@ -76,19 +76,6 @@ def _within(
     return read
 
 
-def _size(low: int, high: int) -> Values:
-    read = _within(low, high, parse_bytes, int)
-    brief = f"{low // MIB} MiB to {high // TIB} TiB"
-    accepted = f'a size from {brief}: bytes, or a text such as "64 MiB"'
-    return Values(read, accepted, brief)
-
-
-def _factor(low: float, high: float) -> Values:
-    read = _within(low, high, float, float)
-    brief = f"{low:g} to {high:g}"
-    return Values(read, f"a number from {brief}", brief)
-
-
 def _one_of(choice: type[StrEnum]) -> Values:
     words = [f'"{each}"' for each in choice]
     return Values(choice, " or ".join(words), ", ".join(words))
@@ -217,7 +204,7 @@ class StageSettings:
     )
     save_safety_factor: float = _setting(
         3.0,
-        _factor(1, 100),
+        Values(_within(1, 100, float, float), "a number from 1 to 100", "1 to 100"),
         "ask for a checkpoint this many times (save time + one step) before the end",
     )
     save_floor_s: float = _time(
@@ -298,7 +285,15 @@ class JournalSettings:
     """`[journal]`: how much of the past is kept."""
 
     max_age_s: float = _time(14 * DAY_S, 3600, 3650 * DAY_S, "how long the past is kept")
-    max_bytes: int = _setting(64 * MIB, _size(MIB, TIB), "how large the journal may grow")
+    max_bytes: int = _setting(
+        64 * MIB,
+        Values(
+            _within(MIB, TIB, parse_bytes, int),
+            'a size from 1 MiB to 1 TiB: bytes, or a text such as "64 MiB"',
+            "1 MiB to 1 TiB",
+        ),
+        "how large the journal may grow",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,8 +123,8 @@ class TrainingPhases:
 
     def filling(self) -> Mapping[ProcessKey, Filling]:
         """By task: the buffer that it announced and that is not full yet."""
-        found = {key: phases.filling(self._now) for key, phases in self._tasks.items()}
-        return {key: Filling(*each) for key, each in found.items() if each is not None}
+        found = ((key, phases.filling(self._now)) for key, phases in self._tasks.items())
+        return {key: each for key, each in found if each is not None}
 
     def _does_not_fit(self, reading: Reading, room: float) -> tuple[Expected, bool] | None:
         """What will need more than there is room for, and whether that is sure at once."""

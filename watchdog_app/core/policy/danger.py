@@ -126,11 +126,6 @@ class Danger:
         return SPECS[self.reading.key.kind]
 
     @property
-    def wants_saves(self) -> bool:
-        """The eager tier: a save is cheap, so little evidence will do."""
-        return self.assessment.rescue or self.assessment.stage >= Stage.SAVE
-
-    @property
     def strict(self) -> bool:
         """The strict tier: evidence enough to tell a person, or the very end."""
         return self.assessment.notify or self.assessment.stage >= Stage.PAUSE
@@ -139,11 +134,6 @@ class Danger:
     def left_s(self) -> float:
         """Time to exhaustion while the training runs, on the careful side."""
         return _CAREFUL * left_s(self.reading, self.incident.pace_per_s)
-
-    @property
-    def reach_s(self) -> float:
-        """Until there is another chance to decide."""
-        return self.tick.settings.watch.fast_interval_s
 
     def permits(self, task: Task | None) -> ActionSettings:
         """The switches for this task under this resource."""

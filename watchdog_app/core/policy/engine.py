@@ -55,7 +55,7 @@ from watchdog_app.core.policy.danger import (
     stage_of,
     still_holds,
 )
-from watchdog_app.core.policy.incidents import Incidents, LastReport, OpenIncident, follow, pace
+from watchdog_app.core.policy.incidents import Incidents, LastReport, OpenIncident, pace
 from watchdog_app.core.policy.problems import Problems
 from watchdog_app.core.policy.reporting import Cause as ReportCause
 from watchdog_app.core.policy.reporting import Reporting, exit_notification, worded
@@ -153,7 +153,7 @@ class Engine:
 
     @settings.setter
     def settings(self, settings: Settings) -> None:
-        self._tracker.settings = settings
+        self._tracker.configure(settings)
 
     def tick(
         self,
@@ -408,7 +408,7 @@ class Engine:
         if alarming:
             incident.blame(blamed_for(attribution, expected))
         incident.pace_per_s = pace_per_s
-        follow(incident, assessment, tick.mono_s)
+        incident.follow(assessment, tick.mono_s)
         if expected is None and assessment.stage < Stage.PAUSE and assessment.notify:
             quiet = self._phases.explains(reading, incident.attribution, tasks.values())
             assessment = replace(assessment, notify=not quiet)

@@ -102,14 +102,23 @@ class OpenIncident:
         elif self.calm_since_mono_s is None:
             self.calm_since_mono_s = now
 
+    def follow(self, assessment: Assessment, now: float) -> None:
+        """
+        Take over the stage that its resource has reached.
+
+        Args:
+            assessment: of the resource.
+            now: monotonic seconds.
+        """
+        self.certain |= assessment.notify or assessment.stage >= Stage.PAUSE
+        stage = max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage
+        rising = assessment.forecast is not None and assessment.stage >= Stage.WARN
+        self.observe(stage, now, assessment.why, rising, assessment.regime)
+
     def blame(self, attribution: Attribution) -> None:
         """Keep who was found, also when the growth has stopped since."""
         if attribution.window_s is not None:
             self.attribution = attribution
-
-    def blames(self, task: ProcessKey) -> bool:
-        """Whether this task is among the contributors."""
-        return any(each.task == task for each in self.attribution.contributors)
 
     @property
     def first(self) -> ProcessKey | None:
@@ -191,14 +200,11 @@ class Incidents(dict[ResourceKey, OpenIncident]):
 
         A stall is no reason of a death, and who silences stalls does not mean deaths.
         """
-        return next(
-            (
-                each
-                for each in self.values()
-                if each.resource.kind is not ResourceKind.STALLED and each.blames(task)
-            ),
-            None,
-        )
+        for each in self.values():
+            named = any(one.task == task for one in each.attribution.contributors)
+            if named and each.resource.kind is not ResourceKind.STALLED:
+                return each
+        return None
 
 
 def pace(
@@ -231,22 +237,3 @@ def left_s(reading: Reading, pace_per_s: float) -> float:
     if pace_per_s <= 0:
         return float("inf")
     return max(0.0, reading.limit - reading.used) / pace_per_s
-
-
-def follow(incident: OpenIncident, assessment: Assessment, now: float) -> None:
-    """
-    Bring an incident to the stage that its resource has reached.
-
-    Args:
-        incident: open.
-        assessment: of its resource.
-        now: monotonic seconds.
-    """
-    incident.certain |= assessment.notify or assessment.stage >= Stage.PAUSE
-    incident.observe(
-        max(assessment.stage, Stage.WARN) if assessment.notify else assessment.stage,
-        now,
-        assessment.why,
-        rising=assessment.forecast is not None and assessment.stage >= Stage.WARN,
-        regime=assessment.regime,
-    )

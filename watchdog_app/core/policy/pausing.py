@@ -129,7 +129,7 @@ def unsaved(danger: Danger, task: Task) -> tuple[AgentState, CheckpointSchedule]
         if not may_save or not agent.training or schedule.failures:
             continue
         if schedule.pending is not None:
-            too_late = danger.left_s < danger.reach_s
+            too_late = danger.left_s < danger.tick.settings.watch.fast_interval_s
             if too_late and danger.tick.mono_s - schedule.asked_mono_s > 2 * step_s(agent):
                 continue  # the step takes longer than there is time
             return agent, schedule

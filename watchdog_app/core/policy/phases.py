@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from watchdog_app.base.text.plain import clean
+from watchdog_app.core.explain.advice import Filling
 from watchdog_app.core.model.agent import AgentState
 
 _WORDS = {
@@ -134,9 +135,9 @@ class Phases:
             return None
         return Need(announced.what, max(0.0, announced.base + announced.bytes - self._level), None)
 
-    def filling(self, now: float) -> tuple[str, float, float] | None:
+    def filling(self, now: float) -> Filling | None:
         """
-        What was announced and grows: what for, bytes that have come, and all of them.
+        What was announced and grows.
 
         Also for a while after it is full: what fails then, fails for want of what it has taken.
         """
@@ -147,11 +148,8 @@ class Phases:
             or (announced.until_s is not None and now > announced.until_s)
         ):
             return None
-        return (
-            announced.what,
-            min(announced.bytes, max(0.0, self._level - announced.base)),
-            announced.bytes,
-        )
+        come = min(announced.bytes, max(0.0, self._level - announced.base))
+        return Filling(announced.what, come, announced.bytes)
 
     def explains(self, now: float, room: float, *, announced: bool) -> bool:
         """

@@ -72,8 +72,10 @@ class Saving:
 
     def due(self, danger: Danger) -> Iterator[Decision]:
         """The requests that are due because of this danger."""
-        spec = danger.spec
-        if not danger.wants_saves or spec.save is Save.NOBODY:
+        spec, assessment = danger.spec, danger.assessment
+        # The eager tier: a save is cheap, so little evidence will do.
+        wanted = assessment.rescue or assessment.stage >= Stage.SAVE
+        if not wanted or spec.save is Save.NOBODY:
             return
         reading = danger.reading
         at_the_limit = reading.used >= AT_THE_LIMIT * reading.limit
@@ -88,8 +90,8 @@ class Saving:
                     danger.tick.mono_s,
                     since_mono_s=danger.incident.opened_mono_s,
                     left_s=_left_s(danger),
-                    last=danger.assessment.stage >= Stage.PAUSE and not spec.least_left_s,
-                    reach_s=danger.reach_s,
+                    last=assessment.stage >= Stage.PAUSE and not spec.least_left_s,
+                    reach_s=danger.tick.settings.watch.fast_interval_s,
                     stalled=stalled,
                 ):
                     yield self.ask(danger, task, agent, why)

@@ -139,25 +139,20 @@ class Tracker:
     Every series of one machine.
 
     Args:
-        settings: may be replaced by assigning to `settings`; histories are kept.
+        settings: those to begin with.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.swap = SwapTraffic()
         self.usage: dict[ProcessKey, TaskUsage] = {}
-        self._settings = settings
+        self.settings = settings  # those in force; see `configure`
         self._series: dict[ResourceKey, _Series] = {}
         # What each task holds on each card, by card and task.
         self._devices: dict[str, dict[ProcessKey, History]] = {}
 
-    @property
-    def settings(self) -> Settings:
-        """Those in force."""
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: Settings) -> None:
-        self._settings = settings
+    def configure(self, settings: Settings) -> None:
+        """Use these settings from now on; histories are kept."""
+        self.settings = settings
         for key, series in self._series.items():
             series.monitor.configure(settings.watch, self._stages(key.kind))
 
@@ -248,18 +243,18 @@ class Tracker:
             for key, series in self._series.items()
             if not SPECS[key.kind].by_sensor
         ]
-        return min(looks, default=self._settings.watch.interval_s)
+        return min(looks, default=self.settings.watch.interval_s)
 
     def _new_series(self, reading: Reading) -> _Series:
         kind = reading.key.kind
         monitor = ResourceMonitor(
-            self._settings.watch, self._stages(kind), forecaster_for(reading), SPECS[kind].unit
+            self.settings.watch, self._stages(kind), forecaster_for(reading), SPECS[kind].unit
         )
         return _Series(monitor)
 
     def _stages(self, kind: ResourceKind) -> StageSettings:
         # What is about to happen to a machine takes people longer to mend: its stages begin sooner.
-        spec, stages = SPECS[kind], self._settings.stages
+        spec, stages = SPECS[kind], self.settings.stages
         return replace(
             stages,
             warn_s=max(stages.warn_s, spec.warn_s),
