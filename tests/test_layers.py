@@ -71,6 +71,8 @@ EXCEPTIONS = {
     "watchdog_app.cli.config_text": {"core.model.settings"},
     # What lies on disk is read by those who wrote it; without any framework.
     "watchdog_app.cli.rescues": {"rescue.checkpoint"},
+    # Whether a program is the one that saved.
+    "watchdog_app.cli.rescues_program": {"rescue", "agent.identity.code"},
     "watchdog_app.cli.rescues_text": {"rescue"},
     "watchdog_app.cli.agent": {"enable", "desktop"},  # its ledger of what was placed
     "watchdog_app.cli.rescue_places": {"history.past"},

@@ -248,6 +248,8 @@ def test_force_goes_on_and_says_what_differs(
          "optimizer's lr: 0.01, which the training had come to, goes on; the program says 0.5."),
         (("gamma=0.1", "gamma=0.5"), 2, {"lr": 0.1, "gamma": 0.5},
          "scheduler's gamma: 0.5 of the program is used from here on (was 0.1)."),
+        (("lr=LR, momentum=0.9", "lr=LR, momentum=0.9, nesterov=True"), 2, {"nesterov": True},
+         "optimizer's nesterov: true of the program is used from here on (was false)."),
         (("momentum=0.9", "momentum=0.8"), 2, {"momentum": 0.8},
          "optimizer's momentum: 0.8 of the program is used from here on (was 0.9)."),
     ],

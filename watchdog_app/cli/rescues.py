@@ -31,16 +31,18 @@ List the rescues on disk, newest first: notebook or script, progress, age, size,
 whether its training has finished. Without FOLDER or TASK: those that the daemon and its journal
 know of, and those in ./rescues.
 
-show RESCUE prints the contents of one. verify [RESCUE or FOLDER ...] compares every byte with
-its checksum. prune FOLDER removes all but the newest of each training, after it has verified
-those that stay. It never removes the newest whole one, one being written, one of a running
-training, or a folder that contains anything else."""
+show RESCUE prints the contents of one. show PROGRAM.py [-- ARGUMENTS] compares a program with
+what it left: script, arguments and code; model and data are known only when it runs. verify
+[RESCUE or FOLDER ...] compares every byte with its checksum. prune FOLDER removes all but the
+newest of each training, after it has verified those that stay. It never removes the newest whole
+one, one being written, one of a running training, or a folder that contains anything else."""
 EPILOG = """\
 examples:
   watchdog rescues
   watchdog rescues train.ipynb
   watchdog rescues ~/experiments --json
   watchdog rescues show rescues/rescue-0000024713-000002-...
+  watchdog rescues show train.py -- --fold 3
   watchdog rescues verify rescues/
   watchdog rescues prune rescues/ --keep 1 --dry-run
   watchdog rescues prune rescues/ --older-than 7d --yes
@@ -122,8 +124,12 @@ def _show(words: Sequence[str], args: argparse.Namespace) -> int:
     from watchdog_app.cli import rescues_text
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
+    if words and words[0].endswith(".py") and os.path.isfile(words[0]):
+        from watchdog_app.cli import rescues_program
+
+        return rescues_program.show(words[0], words[1:], args)
     if len(words) != 1:
-        raise UsageError("Name one rescue: watchdog rescues show PATH")
+        raise UsageError("Name one rescue or program: watchdog rescues show PATH")
     one = _the_one(words[0])
     if one.condition != "complete":
         raise WatchdogError(_not_whole(one))

@@ -155,6 +155,9 @@ def _remarks(task: Task, now_unix_s: float) -> list[str]:
         remarks += guard_remarks(task.guard)
     if task.agent is not None:
         remarks.append(agent_text(task.agent, now_unix_s))
+        lost = "; ".join(map(plain, task.agent.not_restored))
+        if lost:
+            remarks.append(f"a resume will not bring back: {lost}")
         if task.agent.outdated:
             remarks.append("its agent is outdated: restart its kernel to save it")
     elif task.level >= Level.WARNING:

@@ -478,6 +478,7 @@ class Report(Params, method="agent.report"):
     expected_number: int | None = whole(0, _FAR, default=None)  # a new one is a new announcement
     expected_at_most: bool = flag()  # it may be less: it explains growth and foretells none
     allocators: tuple[Allocator, ...] = several(part(Allocator), 64)  # as in the status
+    not_restored: tuple[str, ...] = several(text(300), 16)  # what a resume will not bring back
     memory: MemoryParts | None = part(MemoryParts)  # as in the status
     place: Frame | None = part(Frame)  # where in the program it is
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,16 @@ def gather(model: Any, iterator: Any, backend: str) -> RunIdentity:
         settings=lambda: keras_facts.settings_of(optimizers),
         data=lambda: data_of(iterator),
     )
+
+
+def holders_of(model: Any, iterator: Any) -> Iterator[tuple[str, Any]]:
+    """What may hold attributes of the program's own: layers, and a data set in Python."""
+    flatten = getattr(model, "_flatten_layers", None)
+    for index, layer in enumerate(flatten() if callable(flatten) else [model]):
+        yield f"layer {index}", layer
+    data = getattr(getattr(iterator, "data_adapter", None), "py_dataset", None)
+    if data is not None:
+        yield "data", data
 
 
 def data_of(iterator: Any) -> dict[str, Any]:

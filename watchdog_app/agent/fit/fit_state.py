@@ -12,7 +12,8 @@ import numpy as np
 
 from watchdog_app.agent.fit import callback_state, fit_identity, keras_optimizers, position
 from watchdog_app.agent.fit.keras_backend import Backend, Kept
-from watchdog_app.agent.identity import environment, keras_facts
+from watchdog_app.agent.identity import attributes, environment, keras_facts
+from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.loops import own_random, randomness
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state import matching, rows
@@ -52,6 +53,7 @@ class FitState:
         # Now: callbacks may change rates as they go.
         self.identity = fit_identity.gather(model, course.iterator, backend.name)
         self._identity = self.identity.to_json()
+        self._attributes = Attributes(fit_identity.holders_of(model, course.iterator))
         self._stateful: list[str] | None = None  # operations of the step, once it is traced
         self.lost: list[str] = []  # what the last capture could not take, in words
 
@@ -113,13 +115,17 @@ class FitState:
             "variables": listed,
             "callback_arrays": len(arrays),
             "optimizers": keras_optimizers.optimizer_targets(self.model),
-            "identity": self._identity,
+            "identity": self._attributes.identity(self._identity),
             "settings": keras_facts.noted_settings(keras_facts.named_optimizers(self.model)),
             **changing,
             "environment": self.backend.circumstances(),
             "not_restored": lost,
         }
         return Capture(entries, meta)
+
+    def put_attributes(self, saved: object) -> None:
+        """Set attributes that training had changed."""
+        self._attributes.put(saved)
 
     def changing(self) -> dict[str, Any] | None:
         """What of the JSON values is another with each batch; None where tensors are as well."""
@@ -136,6 +142,7 @@ class FitState:
             "position": self.course.position(),
             "order_seed": None if self.order is None else self.order.seed,
             "callbacks": callbacks,
+            attributes.KEY: self._attributes.moved(),
             "own_random": self._own_random,
             "own_orders": self._own_orders,
             "logs": dict(_numbers(self.logs)),
@@ -259,6 +266,7 @@ class SavedFit:
 
     def load_rest(self, state: FitState) -> list[str]:
         """Give callbacks and global random numbers back; returns callbacks that are not there."""
+        state.put_attributes(self.meta.get(attributes.KEY))
         absent = callback_state.put(state.callbacks, self.meta["callbacks"], self.read)
         state.backend.put_random(
             self.meta["random"], python_and_numpy=bool(self.meta["restore_python_random"])

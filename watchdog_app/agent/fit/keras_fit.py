@@ -25,7 +25,7 @@ from watchdog_app.agent.fit.step_end import Behind, StepEnd
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
-from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.base.errors import RescueError, RescueMismatch
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import notebook_path
 
@@ -37,6 +37,7 @@ class FitRescue:
     # Else Keras waits for the numbers of each step, see `step_end`.
     async_safe = True
     _behind: type[Behind]
+    _tells_at_start = True  # what a resume will not bring back
     _backend: Callable[[], Backend | None] = staticmethod(keras_backend.current)
     _find_iterator: Callable[[], Any] = staticmethod(position.find_iterator)
     _unsupported: Callable[[Any], str | None] = staticmethod(position.unsupported)
@@ -49,6 +50,7 @@ class FitRescue:
         resume: bool | str = True,
         keep: int = 2,
         on_oom: str | None = "save",
+        strict: bool = False,
     ) -> None:
         """
         Touches nothing before `fit` begins.
@@ -63,6 +65,8 @@ class FitRescue:
             on_oom: when a training step itself runs out of memory, "save" saves the state before
                 it and lets the error go on; "shrink" trains that batch and later ones in parts
                 that fit, as one step each; None leaves all to the program.
+            strict: raise RescueError after the first batch where a resume would not bring
+                everything back, in place of saying so.
 
         Raises:
             ValueError: `name`, `resume`, `keep` or `on_oom` is none of these.
@@ -77,6 +81,7 @@ class FitRescue:
         self.resume = resume
         self.keep = keep
         self.on_oom = on_oom
+        self.strict = strict
         self._guard = Guard()
         self._told: set[str] = set()
         self._session: Session | None = None
@@ -93,6 +98,7 @@ class FitRescue:
         self._postponed: str | None = None  # reason of a save that waits for the next batch
         self._callback_list: Any = None  # while the fit begins
         self._step_end = StepEnd()
+        self._looked = False  # at what a resume will not bring back
 
     @property
     def step_number(self) -> int:
@@ -198,6 +204,8 @@ class FitRescue:
         step = self._steps_before + batch
         if (watch := self._exhaustion) is not None:
             watch.armed, watch.trained = True, step > 0
+        if step > 0 and not self._looked:
+            self._look_at_first_step(session, state)
         if state.backend.draws_before_the_hooks:
             session.step_begins()
             return
@@ -395,8 +403,26 @@ class FitRescue:
             self._tell(self._session.boundary(self.step_number, **told))
 
     def _tell(self, saved: SavedRescue | None) -> None:
-        """Say, once each, what a resume from this rescue would not bring back."""
-        lost = [] if saved is None or self._state is None else self._state.lost
+        if saved is not None and self._state is not None:
+            self._tell_lost(self._state.lost)
+
+    def _look_at_first_step(self, session: Session, state: FitState) -> None:
+        """Report what a resume will not bring back, while that can be mended."""
+        self._looked = True
+        lost: list[str] = []
+        with self._guard:
+            lost = state.not_restored(state.backend.take_random())
+            session.tell_not_restored(lost)
+        if lost and self.strict:
+            raise RescueError(
+                f"A resume of this training would not bring back: {'; '.join(lost)}. Nothing was "
+                "saved, as strict=True asks for."
+            )
+        if self._tells_at_start:
+            self._tell_lost(lost)
+
+    def _tell_lost(self, lost: list[str]) -> None:
+        """Say, once each, what a resume would not bring back."""
         new = [text for text in lost if text not in self._told]
         self._told.update(new)
         if new:
@@ -418,3 +444,4 @@ class FitRescue:
             self._session.end()
         self._session = self._state = self._resumption = self._loss = self._postponed = None
         self._steps_before, self._first_epoch, self._validating = 0, True, False
+        self._looked = False

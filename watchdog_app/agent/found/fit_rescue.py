@@ -30,6 +30,8 @@ class Automatic(FitRescue):
     The training begins anew then, in a folder beside, so that the rescue is not displaced.
     """
 
+    _tells_at_start = False  # nobody relies on it yet; the daemon is told
+
     def __init__(self, directory: str, *, resume: bool) -> None:
         super().__init__(directory, resume=resume)
         self._made_above = folders.made_above(directory)

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from watchdog_app.agent import frames
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.found import names
 from watchdog_app.agent.loops import torch_tensors
 from watchdog_app.agent.loops.torch_state import SavedTorch
 from watchdog_app.agent.runtime import run_choice
@@ -33,7 +33,7 @@ def runs_loop(frame: FrameType | None) -> Any:
     """The library's object that runs the loop around `frame`; None for the program's own loop."""
     while frame is not None:
         if frame.f_code.co_varnames[:1] == ("self",) and _is_library(frame.f_globals):
-            owner = names.locals_of(frame).get("self")
+            owner = frames.locals_of(frame).get("self")
             if _library(owner) is not None:
                 return owner
         frame = frame.f_back

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+from watchdog_app.agent import frames
+
 _MOST_FRAMES = 40  # of the program, and all between them
 _MOST_THINGS = 4000
 _MOST_ITEMS = 32  # of a list or dict; longer ones are data
@@ -173,25 +175,10 @@ def _names_in(frame: FrameType) -> dict[str, Any]:
     code, outer = frame.f_code, frame.f_globals
     names: dict[str, Any] = {}
     if code.co_flags & _OPTIMIZED:
-        names.update(locals_of(frame))
+        names.update(frames.locals_of(frame))
     names.update(
         (name, outer[name]) for name in _named_by(code) if name in outer and name not in names
     )
-    return names
-
-
-def locals_of(frame: FrameType) -> dict[str, Any]:
-    """
-    The variables of a function that runs.
-
-    Before Python 3.13 the look leaves a dict behind that keeps alive what the function holds,
-    also after it deleted it: it is emptied, unless the program has called `locals()` and has it.
-    """
-    found = frame.f_locals
-    names = dict(found)
-    # The frame, `found` and the argument: nobody else.
-    if sys.version_info < (3, 13) and sys.getrefcount(found) <= 3:
-        found.clear()
     return names
 
 

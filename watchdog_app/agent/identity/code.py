@@ -13,6 +13,7 @@ repeats.
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import hashlib
 import inspect
@@ -28,7 +29,9 @@ from typing import Any
 
 from watchdog_app.rescue.identity import arguments
 
-Fingerprint = list[list[str]]  # name and hash of the function, then of those that it calls
+# Of the function, then of those that it calls: name, hash of what it computes, file (from the
+# folder of the program where it lies in it), hash of its text alone.
+Fingerprint = list[list[str]]
 
 BYTECODE = "bytecode"
 _MOST_FUNCTIONS = 64  # of one fingerprint; a program that calls more is compared by these
@@ -85,6 +88,29 @@ def fingerprint(function: object) -> Fingerprint | None:
         return None
 
 
+def text_of(code: CodeType) -> ast.AST | None:
+    """The text that a function or module was compiled from; None where that is not known."""
+    if code.co_name != "<module>":
+        written = _Written.of(code)
+        return None if written is None else written.node
+    source = _source(code.co_filename)
+    file = _parsed(code.co_filename, source) if source else None
+    return file.tree if file is not None and file.runs(code) else None
+
+
+def without_quiet(node: ast.AST) -> ast.AST:
+    """A copy of a text without docstrings, lines that only say something, and what these need."""
+    found: ast.AST = _Quiet(whatever_is_said=True).visit(copy.deepcopy(node))
+    while _without_unused(found):
+        pass
+    return found
+
+
+def values_of(function: FunctionType) -> dict[str, object]:
+    """What the names of a function that are not its own stand for."""
+    return {**function.__globals__, **_closure(function)}
+
+
 def is_own(thing: object) -> bool:
     """Whether a function or class is written in the program itself, and in no library."""
     if isinstance(thing, FunctionType):
@@ -98,6 +124,11 @@ def is_own(thing: object) -> bool:
     if path is None:
         return thing.__module__ == "__main__"  # a notebook, a prompt
     return _own_file(str(path))
+
+
+def is_own_code(code: CodeType) -> bool:
+    """The same of what a frame runs."""
+    return _own_file(code.co_filename)
 
 
 def place(function: object) -> str:
@@ -137,18 +168,47 @@ def unwrapped(function: object) -> tuple[FunctionType | None, Mapping[str, objec
     return None, given
 
 
-def plain_attributes(thing: object) -> dict[str, Any]:
+def plain_attributes(thing: object, *, begins: bool = True) -> dict[str, Any]:
     """
     Numbers and words that an object of the program's own holds, for they decide what it computes.
 
     Left out: what options that make no other training say (`batch_size`, `log_dir`), seeds,
     names, and what is another in each run, such as a time stamp.
+
+    Args:
+        thing: a layer, module or loss.
+        begins: the training does; else what the program's text sets may have moved by now.
     """
     found = {}
+    moving = frozenset() if begins else attributes_set(type(thing))
     for key, value in sorted(_variables(thing).items()):
-        if not key.startswith("_") and is_plain(value) and not _makes_no_other(key, value):
+        plain = not key.startswith("_") and key not in moving and is_plain(value)
+        if plain and not _makes_no_other(key, value):
             found[key] = value
     return found
+
+
+def attributes_named(kind: type) -> frozenset[str]:
+    """The attributes that methods of a class of the program's own name."""
+    found: set[str] = set()
+    for each in kind.__mro__:
+        for member in vars(each).values() if is_own(each) else ():
+            function = member.fget if isinstance(member, property) else member
+            plain, _ = unwrapped(function) if callable(function) else (None, {})
+            if plain is not None:
+                found.update(plain.__code__.co_names)
+    return frozenset(found)
+
+
+def attributes_set(kind: type) -> frozenset[str]:
+    """The attributes that the text of a class and of the program sets outside of `__init__`."""
+    found: set[str] = set()
+    for name in {kind.__module__, "__main__"}:
+        path = getattr(sys.modules.get(name), "__file__", None)
+        source = _source(path) if isinstance(path, str) else None
+        file = _parsed(path, source) if isinstance(path, str) and source else None
+        found |= file.attributes if file is not None else set()
+    return frozenset(found)
 
 
 def is_plain(value: object) -> bool:
@@ -178,6 +238,13 @@ def statements(path: str | None) -> list[tuple[str, int, int]]:
         return []
 
 
+def texts(path: str) -> set[str]:
+    """The text hashes of a `Fingerprint` of each function in a file; empty: it cannot be read."""
+    source = _source(path)
+    file = _parsed(path, source) if source else None
+    return {_of_text(each) for each in file.nodes} if file is not None else set()
+
+
 class _Fingerprinter:
     """One function and those that it calls, in the order in which it names them."""
 
@@ -197,7 +264,7 @@ class _Fingerprinter:
         if len(self._found) >= _MOST_FUNCTIONS:
             return None
         self._known[code] = number = len(self._found)
-        entry = [name(function), ""]
+        entry = [name(function), "", _file_of(code), ""]
         self._found.append(entry)
         written = _Written.of(code)
         if written is None:
@@ -207,6 +274,7 @@ class _Fingerprinter:
             return number
         tree = _Meaning(written.node, _Names(function, owner, written.changed, self)).tree
         entry[1] = _hash(ast.dump(tree, annotate_fields=False))
+        entry[3] = _of_text(written.node)
         return number
 
 
@@ -232,9 +300,11 @@ class _Written:
 
 @dataclass(frozen=True, slots=True)
 class _File:
+    tree: ast.Module
     nodes: tuple[ast.AST, ...]  # functions and lambdas
     codes: Mapping[tuple[str, int], list[tuple[Any, ...]]]
     changed: frozenset[str]
+    attributes: frozenset[str]  # that are set outside of `__init__`
 
     def runs(self, code: CodeType) -> bool:
         """Whether a function that runs was compiled from this text."""
@@ -256,10 +326,20 @@ def _parsed(filename: str, source: str) -> _File | None:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     changed = [each.names for each in walked if isinstance(each, ast.Global)]
     return _File(
+        tree,
         tuple(each for each in walked if isinstance(each, functions)),
         codes,
         frozenset(each for names in changed for each in names),
+        frozenset(_attributes_set(tree)),
     )
+
+
+def _attributes_set(node: ast.AST) -> Iterator[str]:
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
+            yield each.attr
+        if not isinstance(each, ast.FunctionDef) or each.name != "__init__":
+            yield from _attributes_set(each)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
@@ -312,7 +392,7 @@ class _Names:
         self._changed = changed
         self._follow = follow
         self._owner = owner or _owner(function)
-        self._values = {**function.__globals__, **_closure(function)}
+        self._values = values_of(function)
 
     def meaning(self, written: str) -> str | None:
         """One text for a name that is not local; None: it stays as it is written."""
@@ -342,10 +422,19 @@ class _Names:
         return None if number is None else f"method {number}"
 
 
+class _NoNames:
+    """Names that stand for what is written."""
+
+    def meaning(self, _: str) -> None:
+        """It stays as it is written."""
+
+    method = meaning
+
+
 class _Meaning(ast.NodeTransformer):
     """The tree of a function without what changes no number; changes a copy of it."""
 
-    def __init__(self, node: ast.AST, names: _Names) -> None:
+    def __init__(self, node: ast.AST, names: _Names | _NoNames) -> None:
         self._names = names
         root: Any = ast.parse(ast.unparse(node)).body[0]  # a copy
         root = root.value if isinstance(root, ast.Expr) else root
@@ -404,7 +493,8 @@ class _Meaning(ast.NodeTransformer):
 class _Quiet(ast.NodeTransformer):
     """Takes out docstrings, lines that only say something, assertions, annotations, imports."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, whatever_is_said: bool = False) -> None:
+        self._whatever_is_said = whatever_is_said  # else calls in it may change something
         self.imported: dict[str, str] = {}  # name in the function: what it is imported from
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -423,7 +513,8 @@ class _Quiet(ast.NodeTransformer):
         value = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(value, ast.Constant):
             return None
-        if isinstance(value, ast.Call) and _last_name(value) in _SAYS and _only_looks(value):
+        says = isinstance(value, ast.Call) and _last_name(value) in _SAYS
+        if says and (self._whatever_is_said or _only_looks(value)):
             return None
         return self.generic_visit(node)
 
@@ -551,6 +642,19 @@ def _attribute(thing: object, key: str) -> object:
         return getattr(thing, key, None)
     except Exception:  # of an object of the program's own
         return None
+
+
+def _of_text(node: ast.AST) -> str:
+    return _hash(ast.dump(_Meaning(node, _NoNames()).tree, annotate_fields=False))
+
+
+def _file_of(code: CodeType) -> str:
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    path = os.path.realpath(code.co_filename)
+    if not isinstance(main, str) or code.co_filename.startswith("<"):
+        return os.path.basename(path)
+    folder = os.path.join(os.path.dirname(os.path.realpath(main)), "")
+    return path.removeprefix(folder) if path.startswith(folder) else os.path.basename(path)
 
 
 def _of_bytecode(code: CodeType) -> str:

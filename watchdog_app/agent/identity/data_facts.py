@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 # Steps of a tf.data pipeline that leave the number and the order of its batches as they are.
 _KEEPS_BATCHES = ("Prefetch", "Map", "Options", "Cache", "Model", "Assert")
+
+
+_SAMPLED = 1024  # values of each tensor of a batch
+
+FIRST_BATCH = (
+    "the first batch of this epoch is not the one it was: the data, its order or its augmentation "
+    "has changed. {} batches of it are left out all the same."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +31,19 @@ class Batches:
 def batches(dataset: Any) -> Batches:
     """What is known of a DataLoader, a tf.data pipeline or any iterable. Never raises."""
     return Batches(_length(dataset), *_size_and_rows(dataset))
+
+
+def contents(batch: Any) -> tuple[list[str], str] | None:
+    """Element type and rank of each tensor of a batch, and a checksum; None: it has no tensors."""
+    try:
+        found = list(_tensors(batch))
+        kinds = [f"{_name_of(each.dtype)} of rank {len(each.shape)}" for each in found]
+        checksum = 0
+        for each in found:
+            checksum = zlib.crc32(_sample(each), checksum)
+    except Exception:  # of another kind than it looks
+        return None
+    return (kinds, f"{checksum:08x}") if found else None
 
 
 def same_sample(drawn: int, before: int, size: int) -> tuple[int, str]:
@@ -46,6 +69,37 @@ def same_sample(drawn: int, before: int, size: int) -> tuple[int, str]:
 def first_batch(before: int, size: int) -> str:
     """What is said where the same sample cannot be found."""
     return f"batches are of {size} rows now (were {before}): begins at the first batch."
+
+
+def _tensors(batch: Any) -> Iterator[Any]:
+    if isinstance(batch, Mapping):
+        for key in sorted(batch, key=str):
+            yield from _tensors(batch[key])
+    elif isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
+        for each in batch:
+            yield from _tensors(each)
+    elif hasattr(batch, "dtype") and hasattr(batch, "shape"):
+        yield batch
+
+
+def _name_of(dtype: Any) -> str:
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
+
+
+def _sample(tensor: Any) -> bytes:
+    """Some of its values and its shape, as bytes."""
+    flat = tensor.reshape(-1) if hasattr(tensor, "reshape") else _flat(tensor)
+    size = len(flat)
+    some = flat[:: max(1, size // _SAMPLED)][:_SAMPLED]
+    some = some.detach().cpu().tolist() if hasattr(some, "detach") else some
+    some = some.numpy() if hasattr(some, "numpy") else some
+    return repr((tuple(tensor.shape), list(some))).encode()
+
+
+def _flat(tensor: Any) -> Any:
+    import tensorflow as tf  # whose tensor it is
+
+    return tf.reshape(tensor, [-1])
 
 
 def _length(dataset: Any) -> int | None:

@@ -39,6 +39,7 @@ _NO_PART = frozenset(
 )
 _WIRED = ("Functional", "Sequential")
 LEARNING_RATE = "learning_rate"
+_LAYER = "layer"  # itself, while a model is described
 
 
 @contextmanager
@@ -59,15 +60,23 @@ def tensorflow_left_alone() -> Iterator[None]:
         asked._available = None
 
 
-def layers(model: Any) -> Layers:
+def layers(model: Any, *, begins: bool = True) -> Layers:
     """
     Each layer of a model in order, as `rescue.identity.run` has it.
 
     Never raises: what cannot be looked at is left out.
+
+    Args:
+        model: or a layer.
+        begins: see `code.plain_attributes`.
     """
     found: Layers = []
     with tensorflow_left_alone():
         _try(lambda: _describe(model, None, None, found))
+    for each in found:
+        layer = each.pop(_LAYER, None)
+        if code.is_own(type(layer)):
+            each["attributes"] = code.plain_attributes(layer, begins=begins)
     counted = Counter(each["label"] for each in found)
     numbers: Counter[str] = Counter()
     for each in found:
@@ -208,9 +217,8 @@ def _describe(layer: Any, config: Mapping[str, Any] | None, inputs: Any, found: 
     config = config if config is not None else _try(layer.get_config)
     wired = is_a(layer, *_WIRED)
     settings = {} if config is None or wired else _plain_settings(config)
-    if code.is_own(type(layer)):
-        settings |= code.plain_attributes(layer)
-    found.append(_entry(type(layer).__name__, class_of(layer), inputs, settings))
+    entry = _entry(type(layer).__name__, class_of(layer), inputs, settings)
+    found.append({**entry, _LAYER: layer})
     inner = {each.name: each for each in layer._flatten_layers(include_self=False, recursive=False)}
     if not wired or config is None:
         places = {name: index for index, name in enumerate(inner)}

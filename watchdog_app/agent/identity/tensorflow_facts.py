@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import keras
@@ -14,14 +14,13 @@ from watchdog_app.rescue.identity.run import RunIdentity
 FRAMEWORK = "a TensorFlow loop"
 
 
-def gather(objects: Mapping[str, Any], settings: Callable[[], dict[str, Any]]) -> RunIdentity:
+def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
     """
     The identity of a loop.
 
     Args:
         objects: as the program named them.
-        settings: see `settings_of`; empty where the training is under way, as its beginning is
-            not known then.
+        begins: the training does; else it is under way, and its beginning is not known.
     """
     models = [each for each in objects.values() if isinstance(each, keras.Layer)]
     others = [each for each in objects.values() if isinstance(each, tf.Module | keras.Layer)]
@@ -30,24 +29,35 @@ def gather(objects: Mapping[str, Any], settings: Callable[[], dict[str, Any]]) -
         FRAMEWORK,
         f"{keras.__version__}, {tf.__version__}",
         model=lambda: (
-            [layer for model in models for layer in keras_facts.layers(model)]
-            + list(_modules(objects))
+            [layer for model in models for layer in keras_facts.layers(model, begins=begins)]
+            + list(_modules(objects, begins))
         ),
         code=lambda: keras_facts.functions(
             others, [each.loss for each in models if getattr(each, "loss", None) is not None]
         ),
         optimizers=lambda: keras_facts.optimizer_classes(optimizers),
-        settings=settings,
+        settings=lambda: settings_of(objects) if begins else {},
     )
 
 
-def _modules(objects: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _modules(objects: Mapping[str, Any], begins: bool) -> Iterator[dict[str, Any]]:
     """Modules of the program's own that are no layers of Keras."""
     for name, thing in objects.items():
         own = code.is_own(type(thing)) and isinstance(thing, tf.Module)
         if own and not isinstance(thing, keras.Layer):
-            settings, kind = code.plain_attributes(thing), keras_facts.class_of(thing)
-            yield {"label": name, "class": kind, "inputs": None, "settings": settings}
+            found = {"label": name, "class": keras_facts.class_of(thing), "inputs": None}
+            attributes = code.plain_attributes(thing, begins=begins)
+            yield {**found, "settings": {}, "attributes": attributes}
+
+
+def holders_of(objects: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What may hold attributes of the program's own, and what a person calls it."""
+    for name, thing in objects.items():
+        if isinstance(thing, keras.Layer):
+            for index, layer in enumerate(thing._flatten_layers()):
+                yield f"{name} {index}", layer
+        elif isinstance(thing, tf.Module):
+            yield name, thing
 
 
 def optimizers_of(objects: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import torch
@@ -22,26 +22,25 @@ _BEGINNINGS = ("initial_lr", "base_lrs")
 _PLACES = frozenset(("last_epoch",))  # of a schedule: given, and moved on with each step
 
 
-def gather(objects: Mapping[str, Any], settings: Callable[[], dict[str, Any]]) -> RunIdentity:
+def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
     """
     The identity of a loop.
 
     Args:
         objects: as the program named them.
-        settings: see `settings_of`; empty where the training is under way, as its beginning is
-            not known then.
+        begins: the training does; else it is under way, and its beginning is not known.
     """
     return gathering.gather(
         FRAMEWORK,
         torch.__version__,
-        model=lambda: list(_modules(objects)),
+        model=lambda: list(_modules(objects, begins)),
         code=lambda: list(_functions(objects)),
         optimizers=lambda: {
             name: keras_facts.class_of(each)
             for name, each in objects.items()
             if isinstance(each, torch.optim.Optimizer)
         },
-        settings=settings,
+        settings=lambda: settings_of(objects) if begins else {},
         seeds=lambda: {"the seed": torch.initial_seed()},
     )
 
@@ -102,20 +101,29 @@ class _Settings(dict[str, Any]):
         self._values[key] = value
 
 
-def _modules(objects: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def modules_of(objects: Mapping[str, Any]) -> Iterator[tuple[str, torch.nn.Module]]:
+    """Each module within the objects, and what a person calls it."""
     for name, thing in objects.items():
-        if not isinstance(thing, torch.nn.Module):
-            continue
-        for key, module in thing.named_modules():
-            settings: dict[str, Any] = {}
-            # Those of others may name addresses.
-            if type(module).__module__.startswith(_TORCH_LAYERS):
-                settings["configuration"] = _IN_PLACE.sub("", module.extra_repr())
-            elif code.is_own(type(module)):
-                settings = code.plain_attributes(module)
-            label = f"{name}.{key}" if key else name
-            kind = keras_facts.class_of(module)
-            yield {"label": label, "class": kind, "inputs": None, "settings": settings}
+        if isinstance(thing, torch.nn.Module):
+            for key, module in thing.named_modules():
+                yield (f"{name}.{key}" if key else name), module
+
+
+def _modules(objects: Mapping[str, Any], begins: bool) -> Iterator[dict[str, Any]]:
+    for label, module in modules_of(objects):
+        settings: dict[str, Any] = {}
+        # Those of others may name addresses.
+        if type(module).__module__.startswith(_TORCH_LAYERS):
+            settings["configuration"] = _IN_PLACE.sub("", module.extra_repr())
+        found = {
+            "label": label,
+            "class": keras_facts.class_of(module),
+            "inputs": None,
+            "settings": settings,
+        }
+        if code.is_own(type(module)):
+            found["attributes"] = code.plain_attributes(module, begins=begins)
+        yield found
 
 
 def _functions(objects: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

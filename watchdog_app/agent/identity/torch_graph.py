@@ -82,7 +82,8 @@ class Graphs:
         rested = time.monotonic() >= self._last_look_s + _REST_S
         if self._comparable and self._looked_at != self._steps and rested and loss is not None:
             self._look(loss)
-        known = self._comparable and self._steps > 0 and self._looked_at == self._steps
+        looked = self._looked_at == self._steps or (loss is not None and not rested)
+        known = self._comparable and self._steps > 0 and looked
         return [*dict.fromkeys((*self._saved, *self._seen))] if known else None
 
     def _look(self, loss: Any) -> str | None:

@@ -8,6 +8,7 @@ of its own; see `watchdog_app.agent.torch` and `watchdog_app.agent.tensorflow`.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,11 +22,12 @@ from watchdog_app.agent.exhaustion import exhaustion
 from watchdog_app.agent.exhaustion.exhaustion_loop import LoopExhaustion, LoopLook
 from watchdog_app.agent.exhaustion.micro_batches import FIELD, MicroBatches
 from watchdog_app.agent.identity import environment
-from watchdog_app.agent.loops.passes import EpochPasses
+from watchdog_app.agent.identity.audit import Audit
+from watchdog_app.agent.loops.passes import UNSEEN, EpochPasses
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
-from watchdog_app.base.errors import RescueMismatch
+from watchdog_app.base.errors import RescueError, RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.compare import Decision, compare, described, judge, mismatch
@@ -52,6 +54,7 @@ class _State(Protocol):
 
     def merge_settings(self, saved: Any) -> tuple[str, ...]: ...
     def capture(self) -> Capture: ...
+    def not_restored(self) -> list[str]: ...
     def guards(self) -> Any: ...
     def take_random(self) -> dict[str, Any]: ...
     def put_random(self, state: Mapping[str, Any]) -> None: ...
@@ -80,6 +83,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         resume: bool | str = True,
         keep: int = 2,
         on_oom: str | None = "save",
+        strict: bool = False,
         **state: Any,
     ) -> None:
         """
@@ -95,6 +99,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
             on_oom: when the program itself runs out of memory, "save" saves the state after the
                 last step as the error leaves it; "shrink" also lets the framework's helper for a
                 step (`backward`, `gradients`) go on with parts of a batch; None does nothing.
+            strict: raise RescueError at the first step where a resume would not bring everything
+                back, in place of saying so.
             state: all that changes while you train, by names of your choice.
 
         Raises:
@@ -116,7 +122,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._next_loss = 0.0
         self._loss_wanted = False  # for a report that has gone out without
         self._at_epoch: dict[str, Any] | None = None  # random numbers as it began
-        self._placed = False  # epochs() or data() leads the loop to its place, or that was said
+        self._placed = False  # epochs() or data() leads the loop to its place
+        self._strict = strict
+        self._named = state
+        self._audited: list[str] | None = None  # what a resume will not bring back of the loop
         self._beginning = run_choice.begin(self.directory, resume, name=name)
         store = RescueStore(self._beginning.directory, keep, report=say, run=self._beginning.run)
         link = Link(self.framework, store.directory, notebook_path())
@@ -215,17 +224,34 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._session.breakdown.data(dataset)
         return self._batches(dataset)
 
+    def enumerate(self, dataset: Iterable[Any], start: int = 0) -> Iterator[tuple[int, Any]]:
+        """
+        As `data`, each batch with its number in the whole pass: after a resume too.
+
+        Args:
+            dataset: see `data`.
+            start: the number of the first batch of a pass.
+        """
+        batches = self.data(dataset)
+        for batch in batches:
+            drawn = self._passes.latest
+            yield start + drawn.drawn - 1, batch
+            break
+        for batch in batches:
+            yield start + drawn.drawn - 1, batch
+
     def step(self, loss: Any = None) -> None:
         """
         A training step has ended: everything in `state` is as it will be for the next one.
 
         Call it after the optimizer and the scheduler have stepped. `loss`, a number or scalar
         tensor to be reported, is looked at twice a second.
+
+        Raises:
+            RescueError: at the first step, with strict=True: a resume would not bring all back.
         """
-        if not self._placed:
-            self._placed = True
-            if self.resumed:
-                self._words.not_placed(self.step_number, self.epoch)
+        if self._audited is None:
+            self._look_at_loop()
         self.step_number += 1
         passes = self._passes
         if not passes.gone_on:
@@ -244,7 +270,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._exhaustion.stepped()
         self._stepped()
         if saved is not None:
-            self._words.saved(self._state.lost)
+            self._words.not_restored(self._state.lost)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -287,7 +313,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         saved = self._session.save_now(reason, self.step_number)
         if saved is None:
             return None
-        self._words.saved(self._state.lost)
+        self._words.not_restored(self._state.lost)
         return saved.path
 
     def finish(self) -> None:
@@ -308,6 +334,30 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self.finish()
         elif self._exhaustion is not None and exhaustion.is_of_memory(error):
             self._exhaustion.exhausted(error)
+
+    def _look_at_loop(self) -> None:
+        """At the first step: report what a resume will not bring back, while that can be mended."""
+        self._audited = []
+        audit = None
+        with self._guard:
+            audit = Audit(sys._getframe(1), self, self._named)
+        if audit is not None:
+            self._audited = audit.lost()
+        if audit is None or not audit.finds_its_place:
+            if self.resumed and not self._placed:
+                self._words.not_placed(self.step_number, self.epoch)
+            if not self._passes.begun:
+                self._audited.insert(0, UNSEEN)
+        lost = [*self._audited, *self._state.not_restored()]
+        if lost and self._strict:
+            self._end()
+            raise RescueError(
+                f"A resume of this training would not bring back: {'; '.join(lost)}. Nothing was "
+                "saved, as strict=True asks for."
+            )
+        self._words.not_restored(lost)
+        if self._session is not None:
+            self._session.tell_not_restored(lost)
 
     def _look_at(self, loss: Any) -> None:
         """Look at the loss, or at the next one that there is."""
@@ -343,8 +393,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _capture(self) -> Capture:
         """The state, with what is known here."""
         capture = self._state.capture()
+        lost = self._state.lost  # the same list as in what is saved
+        lost.extend(self._audited or ())
         if self._exhaustion is not None:
-            self._state.lost.extend(self._exhaustion.inexact)  # the same list as in what is saved
+            lost.extend(self._exhaustion.inexact)
         return replace(capture, meta={**capture.meta, FIELD: self.micro.size})
 
     def _resume(self, session: Session) -> None:
@@ -451,6 +503,8 @@ class _Words:
         )
         for line in said:
             say(line)
+        lost = list(lost)
+        self._told.update(lost)
         for what, each in (
             ("what does not come back", lost),
             ("not as it was when the rescue was saved", changed),
@@ -473,8 +527,8 @@ class _Words:
             "rescue.data(dataset)."
         )
 
-    def saved(self, lost: Iterable[str]) -> None:
-        """A rescue was saved: what a resume from it would not bring back, each once."""
+    def not_restored(self, lost: Iterable[str]) -> None:
+        """What a resume of this training will not bring back, each once."""
         new = [text for text in lost if text not in self._told]
         self._told.update(new)
         if new:

@@ -17,7 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.identity import environment, keras_facts, tensorflow_facts
+from watchdog_app.agent.identity import attributes, environment, keras_facts, tensorflow_facts
+from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.loops import own_random, randomness, state_values, variables
 from watchdog_app.agent.loops.passes import Passes
 from watchdog_app.agent.loops.variables import Row, StateVariable
@@ -79,9 +80,8 @@ class LoopState:
         for name, thing in objects.items():
             self._sort(name, thing)
         self._objects = dict(objects)
-        self.identity = tensorflow_facts.gather(
-            objects, lambda: tensorflow_facts.settings_of(objects) if begins else {}
-        )
+        self.identity = tensorflow_facts.gather(objects, begins=begins)
+        self._attributes = Attributes(tensorflow_facts.holders_of(objects), begins=begins)
         self._identity = self.identity.to_json()
         self._early = {item.name for item in self.variables()}
         self.not_repeatable: list[str] = []  # orders of data, filled in by the loop
@@ -108,7 +108,7 @@ class LoopState:
             if item.name not in self._early and item.group != variables.OPTIMIZER
         ]
         lost = [f"{name}, made after Rescue(...) was" for name in late]
-        lost += self.not_repeatable + self._passes.lost
+        lost += self.not_restored()
         self.lost = lost
         meta = {
             "kind": KIND,
@@ -116,7 +116,8 @@ class LoopState:
             "variables": rows,
             "arrays": len(arrays),
             "late": late,
-            "identity": self._identity,
+            "identity": self._attributes.identity(self._identity),
+            attributes.KEY: self._attributes.moved(),
             "settings": keras_facts.noted_settings(tensorflow_facts.optimizers_of(self._objects)),
             "optimizers": {name: self._targets(thing) for name, thing in optimizers.items()},
             "others": others,
@@ -125,6 +126,10 @@ class LoopState:
             "not_restored": lost,
         }
         return Capture(entries, meta)
+
+    def not_restored(self) -> list[str]:
+        """What a resume will not bring back, as far as it is known, in words."""
+        return self.not_repeatable + self._passes.lost
 
     def guards(self) -> Guards:
         """How it is known from outside that a step has begun to change the weights."""
@@ -145,7 +150,12 @@ class LoopState:
         others = {name: _take(name, thing, arrays) for name, thing in self._others.items()}
         if arrays or self._arrays:
             return None
-        return {"position": self._position(), "others": others, "random": randomness.take()}
+        return {
+            "position": self._position(),
+            "others": others,
+            "random": randomness.take(),
+            attributes.KEY: self._attributes.moved(),
+        }
 
     def build(self, saved: SavedLoop) -> None:
         """Make the slots of optimizers that have not stepped yet."""
@@ -189,6 +199,7 @@ class LoopState:
             array[...] = saved.read(f"{name}/")
         for name, thing in self._others.items():
             _put(thing, saved.meta["others"][name], saved.read)
+        self._attributes.put(saved.meta.get(attributes.KEY))
         randomness.put(saved.meta["random"])
 
     def merge_settings(self, saved: SavedLoop) -> tuple[str, ...]:

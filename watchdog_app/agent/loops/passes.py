@@ -19,14 +19,22 @@ from types import GeneratorType
 from typing import Any, Generic, Self, TypeVar
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.identity.data_facts import Batches, batches, first_batch, same_sample
+from watchdog_app.agent.identity.data_facts import (
+    FIRST_BATCH,
+    Batches,
+    batches,
+    contents,
+    first_batch,
+    same_sample,
+)
 from watchdog_app.agent.loops import own_random, randomness
 from watchdog_app.rescue.identity.compare import mismatch
 
 COUNTED = (
-    "what the loop counts by itself (a `break` under `enumerate` counts from 0 again: compare "
-    "rescue.step_number)"
+    "what the loop counts by itself (a `break` under `enumerate` counts from 0 again: use "
+    "rescue.enumerate() or rescue.step_number)"
 )
+UNSEEN = "the place in data that is not read through rescue.data()"
 LAZY = (
     "the order of data that draws global random numbers while it is read (give it a generator of "
     "its own)"
@@ -50,6 +58,7 @@ class Recorded:
     length: int | None = None  # batches of a whole pass, where known
     size: int | None = None  # rows of a batch
     rows: int | None = None  # of a whole pass
+    first: list[Any] | None = None  # `contents` of its first batch
 
     def next_epoch(self) -> Self:
         """The same place one epoch later."""
@@ -64,6 +73,14 @@ class Pass:
     finished: bool = False
     ahead: bool = False  # the data itself is further on
     generators: list[Any] = field(default_factory=list)  # that the data draws from
+    first: list[Any] | None = None  # `contents` of its first batch
+
+    def drew(self, batch: Any) -> None:
+        """Count a batch that is handed out."""
+        self.drawn += 1
+        if self.drawn == 1:
+            found = contents(batch)
+            self.first = None if found is None else list(found)
 
 
 P = TypeVar("P", bound=Pass)
@@ -80,6 +97,7 @@ class EpochPasses(ABC, Generic[P, R]):
         self._latest: dict[int, P] = {}  # the last pass at each place, of any epoch
         self._recorded: dict[int, R] = {}  # of the rescue, until the place is reached
         self._lost: dict[str, None] = {}
+        self._first: list[Any] | None = None  # of the rescue's pass, until a batch is drawn again
         self.began: Callable[[], None] | None = None  # to be called when a pass has
         self.gone_on = False  # a step has ended since the rescue
         self.forced = False  # resume="force": other data is no obstacle
@@ -94,6 +112,11 @@ class EpochPasses(ABC, Generic[P, R]):
     def begun(self) -> bool:
         """A pass was begun in this epoch."""
         return bool(self._epoch)
+
+    @property
+    def latest(self) -> P:
+        """The pass of this epoch that was begun last."""
+        return self._epoch[-1]
 
     @property
     def batch(self) -> int | None:
@@ -145,7 +168,7 @@ class EpochPasses(ABC, Generic[P, R]):
             if not same_rows:
                 drawn, text = 0, first_batch(known.size, now.size)
             known.total += drawn - known.drawn
-            known.drawn = drawn
+            known.drawn, known.first = drawn, None
             self._say(text)
             return
         elif None not in (known.length, now.count) and known.length != now.count:
@@ -160,6 +183,26 @@ class EpochPasses(ABC, Generic[P, R]):
         self._say(f'resume="force" goes on although {found}: begins at the first batch.')
         known.total, known.drawn = known.total - known.drawn, 0
 
+    def _compare_first(self, batch: Any, drawn: int) -> None:
+        """
+        Compare the first batch of a pass with the one that it had in the saved run.
+
+        Raises:
+            RescueMismatch: it consists of other tensors.
+        """
+        known, self._first = self._first, None
+        now = contents(batch)
+        if known is None or now is None or known == list(now):
+            return
+        if known[0] != now[0]:
+            before, after = ", ".join(known[0]), ", ".join(now[0])
+            found = f"a batch of the data is {after} in the program, {before} in the rescue"
+            if not self.forced:
+                raise mismatch("that this training goes on from", [found])
+            self._say(f'resume="force" goes on although {found}.')
+        elif not self._lost:
+            self._say(FIRST_BATCH.format(drawn))
+
     def _has_begun(self) -> None:
         """A pass stands at its beginning, or where the rescue stood."""
         if self.began is not None:
@@ -168,9 +211,12 @@ class EpochPasses(ABC, Generic[P, R]):
     def _draw(self, iterator: Iterator[Any], count: int) -> None:
         """Draw batches that the training has had, and let them go."""
         began, said = time.monotonic(), False
-        for _ in range(count):
-            if next(iterator, self) is self:
+        for number in range(count):
+            batch = next(iterator, self)
+            if batch is self:
                 return
+            if number == 0 and self._first is not None:
+                self._compare_first(batch, count)
             if not said and time.monotonic() - began > _SAY_AFTER_S:
                 said = True
                 self._say(f"drawing {count} batches again to find the place in the data")
@@ -235,6 +281,7 @@ class Passes(EpochPasses[SourcePass, _Recorded]):
                     length=last.batches.count,
                     size=last.batches.size,
                     rows=last.batches.rows,
+                    first=last.first,
                 )
                 continue
             now = own_random.take(last.generators) if last.generators else None
@@ -291,10 +338,11 @@ class Passes(EpochPasses[SourcePass, _Recorded]):
         iterator = iter(dataset)
         source.passes += 1
         if known is not None:
-            now.drawn, now.finished = known.drawn, known.finished
+            now.drawn, now.finished, now.first = known.drawn, known.finished, known.first
             if iterator is dataset:  # a generator: every pass goes on where the last one stopped
                 self._draw(iterator, known.total - source.total)
             elif not known.finished:
+                self._first = known.first if known.current else None
                 self._draw(iterator, known.drawn)
             source.total = max(source.total, known.total)
             if known.current:
@@ -304,7 +352,7 @@ class Passes(EpochPasses[SourcePass, _Recorded]):
         self._has_begun()
         looks = _Looks(iterator)
         for item in looks:
-            now.drawn += 1
+            now.drew(item)
             source.total += 1
             if looks.mixed:
                 self._lost[LAZY] = None

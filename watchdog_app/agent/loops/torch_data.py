@@ -24,13 +24,13 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from watchdog_app.agent.identity.attributes import Attributes, Values
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.loops import own_random, randomness, torch_random, torch_tensors
 from watchdog_app.agent.loops.passes import LAZY, EpochPasses, Recorded
 from watchdog_app.agent.loops.passes import Pass as AnyPass
 from watchdog_app.agent.loops.torch_tensors import Tensors
 
-UNSEEN = "the place in data that is not read through rescue.data()"
 PERSISTENT = (
     "random numbers that the workers of a DataLoader with persistent_workers=True draw, after the "
     "first epoch"
@@ -48,6 +48,7 @@ class _Recorded(Recorded):
     now_own: list[Any] = field(default_factory=list)  # the same at the save
     loader: Any = None  # the state_dict of a loader that has one
     later: list[Any] = field(default_factory=list)  # of `_LaterDraws`, by the number of the batch
+    attributes: Values | None = None  # of the data that training has changed
 
     def next_epoch(self) -> _Recorded:
         """The same place one epoch later."""
@@ -68,6 +69,7 @@ class Pass(AnyPass):
     begin: dict[str, Any] | None = None
     begin_own: list[Any] = field(default_factory=list)
     later: list[Any] = field(default_factory=list)
+    attributes: Attributes | None = None
 
     @property
     def made_anew(self) -> bool:
@@ -83,11 +85,6 @@ class Passes(EpochPasses[Pass, _Recorded]):
 
     def __init__(self, say: Callable[[str], None]) -> None:
         super().__init__(say, _Recorded)
-
-    @property
-    def lost(self) -> list[str]:
-        """As `EpochPasses.lost`."""
-        return list(self._lost) if self._latest or self._recorded else [UNSEEN, *self._lost]
 
     def position(self, tensors: Tensors) -> dict[str, dict[str, Any]]:
         """
@@ -129,6 +126,8 @@ class Passes(EpochPasses[Pass, _Recorded]):
                 size=known.size,
                 rows=known.rows,
                 later=list(last.later),
+                first=last.first,
+                attributes=None if last.attributes is None else last.attributes.moved(),
             )
         # Not `asdict`: random numbers are long lists, and nobody changes them.
         return {str(place): dict(vars(each)) for place, each in places.items()}
@@ -161,6 +160,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
             begun_anew(now, before, dataset)
         with self._guard:
             now.generators = own_random.find(dataset)
+            now.attributes = Attributes(_parts_of(dataset))
         self._epoch.append(now)
         self._latest[place] = now
         if known is None or not known.current:
@@ -168,7 +168,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
                 self._put_own(now, known.now_own)
             iterator = self._begin(dataset, now, known)
         else:
-            now.drawn, now.finished = known.drawn, known.finished
+            now.drawn, now.finished, now.first = known.drawn, known.finished, known.first
             if known.finished:
                 self._put_own(now, known.now_own)
                 arrived()
@@ -176,6 +176,8 @@ class Passes(EpochPasses[Pass, _Recorded]):
             random = torch_random.take() if self.gone_on else None
             iterator = self._return(dataset, now, known, read)
             self._put_own(now, known.now_own)
+            if now.attributes is not None:
+                now.attributes.put(known.attributes)
             if random is not None:  # not read since the rescue, while steps were made
                 torch_random.put(random)
             arrived()
@@ -203,9 +205,9 @@ class Passes(EpochPasses[Pass, _Recorded]):
         self._warm(dataset, now)
         itself = isinstance(dataset, Iterator)
         # An iterator that began in an earlier pass draws its whole past again.
-        if known.begin is not None and (not itself or known.total == known.drawn):
-            torch_random.put(known.begin)
-            self._put_own(now, known.begin_own)
+        as_begun = known.begin is not None and (not itself or known.total == known.drawn)
+        if as_begun:
+            self._put_beginning(now, known)
         self._note(now)
         sized = getattr(dataset, "batch_size", None)
         same_size = known.size is None or known.size == sized
@@ -214,9 +216,16 @@ class Passes(EpochPasses[Pass, _Recorded]):
             keeper.load_state_dict(torch_tensors.decode(known.loader, read))
             return iter(dataset)
         iterator = iter(dataset)
+        self._first = known.first if as_begun and known.drawn else None
         if itself:
             _draw_again(self._draw, iterator, known.total, known.later)
         elif _indices_suffice(dataset, iterator):
+            if self._first is not None:
+                for batch in iterator:  # loaded once more to be compared
+                    self._compare_first(batch, known.drawn)
+                    break
+                self._put_beginning(now, known)
+                iterator = iter(dataset)
             inner = _plain(iterator)
             for _ in range(known.drawn):
                 next(inner._sampler_iter, None)
@@ -224,6 +233,11 @@ class Passes(EpochPasses[Pass, _Recorded]):
         else:
             _draw_again(self._draw, iterator, known.drawn, known.later)
         return iterator
+
+    def _put_beginning(self, now: Pass, known: _Recorded) -> None:
+        """Random numbers as the pass of the rescue began."""
+        torch_random.put(known.begin or {})
+        self._put_own(now, known.begin_own)
 
     def _hand_out(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:
         looks = _LOOKS if _reads_here(dataset) else 0
@@ -254,7 +268,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
                 if before != self._random_now():
                     self._lost[LAZY] = None
                     looks = 0
-            now.drawn += 1
+            now.drew(item)
             yield item
         now.finished = True
 
@@ -280,6 +294,14 @@ class Passes(EpochPasses[Pass, _Recorded]):
     def _put_own(self, now: Pass, states: list[Any]) -> None:
         if not own_random.put(now.generators, states):
             self._say(own_random.CHANGED)
+
+
+def _parts_of(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """What a pass over data reads from, and what that is called."""
+    yield "data", dataset
+    for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
+        if hasattr(dataset, name):
+            yield name, getattr(dataset, name)
 
 
 def begun_anew(now: Pass, before: Pass | None, dataset: Any) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent.identity import environment, torch_facts
+from watchdog_app.agent.identity import attributes, environment, torch_facts
+from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.loops import (
     own_random,
@@ -69,7 +70,9 @@ class TorchState:
         # What no capture can take, in words.
         self.never = torch_parts.forgotten_schedulers(objects)
         self._objects = dict(objects)
-        self.identity = torch_facts.gather(objects, self._settings_at_start(waiting is None))
+        begins = waiting is None
+        self.identity = torch_facts.gather(objects, begins=begins)
+        self._attributes = Attributes(torch_facts.modules_of(objects), begins=begins)
         self._identity = self.identity.to_json()
         modules = {
             name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
@@ -91,14 +94,18 @@ class TorchState:
         waiting = self._waiting()
         gradients = {name: part.gradients(tensors, waiting) for name, part in self._parts.items()}
         position = self._position(tensors)
-        self.lost = self._not_restored()
+        self.lost = self.not_restored()
         meta = {
             "kind": KIND,
             "position": position,
             "tensors": tensors.rows,
             "parts": parts,
             "gradients": gradients,
-            "identity": {**self._identity, "graph": self.graphs.to_json()},
+            "identity": {
+                **self._attributes.identity(self._identity),
+                "graph": self.graphs.to_json(),
+            },
+            attributes.KEY: self._attributes.moved(),
             "programs": {name: part.program() for name, part in self._parts.items()},
             "random": torch_random.take(),
             "environment": circumstances(),
@@ -117,10 +124,12 @@ class TorchState:
             lambda: optimizers,
             self._waiting,
             self._position,
-            self._not_restored,
+            self.not_restored,
+            attributes=self._attributes.moved,
         )
 
-    def _not_restored(self) -> list[str]:
+    def not_restored(self) -> list[str]:
+        """What a resume will not bring back, as far as it is known, in words."""
         return [*self.never, *self._passes.lost]
 
     def check(self, saved: SavedTorch) -> None:
@@ -153,6 +162,7 @@ class TorchState:
         for name, held in saved.meta["gradients"].items():
             if held is not None:
                 self._parts[name].put_gradients(held, saved.read)
+        self._attributes.put(saved.meta.get(attributes.KEY))
         torch_random.put(saved.meta["random"])
 
     def merge_settings(self, saved: SavedTorch) -> tuple[str, ...]:
@@ -173,9 +183,6 @@ class TorchState:
             values |= merge_settings(base, beginnings, mine).values
         torch_facts.put_settings(self._objects, values)
         return merged.said
-
-    def _settings_at_start(self, begins: bool) -> Callable[[], dict[str, Any]]:
-        return lambda: torch_facts.settings_of(self._objects) if begins else {}
 
     def take_random(self) -> dict[str, Any]:
         """The global random numbers and those of the named generators, as JSON."""

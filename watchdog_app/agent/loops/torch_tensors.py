@@ -8,6 +8,7 @@ turn and let go of before the next. Nothing is pickled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -248,16 +249,15 @@ def tensor_names(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def settings(holder: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain numbers and words at the top of a dict, as JSON."""
-    tensors = Tensors()
+    """The plain numbers and words at the top of a dict, and tuples of them as lists."""
+
+    def is_plain(item: Any) -> bool:
+        return type(item) in values.PLAIN or (type(item) is float and math.isfinite(item))
+
     return {
-        str(key): encode(item, str(key), tensors)
+        str(key): list(item) if type(item) is tuple else item
         for key, item in holder.items()
-        if type(item) in (*values.PLAIN, float)
-        or (
-            type(item) in (tuple, list)
-            and all(type(each) in (*values.PLAIN, float) for each in item)
-        )
+        if is_plain(item) or (type(item) in (tuple, list) and all(map(is_plain, item)))
     }
 
 

@@ -117,6 +117,8 @@ class TorchGuards(OptimizerGuards):
         position: Callable[[Tensors], Mapping[str, Any]],
         lost: Callable[[], list[str]],
         same: Callable[[], bool] = lambda: True,
+        *,
+        attributes: Callable[[], Mapping[str, Any] | None] = lambda: None,
     ) -> None:
         """
         Args:
@@ -126,9 +128,11 @@ class TorchGuards(OptimizerGuards):
             position: where the loop stands.
             lost: what a resume would not bring back, in words.
             same: whether it consists of the same parts as when they were taken last.
+            attributes: plain ones of its modules that training has changed; None: as they were.
         """
         super().__init__(optimizers, waiting)
         self.position, self.lost, self.same = position, lost, same
+        self.attributes = attributes
         self._parts = parts
 
     @property

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
+from watchdog_app.agent.identity import attributes
 from watchdog_app.agent.loops import torch_random, torch_tensors
 from watchdog_app.agent.loops.torch_parts import (
     ModulePart,
@@ -50,6 +51,9 @@ class Loop(Protocol):
 
     def lost(self) -> list[str]:
         """What a resume would not bring back, in words."""
+
+    def attributes(self) -> Mapping[str, Any] | None:
+        """Plain attributes of its modules that training has changed; None: as they were."""
 
     def trained(self) -> list[Any]:
         """The parameters of its optimizers."""
@@ -105,6 +109,9 @@ class TorchRefresh:
             (("not_restored",), self._loop.lost()),
             (("random",), torch_random.take()),
         ]
+        moved = self._loop.attributes()
+        if moved is not None:
+            news.append(((attributes.KEY,), moved))
         if tensors.entries:
             return None
         taken = self._gathering.take()

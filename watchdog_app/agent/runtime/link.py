@@ -291,7 +291,9 @@ _STALE_S = 3.0  # growth that was announced longer before the daemon came has be
 _LASTING = frozenset({"agent.saved", "agent.failed", "agent.bye"})
 
 
-_LISTS = frozenset({"allocators", "memory"})  # made of JSON's values where they are read
+_LISTS = frozenset(
+    {"allocators", "memory", "not_restored"}
+)  # made of JSON's values where they are read
 
 _guard = Guard("the agent's line to the daemon")
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _REPORT_EVERY_S = 0.5  # the link sends at most one a second; half of that keeps it fresh
 _REARM_AFTER_S = 10.0  # a process that lives on after a save may hold its reserve again
 _LONGEST_WORD = 40  # the daemon takes no longer ones
+_LONGEST_TEXT, _MOST_TEXTS = 300, 16  # likewise, of what a resume will not bring back
 _SMOOTHING = 0.1  # of the step time: about the last ten steps
 _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a pause, not a step
 
@@ -209,6 +210,11 @@ class Session:
         """Until the next boundary the state may change in an order that nobody can tell."""
         if self.published is not None:
             self.published.step_begins()
+
+    def tell_not_restored(self, lost: Sequence[str]) -> None:
+        """Tell the daemon what a resume will not bring back."""
+        told = [each[:_LONGEST_TEXT] for each in lost[:_MOST_TEXTS]]
+        self.link.report(not_restored=told)
 
     def look(self) -> None:
         """Between two batches that train nothing (a validation): report what the GPUs hold."""

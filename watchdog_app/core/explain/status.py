@@ -257,6 +257,9 @@ def _agent(agent: AgentState | None, now_unix_s: float) -> Iterator[str]:
             f"Its newest rescue is of step {agent.rescue.step}, {age}, in "
             f"{clean(agent.rescue.path, 200)}."
         )
+    if agent.not_restored:
+        lost = "; ".join(clean(each, 300) for each in agent.not_restored)
+        yield f"A resume will not bring back: {lost}."
 
 
 def about_parts(parts: MemoryParts) -> Iterator[str]:

@@ -123,6 +123,7 @@ class AgentState:
     rescue: RescueRecord | None = None
     rescue_mono_s: float | None = None  # when that rescue was complete
     allocators: tuple[AllocatorMemory, ...] = ()
+    not_restored: tuple[str, ...] = ()  # what a resume will not bring back, in words
     memory: MemoryParts | None = None
     place: Frame | None = None  # where in the program the training was when it last reported
 

@@ -161,6 +161,27 @@ def graph_difference(saved: Sequence[str], now: str) -> str:
     return f"{text}: {_shown(new)} in the program, {_shown(gone)} in the rescue"
 
 
+def changed_statements(saved: object, now: Sequence[str]) -> list[int]:
+    """Which of a program's statements are not among those of a rescue, by their places."""
+    left = list(saved) if isinstance(saved, list) else []
+    new = []
+    for place, statement in enumerate(now):
+        if statement in left:
+            left.remove(statement)
+        else:
+            new.append(place)
+    return new
+
+
+def lines_shown(lines: Sequence[tuple[int, int]]) -> str:
+    """`12, 41-43`, the first few."""
+    shown = ", ".join(
+        str(first) if first == last else f"{first}-{last}"
+        for first, last in lines[:_SHOWN_DIFFERENCES]
+    )
+    return f"{shown}, and others" if len(lines) > _SHOWN_DIFFERENCES else shown
+
+
 def merge_settings(
     base: Mapping[str, Json], theirs: Mapping[str, Json], mine: Mapping[str, Json]
 ) -> Merged:
@@ -209,6 +230,7 @@ def _model(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
         if kind == "equal":
             for before, after in zip(saved.model[first:last], now.model[begin:end], strict=True):
                 yield from _layer(before, after, same_version=saved.version == now.version)
+                yield from _attributes(before, after, saved.moved)
         elif kind == "replace" and last - first == end - begin:
             for before, after in zip(saved.model[first:last], now.model[begin:end], strict=True):
                 yield (
@@ -229,6 +251,20 @@ def _layer(
     yield from _settings(f"{label}'s ", saved["settings"], now["settings"], same_version)
     if saved["inputs"] != now["inputs"]:
         yield f"{label} is given other inputs in the program than in the rescue"
+
+
+def _attributes(
+    saved: Mapping[str, Any], now: Mapping[str, Any], moved: Sequence[str]
+) -> Iterator[str]:
+    """What uses an attribute that one side lacks is other code, which has a rule of its own."""
+    after = now.get("attributes", {})
+    before = {
+        key: value
+        for key, value in saved.get("attributes", {}).items()
+        if key in after and key not in moved
+    }
+    after = {key: after[key] for key in before}
+    yield from _settings(f"{now['label']}'s ", before, after, same_version=True)
 
 
 def _settings(
@@ -271,13 +307,14 @@ def _at(function: Mapping[str, Any]) -> str:
 
 def _changed_function(saved: list[Any], now: list[Any]) -> str | None:
     """The name of the first function that computes something else."""
-    for (_, before), (name, after) in zip(saved, now, strict=False):
+    for then, each in zip(saved, now, strict=False):
+        before, after = str(then[1]), str(each[1])
         kinds = before.partition(":")[0], after.partition(":")[0]
         # The bytecode of one version of Python says nothing of another's.
         if any(kind.startswith(_BYTECODE) for kind in kinds) and kinds[0] != kinds[1]:
             return None
         if before != after:
-            return str(name)
+            return str(each[0])
     return None if len(saved) == len(now) else str(now[0][0])
 
 
@@ -346,19 +383,8 @@ def _seeds(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
 def _statements(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
     if not saved.statements or not now.statements or saved.statements == now.statements:
         return
-    left = list(saved.statements)
-    new = []
-    for statement, lines in zip(now.statements, now.lines, strict=True):
-        if statement in left:
-            left.remove(statement)
-        else:
-            new.append(lines)
-    shown = ", ".join(
-        str(first) if first == last else f"{first}-{last}"
-        for first, last in new[:_SHOWN_DIFFERENCES]
-    )
-    more = ", and others" if len(new) > _SHOWN_DIFFERENCES else ""
-    where = f" (lines {shown}{more})" if new else ""
+    new = [now.lines[place] for place in changed_statements(saved.statements, now.statements)]
+    where = f" (lines {lines_shown(new)})" if new else ""
     yield f"the program was edited since the rescue was saved{where}; the state fits and goes on."
 
 

@@ -25,7 +25,8 @@ class RunIdentity:
         framework: who trains, with its backend: "a Keras fit on torch".
         version: of the framework; another one may word a configuration otherwise.
         model: for each layer or module in order `label`, `class`, `inputs` (which outputs it is
-            given) and `settings`.
+            given), `settings`, and `attributes` of one of the program's own.
+        moved: names of attributes that training has changed since.
         code: for each function of the program that computes `name`, `at` (file and line) and
             `functions` (name and hash of it and of those that it calls).
         loss: its class, configuration and weights.
@@ -41,6 +42,7 @@ class RunIdentity:
     framework: str
     version: str = ""
     model: Sequence[Mapping[str, Json]] = _part(LIST)
+    moved: Sequence[str] = _part(LIST)
     code: Sequence[Mapping[str, Json]] = _part(LIST)
     loss: Mapping[str, Json] = _part(MAPPING)
     optimizers: Mapping[str, str] = _part(MAPPING)

@@ -1,0 +1,223 @@
+"""What a resume of a loop will not bring back is told at its first step, read off its text."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from watchdog_app.agent.identity.audit import Audit
+
+PROGRAM = '''
+class Scaler:
+    """With a state, as a GradScaler has."""
+
+    def __init__(self):
+        self.scale = 1
+
+    def step(self):
+        self.scale += 1
+
+    def state_dict(self):
+        return {"scale": self.scale}
+
+    def load_state_dict(self, state):
+        self.scale = state["scale"]
+
+
+scaler = Scaler()
+
+
+def helper(batch):
+    scaler.step()
+    return batch
+
+
+def train(rescue, loader, model):
+    BEFORE
+    for epoch in rescue.epochs(2):
+        EPOCH
+        for batch in rescue.data(loader):
+            STEP
+            rescue.step()
+        END
+    AFTER
+'''
+
+COUNT = "n += 1\n            if n % 4 == 0: model.use(n)"
+BEST = "\n        if batch < best:\n            best = batch; model.use(1)"
+# Lines before the loops, in an epoch, in a step, after an epoch, after all; and what is found.
+CASES: dict[str, tuple[dict[str, str], list[str]]] = {
+    "nothing": ({}, []),
+    "values of one iteration": ({"STEP": "loss = batch * 2; model.use(loss)"}, []),
+    "a running mean that is printed": (
+        {"EPOCH": "mean = 0.0", "STEP": "mean = 0.9 * mean + batch; print(mean)"},
+        [],
+    ),
+    "a sum whose mean is logged": (
+        {"EPOCH": "total, n = 0.0, 0", "STEP": "total += batch; n += 1", "END": "print(total / n)"},
+        [],
+    ),
+    "losses that are only printed": (
+        {"BEFORE": "losses = []", "STEP": "losses.append(batch)", "END": "print(losses)"},
+        [],
+    ),
+    "losses that are used": (
+        {"BEFORE": "losses = []", "STEP": "losses.append(batch)", "AFTER": "model.use(losses)"},
+        ["losses"],
+    ),
+    "a list of the epoch that decides": (
+        {"EPOCH": "losses = []", "STEP": "losses.append(batch)", "END": "model.use(sum(losses))"},
+        ["losses"],
+    ),
+    "a list made in the iteration": (
+        {"STEP": "rows = []; rows.append(batch); model.use(rows)"},
+        [],
+    ),
+    "the last batch": ({"BEFORE": "last = 0", "STEP": "model.use(last); last = batch"}, ["last"]),
+    "the best of all": (
+        {"BEFORE": "best = 9", "END": BEST},
+        ["best"],
+    ),
+    "a count that decides": ({"BEFORE": "n = 0", "STEP": COUNT}, ["n"]),
+    "a count from the rescue": (
+        {"BEFORE": "n = rescue.step_number", "STEP": COUNT},
+        [],
+    ),
+    "a count that is printed": (
+        {"BEFORE": "n = 0", "STEP": "n += 1\n            if n % 4 == 0: print(n)"},
+        [],
+    ),
+    "an array in place": (
+        {"BEFORE": "held = [0] * 9", "STEP": "held[batch] = 1", "AFTER": "model.use(held)"},
+        ["held"],
+    ),
+    "a named container": (
+        {"BEFORE": "held = rescue.named", "STEP": "held.append(batch)", "AFTER": "model.use(held)"},
+        [],
+    ),
+    "an unnamed object": ({"STEP": "scaler.step()"}, ["scaler"]),
+    "one that a function advances": ({"STEP": "helper(batch)"}, ["scaler"]),
+    "a named object": ({"STEP": "model.step()"}, []),
+    "a clock": (
+        {
+            "BEFORE": "import time as t; at = t.time()",
+            "STEP": "print(t.time() - at); at = t.time()",
+        },
+        [],
+    ),
+    "an iterator": (
+        {"BEFORE": "more = iter([1, 2])", "STEP": "model.use(next(more)); more = iter([1])"},
+        [],
+    ),
+}
+
+
+class Rescue:
+    """Stands for one: asks at the third step, when all names stand for something."""
+
+    def __init__(self) -> None:
+        self.named: list[Any] = []
+        self.step_number = 0
+        self.found: Audit | None = None
+        self.given: dict[str, Any] = {}
+
+    def epochs(self, count: int) -> Iterator[int]:
+        yield from range(count)
+
+    def data(self, loader: list[int]) -> Iterator[int]:
+        yield from loader
+
+    def step(self) -> None:
+        self.step_number += 1
+        if self.found is None and self.step_number == 3:
+            self.found = Audit(sys._getframe(1), self, self.given)
+
+
+@pytest.fixture
+def audited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], tuple[Audit, Rescue]]:
+    """What is found in a program of this text."""
+
+    def run(text: str) -> tuple[Audit, Rescue]:
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        module = ModuleType("looped")
+        module.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, "looped", module)
+        linecache.clearcache()
+        exec(compile(text, str(path), "exec"), vars(module))
+        model: Any = module.Scaler()
+        model.use = lambda *_: None
+        rescue = Rescue()
+        rescue.given = {"model": model, "named": rescue.named}
+        module.train(rescue, [0, 1, 2], model)
+        assert rescue.found is not None
+        return rescue.found, rescue
+
+    return run
+
+
+def written(lines: dict[str, str]) -> str:
+    text = PROGRAM
+    for key in ("BEFORE", "EPOCH", "STEP", "END", "AFTER"):
+        text = text.replace(key, lines.get(key, "pass"))
+    return text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_an_iteration_leaves_to_the_next_is_found(
+    audited: Callable[[str], tuple[Audit, Rescue]], case: str
+):
+    """And nothing that comes back, is made anew, or is only told to somebody."""
+    lines, expected = CASES[case]
+
+    found, _ = audited(written(lines))
+
+    shown = found.lost()
+    assert len(expected) == len(shown), shown
+    for name, text in zip(expected, shown, strict=True):
+        assert text.startswith(f"{name} (give ")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [("model.use(number)", True), ("print(number)", False), ("if number % 2: print(batch)", False),
+     ("if number % 2: model.step()", True)],
+)  # fmt: skip
+def test_a_counter_of_enumerate_counts_where_it_decides_something(
+    audited: Callable[[str], tuple[Audit, Rescue]], body: str, expected: bool
+):
+    """It begins at 0 again; `rescue.enumerate` does not."""
+    text = written({"STEP": body}).replace(
+        "for batch in rescue.data(loader)", "for number, batch in enumerate(rescue.data(loader))"
+    )
+
+    found, _ = audited(text)
+
+    assert expected == any("the counter number of enumerate()" in each for each in found.lost())
+
+
+def test_a_loop_that_asks_where_it_stands_finds_its_place(
+    audited: Callable[[str], tuple[Audit, Rescue]],
+):
+    """By rescue.step_number."""
+    assert not audited(written({}))[0].finds_its_place
+    assert audited(written({"BEFORE": "at = rescue.step_number"}))[0].finds_its_place
+
+
+def test_a_loop_without_its_text_is_left_alone():
+    """A prompt, a compiled module: nothing is sure there."""
+    rescue = Rescue()
+    code = compile("for batch in (1, 2, 3):\n    n = batch\n    rescue.step()\n", "<none>", "exec")
+
+    exec(code, {"rescue": rescue})
+
+    assert rescue.found is not None
+    assert [] == rescue.found.lost()

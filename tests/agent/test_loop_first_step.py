@@ -1,0 +1,231 @@
+"""What the first steps of a loop report, and what comes back beside its tensors."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from watchdog_app.agent.torch import Rescue  # noqa: E402
+from watchdog_app.base.errors import RescueError, RescueMismatch  # noqa: E402
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+
+PROGRAM = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __init__(self):
+        self.rows = torch.arange(24.0).reshape(12, 2)
+        self.drawn = 0
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        self.drawn += 1
+        return self.rows[index] * SCALE
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(2, 1)
+        self.heat = 1.0
+        self._calls = 0
+
+    def forward(self, x):
+        self._calls += 1
+        return self.inner(x) * self.heat
+
+
+SCALE = 1.0
+
+
+def make():
+    torch.manual_seed(0)
+    model = Net()
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
+
+
+def train(rescue, model, optimizer, steps, loader):
+    seen = []
+    for epoch in rescue.epochs(9):
+        for number, x in rescue.enumerate(loader):
+            optimizer.zero_grad()
+            model(x).mean().backward()
+            optimizer.step()
+            model.heat *= 0.5
+            seen.append((epoch, number))
+            rescue.step()
+            if len(seen) == steps:
+                return seen
+
+
+def plain(rescue, loader, model):
+    for epoch in rescue.epochs(1):
+        for x in rescue.data(loader):
+            print(model(x))
+            rescue.step()
+    return rescue.step_number
+
+
+def counted(rescue, loader):
+    for number, x in enumerate(rescue.data(loader)):
+        if number % 2:
+            rescue.save()
+        rescue.step()
+"""
+
+
+@pytest.fixture(autouse=True)
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No daemon; faults of ours are raised."""
+    monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("WATCHDOG_AGENT_STRICT", "1")
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """The module, with edits."""
+
+    def load(before: str = "", after: str = "") -> Any:
+        path = tmp_path / "train.py"
+        path.write_text(text := PROGRAM.replace(before, after))
+        module = ModuleType("looped")
+        module.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, "looped", module)
+        linecache.clearcache()
+        exec(compile(text, str(path), "exec"), vars(module))
+        return module
+
+    return load
+
+
+def loader(module: Any) -> Any:
+    return module.DataLoader(module.Rows(), 2, shuffle=True)
+
+
+def started(folder: Path, module: Any, **wishes: Any) -> tuple[Rescue, dict[str, Any]]:
+    objects = module.make()
+    return Rescue(folder, name="a", resume="newest" if wishes else True, **objects), objects
+
+
+@pytest.fixture
+def left(tmp_path: Path, program: Callable[..., Any]) -> Path:
+    """A training that was saved after four of the six batches of its first epoch."""
+    module = program()
+    rescue, objects = started(tmp_path / "rescues", module)
+    module.train(rescue, **objects, steps=4, loader=loader(module))
+    assert rescue.save() is not None
+    return tmp_path / "rescues"
+
+
+def test_the_number_of_a_batch_goes_on_after_a_resume(left: Path, program: Callable[..., Any]):
+    """And begins at 0 in the next epoch."""
+    module = program()
+    rescue, objects = started(left, module, resumes=True)
+
+    seen = module.train(rescue, **objects, steps=4, loader=loader(module))
+
+    assert [(0, 4), (0, 5), (1, 0), (1, 1)] == seen
+
+
+def test_attributes_that_training_changed_come_back(left: Path, program: Callable[..., Any]):
+    """Of the program's own modules and data sets: `self.calls += 1`, `model.heat *= 0.5`."""
+    module = program()
+    rescue, objects = started(left, module, resumes=True)
+    batches = loader(module)
+    drawn = []
+    objects["model"].register_forward_pre_hook(lambda *_: drawn.append(batches.dataset.drawn))
+
+    assert (1 / 16, 4) == (objects["model"].heat, objects["model"]._calls)
+    module.train(rescue, **objects, steps=1, loader=batches)
+
+    assert (1 / 32, 5, [10]) == (objects["model"].heat, objects["model"]._calls, drawn)
+
+
+def test_an_attribute_that_training_changed_is_no_other_model(
+    left: Path, program: Callable[..., Any]
+):
+    """Another value in the program's text is."""
+    with pytest.raises(RescueMismatch, match=r"inner\W"):
+        started(left, program("nn.Linear(2, 1)", "nn.Linear(2, 1, bias=False)"), resumes=True)
+
+    rescue, _ = started(left, program("self.heat = 1.0", "self.heat = 1"), resumes=True)
+
+    assert 4 == rescue.step_number
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (("", ""), False),
+        (("SCALE = 1.0", "SCALE = 2.0"), True),
+        (("self.rows[index] * SCALE", "self.rows[11 - index]"), True),
+    ],
+)
+def test_another_first_batch_is_reported(
+    left: Path,
+    program: Callable[..., Any],
+    capsys: pytest.CaptureFixture[str],
+    edit: tuple[str, str],
+    said: bool,
+):
+    """Other values, another order; the training goes on."""
+    module = program(*edit)
+    rescue, objects = started(left, module, resumes=True)
+
+    module.train(rescue, **objects, steps=2, loader=loader(module))
+
+    shown = capsys.readouterr().err
+    assert said == ("the first batch of this epoch is not the one it was" in shown)
+    assert said == ("4 batches of it are left out all the same" in shown)
+
+
+def test_batches_of_other_tensors_are_refused(left: Path, program: Callable[..., Any]):
+    """Two where there was one, or another element type."""
+    module = program("return self.rows[index] * SCALE", "return self.rows[index], 1")
+    rescue, objects = started(left, module, resumes=True)
+
+    with pytest.raises(RescueMismatch, match="a batch of the data is float32 of rank 2, int64"):
+        module.train(rescue, **objects, steps=2, loader=loader(module))
+
+
+def test_what_will_not_come_back_is_said_at_the_first_step(
+    tmp_path: Path, program: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+):
+    """Once, before anything is saved; the rescue holds it, too."""
+    module = program()
+    rescue, _ = started(tmp_path / "rescues", module)
+
+    module.counted(rescue, loader(module))
+
+    said = [line for line in capsys.readouterr().err.splitlines() if "will not bring back" in line]
+    assert 1 == len(said)
+    assert "the counter number of enumerate(), which counts from 0 again" in said[0]
+    assert rescue._session is not None
+    assert rescue._session.link._fields["not_restored"] == rescue._audited
+
+
+def test_strict_raises_in_place_of_saying_so(tmp_path: Path, program: Callable[..., Any]):
+    """At the first step; where all comes back nothing is raised."""
+    module = program()
+    objects = module.make()
+    with pytest.raises(RescueError, match="the counter number"):
+        module.counted(Rescue(tmp_path / "a", strict=True, **objects), loader(module))
+
+    rescue = Rescue(tmp_path / "b", strict=True, **objects)
+
+    assert 6 == module.plain(rescue, loader(module), objects["model"])

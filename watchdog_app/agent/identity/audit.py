@@ -1,0 +1,323 @@
+"""
+What a resume of a loop will not bring back, read off the text of the loop at its first step.
+
+Only what is sure is reported: a counter of `enumerate`, variables that an iteration leaves to the
+next one, containers that it changes, and unnamed objects with a state that it advances. What is
+only printed or logged does not count.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSet
+from types import FrameType, MethodType
+from typing import Any
+
+from watchdog_app.agent import frames
+from watchdog_app.agent.identity import code
+
+_MOST_FRAMES = 8  # of the program
+_DEPTH = 3  # of functions that the loop calls
+_MOST_NAMES = 8  # in one sentence
+_CONTAINERS = (list, deque, bytearray, MutableMapping, MutableSet)
+_CHANGE_CONTAINER = frozenset(
+    (
+        *("append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove"),
+        *("add", "discard", "clear", "update", "setdefault", "sort", "reverse"),
+    )
+)
+# Methods by which an object with a state of its own advances it.
+_ADVANCE = frozenset(
+    (
+        *("step", "update", "update_parameters", "load_state_dict", "update_state"),
+        *("assign", "assign_add", "assign_sub", "apply_gradients", "minimize"),
+    )
+)
+_OF_PLACE = frozenset(("step_number", "epoch"))  # of a Rescue: where the training stands
+_Loop = ast.For | ast.AsyncFor | ast.While
+
+
+class Audit:
+    """What was found in the loops around one `rescue.step()`."""
+
+    def __init__(self, frame: FrameType | None, rescue: object, named: Mapping[str, Any]) -> None:
+        """
+        Args:
+            frame: that calls `rescue.step()`, or one that it called.
+            rescue: whose `data` gives the batches.
+            named: the objects that were given to it.
+        """
+        self.finds_its_place = False  # by rescue.step_number or rescue.epoch
+        self._rescue = rescue
+        self._named = named
+        self._known = set(_ids_within(named.values()))
+        self._counters: dict[str, None] = {}
+        self._names: dict[str, None] = {}
+        for each in _program_frames(frame):
+            text = code.text_of(each.f_code)
+            if text is not None:
+                self._look_at(each, text)
+
+    def lost(self) -> list[str]:
+        """In words, as `not_restored` of a rescue has them; empty when nothing was found."""
+        found = [
+            f"the counter {name} of enumerate(), which counts from 0 again (use rescue.enumerate() "
+            "in its place)"
+            for name in self._counters
+        ]
+        if self._names:
+            shown = ", ".join(list(self._names)[:_MOST_NAMES])
+            more = f" and {len(self._names) - _MOST_NAMES} more" * (len(self._names) > _MOST_NAMES)
+            found.append(
+                f"{shown}{more} (give objects to Rescue(...) by name, and keep plain values in a "
+                "dict that is given to it)"
+            )
+        return found
+
+    def _look_at(self, frame: FrameType, text: ast.AST) -> None:
+        own = frames.locals_of(frame) if frame.f_code.co_flags & inspect.CO_NEWLOCALS else {}
+        values = {**frame.f_globals, **own}
+        whole = code.without_quiet(text)
+        loops = [each for each in _own_nodes(whole) if _surrounds(each, frame.f_lineno)]
+        self.finds_its_place = self.finds_its_place or any(
+            isinstance(each, ast.Attribute)
+            and each.attr in _OF_PLACE
+            and self._is_rescue(each.value, values)
+            for each in ast.walk(text)
+        )
+        placed = self._placed_names(whole, values)
+        for loop in loops:
+            self._counter(loop, values)
+            for name in dict.fromkeys((*_carried(loop), *_changed(loop, values))):
+                known = name in placed or self._is_known(values.get(name))
+                if not known and _is_used(name, whole):
+                    self._names[name] = None
+        if loops:
+            self._objects(loops[0], values, set())
+
+    def _counter(self, loop: ast.AST, values: Mapping[str, Any]) -> None:
+        """`for i, batch in enumerate(rescue.data(...))`, where `i` decides something."""
+        if not isinstance(loop, ast.For | ast.AsyncFor):
+            return
+        counted = [
+            each
+            for each in ast.walk(loop.iter)
+            if isinstance(each, ast.Call)
+            and isinstance(each.func, ast.Name)
+            and each.func.id == "enumerate"
+            and any(
+                isinstance(inner, ast.Attribute)
+                and inner.attr == "data"
+                and self._is_rescue(inner.value, values)
+                for inner in ast.walk(each)
+            )
+        ]
+        target = loop.target
+        first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
+        if not counted or not isinstance(first, ast.Name):
+            return
+        loaded = {name for name, is_load in _events_of(loop.body) if is_load}
+        if first.id in loaded:
+            self._counters[first.id] = None
+
+    def _objects(self, text: ast.AST, values: Mapping[str, Any], seen: set[int]) -> None:
+        """Unnamed objects whose state the loop, or a function that it calls, advances."""
+        for each in ast.walk(text):
+            if not isinstance(each, ast.Call):
+                continue
+            if isinstance(each.func, ast.Attribute) and each.func.attr in _ADVANCE:
+                thing = _value(each.func.value, values)
+                if _has_state(thing) and not self._is_known(thing):
+                    self._names[ast.unparse(each.func.value)] = None
+            called = _value(each.func, values)
+            plain = code.unwrapped(called)[0] if callable(called) else None
+            if plain is None or id(plain) in seen or len(seen) >= _DEPTH * 8:
+                continue
+            seen.add(id(plain))
+            inner = code.text_of(plain.__code__)
+            if inner is None:
+                continue
+            known = code.values_of(plain)
+            # What it is given is named by its caller.
+            for name in plain.__code__.co_varnames:
+                known.pop(name, None)
+            if isinstance(called, MethodType) and plain.__code__.co_argcount:
+                known[plain.__code__.co_varnames[0]] = called.__self__
+            self._objects(inner, known, seen)
+
+    def _placed_names(self, whole: ast.AST, values: Mapping[str, Any]) -> set[str]:
+        """Variables that were set by what the Rescue says."""
+        found: set[str] = set()
+        for each in ast.walk(whole):
+            if isinstance(each, ast.Assign):
+                names = {n.id for n in ast.walk(each.value) if isinstance(n, ast.Name)}
+                if names & found or any(values.get(name) is self._rescue for name in names):
+                    targets = [n for target in each.targets for n in ast.walk(target)]
+                    found |= {n.id for n in targets if isinstance(n, ast.Name)}
+        return found
+
+    def _is_rescue(self, node: ast.AST, values: Mapping[str, Any]) -> bool:
+        return _value(node, values) is self._rescue
+
+    def _is_known(self, thing: object) -> bool:
+        if thing is self._rescue or id(thing) in self._known:
+            return True
+        return isinstance(thing, Iterator) or callable(getattr(thing, "__next__", None))
+
+
+def _program_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    count = 0
+    while frame is not None and count < _MOST_FRAMES:
+        if code.is_own_code(frame.f_code):
+            count += 1
+            yield frame
+            if frame.f_code.co_name == "<module>":
+                return
+        frame = frame.f_back
+
+
+def _own_nodes(text: ast.AST) -> Iterator[ast.AST]:
+    """All of a text but its inner functions and classes, outer ones first."""
+    waiting = deque(ast.iter_child_nodes(text))
+    while waiting:
+        each = waiting.popleft()
+        yield each
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            waiting.extend(ast.iter_child_nodes(each))
+
+
+def _surrounds(node: ast.AST, line: int) -> bool:
+    return isinstance(node, _Loop) and node.lineno < line <= (node.end_lineno or 0)
+
+
+def _carried(loop: ast.AST) -> Iterator[str]:
+    """Variables that an iteration reads before it sets them."""
+    first: dict[str, bool] = {}
+    stored = set()
+    for name, is_load in _body_events(loop):
+        first.setdefault(name, is_load)
+        if not is_load:
+            stored.add(name)
+    yield from (name for name, is_load in first.items() if is_load and name in stored)
+
+
+def _changed(loop: ast.AST, values: Mapping[str, Any]) -> Iterator[str]:
+    """Containers, arrays and tensors that iterations change in place and none makes anew."""
+    stored = {name for name, is_load in _body_events(loop) if not is_load}
+    found: list[str | None] = []
+    for each in _own_nodes(loop):
+        if isinstance(each, ast.Call):
+            name = _base_of_change(each)
+            found.append(name if isinstance(values.get(name or ""), _CONTAINERS) else None)
+        elif isinstance(each, ast.Assign | ast.AugAssign):
+            targets = each.targets if isinstance(each, ast.Assign) else [each.target]
+            found += [_base(target) for target in targets if isinstance(target, ast.Subscript)]
+    yield from (name for name in found if name is not None and name not in stored)
+
+
+def _body_events(loop: ast.AST) -> Iterator[tuple[str, bool]]:
+    if isinstance(loop, ast.While):
+        yield from _events(loop.test)
+    elif isinstance(loop, ast.For | ast.AsyncFor):
+        yield from _events(loop.target)
+    yield from _events_of(getattr(loop, "body", ()))
+
+
+def _events_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, bool]]:
+    for each in nodes:
+        yield from _events(each)
+
+
+def _events(node: ast.AST) -> Iterator[tuple[str, bool]]:
+    """Names in the order in which they are read (True) and set (False), roughly."""
+    if isinstance(node, ast.Name):
+        yield node.id, isinstance(node.ctx, ast.Load)
+    elif isinstance(node, ast.AugAssign):
+        yield from _events(node.value)
+        if isinstance(node.target, ast.Name):
+            yield node.target.id, True
+        yield from _events(node.target)
+    elif isinstance(node, ast.Assign):
+        yield from _events_of((node.value, *node.targets))
+    elif isinstance(node, ast.For | ast.AsyncFor):
+        yield from _events_of((node.iter, node.target, *node.body, *node.orelse))
+    elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+        inner = [event for each in ast.iter_child_nodes(node) for event in _events(each)]
+        bound = {name for name, is_load in inner if not is_load}
+        yield from (event for event in inner if event[0] not in bound)
+    elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        yield from _events_of(ast.iter_child_nodes(node))
+
+
+def _is_used(name: str, whole: ast.AST) -> bool:
+    """Whether a variable decides anything but its own next value."""
+
+    def uses(node: ast.AST) -> bool:
+        if isinstance(node, ast.Assign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if all(_base(each) == name for each in targets):
+                return False
+        if isinstance(node, ast.Expr) and _base_of_change(node.value) == name:
+            return any(uses(each) for each in getattr(node.value, "args", ()))
+        if isinstance(node, ast.Name):
+            return node.id == name and isinstance(node.ctx, ast.Load)
+        return any(uses(each) for each in ast.iter_child_nodes(node))
+
+    return uses(whole)
+
+
+def _base_of_change(node: ast.AST) -> str | None:
+    """The variable behind `name.append(...)` and `name["a"].append(...)`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    return _base(node.func.value) if node.func.attr in _CHANGE_CONTAINER else None
+
+
+def _base(node: ast.AST) -> str | None:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
+    """What `name` or `name.attribute` stands for, without running code of the program."""
+    if isinstance(node, ast.Name):
+        return values.get(node.id)
+    if isinstance(node, ast.Attribute):
+        thing = _value(node.value, values)
+        found = getattr(thing, "__dict__", {}).get(node.attr)
+        if found is None and code.is_own(type(thing)):
+            method = getattr(type(thing), node.attr, None)
+            plain = code.unwrapped(method)[0] if callable(method) else None
+            return None if plain is None else MethodType(plain, thing)
+        return found
+    return None
+
+
+def _has_state(thing: object) -> bool:
+    """A state that is saved by `state_dict`, or variables of TensorFlow and Keras."""
+    try:
+        if callable(getattr(thing, "load_state_dict", None)):
+            return bool(thing.state_dict())  # type: ignore[attr-defined]
+        return bool(getattr(thing, "variables", None)) or hasattr(thing, "assign_add")
+    except Exception:  # of an object of the program's own
+        return False
+
+
+def _ids_within(things: Iterable[Any]) -> Iterator[int]:
+    """Of the objects that were named, and of those that belong to them."""
+    for thing in things:
+        found = [thing]
+        try:
+            if isinstance(thing, dict | list):
+                found += thing.values() if isinstance(thing, dict) else thing
+            for look in ("modules", "_flatten_layers"):
+                found += getattr(thing, look)() if hasattr(thing, look) else ()
+            for name in ("metrics", "variables", "optimizer"):
+                each = getattr(thing, name, None)
+                found += each if isinstance(each, list) else [each]
+        except Exception:  # noqa: S110 - of an object of the program's own
+            pass
+        yield from (id(each) for each in found if not code.is_plain(each))

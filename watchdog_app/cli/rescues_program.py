@@ -1,0 +1,168 @@
+"""`watchdog rescues show PROGRAM.py`: whether a program is what its rescues were saved by."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from watchdog_app.base.errors import EXIT_OK, RescueError, WatchdogError
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.terminal import plain, wrap
+from watchdog_app.cli.terminal import columns_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+    from watchdog_app.rescue.identity.program_key import Program
+    from watchdog_app.rescue.checkpoint.runs import Left
+
+_MOST = 5  # runs that are shown, the newest first
+_AT_RUN = "compared when it runs"
+
+
+def show(word: str, tokens: Sequence[str], args: argparse.Namespace) -> int:
+    """
+    Compare a program with the unfinished rescues that it left.
+
+    Args:
+        word: its path, as it was typed.
+        tokens: the arguments that it would be started with; empty: they were not told.
+        args: of the command line.
+
+    Raises:
+        WatchdogError: it has left none.
+    """
+    from watchdog_app.rescue.identity import arguments
+    from watchdog_app.rescue.identity.program_key import Program
+
+    path = os.path.realpath(word)
+    program = Program("script", path, arguments.parse(tokens), pooled=False)
+    found = [_compared(left, program, told=bool(tokens)) for left in _left_by(program)]
+    if not found:
+        raise WatchdogError(
+            f"No unfinished rescue of {word} is known here. Rescues in another folder: "
+            "watchdog rescues FOLDER"
+        )
+    if args.json:
+        from watchdog_app.cli.json_output import dumps
+
+        print(dumps({"schema_version": 1, "program": path, "rescues": found}))
+        return EXIT_OK
+    columns = columns_of() or 10_000
+    lines: list[str] = []
+    for each in found:
+        lines += [""] * bool(lines) + [plain(each["path"])]
+        for name in ("saved", "script", "arguments", "code", "model", "data", "resume"):
+            lines += wrap(plain(each[name]), columns, first=f"  {name:<11}")
+    print("\n".join(lines))
+    return EXIT_OK
+
+
+def _left_by(program: Program) -> Iterator[Left]:
+    """Runs of the program that have not finished, the newest first."""
+    from watchdog_app.rescue.checkpoint import inventory, runs
+    from watchdog_app.rescue.checkpoint.inventory import Search
+    from watchdog_app.cli.rescue_places import known_places
+
+    path = str(program.path)
+    roots = {*known_places().folders, os.path.join(os.path.dirname(path), "rescues")}
+    folders = {
+        os.path.realpath(folder)
+        for root in roots
+        if os.path.isdir(root)
+        for folder in inventory.folders_of_rescues(root, Search())
+    }
+    lefts = [left for folder in folders for left in runs.left_in(folder) if not left.finished]
+    lefts = [
+        left
+        for left in lefts
+        if left.key.get("path") == path or left.moved_from(program) is not None
+    ]
+    yield from sorted(lefts, key=lambda left: -left.newest_ns)[:_MOST]
+
+
+def _compared(left: Left, program: Program, *, told: bool) -> dict[str, Any]:
+    """What is known of one run, a text for each subject."""
+    from watchdog_app.rescue.identity import program_key
+    from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+
+    try:
+        with LoadedRescue(left.path) as loaded:
+            meta = loaded.meta
+            age = quantities.age(time.time() - loaded.created_unix_s)
+            saved = f"step {loaded.step}, {age}"
+    except (RescueError, OSError) as error:
+        raise WatchdogError(f"{left.path}: {error}.") from error
+    identity = meta.get("identity")
+    identity = identity if isinstance(identity, dict) else {}
+    moved = left.moved_from(program)
+    started = program_key.described(left.key) or quantities.UNKNOWN
+    another = left.another(program, None) if told else None
+    changes = program_key.changes(left.key, program) if told else []
+    if not told:
+        arguments = f"started as: {started}; give yours behind -- to compare them"
+    elif another is not None:
+        arguments = another
+    else:
+        arguments = "; ".join(changes) or "the same"
+    changed = _changed_code(identity, str(program.path))
+    life = left.verdict()
+    if life.life == "alive":
+        resume = f"no: it is of {life.whose}, which still runs"
+    elif another is not None:
+        resume = 'no: it is left alone, and a new training begins (resume="force" takes it)'
+    elif changed:
+        resume = (
+            "refused if what has changed computes something else (comments, prints and names do "
+            "not count)"
+        )
+    else:
+        resume = "yes, where model and data are the same"
+    return {
+        "path": left.path,
+        "saved": saved,
+        "script": _script(identity, str(program.path), moved),
+        "arguments": arguments,
+        "code": f"changed: {', '.join(changed)}" if changed else "the same",
+        "model": _AT_RUN,
+        "data": _AT_RUN,
+        "resume": resume,
+    }
+
+
+def _script(identity: Mapping[str, Any], path: str, moved: str | None) -> str:
+    from watchdog_app.agent.identity import code
+    from watchdog_app.rescue.identity.compare import changed_statements, lines_shown
+
+    where = "the same" if moved is None else f"moved here from {moved} together with its rescues"
+    now = code.statements(path)
+    texts = [text for text, _, _ in now]
+    saved = identity.get("statements")
+    if not saved or not texts:
+        return f"{where}; its text cannot be compared"
+    if saved == texts:
+        return where
+    new = [now[place][1:] for place in changed_statements(saved, texts)]
+    return f"{where}; edited since" + (f": lines {lines_shown(new)}" if new else "")
+
+
+def _changed_code(identity: Mapping[str, Any], path: str) -> list[str]:
+    """Functions that compute and whose text is not there any more."""
+    from watchdog_app.agent.identity import code
+
+    folder = os.path.dirname(path)
+    known: dict[str, set[str]] = {}
+    found: dict[str, None] = {}
+    functions = identity.get("code")
+    for entry in functions if isinstance(functions, list) else ():
+        for name, _, file, text in entry.get("functions", ()):
+            if not text:
+                continue  # of a notebook or of no text at all
+            if file not in known:
+                known[file] = code.texts(os.path.join(folder, file))
+            if text not in known[file]:
+                found[f"{name} ({file})"] = None
+    return list(found)
