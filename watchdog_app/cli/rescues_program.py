@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from watchdog_app.rescue.identity.program_key import Program
     from watchdog_app.rescue.checkpoint.runs import Left
+    from watchdog_app.rescue.identity.program_key import Program
 
 _MOST = 5  # runs that are shown, the newest first
 _AT_RUN = "compared when it runs"
@@ -63,9 +63,9 @@ def show(word: str, tokens: Sequence[str], args: argparse.Namespace) -> int:
 
 def _left_by(program: Program) -> Iterator[Left]:
     """Runs of the program that have not finished, the newest first."""
+    from watchdog_app.cli.rescue_places import known_places
     from watchdog_app.rescue.checkpoint import inventory, runs
     from watchdog_app.rescue.checkpoint.inventory import Search
-    from watchdog_app.cli.rescue_places import known_places
 
     path = str(program.path)
     roots = {*known_places().folders, os.path.join(os.path.dirname(path), "rescues")}
@@ -86,8 +86,8 @@ def _left_by(program: Program) -> Iterator[Left]:
 
 def _compared(left: Left, program: Program, *, told: bool) -> dict[str, Any]:
     """What is known of one run, a text for each subject."""
-    from watchdog_app.rescue.identity import program_key
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+    from watchdog_app.rescue.identity import program_key
 
     try:
         with LoadedRescue(left.path) as loaded:
