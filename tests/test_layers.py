@@ -72,7 +72,9 @@ EXCEPTIONS = {
     # What lies on disk is read by those who wrote it; without any framework.
     "watchdog_app.cli.rescues": {"rescue.checkpoint"},
     # Whether a program is the one that saved.
-    "watchdog_app.cli.rescues_program": {"rescue", "agent.identity.code"},
+    "watchdog_app.cli.rescues_program": {
+        *("rescue", "agent.identity.code", "agent.runtime.run_choice"),
+    },
     "watchdog_app.cli.rescues_text": {"rescue"},
     "watchdog_app.cli.agent": {"enable", "desktop"},  # its ledger of what was placed
     "watchdog_app.cli.rescue_places": {"history.past"},

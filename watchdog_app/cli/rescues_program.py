@@ -63,6 +63,7 @@ def show(word: str, tokens: Sequence[str], args: argparse.Namespace) -> int:
 
 def _left_by(program: Program) -> Iterator[Left]:
     """Runs of the program that have not finished, the newest first."""
+    from watchdog_app.agent.runtime import run_choice
     from watchdog_app.cli.rescue_places import known_places
     from watchdog_app.rescue.checkpoint import inventory, runs
     from watchdog_app.rescue.checkpoint.inventory import Search
@@ -79,13 +80,14 @@ def _left_by(program: Program) -> Iterator[Left]:
     lefts = [
         left
         for left in lefts
-        if left.key.get("path") == path or left.moved_from(program) is not None
+        if left.key.get("path") == path or run_choice.moved_from(left, program) is not None
     ]
     yield from sorted(lefts, key=lambda left: -left.newest_ns)[:_MOST]
 
 
 def _compared(left: Left, program: Program, *, told: bool) -> dict[str, Any]:
     """What is known of one run, a text for each subject."""
+    from watchdog_app.agent.runtime import run_choice
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
     from watchdog_app.rescue.identity import program_key
 
@@ -98,9 +100,9 @@ def _compared(left: Left, program: Program, *, told: bool) -> dict[str, Any]:
         raise WatchdogError(f"{left.path}: {error}.") from error
     identity = meta.get("identity")
     identity = identity if isinstance(identity, dict) else {}
-    moved = left.moved_from(program)
+    moved = run_choice.moved_from(left, program)
     started = program_key.described(left.key) or quantities.UNKNOWN
-    another = left.another(program, None) if told else None
+    another = run_choice.another_training(left, program, None) if told else None
     changes = program_key.changes(left.key, program) if told else []
     if not told:
         arguments = f"started as: {started}; give yours behind -- to compare them"

@@ -183,7 +183,7 @@ def waiting(directory: str) -> Left | None:
         program = program_key.program()
         place = _place(root)
         for left in reversed(runs.left_in(root)):
-            if left.finished or left.held_here or _another(left, program, None) is not None:
+            if left.finished or left.held_here or another_training(left, program, None) is not None:
                 continue
             if left.key.get("site") is None and left.key.get("place") != place:
                 continue
@@ -208,7 +208,7 @@ def left_beside(directory: str) -> str | None:
         ]
         lefts.sort(key=lambda left: left.newest_ns)
         for left in lefts[: -_MOST_BESIDE - 1 : -1]:
-            why = _another(left, program, None)
+            why = another_training(left, program, None)
             if why is not None and left.verdict().life != "alive":
                 return f"{left.path} {why}: it is left alone, and its rescues are kept."
     return None
@@ -394,7 +394,7 @@ def _sorted_out(
         another = (
             None
             if left.run is not None and left.run == _asked
-            else _another(left, program, training)
+            else another_training(left, program, training)
         )
         if left.finished:
             if another is None:
@@ -407,7 +407,7 @@ def _sorted_out(
         if left.held_here:
             if another is None:
                 told.mine, told.mine_exactly = left, True
-            elif resume in _CHOICES and _another(left, program, None) is None:
+            elif resume in _CHOICES and another_training(left, program, None) is None:
                 if not told.mine_exactly:
                     told.mine = left  # what this process began before, and goes back to on purpose
             elif left.run is None:
@@ -422,7 +422,7 @@ def _sorted_out(
             elif verdict.life == "left" and verdict.owner is not None:
                 ago = format_duration(verdict.silent_s or 0.0)
                 told.notes[left.path] = f"{left.path} was left {ago} ago by {verdict.whose}."
-            elif (before := _moved_from(left, program)) is not None:
+            elif (before := moved_from(left, program)) is not None:
                 told.notes[left.path] = (
                     f"{before} and its rescues have moved to {program.path}: this is taken for the "
                     "same program."
@@ -437,7 +437,7 @@ def _sorted_out(
 _OF_THIS_PROCESS = "is of this process"
 
 
-def _another(
+def another_training(
     left: Left, program: program_key.Program, training: program_key.Training | None
 ) -> str | None:
     """What makes a run another training, in words; None: it is this one."""
@@ -447,12 +447,12 @@ def _another(
         return left.problem or "does not say whose it is"
     if left.written_as < FORMAT_VERSION:
         return "was saved by an earlier watchdog, which noted too little of its program"
-    moved = _moved_from(left, program) is not None
+    moved = moved_from(left, program) is not None
     key = program_key.moved(left.key, program) if moved else left.key
     return program_key.another(key, program, training)
 
 
-def _moved_from(left: Left, program: program_key.Program) -> str | None:
+def moved_from(left: Left, program: program_key.Program) -> str | None:
     """Where the program lay, if it was moved together with its rescues since; else None."""
     before, now = left.key.get("path"), program.path
     directory = left.said.get("directory")
