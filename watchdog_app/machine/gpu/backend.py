@@ -55,14 +55,14 @@ class BackendError(Exception):
     """The driver as a whole does not answer."""
 
     def __init__(
-        self, fault: Fault, said: str, code: int | None = None, absent: str | None = None
+        self, fault: Fault, said: str, code: int | None = None, absent: bool = False
     ) -> None:
         """
         Args:
             fault: what people are told.
             said: the driver's own words.
             code: the driver's own number of the error.
-            absent: why there is nothing to watch, if that need not be a fault.
+            absent: there may be nothing to watch, which is no fault then.
         """
         super().__init__(said)
         self.fault = fault
@@ -169,9 +169,7 @@ class GpuLook:
     gpus: tuple[Gpu, ...] = ()  # by index, MIG instances behind their GPU
     read_mono_s: float | None = None  # when the figures were true; None: there are none
     driver_version: str | None = None
-    cuda_version: int | None = None  # what the driver offers: 12080 is 12.8
     faults: tuple[Fault, ...] = ()
-    absent: str | None = None  # why there is nothing to watch; no fault
 
 
 def checked(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -179,9 +179,6 @@ class GpuMonitor:
         self._vanished = self._vanished or bool(self._devices)
         self._devices, self._coming, self._read_mono_s = {}, {}, None
         vendors = self._vendors
-        absent = f"No {vendors} driver is installed: there are no GPUs to watch."
-        if self._on_bus:
-            absent = f"An {vendors} GPU is in this machine, and no driver for it is installed."
         gone = Fault(
             DRIVER,
             f"The {vendors} driver's library is gone: it was removed, or is being updated. New "
@@ -190,7 +187,7 @@ class GpuMonitor:
             "a whole. Then restart the machine once trainings have saved. To see more: watchdog "
             "doctor",
         )
-        return GpuLook(absent=absent, faults=(gone,) if self._vanished else ())
+        return GpuLook(faults=(gone,) if self._vanished else ())
 
     # Asking
 
@@ -339,10 +336,8 @@ class GpuMonitor:
         return GpuLook(
             gpus=gpus,
             read_mono_s=read if current and not asleep else None,
-            driver_version=self._reader.versions.get("driver"),
-            cuda_version=self._reader.versions.get("cuda"),
+            driver_version=self._reader.driver_version,
             faults=tuple({fault.source: fault for fault in faults}.values()),
-            absent=None if gpus else self._reader.absent,
         )
 
     def _shown(self, now_mono_s: float, current: bool, skipped: frozenset[int]) -> tuple[Gpu, ...]:
@@ -392,7 +387,7 @@ class GpuMonitor:
         if fault is None:
             return [self._updated] if self._updated is not None and reader.running else []
         # A library without a GPU is common: containers, images made for any machine.
-        if reader.absent is None or self._on_bus or any(self._signs):
+        if not reader.absent or self._on_bus or any(self._signs):
             return [fault]
         return []
 

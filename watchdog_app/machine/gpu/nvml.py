@@ -547,9 +547,8 @@ def _state(error: DriverError) -> tuple[GpuState, str]:
 
 def _refused(error: DriverError) -> BackendError:
     """The driver as a whole does not answer."""
-    absent = "A driver library is installed, and no NVIDIA driver is loaded."
     fault = nvml_driver.refused(error.code, error.said, nvml_driver.find(os.environ))
-    return BackendError(fault, error.said, error.code, absent if error.code in _ABSENT else None)
+    return BackendError(fault, error.said, error.code, error.code in _ABSENT)
 
 
 def host_memory() -> tuple[int, int] | None:

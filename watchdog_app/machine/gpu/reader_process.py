@@ -206,8 +206,8 @@ class ReaderProcess:
         self._failed = False  # this reader said why it cannot go on
         self.asked_mono_s: float | None = None
         self.fault: Fault | None = None  # since the last complete reading
-        self.absent: str | None = None  # why that is no fault; None: it is one
-        self.versions: dict[str, Any] = {}
+        self.absent = False  # that is no fault where there is no GPU
+        self.driver_version: str | None = None
 
     @property
     def running(self) -> bool:
@@ -240,8 +240,7 @@ class ReaderProcess:
 
     def forget(self) -> None:
         """There is no driver any more: nothing is wrong with it either."""
-        self.fault = self.absent = None
-        self.versions = {}
+        self.fault, self.absent, self.driver_version = None, False, None
 
     def start(self, now_mono_s: float, library_folder: str | None) -> None:
         """
@@ -371,27 +370,24 @@ class ReaderProcess:
         """Take one message; whether it is one about GPUs."""
         if "failed" in message:
             failed = message["failed"]
-            remedy, absent = failed.get("remedy"), failed.get("absent")
+            remedy = failed.get("remedy")
             self.fault = Fault(
                 text(failed["source"]),
                 text(failed["message"], _MOST_WORDS),
                 None if remedy is None else text(remedy, _MOST_WORDS),
             )
-            self.absent = None if absent is None else text(absent)
+            self.absent = bool(failed.get("absent"))
             self._failed = True
             return False
         if "ready" in message:
-            driver, cuda = (message["ready"][name] for name in ("driver", "cuda"))
-            self.versions = {
-                "driver": None if driver is None else text(driver),
-                "cuda": None if cuda is None else int(cuda),
-            }
+            driver = message["ready"]["driver"]
+            self.driver_version = None if driver is None else text(driver)
             self._ready, self._waiting = True, False
             # A crash is over once everything has been read again.
             if self.fault is not None and (
                 self.fault.source != READER or self.fault == _starting(self._deadline_s)
             ):
-                self.fault = self.absent = None
+                self.fault, self.absent = None, False
             return False
         if message["id"] != self._number:
             return False
@@ -401,13 +397,13 @@ class ReaderProcess:
         if "end" in message:
             self._waiting = False
             self._index = None
-            self.fault = self.absent = None
+            self.fault, self.absent = None, False
             self._forgive(now_mono_s)
         return True
 
     def _ended(self, status: int, now_mono_s: float) -> None:
         if not self._failed:
-            self.absent = None
+            self.absent = False
             self.fault = _end_of(status, self._where(" while it asked about"))
             if status not in _BY_SOMEBODY:
                 self._skip(now_mono_s, _SKIP_CRASHED_S)

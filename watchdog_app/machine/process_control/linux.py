@@ -91,15 +91,13 @@ def pause(
     finally:
         if frozen and freezer is not None:
             freezer.thaw()
-    if not stop.stopped and not stop.already:
+    if not stop.stopped and not stop.found_stopped:
         raise _gone(members[0])
     _settle(stop.stopped)
     return Paused(
         keys=tuple(stop.stopped),
         method="freezer" if frozen else "sigstop",
         at_unix_s=at_unix_s,
-        already_stopped=tuple(stop.already),
-        skipped=tuple(stop.skipped),
     )
 
 
@@ -144,14 +142,8 @@ def resume(paused: Paused) -> Resumed:
     """
     resumed: list[ProcessKey] = []
     gone: list[ProcessKey] = []
-    running: list[ProcessKey] = []
     denied: list[ProcessKey] = []
-    places = {
-        _Sent.DONE: resumed,
-        _Sent.GONE: gone,
-        _Sent.NOT_NEEDED: running,
-        _Sent.DENIED: denied,
-    }
+    places = {_Sent.DONE: resumed, _Sent.GONE: gone, _Sent.NOT_NEEDED: [], _Sent.DENIED: denied}
     for key in reversed(paused.keys):
         places[_send(key, signal.SIGCONT)].append(key)
     if denied:
@@ -160,7 +152,7 @@ def resume(paused: Paused) -> Resumed:
             f"The system refused to resume process {pids}: it runs under another user by now. "
             f"It stays paused. Resume it as that user with: kill -CONT {pids}"
         )
-    return Resumed(tuple(resumed), tuple(gone), tuple(running))
+    return Resumed(tuple(resumed), tuple(gone))
 
 
 class _Stop:
@@ -177,8 +169,7 @@ class _Stop:
         self._own_uid = own_uid
         self._others = others
         self.stopped: list[ProcessKey] = []  # in this order
-        self.already: list[ProcessKey] = []
-        self.skipped: list[ProcessKey] = []
+        self.found_stopped = False  # somebody was stopped before
         self._seen: set[ProcessKey] = set()
 
     def check_root(self) -> None:
@@ -236,20 +227,17 @@ class _Stop:
             or each.is_kernel_thread
             or owners(key.pid) != {self._own_uid}
         ):
-            self.skipped.append(key)
             return
         sent = _send(key, signal.SIGSTOP)
         if sent is _Sent.DONE:
             self.stopped.append(key)
         elif sent is _Sent.NOT_NEEDED:
-            self.already.append(key)
-        elif sent is _Sent.DENIED:
-            if key == self._members[0]:
-                raise TargetDenied(
-                    f"The system refused to pause process {key.pid}. "
-                    "A security module or a container keeps watchdog from signalling it."
-                )
-            self.skipped.append(key)
+            self.found_stopped = True
+        elif sent is _Sent.DENIED and key == self._members[0]:
+            raise TargetDenied(
+                f"The system refused to pause process {key.pid}. "
+                "A security module or a container keeps watchdog from signalling it."
+            )
 
 
 def _pairs(keys: Collection[ProcessKey]) -> list[tuple[int, int]]:

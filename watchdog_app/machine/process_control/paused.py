@@ -13,14 +13,12 @@ class Paused:
     What a pause did, and all that undoing it needs; kept over a restart of the daemon.
 
     `keys` holds the processes that this pause stopped, in that order. Those that were stopped
-    before are in `already_stopped`: they are their user's pause, and no resume of ours ends it.
+    before are not among them: they are their user's pause, and no resume of ours ends it.
     """
 
     keys: tuple[ProcessKey, ...]
     method: str  # "freezer" (all at one instant), "sigstop" or "psutil"
     at_unix_s: float
-    already_stopped: tuple[ProcessKey, ...] = ()
-    skipped: tuple[ProcessKey, ...] = ()  # descendants of another user or of watchdog itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +27,3 @@ class Resumed:
 
     keys: tuple[ProcessKey, ...]  # running again, in the order they were resumed
     gone: tuple[ProcessKey, ...] = ()  # ended while they were paused
-    already_running: tuple[ProcessKey, ...] = ()  # somebody else resumed them before

@@ -36,8 +36,7 @@ def pause(
     found = dict(_family(members, others))
     root = found.get(members[0])
     stopped: list[ProcessKey] = []
-    already: list[ProcessKey] = []
-    skipped: list[ProcessKey] = []
+    found_stopped = False
     try:
         if root is not None and not _allowed(root, untouchable, own_uid):
             raise TargetDenied(
@@ -47,9 +46,9 @@ def pause(
         for key, process in found.items() if root is not None else ():
             with suppress(psutil.NoSuchProcess):
                 if not _allowed(process, untouchable, own_uid):
-                    skipped.append(key)
-                elif process.status() == psutil.STATUS_STOPPED:
-                    already.append(key)
+                    continue
+                if process.status() == psutil.STATUS_STOPPED:
+                    found_stopped = True
                 else:
                     process.suspend()
                     stopped.append(key)
@@ -58,21 +57,19 @@ def pause(
             resume(Paused(tuple(stopped), "psutil", at_unix_s))
         raise TargetDenied(f"The system refused to pause process {members[0].pid}.") from error
     except psutil.NoSuchProcess:
-        stopped, already = [], []
-    if not stopped and not already:
+        stopped, found_stopped = [], False
+    if not stopped and not found_stopped:
         raise TargetGone(f"Process {members[0].pid} has ended; there is nothing to pause.")
-    return Paused(tuple(stopped), "psutil", at_unix_s, tuple(already), tuple(skipped))
+    return Paused(tuple(stopped), "psutil", at_unix_s)
 
 
 def resume(paused: Paused) -> Resumed:
     """As `linux.resume`."""
-    resumed, gone, running, denied = [], [], [], []
+    resumed, gone, denied = [], [], []
     for key in reversed(paused.keys):
         try:
             process = _find(key)
-            if process.status() != psutil.STATUS_STOPPED:
-                running.append(key)
-            else:
+            if process.status() == psutil.STATUS_STOPPED:
                 process.resume()
                 resumed.append(key)
         except psutil.NoSuchProcess:
@@ -82,7 +79,7 @@ def resume(paused: Paused) -> Resumed:
     if denied:
         pids = " ".join(str(key.pid) for key in denied)
         raise TargetDenied(f"The system refused to resume process {pids}. It stays paused.")
-    return Resumed(tuple(resumed), tuple(gone), tuple(running))
+    return Resumed(tuple(resumed), tuple(gone))
 
 
 def stopping(key: ProcessKey) -> bool:  # noqa: ARG001 - as on Linux
