@@ -192,11 +192,6 @@ class Background:
         self._answers: dict[Question, _Answer] = {}
 
     @property
-    def arrived(self) -> bool:
-        """Whether an answer is ready and was not collected."""
-        return any(not answer.ready.locked() for answer in self._answers.values())
-
-    @property
     def spent(self) -> bool:
         """Whether this look has waited for as long as one may."""
         return self._left_s <= 0.0

@@ -141,18 +141,20 @@ def resume(paused: Paused) -> Resumed:
         TargetDenied: the system refused to resume some; all others run again.
     """
     resumed: list[ProcessKey] = []
-    gone: list[ProcessKey] = []
     denied: list[ProcessKey] = []
-    places = {_Sent.DONE: resumed, _Sent.GONE: gone, _Sent.NOT_NEEDED: [], _Sent.DENIED: denied}
     for key in reversed(paused.keys):
-        places[_send(key, signal.SIGCONT)].append(key)
+        sent = _send(key, signal.SIGCONT)
+        if sent is _Sent.DONE:
+            resumed.append(key)
+        elif sent is _Sent.DENIED:
+            denied.append(key)
     if denied:
         pids = " ".join(str(key.pid) for key in denied)
         raise TargetDenied(
             f"The system refused to resume process {pids}: it runs under another user by now. "
             f"It stays paused. Resume it as that user with: kill -CONT {pids}"
         )
-    return Resumed(tuple(resumed), tuple(gone))
+    return Resumed(tuple(resumed))
 
 
 class _Stop:

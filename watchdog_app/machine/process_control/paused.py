@@ -26,4 +26,3 @@ class Resumed:
     """What a resume did."""
 
     keys: tuple[ProcessKey, ...]  # running again, in the order they were resumed
-    gone: tuple[ProcessKey, ...] = ()  # ended while they were paused

@@ -65,7 +65,7 @@ def pause(
 
 def resume(paused: Paused) -> Resumed:
     """As `linux.resume`."""
-    resumed, gone, denied = [], [], []
+    resumed, denied = [], []
     for key in reversed(paused.keys):
         try:
             process = _find(key)
@@ -73,13 +73,13 @@ def resume(paused: Paused) -> Resumed:
                 process.resume()
                 resumed.append(key)
         except psutil.NoSuchProcess:
-            gone.append(key)
+            continue
         except psutil.AccessDenied:
             denied.append(key)
     if denied:
         pids = " ".join(str(key.pid) for key in denied)
         raise TargetDenied(f"The system refused to resume process {pids}. It stays paused.")
-    return Resumed(tuple(resumed), tuple(gone))
+    return Resumed(tuple(resumed))
 
 
 def stopping(key: ProcessKey) -> bool:  # noqa: ARG001 - as on Linux
