@@ -11,6 +11,7 @@ import threading
 import time
 
 import pytest
+from support.waiting import until
 
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.daemon import offline
@@ -314,14 +315,11 @@ def writer(tmp_path):
     made.close(10)
 
 
-def ask(writer, job, timeout_s: float = 10):
+def ask(writer, job):
     """The value of a job in the writer's thread."""
     found: list = []
     writer.submit(job, lambda value, error: found.append((value, error)))
-    end = time.monotonic() + timeout_s
-    while not found and time.monotonic() < end:
-        writer.collect()
-        time.sleep(0.01)
+    until(lambda: writer.collect() or found)
     value, error = found[0]
     if error is not None:
         raise error
@@ -349,10 +347,7 @@ def test_a_disk_that_hangs_makes_a_crowd_wait_no_longer_than_one(writer):
 
     # Before, each of them waited 0.02 s: 10 s together.
     assert sum(spent) < 5
-    end = time.monotonic() + 60
-    while not writer.durable([entry(time.time(), label="last")], 1.0):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    until(lambda: writer.durable([entry(time.time(), label="last")], 1.0))
 
 
 def test_what_has_to_be_kept_waits_for_one_question_and_not_for_a_crowd(writer):
@@ -374,9 +369,7 @@ def test_what_has_to_be_kept_waits_for_one_question_and_not_for_a_crowd(writer):
     go_on.set()
 
     assert 1 == ask(writer, lambda _: 1)
-    end = time.monotonic() + 60
-    while len(order) < 4 and time.monotonic() < end:
-        time.sleep(0.01)
+    until(lambda: len(order) == 4)
     assert ["kept", "read", "read", "read"] == order
 
 
@@ -389,10 +382,7 @@ def test_nothing_is_read_for_a_client_that_has_gone(writer):
     writer.ask(lambda _: read.append("there"), lambda *_: told.append("there"), lambda: True)
     go_on.set()
 
-    end = time.monotonic() + 60
-    while not told and time.monotonic() < end:
-        writer.collect()
-        time.sleep(0.01)
+    until(lambda: writer.collect() or told)
 
     assert ["there"] == read == told
 
@@ -439,10 +429,7 @@ def test_a_journal_that_cannot_be_opened_is_said(tmp_path):
     assert "cannot be written" in writer.fault.message
     found: list = []
     writer.ask(Journal.history, lambda _, error: found.append(error), lambda: True)
-    end = time.monotonic() + 60
-    while not found and time.monotonic() < end:
-        writer.collect()
-        time.sleep(0.01)
+    until(lambda: writer.collect() or found)
     assert "cannot be written" in str(found[0])
     writer.close(5)
 
@@ -587,36 +574,31 @@ def keep(values, unit: str = "bytes", pace=lambda t: Pace.REST) -> list[tuple[fl
     return found
 
 
-def test_a_series_at_rest_costs_a_point_every_few_minutes():
-    """An hour of standstill: a dozen points."""
-    assert 12 == len(keep((t, 500 * MIB) for t in range(3600)))
+HOUR = range(3600)
 
 
-def test_a_series_that_moves_is_kept_every_few_seconds():
-    """Growth of 10 MiB/s for a minute."""
-    kept = keep((t, t * 10 * MIB) for t in range(60))
-    assert 11 <= len(kept) <= 14
+@pytest.mark.parametrize(
+    ("values", "pace", "least", "most"),
+    [
+        pytest.param([(t, 500 * MIB) for t in HOUR], Pace.REST, 12, 12, id="at rest"),
+        pytest.param([(t, 5 * MIB) for t in HOUR], Pace.NEAR, 12, 12, id="near, and still"),
+        pytest.param([(t, t * 10 * MIB) for t in range(60)], Pace.REST, 11, 14, id="moves"),
+        pytest.param([(t, t * 10 * MIB) for t in range(60)], Pace.NEAR, 60, 60, id="near, moves"),
+        pytest.param([(t, 60.0 + t % 2) for t in HOUR], Pace.CALM, 1, 13, id="heat, wavering"),
+        pytest.param([(t, 40.0 + t // 30 % 2 * 30) for t in HOUR], Pace.CALM, 1, 125, id="heat"),
+    ],
+)
+def test_a_series_costs_as_many_points_as_it_moves(values, pace, least, most):
+    """A point in five minutes at rest, one in seconds where it moves, each sample near a limit."""
+    unit = "celsius" if pace is Pace.CALM else "bytes"
+
+    assert least <= len(keep(values, unit, lambda _: pace)) <= most
 
 
 def test_the_last_sample_before_a_move_is_kept():
     """A straight line between the points would else invent a slow growth."""
     kept = keep([(t, 100 * MIB) for t in range(100)] + [(100, 300 * MIB)])
     assert [(0.0, 100 * MIB), (99.0, 100 * MIB), (100.0, 300 * MIB)] == kept
-
-
-def test_near_a_ceiling_moves_are_kept_second_by_second():
-    """Growth of 10 MiB/s for a minute; a standstill costs no more than at rest."""
-    assert 60 == len(keep(((t, t * 10 * MIB) for t in range(60)), pace=lambda _: Pace.NEAR))
-    assert 12 == len(keep(((t, 5 * MIB) for t in range(3600)), pace=lambda _: Pace.NEAR))
-
-
-def test_heat_that_follows_the_load_all_day_does_not_fill_the_journal():
-    """One that wavers by a degree is a point in five minutes, one that moves a point a minute."""
-    wavers = ((t, 60.0 + t % 2) for t in range(3600))
-    moves = ((t, 40.0 + 30 * (t // 30 % 2)) for t in range(3600))
-
-    assert 13 >= len(keep(wavers, unit="celsius", pace=lambda _: Pace.CALM))
-    assert 125 >= len(keep(moves, unit="celsius", pace=lambda _: Pace.CALM))
 
 
 def test_in_an_alarm_every_sample_is_kept_with_the_minute_before():

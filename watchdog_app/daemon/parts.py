@@ -119,14 +119,13 @@ class Parts:
 
     def _make_exits(self) -> None:
         """Who has ended, and why; what agents are asked."""
-        units = UnitQuestions(self.waker.wake)
-        self.missed_exits = MissedExits(self.kept_state, self.observer.machine.alive, units)
+        self.missed_exits = MissedExits(self.kept_state, self.observer.machine.alive)
         self.restarts = Restarts(self.observer.kernels)
         self.exit_monitor = ExitMonitor(
             self.poller,
             agent_of=self.agents.get,
             was_paused=self.pauses.has,
-            units=units,
+            units=UnitQuestions(self.waker.wake),
             worker_ended=self.pace.look_soon,
             folder=os.path.abspath(paths.state_dir()),
         )
