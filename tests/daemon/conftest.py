@@ -82,17 +82,22 @@ class World:
         self._clients.append(Client.connect(self.socket, role, timeout_s=20))
         return self._clients[-1]
 
-    def run_once(self) -> subprocess.CompletedProcess[str]:
-        """Start one more daemon, which is expected to end at once."""
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """A command of watchdog, with or without the daemon, in a terminal of 80 columns."""
         return subprocess.run(
-            [sys.executable, "-m", "watchdog_app", "run"],
-            env=self.env,
+            [sys.executable, "-m", "watchdog_app", *words],
+            env={**self.env, "COLUMNS": "80", "PYTHONUTF8": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             check=False,
         )
+
+    def problems(self) -> dict[str, str]:
+        """What the status says does not work: messages by source."""
+        with self.connect() as client:
+            return {e["source"]: e["message"] for e in client.call("status")["problems"]}
 
     def kill(self) -> None:
         assert self.process is not None

@@ -30,19 +30,6 @@ from watchdog_app.rescue.checkpoint.owner import start_time
 SLEEPER = "import time\nwhile True: time.sleep(0.1)\n"
 
 
-def run(world, *words: str) -> subprocess.CompletedProcess[str]:
-    """A command of watchdog in the world, with or without its daemon."""
-    return subprocess.run(
-        [sys.executable, "-m", "watchdog_app", *words],
-        env=world.env,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def stopped(world, name: str) -> int:
     """A task that stands still."""
     ready = world.folder / f"{name}.ready"
@@ -113,7 +100,7 @@ def test_a_damaged_journal_loses_no_pause(world, here, standing):
         world.until(copy.exists, "it is written again where somebody cleaned")
         assert str(standing.pid) in copy.read_text()
     client.close()
-    ended = run(world, "stop").stdout
+    ended = world.command("stop").stdout
     assert f"Still paused by watchdog: held.py (pid {standing.pid})" in ended
     assert offline.resume(None)
     assert "T" != world.state_letter(standing.pid)
@@ -136,23 +123,23 @@ def test_without_a_daemon_status_tells_and_resume_lets_go(world, standing):
     """And leaves alone what a person has stopped: not by --all, nor by its pid."""
     theirs = stopped(world, "theirs.py")
 
-    shown = run(world, "status")
+    shown = world.command("status")
     assert 3 == shown.returncode
     assert f"Still paused by watchdog: held.py (pid {standing.pid})" in shown.stderr
     assert "watchdog resume --all" in shown.stderr
-    errors = json.loads(run(world, "status", "--json").stdout)["problems"]
+    errors = json.loads(world.command("status", "--json").stdout)["problems"]
     assert ["daemon", "pauses"] == [each["source"] for each in errors]
-    assert "Still paused" in run(world, "status", "--check").stdout
-    done = run(world, "resume", "--all")
-    refused = run(world, "resume", str(theirs))
+    assert "Still paused" in world.command("status", "--check").stdout
+    done = world.command("resume", "--all")
+    refused = world.command("resume", str(theirs))
 
     assert (0, "held.py") == (done.returncode, done.stdout.split()[0])
     assert "T" != world.state_letter(standing.pid)
     assert "T" == world.state_letter(theirs)
     assert 1 == refused.returncode
     assert f"kill -CONT {theirs}" in refused.stderr
-    assert "Still paused" not in run(world, "status").stderr
-    told = run(world, "history", "--json").stdout
+    assert "Still paused" not in world.command("status").stderr
+    told = world.command("history", "--json").stdout
     for kind, more in (("decision", "while no daemon answered"), ("outcome", "run again")):
         (entry,) = (each for each in json.loads(told)["entries"] if each["kind"] == kind)
         assert ("resume", standing.pid) == (entry["decision_kind"], entry["pid"])
@@ -198,7 +185,7 @@ def test_without_both_copies_it_is_said_who_stands_still(world, here, standing):
     with pytest.raises(WatchdogError, match=rf"held\.py \(pid {standing.pid}\).*kill -CONT"):
         offline.resume(None)
     standing.copies[1].unlink()
-    gone = run(world, "resume", "--all")
+    gone = world.command("resume", "--all")
 
     assert 3 == gone.returncode
     assert "watchdog start" in gone.stderr
@@ -239,23 +226,17 @@ def test_with_full_disks_it_goes_on_watching_and_acting(world):
 
     assert "T" == world.state_letter(pid)
     assert f"kill -CONT {pid}" in world.log()
-    found = {each["source"]: each["message"] for each in client.call("status")["problems"]}
+    found = world.problems()
     assert "Watching and acting go on" in found["journal"]
     assert "What is paused cannot be written" in found["pauses"]
     disk.works()
-    world.until(
-        lambda: {"journal", "pauses"}.isdisjoint(
-            each["source"] for each in client.call("status")["problems"]
-        ),
-        "it recovers",
-        40,
-    )
+    world.until(lambda: {"journal", "pauses"}.isdisjoint(world.problems()), "it recovers", 40)
     assert str(pid) in (world.folder / "run" / "paused.json").read_text()
     assert str(pid) in (world.folder / "state" / "paused.json").read_text()
     # A daemon that stands still itself keeps nobody from resuming.
     os.kill(world.process.pid, signal.SIGSTOP)
     try:
-        done = run(world, "resume", "--all")
+        done = world.command("resume", "--all")
     finally:
         os.kill(world.process.pid, signal.SIGCONT)
     assert 0 == done.returncode, done.stderr

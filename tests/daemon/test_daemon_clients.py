@@ -133,19 +133,12 @@ def test_more_connections_than_there_is_room_for_end_nothing(world):
     assert world.until(lambda: is_served(world), "there is room again")
 
 
-def command(world, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "watchdog_app", *words],
-        env=world.env, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-
-
 def test_one_process_cannot_keep_others_out(world):
     """However many connections it opens: a command of another one is answered."""
     world.start()
     crowd = [transport.connect(world.socket, 10) for _ in range(600)]
 
-    found = command(world, "status")
+    found = world.command("status")
     for each in crowd:
         each.close()
 
@@ -184,10 +177,10 @@ def test_a_daemon_without_room_can_be_done_without(world):
                 [sys.executable, "-c", FILL, world.socket], stdout=subprocess.PIPE,
             ))  # fmt: skip
 
-        status = command(world, "status")
-        resumed = command(world, "resume", "--all")
+        status = world.command("status")
+        resumed = world.command("resume", "--all")
         world.until(lambda: state(pid) in "SR", "it runs again")
-        stopped = command(world, "stop")
+        stopped = world.command("stop")
     finally:
         for each in crowd:
             each.kill()
@@ -242,8 +235,8 @@ def test_whoever_does_not_greet_is_told_to_and_later_dropped(world, raw):
     ("protocol", "role", "remedy"),
     [
         (3, "cli", "watchdog stop; watchdog start"),
-        (1, "cli", "-m watchdog_app"),
-        (1, "tray", "watchdog tray"),
+        (1, "cli", "Start the cli of the newer version."),
+        (1, "tray", "Start the tray of the newer version."),
     ],
 )
 def test_another_protocol_is_refused_with_what_to_do(raw_standing, protocol, role, remedy):
@@ -448,10 +441,7 @@ def test_what_is_paused_is_resumed_without_a_daemon_from_a_disk_that_takes_nothi
     index.unlink()
     index.mkdir()
 
-    found = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "resume", "--all"],
-        env=world.env, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+    found = world.command("resume", "--all")
 
     assert "resumed" in found.stdout
     world.until(lambda: state(pid) in "SR", "it runs again")

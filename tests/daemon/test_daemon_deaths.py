@@ -153,18 +153,6 @@ def test_secrets_on_a_command_line_are_not_written_down(world):
     )
 
 
-def explain(world, *words):
-    """The command itself, in a terminal of 80 columns."""
-    return subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "explain", *words],
-        env={**world.env, "COLUMNS": "80", "PYTHONUTF8": "1"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_without_a_daemon_the_journal_explains(world):
     """Days later, the daemon long gone: the last death, one by name, and none."""
     world.start()
@@ -176,17 +164,17 @@ def test_without_a_daemon_the_journal_explains(world):
     world.end()
 
     for words in ((), ("night.py",), (str(pid),)):
-        done = explain(world, *words)
+        done = world.command("explain", *words)
         assert 0 == done.returncode, done.stderr
         assert "night.py (script, pid" in done.stdout
         assert "How we know:" in done.stdout
         assert "No daemon runs" in done.stdout
         assert max(len(line) for line in done.stdout.splitlines()) <= 80
-    missing = explain(world, "nobody.py")
+    missing = world.command("explain", "nobody.py")
     assert 1 == missing.returncode
     assert "knows of no death of 'nobody.py'" in missing.stderr
-    assert "night.py" in explain(world, "--deaths").stdout
-    answer = json.loads(explain(world, "--json").stdout)
+    assert "night.py" in world.command("explain", "--deaths").stdout
+    answer = json.loads(world.command("explain", "--json").stdout)
     assert pid == answer["death"]["pid"]
 
 

@@ -35,21 +35,20 @@ print(kept, apart)
 """
 
 
-def kept_bytes_and_heaps(how: str) -> tuple[int, int]:
-    """What is still held of 6 MB that were given up, and heaps of threads."""
+def figures(*words: str) -> tuple[int, ...]:
+    """What a program prints."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, how],
+        [sys.executable, "-c", *words],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    kept, heaps = map(int, done.stdout.split())
-    return kept, heaps
+    return tuple(map(int, done.stdout.split()))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")
 def test_a_moment_of_many_answers_leaves_no_memory_held():
-    """Clients that ask for fifty answers and do not read them: 3 MB that stayed for hours."""
-    as_ever, _ = kept_bytes_and_heaps("as ever")
-    small, heaps = kept_bytes_and_heaps("small")
+    """Of 6 MB that were given up, as by clients that do not read their answers."""
+    as_ever, _ = figures(PROGRAM, "as ever")
+    small, heaps = figures(PROGRAM, "small")
 
     assert as_ever > 4_000_000, "there is something to be mended here"
     assert small < 1_000_000
@@ -79,11 +78,7 @@ print(before - held, before - rss())
 @pytest.mark.skipif(sys.platform != "linux", reason="the C library of Linux")
 def test_what_is_free_between_pieces_in_use_is_given_back():
     """With the garbage, where memory is not locked."""
-    done = subprocess.run(
-        [sys.executable, "-c", HOLES],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    of_itself, given_back = map(int, done.stdout.split())
+    of_itself, given_back = figures(HOLES)
 
     assert of_itself < 4_000_000, "there is something to be mended here"
     assert given_back > 8_000_000
@@ -97,11 +92,7 @@ def test_there_is_room_for_descriptors_before_they_are_needed():
         "allow(); print(re.search(r'FDSize:\\s+(\\d+)', open('/proc/self/status').read())[1],"
         "len(os.listdir('/proc/self/fd')))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    room, used = map(int, done.stdout.split())
+    room, used = figures(program)
 
     assert room >= 512
     assert used < 10, "and none of them is held open"

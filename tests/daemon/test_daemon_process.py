@@ -61,7 +61,7 @@ def test_a_second_daemon_is_refused(world):
     """It names the one that runs, and that one goes on."""
     client = world.start()
 
-    second = world.run_once()
+    second = world.command("run")
 
     assert 1 == second.returncode
     assert f"already running (pid {world.process.pid})" in second.stderr
@@ -99,7 +99,7 @@ def test_a_folder_that_is_a_link_is_refused(world, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").symlink_to(tmp_path / "elsewhere")
 
-    found = world.run_once()
+    found = world.command("run")
 
     assert 1 == found.returncode
     assert "is a link" in found.stderr
@@ -112,7 +112,7 @@ def test_a_folder_of_somebody_else_is_refused(world, tmp_path):
     (tmp_path / "run").mkdir(mode=0o777)
     os.chown(tmp_path / "run", 12345, 12345)
 
-    found = world.run_once()
+    found = world.command("run")
 
     assert 1 == found.returncode
     assert "belongs to user 12345" in found.stderr
@@ -174,7 +174,7 @@ def test_a_mistake_in_the_configuration_stops_the_start(world):
     """Exit code 2, and the message names file, key, value and what is accepted."""
     world.config.write_text("[stages]\nwarn_s = -5\n")
 
-    found = world.run_once()
+    found = world.command("run")
 
     assert 2 == found.returncode
     for part in (str(world.config), "stages.warn_s", "-5", "It must be a duration from"):
@@ -205,11 +205,12 @@ def test_a_daemon_starts_with_keys_of_an_earlier_version_and_shows_their_new_nam
 
     settings = {s["key"]: s["value"] for s in client.call("config")["settings"]}
     assert 1.0 == settings["stages.pause_s"]
-    (found,) = [e for e in client.call("status")["problems"] if e["source"] == "config.old_keys"]
-    assert f"hold_s = 1 is now pause_s = 1 ({world.config}:2)" in found["message"]
+    assert (
+        f"hold_s = 1 is now pause_s = 1 ({world.config}:2)" in world.problems()["config.old_keys"]
+    )
     world.config.write_text("[stages]\npause_s = 1\n")
     client.call("reload")
-    assert "config.old_keys" not in [e["source"] for e in client.call("status")["problems"]]
+    assert "config.old_keys" not in world.problems()
 
 
 def test_a_bad_reload_keeps_what_was(world):
@@ -223,22 +224,20 @@ def test_a_bad_reload_keeps_what_was(world):
 
     settings = {s["key"]: s["value"] for s in client.call("config")["settings"]}
     assert 50.0 == settings["stages.warn_s"]
-    assert "config" in [e["source"] for e in client.call("status")["problems"]]
+    assert "config" in world.problems()
     world.config.write_text("[stages]\nwarn_s = 60\n")
     client.call("reload")
-    assert "config" not in [e["source"] for e in client.call("status")["problems"]]
+    assert "config" not in world.problems()
 
 
 def test_a_hang_up_without_a_terminal_ends_nothing(world):
     """A daemon without a terminal takes SIGHUP for a reload, also with a broken file."""
-    client = world.start()
+    world.start()
     world.config.write_text("nonsense")
 
     world.process.send_signal(signal.SIGHUP)
 
-    world.until(
-        lambda: "config" in [e["source"] for e in client.call("status")["problems"]], "it is said"
-    )
+    world.until(lambda: "config" in world.problems(), "it is said")
     assert world.process.poll() is None
 
 

@@ -53,7 +53,7 @@ def test_a_fork_bomb_of_short_lived_pythons_leaves_no_descriptor_and_stops_no_lo
     world.until(lambda: daemon_status(world)["samples"] > ticks + 1, "it has looked meanwhile")
     # Other tests' processes come and go beside it: a handful more or less is theirs.
     world.until(lambda: descriptors(pid) <= before + 20, "descriptors are given back")
-    assert [] == [e for e in _errors(world) if "failed" in e["message"]]
+    assert [] == [each for each in world.problems().values() if "failed" in each]
 
 
 def test_without_a_processor_it_looks_no_less_often(world):
@@ -85,15 +85,10 @@ def test_a_daemon_that_was_stopped_says_that_looks_are_missing(world):
     time.sleep(8.0 + interval_s)  # the next sample is due after two at the latest
     world.process.send_signal(signal.SIGCONT)
 
-    world.until(lambda: any(each["source"] == "loop_lag" for each in _errors(world)), "it says so")
+    world.until(lambda: "loop_lag" in world.problems(), "it says so")
     found = daemon_status(world)
     assert found["missed_samples"] >= 1
     assert found["max_lag_s"] >= 1.0
-
-
-def _errors(world) -> list[dict]:
-    with world.connect() as client:
-        return client.call("status")["problems"]
 
 
 def test_who_kills_for_memory_is_not_asked_anew_for_each_of_five_hundred_ends(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -111,10 +110,7 @@ def test_long_titles_leave_everybody_an_answer(world):
     world.until(lambda: world.task(other), "the other one is seen")
 
     names = [world.task(pid)["name"] for pid in others]
-    done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "pause", str(other)],
-        env=world.env, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = world.command("pause", str(other))
 
     assert all(len(name) <= 270 for name in names)
     assert (0, "T") == (done.returncode, world.state_letter(other)), done.stderr

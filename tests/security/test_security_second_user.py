@@ -280,7 +280,7 @@ def test_a_configuration_that_others_may_write_is_refused(tmp_path, uid, gid, mo
 def test_a_daemon_does_not_start_with_a_strangers_configuration(world):
     """Exit code 2, and nothing of it was in force."""
     os.chown(world.config, STRANGER, STRANGER)
-    found = world.run_once()
+    found = world.command("run")
     assert 2 == found.returncode
     assert "belongs to user 65534" in found.stderr
 

@@ -5,7 +5,6 @@ What clients and agents can ask for: the methods of docs/protocol.md, one functi
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -32,11 +31,6 @@ from watchdog_app.history.journal import Journal
 from watchdog_app.machine.process_control.paused import Paused, Resumed
 
 _MOST_LIMITS = 64  # requests to guards that wait: each is kept until a supervisor answers
-_PROGRAM = sys.executable if getattr(sys, "frozen", False) else f"{sys.executable} -m watchdog_app"
-_UPDATES = {
-    "cli": f"Use the newer one: {_PROGRAM}, or update this environment.",
-    "tray": "End the tray and start it anew with the newer version: watchdog tray",
-}
 
 
 class Methods(AgentMethods):
@@ -100,11 +94,11 @@ class Methods(AgentMethods):
         wanted, role, version = params.protocol, params.role, params.version
         newer = wanted > jsonrpc.PROTOCOL_VERSION
         if newer or (wanted < jsonrpc.PROTOCOL_VERSION and role != "agent"):
-            update = "Restart the daemon with the newer version: watchdog stop; watchdog start"
+            restart = "daemon of the newer version: watchdog stop; watchdog start"
             raise RequestError(
                 f"This daemon (watchdog {__version__}) speaks protocol "
                 f"{jsonrpc.PROTOCOL_VERSION}, the {role} (watchdog {version}) protocol {wanted}. "
-                f"{update if newer else _UPDATES[role]}",
+                f"Start the {restart if newer else f'{role} of the newer version.'}",
                 jsonrpc.VERSIONS_DIFFER,
             )
         connection.greeted = True
