@@ -32,6 +32,7 @@ class Detector:
         self.head: Head | None = None  # None: not learned yet
         self._last: dict[int, int] = {}  # of each optimizer: the number of its latest step
         self._total = 0
+        self._only: int | None = None  # the optimizer of a loop that has one
         self._first: int | None = None  # the optimizer whose step is the first of an iteration
         self._steps: list[int] = []  # of this iteration: the optimizers in their order
         self._steps_before: list[int] = []  # of the iteration before
@@ -55,13 +56,20 @@ class Detector:
         Returns:
             Whether it is the last one of an iteration, which ends at the next event.
         """
+        if optimizer == self._only:  # as in most loops: each of its steps is an iteration
+            self._waits = self._between = True
+            self.iterations += 1
+            self._alike += 1
+            if self.watching:
+                self._learn()
+            return True
         if optimizer not in self._last:
             self._join(optimizer)
-        elif len(self._last) > 1:
+        else:
             self._total += 1
             self._last[optimizer] = self._total
-        # Most loops have one, and each of its steps is an iteration: that costs little here.
-        if len(self._last) == 1 or len(self._active()) == 1:
+        if len(self._active()) == 1:
+            self._only = optimizer if len(self._last) == 1 else None
             self._first, self._steps = optimizer, [optimizer]
             self._waits = self._between = True
         else:
@@ -95,6 +103,7 @@ class Detector:
     def forget(self, optimizer: int) -> None:
         """This optimizer is gone."""
         self._last.pop(optimizer, None)
+        self._only = None
         if optimizer == self._first:
             self._first = None
 
@@ -115,6 +124,7 @@ class Detector:
         if self._first is None or (self.iterations > 1 and not self._waits):
             self._first = optimizer
         self._alike = 0
+        self._only = None
         self._last[optimizer] = self._total
 
     def _active(self) -> list[int]:

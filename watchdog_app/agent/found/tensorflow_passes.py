@@ -95,7 +95,8 @@ class WatchedPasses(Passes):
     def cut_short(self) -> bool:
         """Whether a pass of this epoch was left before its last batch."""
         return any(
-            isinstance(each, WatchedPass) and not each.finished and not each.endless
+            isinstance(each, WatchedPass)
+            and not (each.finished or each.endless or each.drawn == each.batches.count)
             for each in self._epoch
         )
 

@@ -44,11 +44,12 @@ class Seen:
     """A pass over a DataLoader, of whoever."""
 
     loader: _Ref
-    iterator: _Ref
     begin: dict[str, Any]
     generators: list[Any]
     begin_own: list[Any]
-    drawn: int = 0  # as looked at last
+    iterator: _Ref = lambda: None
+    now: int = 0  # batches that were drawn
+    drawn: int = 0  # the same, as looked at last
     most: int = 1  # between two looks
     first: int = 0  # when the first step was made
     length: int | None = None  # batches of the whole pass
@@ -73,14 +74,15 @@ _thread = _Thread()
 class Watched:
     """The iterator of one pass over a DataLoader, as the loader's own; it counts its batches."""
 
-    def __init__(self, iterator: Any, about_to_draw: Callable[[], None]) -> None:
+    def __init__(self, iterator: Any, seen: Seen, about_to_draw: Callable[[], None]) -> None:
         """
         Args:
             iterator: of the loader.
+            seen: what counts its batches.
             about_to_draw: called before each batch is drawn; must not raise.
         """
         self.plain_iterator = iterator
-        self.drawn = 0
+        self._seen = seen
         self._about_to_draw = about_to_draw
 
     def __iter__(self) -> Watched:
@@ -89,7 +91,7 @@ class Watched:
     def __next__(self) -> Any:
         self._about_to_draw()
         batch = next(self.plain_iterator)
-        self.drawn += 1
+        self._seen.now += 1
         return batch
 
     def __len__(self) -> int:
@@ -112,13 +114,13 @@ def about_to_begin(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
     begin, begin_own = torch_random.take(), own_random.take(generators)
 
     def begun(iterator: Any, about_to_draw: Callable[[], None]) -> Watched:
-        watched = Watched(iterator, about_to_draw)
+        seen = Seen(reference(loader), begin, generators, begin_own)
+        watched = Watched(iterator, seen, about_to_draw)
+        seen.iterator = weakref.ref(watched)
         for each in list(_thread.passes):
             if each.iterator() is None:  # it does not move on any more
                 _thread.passes.remove(each)
-        _thread.passes.append(
-            Seen(reference(loader), weakref.ref(watched), begin, generators, begin_own)
-        )
+        _thread.passes.append(seen)
         return watched
 
     return begun
@@ -138,10 +140,7 @@ class SeenPasses(Passes):
         """The optimizer has stepped: have passes of the training moved on?"""
         moved = False
         for seen in self._of_thread:
-            iterator = seen.iterator()
-            if iterator is None:
-                continue
-            drawn = iterator.drawn
+            drawn = seen.now
             between = drawn - seen.drawn
             if between == 0:
                 continue
@@ -197,9 +196,8 @@ class SeenPasses(Passes):
     def position(self, tensors: Tensors) -> dict[str, dict[str, Any]]:
         """As `Passes.position`."""
         for each in self._epoch:
-            iterator = each.seen.iterator() if isinstance(each, SeenPass) and each.seen else None
-            if iterator is not None and not self._stays:
-                each.drawn = iterator.drawn
+            if isinstance(each, SeenPass) and each.seen is not None and not self._stays:
+                each.drawn = each.seen.now
         return super().position(tensors)
 
     def _begins(self, seen: Seen) -> None:

@@ -93,7 +93,7 @@ class FoundTraining(ABC):
         self.over = False
         self.over_with_cell = False  # the next cell may go on with the same optimizer
         self.directory = ""
-        self.wants_end = False  # the end of this iteration is to be told
+        self.hears_draws = False  # a batch that is drawn may end an iteration that matters
         self.listening = False  # it is to be told that the model computes
         self.unseen = 0  # iterations in a row whose end was waited for
         self._passes = passes
@@ -106,7 +106,6 @@ class FoundTraining(ABC):
         self._optimizers: dict[int, Callable[[], Any]] = {}
         self._names: list[Named] = []
         self._moved = True  # a pass, since the iteration before
-        self._given_up = False
         self._lost: list[str] = []
         self._told = False
         self._places: tuple[Place, ...] = ()  # where the program stood at the latest first step
@@ -159,7 +158,7 @@ class FoundTraining(ABC):
 
     def step(self, optimizer: Any, frame: FrameType) -> None:
         """An optimizer of this training has stepped in `frame`."""
-        if get_ident() != self._thread or self._given_up:
+        if get_ident() != self._thread:
             return
         key = id(optimizer)
         if key not in self._optimizers:
@@ -175,14 +174,11 @@ class FoundTraining(ABC):
             if time.monotonic() - self._began >= _BEGINS_AFTER_S:
                 self._begin(frame)
             return
-        self.wants_end = session.ends(self.detector.iterations)
+        detector = self.detector
+        self.hears_draws = session.ends(detector.iterations) or detector.watching
         self.unseen += 1
         # Each step of most loops ends here.
-        if (
-            self.unseen >= _DRAWS_NO_MORE
-            or self.detector.watching
-            or self.detector.head is not Head.DRAW
-        ):
+        if self.unseen >= _DRAWS_NO_MORE or detector.watching or detector.head is not Head.DRAW:
             self._await_end(session)
 
     def draws(self) -> None:
@@ -190,8 +186,7 @@ class FoundTraining(ABC):
         try:
             if self.detector.drawn():
                 self.unseen = 0
-                if self.wants_end:
-                    self._iteration_ended()
+                self._iteration_ended()
         except Exception as error:
             self._guard.caught(error)
 
@@ -263,7 +258,7 @@ class FoundTraining(ABC):
         self._loops = source_loops.around(source_loops.places(frame))
         self._names = self._things(frame)
         if self._missing():
-            self._given_up = True
+            self.over = True
             self._tell_why("no name of the program leads to some of what it trains")
             return
         self.directory, waits = resume_lines.place()
@@ -289,7 +284,12 @@ class FoundTraining(ABC):
     def _opened(self) -> None:
         """It can be saved from now on."""
         _watch_end(self)
+        self._learn()
+
+    def _learn(self) -> None:
+        """What its iterations begin with is to be seen from now on."""
         self.detector.watch()
+        self.hears_draws = True
         self._listen()
 
     def _await_end(self, session: Session) -> None:
@@ -302,8 +302,7 @@ class FoundTraining(ABC):
             self._tell_why("the end of its iterations is not seen")
         elif head is Head.DRAW and self.unseen >= _DRAWS_NO_MORE:
             if not detector.watching:
-                detector.watch()
-            self._listen()
+                self._learn()
         elif head is not None:
             detector.rest()
             self._hush()
@@ -325,7 +324,7 @@ class FoundTraining(ABC):
     def _iteration_ended(self) -> None:
         """All of an iteration is done, and nothing of the next has begun."""
         session, step = self.session, self.detector.iterations
-        self.wants_end = False
+        self.hears_draws = self.detector.watching
         if session is None or self.over:
             return
         if session.due:

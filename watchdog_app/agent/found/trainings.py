@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -58,12 +59,12 @@ class Trainings(Generic[T]):
 
     def of_this_thread(self) -> T | None:
         """The one of the thread that asks; None where it trains nothing."""
-        training = self._of_thread.get(threading.get_ident())
+        training = self._of_thread.get(get_ident())
         return None if training is None or training.over else training
 
     def listening(self) -> T | None:
         """The one of this thread, where it is to be told that its model computes."""
-        training = self._of_thread.get(threading.get_ident())
+        training = self._of_thread.get(get_ident())
         return training if training is not None and training.listening else None
 
     def knows(self, optimizer: Any) -> bool:
@@ -72,10 +73,10 @@ class Trainings(Generic[T]):
 
     def about_to_draw(self) -> None:
         """A batch is about to be drawn in this thread."""
-        training = self._of_thread.get(threading.get_ident())
+        training = self._of_thread.get(get_ident())
         if training is None:
             return
-        if training.wants_end or training.detector.watching:
+        if training.hears_draws:
             training.draws()
         else:
             training.unseen = 0
@@ -105,7 +106,7 @@ class Trainings(Generic[T]):
         self._references[key] = weakref.ref(optimizer, functools.partial(self._gone, key))
         if not self._permits(optimizer, self.guard):
             return
-        thread = threading.get_ident()
+        thread = get_ident()
         training = self._of_thread.get(thread)
         if training is not None and not training.over:
             living = training.optimizers()
