@@ -18,7 +18,7 @@ from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.sink import Reserve, Sink, private_memory
-from watchdog_app.rescue.checkpoint.stream import Bytes, Streamer, write_stream
+from watchdog_app.rescue.checkpoint.stream import Bytes, Streamer
 
 CHUNK = 8192
 
@@ -395,11 +395,3 @@ def test_a_released_streamer_writes_again(tmp_path, streamer):
     streamer.write(str(tmp_path / "file"), [Bytes("a", noise(3 * CHUNK))])
 
     assert noise(3 * CHUNK) == (tmp_path / "file").read_bytes()
-
-
-def test_the_plain_function_writes_one_file(tmp_path):
-    """Without a streamer at hand."""
-    result = write_stream(str(tmp_path / "file"), [Bytes("a", b"hello")])
-
-    assert 5 == result.bytes
-    assert b"hello" == (tmp_path / "file").read_bytes()

@@ -61,48 +61,35 @@ class Link:
         """
         self.wanted: CheckpointRequest | None = None
         self.step: int | None = None  # completed ones; set at each, told with the next report
-        self._about = {
+        # Of a loop that does not say when it ends: whether the program has left it.
+        self.left: Callable[[], bool] | None = None
+        self.page: str | None = None  # where the daemon looks for what we publish; None: nowhere
+        self.acknowledges = False  # this daemon says when it has looked at an announcement ...
+        self.considered: int | None = None  # ... of which this is the number
+        # For the thread. `fields` is replaced as a whole, never changed.
+        self.about: dict[str, Any] = {
             "framework": framework,
             "directory": directory,
             "notebook": notebook,
             "resumes_itself": not by_lines,
         }
+        self.fields: dict[str, Any] = {}
+        self.progressing: dict[str, Any] | None = None
+        self.last_saved: dict[str, Any] | None = None
+        self.trainer: int | None = None  # identity of the thread that makes the steps
         self._socket_path = socket_path
         self._line: Line | None = None
-        self._fields: dict[str, Any] = {}
-        self._last_saved: dict[str, Any] | None = None
-        # Of a loop that does not say when it ends: whether the program has left it.
-        self.left: Callable[[], bool] | None = None
 
     @property
     def connected(self) -> bool:
         """Whether the daemon is listening to us now."""
         return self._line is not None and self._line.connected
 
-    @property
-    def acknowledges(self) -> bool:
-        """Whether the daemon says when it has looked at what was announced."""
-        return self._line is not None and self._line.acknowledges
-
-    @property
-    def considered(self) -> int | None:
-        """The announcement that it last looked at; what it then asked for is in `wanted`."""
-        return None if self._line is None else self._line.considered
-
-    @property
-    def page(self) -> str | None:
-        """Where the daemon looks for what we publish; None: nowhere."""
-        return None if self._line is None else self._line.page
-
     def start(self) -> None:
         """Begin to look for the daemon; does nothing when that has begun. Also after a fork."""
         if self._line is not None:
             return
-        line = Line(self._about, _deliver_to(weakref.ref(self)), self._socket_path)
-        line.fields = self._fields
-        line.last_saved = self._last_saved
-        line.left = self.left
-        line.latest_step = _step_of(weakref.ref(self))
+        line = Line(self, self._socket_path)
         try:
             line.start()
         except RuntimeError:  # no thread can be started, or the interpreter is about to exit
@@ -114,10 +101,8 @@ class Link:
 
     def report(self, **fields: Any) -> None:
         """Figures of `agent.report`, kept until the thread sends them: the newest once a second."""
-        self._fields = {**self._fields, **fields}
-        if self._line is not None:
-            self._line.fields = self._fields
-            self._line.trainer = _thread.get_ident()
+        self.fields = {**self.fields, **fields}
+        self.trainer = _thread.get_ident()
 
     def report_soon(self, **fields: Any) -> None:
         """The same of what is news at once: a phase that begins, growth that is announced."""
@@ -131,13 +116,12 @@ class Link:
 
     def progress(self, request: str | int, bytes_done: int, bytes_total: int) -> None:
         """The save is under way; of many such messages the newest is sent."""
-        if self._line is not None:
-            self._line.progress = {
-                "request": request,
-                "state": "saving",
-                "bytes_done": bytes_done,
-                "bytes_total": bytes_total,
-            }
+        self.progressing = {
+            "request": request,
+            "state": "saving",
+            "bytes_done": bytes_done,
+            "bytes_total": bytes_total,
+        }
 
     def saved(
         self,
@@ -151,15 +135,13 @@ class Link:
         """A rescue is complete; `request` is None when nobody asked for it."""
         told = {"path": path, "step": step, "bytes": bytes_, "seconds": seconds, **extra}
         told["saved_unix_s"] = time.time()
-        self._last_saved = told
-        if self._line is not None:
-            self._line.last_saved = told
+        self.last_saved = told
         self._post("agent.saved", request=request, rescue=told)
 
     def goes_on_from(self, path: str, step: int, bytes_: int, saved_unix_s: float) -> None:
         """The rescue that this training was restored from: until it saves anew, that one stands."""
-        if self._last_saved is None:
-            self._last_saved = {
+        if self.last_saved is None:
+            self.last_saved = {
                 "path": path,
                 "step": step,
                 "bytes": bytes_,
@@ -183,8 +165,7 @@ class Link:
                 daemon keeps what it knows of it until the process is gone.
             failed: it ends by an exception.
         """
-        line, self._line = self._line, None
-        self.wanted = None
+        line = self._give_up()
         if line is None:
             return
         line.post("agent.bye", {"finished": finished, "failed": failed})
@@ -198,10 +179,14 @@ class Link:
 
     def _drop(self) -> None:
         """In a forked child: the line is the parent's. Let go of it without a word."""
-        line, self._line = self._line, None
-        self.wanted = None
+        line = self._give_up()
         if line is not None:
             line.abandon()
+
+    def _give_up(self) -> Line | None:
+        line, self._line = self._line, None
+        self.wanted = self.page = None
+        return line
 
 
 def named_ones(framework: str) -> list[Link]:
@@ -210,27 +195,9 @@ def named_ones(framework: str) -> list[Link]:
         each
         for each in list(_all)
         if each._line is not None
-        and each._about["framework"] == framework
-        and each._about["resumes_itself"]
+        and each.about["framework"] == framework
+        and each.about["resumes_itself"]
     ]
-
-
-def _deliver_to(link: weakref.ref[Link]) -> Callable[[CheckpointRequest], None]:
-    # The thread must not keep the link alive: a training that was given up ends its line with it.
-    def deliver(request: CheckpointRequest) -> None:
-        found = link()
-        if found is not None:
-            found.wanted = request
-
-    return deliver
-
-
-def _step_of(link: weakref.ref[Link]) -> Callable[[], int | None]:
-    def step() -> int | None:
-        found = link()
-        return None if found is None else found.step
-
-    return step
 
 
 _all: weakref.WeakSet[Link] = weakref.WeakSet()
@@ -303,23 +270,9 @@ class Line:
 
     gate: ClassVar[threading.Lock] = threading.Lock()  # held while a socket is being opened
 
-    def __init__(
-        self,
-        about: Mapping[str, Any],
-        deliver: Callable[[CheckpointRequest], None],
-        socket_path: str | None,
-    ) -> None:
-        self.fields: Mapping[str, Any] = {}  # replaced as a whole, never changed
-        self.progress: Mapping[str, Any] | None = None
-        self.last_saved: Mapping[str, Any] | None = None
-        self.trainer: int | None = None  # identity of the thread that makes the steps
-        self.left: Callable[[], bool] | None = None  # see Link
-        self.latest_step: Callable[[], int | None] | None = None  # newer than that of `fields`
-        self.page: str | None = None  # see Link
-        self.acknowledges = False  # this daemon says when it has looked at an announcement ...
-        self.considered: int | None = None  # ... of which this is the number
-        self._about = about
-        self._deliver = deliver
+    def __init__(self, link: Link, socket_path: str | None) -> None:
+        # The thread must not keep the link alive: a training that was given up ends its line.
+        self._link = weakref.ref(link)
         self._socket_path = socket_path
         self._waiting: deque[tuple[str, Mapping[str, Any]]] = deque(maxlen=_MOST_WAITING)
         self._client: Client | None = None
@@ -331,6 +284,7 @@ class Line:
         self._connected_s = 0.0
         self._sent: Mapping[str, Any] | None = None
         self._seen_step: int | None = None
+        self._next_report_mono_s = 0.0
         self._saving = False
         self._hurried = False
         self._end = threading.Lock()  # opened when the thread has ended
@@ -410,16 +364,17 @@ class Line:
             client = Client.connect(self._socket_path, role="agent", timeout_s=_ANSWER_S)
             try:
                 me = own()
+                link = self._alive()
                 # `rescue`: a daemon that came later learns of the one that it did not see.
                 answer = client.call(
                     "agent.register",
                     pid=me.pid,
                     start_time=me.start_time,
-                    rescue=self.last_saved,
-                    **self._about,
+                    rescue=link.last_saved,
+                    **link.about,
                 )
-                self.page = answer.get("page")
-                self.acknowledges = answer.get("acknowledges") is True
+                link.page = answer.get("page")
+                link.acknowledges = answer.get("acknowledges") is True
             except BaseException:
                 client.close()
                 raise
@@ -434,35 +389,52 @@ class Line:
     def _serve(self) -> None:
         client = self._client
         assert client is not None  # noqa: S101 - _connect() made it
-        next_report = 0.0
+        self._next_report_mono_s = 0.0
         self._take_all(client)  # what came together with the answer to our registration
         while True:
             self._send_waiting(client)
             if self._stopping:
                 return
-            progress, self.progress = self.progress, None
-            if progress is not None:
-                client.notify("agent.progress", **progress)
-            now = time.monotonic()
-            due = next_report
-            if self._hurried:
-                due -= _REPORT_EVERY_S - _NEWS_EVERY_S
-                if now >= due:
-                    self._hurried = False  # before the fields are read: later ones hurry anew
-            fields = self.fields
-            if self.left is not None and fields.get("training") and self.left():
-                fields = {**fields, "training": False}  # and no stall, if no step follows
-            fields = self._where_it_stands(fields)
-            if fields is not self._sent and now >= due:
-                if fields and fields != self._sent:
-                    report = _plain(self._fresh(fields))
-                    report["place"] = stacks.place(self.trainer)
-                    client.notify("agent.report", **report)
-                    next_report = now + _REPORT_EVERY_S
-                self._sent = fields
+            self._tell(client, self._alive())
             quick = self._saving or self._hurried
             if self._wait(_PROGRESS_EVERY_S if quick else _REPORT_EVERY_S):
                 self._take_all(client)
+
+    def _alive(self) -> Link:
+        """
+        The link, for as long as the caller runs.
+
+        Raises:
+            WatchdogError: it is gone.
+        """
+        link = self._link()
+        if link is None:
+            raise WatchdogError("The training was given up.")
+        return link
+
+    def _tell(self, client: Client, link: Link) -> None:
+        """Send progress and figures, where they are due."""
+        progress, link.progressing = link.progressing, None
+        if progress is not None:
+            client.notify("agent.progress", **progress)
+        now = time.monotonic()
+        due = self._next_report_mono_s
+        if self._hurried:
+            due -= _REPORT_EVERY_S - _NEWS_EVERY_S
+            if now >= due:
+                self._hurried = False  # before the fields are read: later ones hurry anew
+        fields: Mapping[str, Any] = link.fields
+        if link.left is not None and fields.get("training") and link.left():
+            fields = {**fields, "training": False}  # and no stall, if no step follows
+        fields = self._where_it_stands(fields, link)
+        if fields is self._sent or now < due:
+            return
+        if fields and fields != self._sent:
+            report = _plain(self._fresh(fields))
+            report["place"] = stacks.place(link.trainer)
+            client.notify("agent.report", **report)
+            self._next_report_mono_s = now + _REPORT_EVERY_S
+        self._sent = fields
 
     def _fresh(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields without an announcement whose growth the daemon did not see begin."""
@@ -479,8 +451,9 @@ class Line:
             message = self._waiting.popleft()
             method, params = message
             self._saving = method == "agent.progress"
-            if not self._saving:
-                self.progress = None  # of a save that has ended
+            link = self._link()
+            if link is not None and not self._saving:
+                link.progressing = None  # of a save that has ended
             try:
                 client.notify(method, **params)
             except BaseException:
@@ -494,28 +467,28 @@ class Line:
             if message.get("method") == "agent.checkpoint":
                 request = CheckpointRequest.read(message.get("params"), time.monotonic())
                 if request is not None:
-                    self._deliver(request)
+                    self._alive().wanted = request
                 continue
             if message.get("method") == "agent.acknowledged":
                 params = message.get("params")
-                self.considered = params.get("number") if isinstance(params, dict) else None
+                number = params.get("number") if isinstance(params, dict) else None
+                self._alive().considered = number
                 continue
             with _guard:
-                diagnose.answer(message, self.post, self.trainer, self._step)
+                diagnose.answer(message, self.post, self._alive().trainer, self._step)
 
-    def _where_it_stands(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _where_it_stands(self, fields: Mapping[str, Any], link: Link) -> Mapping[str, Any]:
         # A training passes on its figures once a second and its step number at each step. One that
         # has stopped between two reports is told with the step at which it stands.
-        step = self._step()
+        step = _step_of(link)
         seen, self._seen_step = self._seen_step, step
         if step is None or step != seen or step == fields.get("step"):
             return fields
         return {**fields, "step": step, "batch": None}
 
     def _step(self) -> int | None:
-        latest = None if self.latest_step is None else self.latest_step()
-        step = self.fields.get("step") if latest is None else latest
-        return step if isinstance(step, int) else None
+        link = self._link()
+        return None if link is None else _step_of(link)
 
     def _wait(self, seconds: float) -> bool:
         """Sleep until something comes; whether it came from the daemon."""
@@ -558,6 +531,11 @@ class Line:
                 if fd >= 0:
                     os.close(fd)
             self._wake_read = self._wake_write = -1
+
+
+def _step_of(link: Link) -> int | None:
+    step = link.fields.get("step") if link.step is None else link.step
+    return step if isinstance(step, int) else None
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:

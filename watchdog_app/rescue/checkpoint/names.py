@@ -160,9 +160,8 @@ def _life(directory: str, name: RescueName) -> str:
     path = os.path.join(directory, str(name))
     age_s = _age_s(path)
     owner = Owner.parse(name.owner_text)
-    told = None if owner is None else run_lock.Owner.of_name(owner)
     newest = None if age_s is None else time.time() - age_s
-    return run_lock.look(directory, name.run or "", told, newest).life
+    return run_lock.look(directory, name.run or "", owner, newest).life
 
 
 def dead_partials(directory: str) -> list[str]:

@@ -17,8 +17,9 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from watchdog_app.base import paths
 from watchdog_app.base.linux import process
@@ -29,11 +30,20 @@ _TEXT = re.compile(r"(\d+)\.(\d+)\.([0-9a-f]{8})")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The process that wrote a file. As text: `pid.start_time.namespace`."""
+    """
+    The process that wrote a file. As text: `pid.start_time.namespace`, which tells it from others.
+
+    The rest tells other machines and jobs where it runs; `parse` leaves it empty.
+    """
 
     pid: int
     start_time: int
     namespace: str  # 8 hex digits: equal where pids mean the same
+    host: str = field(default="", compare=False)
+    machine: str = field(default="", compare=False)
+    boot: str = field(default="", compare=False)
+    job: str | None = field(default=None, compare=False)  # of SLURM
+    restart: int = field(default=0, compare=False)  # of that job
 
     def __str__(self) -> str:
         return f"{self.pid}.{self.start_time}.{self.namespace}"
@@ -43,6 +53,29 @@ class Owner:
         """The owner that `str` wrote, or None."""
         found = _TEXT.fullmatch(text)
         return cls(int(found[1]), int(found[2]), found[3]) if found else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def read(cls, told: object) -> Owner | None:
+        """What `to_json` wrote; None where it is something else."""
+        try:
+            values: Any = told
+            job = values["job"]
+            return cls(
+                pid=int(values["pid"]),
+                start_time=int(values["start_time"]),
+                namespace=str(values["namespace"])[:8],
+                host=str(values["host"])[:200],
+                machine=str(values["machine"])[:200],
+                boot=str(values["boot"])[:200],
+                job=None if job is None else str(job)[:200],
+                restart=int(values["restart"]),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
 
     @property
     def alive(self) -> bool | None:
@@ -94,18 +127,35 @@ def acting_for(owner: Owner) -> Iterator[None]:
 
 @lru_cache(maxsize=2)
 def _own(pid: int) -> Owner:
-    return Owner(pid, start_time(pid) or 0, _namespace())
+    boot = _content("/proc/sys/kernel/random/boot_id")
+    restart = os.environ.get("SLURM_RESTART_COUNT", "0")
+    host = os.uname().nodename if hasattr(os, "uname") else ""
+    return Owner(
+        pid=pid,
+        start_time=start_time(pid) or 0,
+        namespace=_namespace(boot, host),
+        host=host[:200],
+        machine=_content("/etc/machine-id"),
+        boot=boot,
+        job=os.environ.get("SLURM_JOB_ID"),
+        restart=int(restart) if restart.isdecimal() else 0,
+    )
 
 
-def _namespace() -> str:
-    parts = []
+def _namespace(boot: str, host: str) -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            parts.append(file.read().strip())
-        parts.append(os.readlink("/proc/self/ns/pid"))
+        where = f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        parts.append(os.uname().nodename if hasattr(os, "uname") else "")
-    return f"{zlib.crc32(' '.join(parts).encode()):08x}"
+        where = f"{boot} {host}".strip()
+    return f"{zlib.crc32(where.encode()):08x}"
+
+
+def _content(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read(200).strip()
+    except OSError:
+        return ""
 
 
 def believed(found: os.stat_result, directory: str) -> bool:

@@ -22,11 +22,10 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from watchdog_app.base import paths
-from watchdog_app.rescue.checkpoint import owner
-from watchdog_app.rescue.checkpoint.owner import believed, own, start_time
+from watchdog_app.rescue.checkpoint.owner import Owner, believed, own, start_time
 
 ID = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"run-([0-9a-f]{12})\.lock")
@@ -38,48 +37,6 @@ _MOST_BYTES = 4096
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EIO)
 
 Life = Literal["alive", "dead", "left"]
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose a run is: the process that trains, as its lock or its newest rescue says."""
-
-    host: str
-    machine: str
-    boot: str
-    pid: int
-    start_time: int
-    namespace: str
-    job: str | None
-    restart: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def of_name(cls, process: owner.Owner) -> Owner:
-        """As far as the name of a rescue tells it."""
-        return cls("", "", "", process.pid, process.start_time, process.namespace, None, 0)
-
-    @classmethod
-    def read(cls, told: object) -> Owner | None:
-        """What `to_json` wrote; None where it is something else."""
-        try:
-            values: Any = told
-            job = values["job"]
-            return cls(
-                host=str(values["host"])[:200],
-                machine=str(values["machine"])[:200],
-                boot=str(values["boot"])[:200],
-                pid=int(values["pid"]),
-                start_time=int(values["start_time"]),
-                namespace=str(values["namespace"])[:8],
-                job=None if job is None else str(job)[:200],
-                restart=int(values["restart"]),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +57,7 @@ class Verdict:
         owner = self.owner
         if owner is None:
             return "another process"
-        here = this_process()
+        here = own()
         if owner.namespace == here.namespace:
             return f"process {owner.pid}"
         if owner.boot == here.boot:
@@ -325,26 +282,10 @@ def remove_unused(directory: str, used: set[str]) -> None:
             claim(directory, run).let_go(remove=True)
 
 
-def this_process() -> Owner:
-    """The owner of what this process trains."""
-    me = own()
-    restart = os.environ.get("SLURM_RESTART_COUNT", "0")
-    return Owner(
-        host=_host(),
-        machine=_content("/etc/machine-id"),
-        boot=_content("/proc/sys/kernel/random/boot_id"),
-        pid=me.pid,
-        start_time=me.start_time,
-        namespace=me.namespace,
-        job=os.environ.get("SLURM_JOB_ID"),
-        restart=int(restart) if restart.isdecimal() else 0,
-    )
-
-
 def _judge(
     owner: Owner | None, beat_unix_s: float | None, directory: str, *, locks: bool
 ) -> Verdict:
-    here = this_process()
+    here = own()
     if owner is not None:
         if owner.namespace == here.namespace:
             # A lock file may be removed, replaced or copied: the process is asked, too.
@@ -424,7 +365,7 @@ def _write(fd: int) -> None:
         if os.fstat(fd).st_nlink > 1:
             return
         os.fchmod(fd, 0o600)
-        text = json.dumps(this_process().to_json()).encode("ascii")
+        text = json.dumps(own().to_json()).encode("ascii")
         os.ftruncate(fd, 0)
         os.pwrite(fd, text, 0)
         os.utime(fd)
@@ -443,18 +384,6 @@ def _is_at(path: str, place: tuple[int, int]) -> bool:
     except OSError:
         return False
     return (found.st_dev, found.st_ino) == place
-
-
-def _host() -> str:
-    return os.uname().nodename[:200]
-
-
-def _content(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read(200).strip()
-    except OSError:
-        return ""
 
 
 def _forget_parents() -> None:

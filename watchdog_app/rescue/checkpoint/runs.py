@@ -54,7 +54,7 @@ class Run:
     def record(self) -> dict[str, Any]:
         """What a rescue's description says of it."""
         self.after_fork()
-        owner = run_lock.this_process().to_json()
+        owner = own().to_json()
         return {"id": self.id, "key": self._key, "owner": owner, "directory": self.directory}
 
     def may_prune(self, name: RescueName) -> bool:
@@ -126,10 +126,8 @@ class Left:
         if self.run is None:
             name = self.names[-1]
             alive = names.in_use(self.directory, name)
-            owner = Owner.parse(name.owner_text)
-            told = None if owner is None else run_lock.Owner.of_name(owner)
-            return Verdict("alive" if alive else "dead", told)
-        told = run_lock.Owner.read(self.said.get("owner"))
+            return Verdict("alive" if alive else "dead", Owner.parse(name.owner_text))
+        told = Owner.read(self.said.get("owner"))
         return run_lock.look(self.directory, self.run, told, self.newest_ns / 1e9)
 
     @property

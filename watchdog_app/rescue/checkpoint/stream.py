@@ -326,17 +326,6 @@ def _discard(sink: sinks.Sink, path: str) -> None:
             pass
 
 
-def write_stream(
-    path: str, parts: Iterable[Part], progress: Progress | None = None, direct: bool = True
-) -> StreamResult:
-    """`Streamer.write` with buffers for this one file; see there."""
-    streamer = Streamer()
-    try:
-        return streamer.write(path, parts, progress, direct)
-    finally:
-        streamer.close()
-
-
 Job = Callable[[], object]
 
 
