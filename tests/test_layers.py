@@ -40,9 +40,8 @@ MAY_IMPORT = {
     "history": {"core", "client", "base"},
     "daemon": {"core", "config", "history", "machine", "guard", "rescue", "client", "base"},
     "cli": {"client", "config", *SCREENS, "base"},
-    "tray": {"client", "desktop", *SCREENS, "base"},
-    "desktop": {"base"},
-    "enable": {"agent.hook", "base"},
+    "tray": {"client", "install", *SCREENS, "base"},
+    "install": {"base"},
     "top": {"client", *SCREENS, "base"},
     "rescue": {"base"},
     "agent": {"client", "guard", "rescue", "base"},
@@ -54,8 +53,8 @@ MAY_IMPORT = {
 }
 # Single modules that may reach further, and why.
 EXCEPTIONS = {
-    "watchdog_app.cli.exec": {"guard.launch", "enable.trust"},
-    "watchdog_app.cli.exec_kernel": {"desktop", "enable"},  # its ledger of what was placed
+    "watchdog_app.cli.exec": {"guard.launch", "install.trust"},
+    "watchdog_app.cli.exec_kernel": {"install"},
     "watchdog_app.cli.limit": {"guard"},  # needs no daemon
     "watchdog_app.cli.guards_seen": {"guard"},  # nor does what supervisors wrote down
     "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon
@@ -76,7 +75,7 @@ EXCEPTIONS = {
         *("rescue", "agent.identity.code", "agent.runtime.run_choice"),
     },
     "watchdog_app.cli.rescues_text": {"rescue"},
-    "watchdog_app.cli.agent": {"enable", "desktop"},  # its ledger of what was placed
+    "watchdog_app.cli.agent": {"install"},
     "watchdog_app.cli.rescue_places": {"history.past"},
     "watchdog_app.cli.demo": {"demo"},
     "watchdog_app.cli.estimate": {"estimate"},
@@ -84,9 +83,9 @@ EXCEPTIONS = {
     "watchdog_app.cli.top": {"top"},
     "watchdog_app.cli.doctor": {"doctor"},
     "watchdog_app.cli.doctor_text": {"doctor.finding"},
-    "watchdog_app.cli.install_desktop": {"desktop", "enable.trust"},
-    "watchdog_app.cli.uninstall_desktop": {"desktop"},
-    "watchdog_app.cli.tray": {"tray", "desktop"},
+    "watchdog_app.cli.install_desktop": {"install"},
+    "watchdog_app.cli.uninstall_desktop": {"install"},
+    "watchdog_app.cli.tray": {"tray", "install"},
     "watchdog_app.cli.replay": {
         "core.replay",
         "core.model.settings",

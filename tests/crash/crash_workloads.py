@@ -19,10 +19,9 @@ from watchdog_app.base.errors import RescueDamaged, RescueError, WatchdogError
 from watchdog_app.config import editing, read_file
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon import pauses
-from watchdog_app.desktop.install import Ledger
-from watchdog_app.desktop.placements import Placement
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.history.writer import JournalWriter
+from watchdog_app.install.placed_files import PlacedFiles
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.names import (
     RescueName,
@@ -341,24 +340,24 @@ class Configuration(Workload):
 
 
 class Placed(Workload):
-    """`watchdog install-desktop` or `agent enable`, over a file of the user's; and half undone."""
+    """`watchdog install-desktop` or `agent enable`, beside a file of the user's; half undone."""
 
     name = "placed"
     MINE = "the user's own\n"
 
     def set_up(self, root: str) -> None:
-        """One of the places is taken."""
+        """A folder is there already, with a file in it."""
         os.makedirs(f"{root}/share")
-        with open(f"{root}/share/two", "w") as file:
+        with open(f"{root}/share/mine", "w") as file:
             file.write(self.MINE)
 
     def run(self, root: str) -> None:
         """Place three, take one away, place it again."""
         try:
-            ledger = Ledger(f"{root}/state/placed.json")
-            ledger.place(self._wanted(root), force=True)
+            placed = PlacedFiles(f"{root}/state/placed.json")
+            placed.place(self._wanted(root))
             mark("placed 0")
-            ledger.take_away([f"{root}/deep/er/one"])
+            placed.remove([f"{root}/deep/er/one"])
             mark("taken 0")
         except WatchdogError as error:
             mark(f"refused 0 {error}"[:200].replace("/", "|"))
@@ -366,30 +365,29 @@ class Placed(Workload):
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
         """Placed again, all is in place; taken away, all is as it was."""
         problems = []
-        ledger = Ledger(f"{root}/state/placed.json")
-        ledger.place(self._wanted(root), force=True)
-        for each in self._wanted(root):
-            with open(each.path, "rb") as file:
-                if file.read() != each.content:
-                    problems.append(f"{each.path} is not as it was placed")
-        Ledger(f"{root}/state/placed.json").take_away()
+        placed = PlacedFiles(f"{root}/state/placed.json")
+        placed.place(self._wanted(root))
+        for path, content in self._wanted(root).items():
+            if Path(path).read_bytes() != content:
+                problems.append(f"{path} is not as it was placed")
+        PlacedFiles(f"{root}/state/placed.json").remove()
         left = sorted(
             os.path.relpath(os.path.join(path, name), root)
             for path, folders, files in os.walk(root)
             for name in (*folders, *files)
         )
-        if left not in (["share", "share/two"], ["share", "share/two", "state"]):
+        if left not in (["share", "share/mine"], ["share", "share/mine", "state"]):
             problems.append(f"after it was taken away: {left}")
-        elif Path(root, "share", "two").read_text() != self.MINE:
+        elif Path(root, "share", "mine").read_text() != self.MINE:
             problems.append("the user's file is not what it was")
         return problems
 
     @staticmethod
-    def _wanted(root: str) -> list[Placement]:
-        return [
-            Placement(f"{root}/{name}", f"ours {name}\n".encode() * 50)
+    def _wanted(root: str) -> dict[str, bytes]:
+        return {
+            f"{root}/{name}": f"ours {name}\n".encode() * 50
             for name in ("deep/er/one", "share/two", "share/three")
-        ]
+        }
 
 
 class TakenAway(Placed):
@@ -400,12 +398,12 @@ class TakenAway(Placed):
     def set_up(self, root: str) -> None:
         """All is in place."""
         super().set_up(root)
-        Ledger(f"{root}/state/placed.json").place(self._wanted(root), force=True)
+        PlacedFiles(f"{root}/state/placed.json").place(self._wanted(root))
 
     def run(self, root: str) -> None:
         """Take everything away."""
         with suppress(WatchdogError):
-            Ledger(f"{root}/state/placed.json").take_away()
+            PlacedFiles(f"{root}/state/placed.json").remove()
             mark("taken 0")
 
 

@@ -18,7 +18,7 @@ import pytest
 from harness import NO_PAUSE, World
 from real_server import JupyterServer, Kernel
 
-from watchdog_app.enable import startup
+from watchdog_app.install import startup_file
 
 GROW = """
 import time
@@ -79,9 +79,9 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """Kernels hold the agent by its startup file; those of "limited" live in a memory group."""
     folder = tmp_path_factory.mktemp("desk")
     world = World(folder)
-    own = folder / "ipython" / "profile_default" / "startup" / startup.FILE
+    own = folder / "ipython" / "profile_default" / "startup" / startup_file.FILE
     own.parent.mkdir(parents=True)
-    own.write_bytes(startup.content())
+    own.write_bytes(startup_file.content())
     server = JupyterServer(folder, env=world.env)
     try:
         world.start_daemon(NO_PAUSE)

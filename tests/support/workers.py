@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 APART = "WATCHDOG_TESTS_APART"  # set by packaging/apart.sh inside a namespace
 # Kills that the kernel's log tells by their real PIDs, real desktops, system-wide settings.
-OUTSIDE = ("e2e", "tray", "examples", "enable")
+OUTSIDE = ("e2e", "tray", "examples", "install")
 # Folders that take long, the longest first, so that the workers end together.
 LONG_FIRST: tuple[str, ...] = (
     "agent",

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from watchdog_app.desktop.install import Ledger
-    from watchdog_app.enable.startup import Target
+    from watchdog_app.install.placed_files import PlacedFiles
+    from watchdog_app.install.startup_file import Target
 
 NAME = "agent"
 HELP = "save trainings in notebooks whose code names no Rescue"
@@ -57,7 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--user", action="store_true", help="every environment, by your default IPython profile"
     )
-    parser.add_argument("--force", action="store_true", help="write over a file that is not ours")
     parser.add_argument("--json", action="store_true", help="status: print it as JSON")
 
 
@@ -71,13 +70,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _enable(args: argparse.Namespace) -> int:
-    from watchdog_app.desktop.placements import Placement
-    from watchdog_app.enable import startup, trust
+    from watchdog_app.install import startup_file, trust
 
     _refuse_frozen()
     trust.refuse_untrusted()
     target = _target(args, to_enable=True)
-    report = _ledger().place([Placement(target.path, startup.content())], force=args.force)
+    report = _placed().place({target.path: startup_file.content()})
     whose = _whose(target)
     if report.written:
         print(f"The agent is on in every new kernel of {whose}.")
@@ -89,18 +87,16 @@ def _enable(args: argparse.Namespace) -> int:
 
 
 def _disable(args: argparse.Namespace) -> int:
-    from watchdog_app.enable import startup
+    from watchdog_app.install import startup_file
 
     target = _target(args, to_enable=False)
-    ledger = _ledger()
-    report = ledger.take_away([target.path])
-    if not ledger.files:
-        ledger.take_away()  # and the list itself
+    placed = _placed()
+    report = placed.remove([target.path])
     if report.kept:
         print(f"{plain(target.path)} was changed by somebody since; it was left as it is.")
         return EXIT_OK
     removed = bool(report.removed)
-    same = not frozen() and _read(target.path) == startup.content()
+    same = not frozen() and _read(target.path) == startup_file.content()
     if not removed and same:
         os.unlink(target.path)  # placed with another state folder
         removed = True
@@ -119,7 +115,7 @@ def _disable(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from watchdog_app.enable import environments, startup
+    from watchdog_app.install import pythons, startup_file
 
     named = args.python or args.kernel or args.user
     rows: dict[str, tuple[str, str]] = {}  # path of the startup file: what it is of, kernel
@@ -129,16 +125,18 @@ def _status(args: argparse.Namespace) -> int:
     else:
         import sys
 
-        for each in environments.kernels():
+        for each in pythons.kernels():
             prefix = None if each.python is None else _prefix_or_ask(each.python)
             if each.python is not None and prefix is not None:
-                path = startup.of_prefix(prefix, each.python).path
+                path = startup_file.of_prefix(prefix, each.python).path
                 before = rows.get(path, ("", ""))[1]
                 names = f"{before}, {each.name}" if before else each.name
                 rows[path] = (each.python, names)
-        rows.setdefault(startup.of_prefix(sys.prefix, sys.executable).path, (sys.executable, ""))
-        rows[startup.of_user().path] = ("every environment of yours, by profile_default", "")
-        for path in _ledger().files:
+        rows.setdefault(
+            startup_file.of_prefix(sys.prefix, sys.executable).path, (sys.executable, "")
+        )
+        rows[startup_file.of_user().path] = ("every environment of yours, by profile_default", "")
+        for path in _placed().files:
             rows.setdefault(path, (_prefix_of_file(path), ""))
     found = [
         {
@@ -173,12 +171,12 @@ def _status(args: argparse.Namespace) -> int:
 
 def _future_kernels(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of each kernelspec, whether a kernel that is started with it has the agent, and why not."""
-    from watchdog_app.enable import environments, startup
+    from watchdog_app.install import pythons, startup_file
 
     on = {str(row["startup_file"]) for row in rows if row["on"]}
-    everywhere = startup.of_user().path in on
+    everywhere = startup_file.of_user().path in on
     found = []
-    for each in environments.kernels():
+    for each in pythons.kernels():
         why = None
         if each.python is None:
             why = "it runs no ipykernel"
@@ -186,7 +184,7 @@ def _future_kernels(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             prefix = _prefix_or_ask(each.python)
             if prefix is None:
                 why = f"its Python, {each.python}, does not answer"
-            elif not everywhere and startup.of_prefix(prefix, each.python).path not in on:
+            elif not everywhere and startup_file.of_prefix(prefix, each.python).path not in on:
                 why = f"watchdog agent enable --kernel {shlex.quote(plain(each.name))}"
         row = {"name": each.name, "folder": each.folder, "python": each.python}
         found.append({**row, "on": why is None, "why": why})
@@ -196,20 +194,20 @@ def _future_kernels(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _target(args: argparse.Namespace, *, to_enable: bool) -> Target:
     import sys
 
-    from watchdog_app.enable import environments, startup
+    from watchdog_app.install import pythons, startup_file
 
     if args.user:
-        return startup.of_user()
+        return startup_file.of_user()
     python = args.python or sys.executable
     if args.kernel:
-        python = environments.kernel(args.kernel).python or ""
+        python = pythons.kernel(args.kernel).python or ""
     elif not args.python and getattr(sys, "frozen", False):
         raise UsageError("Name the environment: --python PATH or --kernel NAME")
     if not to_enable:
         prefix = _prefix(python)
         if prefix is not None:
-            return startup.of_prefix(prefix, python)
-    found = environments.ask(os.path.expanduser(python))
+            return startup_file.of_prefix(prefix, python)
+    found = pythons.ask(os.path.expanduser(python))
     if to_enable:
         if found.version < (3, 11):
             raise WatchdogError(
@@ -226,7 +224,7 @@ def _target(args: argparse.Namespace, *, to_enable: bool) -> Target:
                 f"The IPython of {python} is too old for startup files of an environment. Update "
                 "it, or use --user. Nothing was changed."
             )
-    return startup.of_prefix(found.prefix, found.python)
+    return startup_file.of_prefix(found.prefix, found.python)
 
 
 def _refuse_frozen() -> None:
@@ -251,10 +249,10 @@ def _prefix(python: str) -> str | None:
 
 
 def _prefix_or_ask(python: str) -> str | None:
-    from watchdog_app.enable import environments
+    from watchdog_app.install import pythons
 
     try:
-        return _prefix(python) or environments.ask(python).prefix
+        return _prefix(python) or pythons.ask(python).prefix
     except WatchdogError:
         return None  # a kernelspec whose environment is gone
 
@@ -263,14 +261,10 @@ def _prefix_of_file(path: str) -> str:
     return path.partition(os.path.join(os.sep, "etc", "ipython"))[0] or path
 
 
-def _ledger() -> Ledger:
-    from watchdog_app.desktop.install import Ledger
+def _placed() -> PlacedFiles:
+    from watchdog_app.install.placed_files import PlacedFiles
 
-    return Ledger(
-        os.path.join(paths.state_dir(), "agent.json"),
-        placed_by="watchdog agent enable",
-        taken_away_by="watchdog agent disable",
-    )
+    return PlacedFiles(os.path.join(paths.state_dir(), "agent.json"), "watchdog agent disable")
 
 
 def _is_on(path: str) -> bool:
@@ -278,7 +272,7 @@ def _is_on(path: str) -> bool:
 
 
 def _read(path: str) -> bytes | None:
-    from watchdog_app.desktop.whole_files import read_plain
+    from watchdog_app.install.placed_files import read_plain
 
     try:
         return read_plain(path)

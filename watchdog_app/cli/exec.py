@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--name and --undo go with --kernel.")
     if not words:
         raise UsageError("Name a program: watchdog exec -- python train.py")
-    from watchdog_app.enable import trust
+    from watchdog_app.install import trust
 
     trust.refuse_untrusted()
     env = dict(os.environ)
@@ -163,9 +163,9 @@ def _can_run(word: str, env: dict[str, str]) -> bool:
 
 
 def _python_path(before: str) -> str:
-    from watchdog_app.enable import trust
+    from watchdog_app.install import trust
 
-    shim = os.path.join(trust.package_folder(), "enable", "shim")
+    shim = os.path.join(trust.package_folder(), "agent", "shim")
     if not os.path.isfile(os.path.join(shim, "sitecustomize.py")):
         raise WatchdogError(
             "This watchdog is one program without a package that other Pythons could import. "

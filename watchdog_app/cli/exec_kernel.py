@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from watchdog_app.desktop.install import Ledger
+    from watchdog_app.install.placed_files import PlacedFiles
 
 _KERNEL = "python3"
 _LISTED = "guard-kernels.json"
@@ -27,15 +27,14 @@ def run(args: argparse.Namespace, words: list[str]) -> int:
 
 def _make(args: argparse.Namespace, name: str) -> int:
     from watchdog_app.base import children
-    from watchdog_app.desktop.placements import Placement
-    from watchdog_app.enable import environments, guard_kernel, trust
+    from watchdog_app.install import guard_kernel, pythons, trust
 
     trust.refuse_untrusted()
-    kernel = environments.kernel(name)
+    kernel = pythons.kernel(name)
     command = [*children.command(["exec"]), *_options(args), "--"]
     where = guard_kernel.folder(kernel.name)
     found = guard_kernel.files(kernel, command)
-    _ledger().place([Placement(os.path.join(where, each), data) for each, data in found.items()])
+    _placed().place({os.path.join(where, each): data for each, data in found.items()})
     print(f"There is a kernel {os.path.basename(where)} now: {plain(name)}, under a guard.")
     print(f"Placed: {plain(where)}")
     print("Choose it in the notebook's list of kernels; VS Code shows it under Jupyter Kernel.")
@@ -62,19 +61,17 @@ def _options(args: argparse.Namespace) -> list[str]:
 
 
 def _undo(name: str) -> int:
-    from watchdog_app.enable import guard_kernel
+    from watchdog_app.install import guard_kernel
 
     for suffix, listed in ((guard_kernel.SUFFIX, _LISTED), ("-airbag", "airbag-kernels.json")):
         where = guard_kernel.folder(name, suffix)  # the second one by earlier versions
-        ledger = _ledger(listed)
-        ours = [path for path in ledger.files if os.path.dirname(path) == where]
+        placed = _placed(listed)
+        ours = [path for path in placed.files if os.path.dirname(path) == where]
         if ours:
             break
     else:
         raise WatchdogError(f"No kernel of {plain(name)} under a guard was made here.")
-    report = ledger.take_away(ours)
-    if not ledger.files:
-        ledger.take_away()  # and the list itself
+    report = placed.remove(ours)
     if report.kept:
         kept = ", ".join(plain(path) for path in report.kept)
         print(f"Changed by somebody since, and left as it is: {kept}")
@@ -83,11 +80,7 @@ def _undo(name: str) -> int:
     return EXIT_OK
 
 
-def _ledger(listed: str = _LISTED) -> Ledger:
-    from watchdog_app.desktop.install import Ledger
+def _placed(listed: str = _LISTED) -> PlacedFiles:
+    from watchdog_app.install.placed_files import PlacedFiles
 
-    return Ledger(
-        os.path.join(paths.state_dir(), listed),
-        placed_by="watchdog exec --kernel",
-        taken_away_by="watchdog exec --kernel --undo",
-    )
+    return PlacedFiles(os.path.join(paths.state_dir(), listed), "watchdog exec --kernel --undo")

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from watchdog_app.desktop.install import Ledger
+    from watchdog_app.install.placed_files import PlacedFiles
 
 NAME = "install-desktop"
 HELP = "add watchdog to this user's menus and login"
@@ -32,9 +32,6 @@ exit codes: 0 placed, 1 failure or a file of yours is in the way, 2 usage"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to place."""
     parser.add_argument("--login", action="store_true", help="start at every login, too")
-    parser.add_argument(
-        "--force", action="store_true", help="set files in the way aside until uninstall-desktop"
-    )
     parser.add_argument("--dry-run", action="store_true", help="print the paths, and write nothing")
 
 
@@ -43,9 +40,9 @@ def run(args: argparse.Namespace) -> int:
     import shlex
 
     from watchdog_app.base.text.terminal import plain
-    from watchdog_app.desktop.login import UNITS, LoginStart
-    from watchdog_app.desktop.placements import autostart_path, data_home, placements
-    from watchdog_app.enable import trust
+    from watchdog_app.install import trust
+    from watchdog_app.install.desktop_files import autostart_path, data_home, desktop_files
+    from watchdog_app.install.login import UNITS, LoginStart
 
     if sys.platform in ("win32", "darwin"):
         raise UsageError(
@@ -53,19 +50,19 @@ def run(args: argparse.Namespace) -> int:
             "what starts watchdog at login: packaging/ in the source tree."
         )
     command = program()
-    wanted = placements(os.environ, command)
+    wanted = desktop_files(os.environ, command)
     if args.dry_run:
         for each in wanted:
-            print(plain(each.path))
+            print(plain(each))
         return EXIT_OK
     trust.refuse_untrusted()
     _refuse_root_of_another()
-    ledger = open_ledger()
-    report = ledger.place(wanted, force=args.force)
+    placed = open_placed()
+    report = placed.place(wanted)
     autostart = {autostart_path(os.environ, unit) for unit in UNITS}
-    stale = set(ledger.files) - {each.path for each in wanted} - autostart
-    ledger.take_away(sorted(stale))  # of an older version
-    login = LoginStart(os.environ, command, ledger)
+    stale = set(placed.files) - wanted.keys() - autostart
+    placed.remove(sorted(stale))  # of an older version
+    login = LoginStart(os.environ, command, placed)
     login.renew()
     login.reload()
     if wanted:
@@ -87,12 +84,12 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def open_ledger() -> Ledger:
+def open_placed() -> PlacedFiles:
     """What was placed for this user so far."""
     from watchdog_app.base import paths
-    from watchdog_app.desktop.install import Ledger
+    from watchdog_app.install.placed_files import PlacedFiles
 
-    return Ledger(os.path.abspath(os.path.join(paths.state_dir(), "desktop.json")))
+    return PlacedFiles(os.path.abspath(os.path.join(paths.state_dir(), "desktop.json")))
 
 
 def program() -> str:

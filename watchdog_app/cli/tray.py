@@ -137,21 +137,21 @@ class _Login:
 
     def state(self) -> bool | None:
         """Whether daemon and companion both start at login."""
-        from watchdog_app.cli.install_desktop import open_ledger
-        from watchdog_app.desktop.login import UNITS, LoginStart
+        from watchdog_app.cli.install_desktop import open_placed
+        from watchdog_app.install.login import UNITS, LoginStart
 
         try:
-            start = LoginStart(os.environ, self._program, open_ledger())
+            start = LoginStart(os.environ, self._program, open_placed())
             return all(start.way(unit) is not None for unit in UNITS)
         except WatchdogError:
             return None  # a damaged list of what was placed: `install-desktop` says what to do
 
     def set(self, on: bool) -> None:
         """Switch it for both: an icon without its daemon protects nothing."""
-        from watchdog_app.cli.install_desktop import open_ledger
-        from watchdog_app.desktop.login import LoginStart
+        from watchdog_app.cli.install_desktop import open_placed
+        from watchdog_app.install.login import LoginStart
 
-        start = LoginStart(os.environ, self._program, open_ledger())
+        start = LoginStart(os.environ, self._program, open_placed())
         if on:
             start.enable()
         else:

@@ -31,18 +31,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
     """Remove the files."""
     from watchdog_app.base.text.terminal import plain
-    from watchdog_app.cli.install_desktop import open_ledger
-    from watchdog_app.desktop.login import LoginStart
+    from watchdog_app.cli.install_desktop import open_placed
+    from watchdog_app.install.login import LoginStart
 
-    ledger = open_ledger()
-    if not (ledger.files or ledger.enabled or ledger.left):
-        ledger.take_away()
+    placed = open_placed()
+    if not (placed.files or placed.enabled or placed.left):
+        placed.remove()
         print("Nothing was placed for this user.")
         return EXIT_OK
-    before = len({*ledger.files, *ledger.left})
-    login = LoginStart(os.environ, "watchdog", ledger)
+    before = len({*placed.files, *placed.left})
+    login = LoginStart(os.environ, "watchdog", placed)
     login.undo()
-    report = ledger.take_away()
+    report = placed.remove()
     login.reload()
     print(f"{before - len(report.kept)} files removed.")
     for path in report.kept:

@@ -43,7 +43,7 @@ _PACKAGE = os.path.abspath(f"{__file__}/../../..")
 # What of watchdog is loaded into a training; `watchdog_app.demo.train` is a program of its own.
 AGENT_FOLDERS = tuple(
     os.path.join(_PACKAGE, folder, "")
-    for folder in ("agent", "guard", "base", "client", "enable", "rescue")
+    for folder in ("agent", "guard", "base", "client", "install", "rescue")
 )
 
 Json = dict[str, Any]

@@ -12,16 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.desktop.install import Ledger
-from watchdog_app.desktop.placements import (
+from watchdog_app.install.desktop_files import (
     DAEMON_UNIT,
     TRAY_UNIT,
-    Placement,
     autostart_entry,
     autostart_path,
     unit_path,
 )
-from watchdog_app.desktop.whole_files import read_plain
+from watchdog_app.install.placed_files import PlacedFiles, read_plain
 
 UNITS = (DAEMON_UNIT, TRAY_UNIT)
 _SYSTEM_UNITS = (
@@ -69,7 +67,7 @@ class LoginStart:
     Args:
         env: of the user.
         command: absolute path of the `watchdog` program.
-        ledger: remembers autostart entries, so that they go when everything goes.
+        placed: remembers autostart entries, so that they go when everything goes.
         systemctl: see `systemctl`.
     """
 
@@ -77,12 +75,12 @@ class LoginStart:
         self,
         env: Mapping[str, str],
         command: str,
-        ledger: Ledger,
+        placed: PlacedFiles,
         systemctl: Systemctl = systemctl,
     ) -> None:
         self._env = env
         self._command = command
-        self._ledger = ledger
+        self._placed = placed
         self._systemctl = systemctl
 
     def way(self, unit: str = TRAY_UNIT) -> Way | None:
@@ -110,7 +108,7 @@ class LoginStart:
                     status, said = self._systemctl(["enable", unit])
                     if status != 0:
                         raise WatchdogError(f"systemd did not enable {unit}: {said}")
-                    self._ledger.note_enabled(unit, True)
+                    self._placed.note_enabled(unit, True)
                 ways[unit] = Way.UNIT
             else:
                 if managed and self._installed(unit) and self._is_enabled(unit):
@@ -130,7 +128,7 @@ class LoginStart:
         """
         for unit in UNITS:
             path = autostart_path(self._env, unit)
-            if path in self._ledger.files and _starts(path):
+            if path in self._placed.files and _starts(path):
                 self._place_entry(path, unit)
 
     def disable(self, units: Sequence[str] = UNITS) -> None:
@@ -156,10 +154,10 @@ class LoginStart:
         managed = self.managed()
         for unit in UNITS:
             path = autostart_path(self._env, unit)
-            if path in self._ledger.files:
-                self._ledger.take_away([path], even_changed=True)
+            if path in self._placed.files:
+                self._placed.remove([path], even_changed=True)
             # One whose file goes with us would leave a link that leads nowhere.
-            ours = unit in self._ledger.enabled or unit_path(self._env, unit) in self._ledger.files
+            ours = unit in self._placed.enabled or unit_path(self._env, unit) in self._placed.files
             if managed and ours and self._installed(unit):
                 self._disable_unit(unit)
 
@@ -175,11 +173,11 @@ class LoginStart:
             self._systemctl(["daemon-reload"])
 
     def _place_entry(self, path: str, unit: str) -> None:
-        self._ledger.place([Placement(path, autostart_entry(self._command, unit))], force=True)
+        self._placed.place({path: autostart_entry(self._command, unit)}, even_changed=True)
 
     def _remove_entry(self, path: str) -> None:
         """Desktops rewrite an entry when its user clicks in their settings: it is still ours."""
-        self._ledger.take_away([path], even_changed=True)
+        self._placed.remove([path], even_changed=True)
         if _starts(path):
             raise WatchdogError(
                 f"{path} starts watchdog at login as well, and was not placed by watchdog. Remove "
@@ -193,7 +191,7 @@ class LoginStart:
         status, said = self._systemctl(["disable", unit])
         if status != 0:
             raise WatchdogError(f"systemd did not disable {unit}: {said}")
-        self._ledger.note_enabled(unit, False)
+        self._placed.note_enabled(unit, False)
 
     def _has_target(self, unit: str) -> bool:
         """

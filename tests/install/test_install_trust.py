@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from real_kernel import kernel
 
-from watchdog_app.enable import startup, trust
+from watchdog_app.install import startup_file, trust
 
 PACKAGE = Path(trust.package_folder())
 STRANGER = 65534
@@ -68,9 +68,9 @@ def hostile(tmp_path: Path) -> Path:
 
 def enabled(folder: Path, package: Path = PACKAGE) -> None:
     """Place the startup file of that package for IPython in `folder`."""
-    file = folder / "ipython" / "profile_default" / "startup" / startup.FILE
+    file = folder / "ipython" / "profile_default" / "startup" / startup_file.FILE
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(startup.content().replace(os.fsencode(PACKAGE), os.fsencode(package)))
+    file.write_bytes(startup_file.content().replace(os.fsencode(PACKAGE), os.fsencode(package)))
 
 
 def ipython(folder: Path, code: str, **env: str) -> subprocess.CompletedProcess[str]:

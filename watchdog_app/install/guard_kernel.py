@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.enable.environments import Kernel
+from watchdog_app.install.pythons import Kernel
 
 SUFFIX = "-guarded"
 _MOST_LOGO_BYTES = 1 << 20

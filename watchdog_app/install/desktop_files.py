@@ -13,7 +13,6 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from watchdog_app.base.errors import WatchdogError
 
@@ -35,17 +34,9 @@ _UNITS = "systemd/user"
 _EXEC = re.compile(r"^(Exec|ExecStart)=(?:/usr/bin/env )?watchdog\b", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """One file to be written."""
-
-    path: str
-    content: bytes
-
-
-def placements(env: Mapping[str, str], command: str) -> tuple[Placement, ...]:
+def desktop_files(env: Mapping[str, str], command: str) -> dict[str, bytes]:
     """
-    Every file for the user whose environment this is.
+    Every file for the user whose environment this is, by path.
 
     Args:
         command: absolute path of the `watchdog` program. A session's PATH seldom has the folders
@@ -59,17 +50,17 @@ def placements(env: Mapping[str, str], command: str) -> tuple[Placement, ...]:
     """
     root = share_root()
     if root in _shared(env):
-        return ()
+        return {}
     data, config = data_home(env), config_home(env)
-    found: list[Placement] = []
+    found: dict[str, bytes] = {}
     for folder, target in _DATA_FOLDERS.items():
         for relative, content in _files(os.path.join(root, folder)):
             where = os.path.join(data, target, relative)
-            found.append(Placement(where, _with_command(relative, content, command)))
+            found[where] = _with_command(relative, content, command)
     for relative, content in _files(os.path.join(root, _UNITS)):
         where = os.path.join(config, _UNITS, relative)
-        found.append(Placement(where, _with_command(relative, content, command)))
-    return tuple(found)
+        found[where] = _with_command(relative, content, command)
+    return found
 
 
 def share_root() -> str:

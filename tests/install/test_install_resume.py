@@ -8,7 +8,7 @@ import sys
 import pytest
 from real_kernel import kernel
 
-from watchdog_app.enable import startup
+from watchdog_app.install import startup_file
 
 pytestmark = [pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -68,7 +68,7 @@ def started(tmp_path):
     """A kernel with the startup file, as Jupyter starts it again after a death: the same id."""
     folder = tmp_path / "ipython" / "profile_default" / "startup"
     folder.mkdir(parents=True)
-    (folder / startup.FILE).write_bytes(startup.content())
+    (folder / startup_file.FILE).write_bytes(startup_file.content())
 
     def start(**env):
         own = {"WATCHDOG_RUNTIME_DIR": str(tmp_path / "no-daemon"), "WATCHDOG_AGENT_STRICT": "1"}

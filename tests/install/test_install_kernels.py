@@ -11,7 +11,7 @@ import sysconfig
 import pytest
 from real_kernel import kernel
 
-from watchdog_app.enable import startup
+from watchdog_app.install import startup_file
 
 IS_ON = (
     "import sys; print('ON' if 'watchdog_app.agent.hook' in sys.modules"
@@ -77,8 +77,8 @@ def test_an_enabled_environment_has_the_agent_in_each_new_kernel(environment, wa
 
 def test_a_startup_file_whose_watchdog_is_gone_says_nothing(tmp_path):
     """The environment it pointed to was removed; kernels start as ever."""
-    text = startup.content().decode().replace(os.getcwd(), "/gone")
-    root = os.path.dirname(os.path.dirname(os.path.dirname(startup.__file__)))
+    text = startup_file.content().decode().replace(os.getcwd(), "/gone")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(startup_file.__file__)))
     (tmp_path / "s.py").write_text(text.replace(root, "/gone"))
 
     done = subprocess.run(
@@ -94,7 +94,7 @@ def test_the_user_profile_is_undone_as_well(watchdog, tmp_path):
     file = tmp_path / "home/.ipython/profile_default/startup/90-watchdog.py"
 
     first, second = watchdog("enable", "--user"), watchdog("enable", "--user")
-    assert file.read_bytes() == startup.content()
+    assert file.read_bytes() == startup_file.content()
     watchdog("disable", "--user")
 
     assert "The agent is on" in first.stdout
@@ -111,7 +111,7 @@ def test_a_file_that_somebody_changed_is_left_to_them(watchdog, tmp_path):
     again, gone = watchdog("enable", "--user"), watchdog("disable", "--user")
 
     assert (1, 0) == (again.returncode, gone.returncode)
-    assert "watchdog agent enable --force" in again.stderr
+    assert "Move it away: mv " in again.stderr
     assert "was changed by somebody" in gone.stdout
     assert "mine = 1" == file.read_text()
 
@@ -120,11 +120,11 @@ def test_what_another_watchdog_has_placed_is_not_said_to_be_off(watchdog, tmp_pa
     """Of another version, noted where we cannot look; one that is the same to the byte is ours."""
     file = tmp_path / "home/.ipython/profile_default/startup/90-watchdog.py"
     watchdog("enable", "--user")
-    file.write_bytes(startup.content() + b"# newer\n")
+    file.write_bytes(startup_file.content() + b"# newer\n")
     elsewhere = {"WATCHDOG_STATE_DIR": str(tmp_path / "other")}
 
     stays = watchdog("disable", "--user", **elsewhere)
-    file.write_bytes(startup.content())
+    file.write_bytes(startup_file.content())
     gone = watchdog("disable", "--user", **elsewhere)
 
     assert (1, 0) == (stays.returncode, gone.returncode)

@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from watchdog_app.enable import trust
+from watchdog_app.install import trust
 
 FILE = "90-watchdog.py"
 

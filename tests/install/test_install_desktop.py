@@ -12,19 +12,18 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.errors import UsageError, WatchdogError
-from watchdog_app.desktop.install import Ledger
-from watchdog_app.desktop.login import LoginStart, Way
-from watchdog_app.desktop.placements import (
+from watchdog_app.install.desktop_files import (
     APP_ID,
     DAEMON_UNIT,
     TRAY_UNIT,
-    Placement,
     autostart_path,
-    placements,
+    desktop_files,
     quoted,
     share_root,
     unit_path,
 )
+from watchdog_app.install.login import LoginStart, Way
+from watchdog_app.install.placed_files import PlacedFiles
 
 COMMAND = "/home/me/my tools/bin/watchdog"
 
@@ -36,8 +35,8 @@ def env(tmp_path):
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    return Ledger(str(tmp_path / "home/.local/state/watchdog/desktop.json"))
+def placed(tmp_path):
+    return PlacedFiles(str(tmp_path / "home/.local/state/watchdog/desktop.json"))
 
 
 class Systemd:
@@ -70,67 +69,66 @@ def everything_below(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-def test_what_was_placed_goes_again_and_nothing_else(env, ledger, tmp_path):
+def test_what_was_placed_goes_again_and_nothing_else(env, placed, tmp_path):
     """Folders that were there stay; those that were made go with what lay in them."""
     home = tmp_path / "home"
     (home / ".config/autostart").mkdir(parents=True)
     (home / ".config/autostart/other.desktop").write_text("[Desktop Entry]\n")
     before = everything_below(home)
 
-    placed = ledger.place(placements(env, COMMAND))
-    LoginStart(env, COMMAND, ledger, Systemd(running=False)).enable()
-    again = Ledger(str(home / ".local/state/watchdog/desktop.json"))
-    gone = again.take_away()
+    report = placed.place(desktop_files(env, COMMAND))
+    LoginStart(env, COMMAND, placed, Systemd(running=False)).enable()
+    again = PlacedFiles(str(home / ".local/state/watchdog/desktop.json"))
+    gone = again.remove()
 
-    assert len(placed.written) > 10
-    assert len(placed.written) + 2 == len(gone.removed)
+    assert len(report.written) > 10
+    assert len(report.written) + 2 == len(gone.removed)
     assert before == everything_below(home)
 
 
 def test_a_crash_while_placing_leaves_nothing_that_cannot_be_taken_away(env, tmp_path):
     """A folder in the way stops it in the middle; what was written is known all the same."""
     state = str(tmp_path / "state/desktop.json")
-    wanted = [
-        Placement(str(tmp_path / "a/one"), b"1"),
-        Placement(str(tmp_path / "file/two"), b"2"),
-    ]
+    wanted = {str(tmp_path / "a/one"): b"1", str(tmp_path / "file/two"): b"2"}
     (tmp_path / "file").write_text("no folder")
 
     with pytest.raises(WatchdogError, match="uninstall-desktop"):
-        Ledger(state).place(wanted)
-    gone = Ledger(state).take_away()
+        PlacedFiles(state).place(wanted)
+    gone = PlacedFiles(state).remove()
 
     assert [str(tmp_path / "a/one")] == gone.removed
     assert {"file"} == everything_below(tmp_path)
 
 
-def test_a_file_of_somebody_else_is_refused_and_one_changed_since_is_left(env, ledger, tmp_path):
+def test_a_file_of_somebody_else_is_refused_and_one_changed_since_is_left(env, placed, tmp_path):
     """Nothing of a user's is written over without being asked, nor removed."""
     foreign = tmp_path / "entry"
     foreign.write_text("mine")
-    with pytest.raises(WatchdogError, match="not ours"):
-        ledger.place([Placement(str(tmp_path / "first"), b"x"), Placement(str(foreign), b"ours")])
+    with pytest.raises(WatchdogError, match=r"not ours.*\n?.*mv "):
+        placed.place({str(tmp_path / "first"): b"x", str(foreign): b"ours"})
     assert not (tmp_path / "first").exists()
+    assert "mine" == foreign.read_text()
 
-    ledger.place([Placement(str(foreign), b"ours")], force=True)
+    foreign.rename(tmp_path / "moved")
+    placed.place({str(foreign): b"ours"})
     foreign.write_text("mine again")
-    gone = ledger.take_away()
+    gone = placed.remove()
 
     assert [str(foreign)] == gone.kept
     assert "mine again" == foreign.read_text()
 
 
-def test_what_was_left_is_named_again_until_it_is_gone(ledger, tmp_path):
+def test_what_was_left_is_named_again_until_it_is_gone(placed, tmp_path):
     """A second uninstall does not forget it, and one put back as it was is removed."""
     state = str(tmp_path / "again/desktop.json")
     path = tmp_path / "entry"
-    Ledger(state).place([Placement(str(path), b"ours")])
+    PlacedFiles(state).place({str(path): b"ours"})
     path.write_text("changed")
 
-    first, second = Ledger(state).take_away(), Ledger(state).take_away()
-    left = Ledger(state).left
+    first, second = PlacedFiles(state).remove(), PlacedFiles(state).remove()
+    left = PlacedFiles(state).left
     path.write_text("ours")
-    third = Ledger(state).take_away()
+    third = PlacedFiles(state).remove()
 
     assert [str(path)] == first.kept == second.kept == list(left)
     assert [str(path)] == third.removed
@@ -138,71 +136,52 @@ def test_what_was_left_is_named_again_until_it_is_gone(ledger, tmp_path):
     assert not (tmp_path / "again").exists()
 
 
-def test_with_force_a_file_of_somebody_else_is_set_aside_and_comes_back(ledger, tmp_path):
-    """Also a link of a dotfiles manager's, and with it what it leads to."""
-    kept, link, plain = tmp_path / "dotfiles", tmp_path / "link", tmp_path / "plain"
-    kept.write_text("in the repository")
-    link.symlink_to(kept)
-    plain.write_text("mine")
-    before = everything_below(tmp_path)
-    wanted = [Placement(str(link), b"ours"), Placement(str(plain), b"ours")]
-
-    ledger.place(wanted, force=True)
-    ledger.place(wanted, force=True)  # what is set aside is theirs still, not ours
-    assert ("ours", "ours", False) == (link.read_text(), plain.read_text(), link.is_symlink())
-    ledger.take_away()
-
-    assert ("in the repository", "mine") == (kept.read_text(), plain.read_text())
-    assert link.readlink() == kept
-    assert before == everything_below(tmp_path)
-
-
-def test_a_file_that_was_the_same_before_is_left_where_it_is(ledger, tmp_path):
+def test_a_file_that_was_the_same_before_is_left_where_it_is(placed, tmp_path):
     """pipx links completions by itself: what we did not write is not ours to remove."""
     original, link = tmp_path / "original", tmp_path / "link"
     original.write_text("complete -F _watchdog watchdog")
     link.symlink_to(original)
 
-    report = ledger.place([Placement(str(link), original.read_bytes())])
-    gone = ledger.take_away()
+    report = placed.place({str(link): original.read_bytes()})
+    gone = placed.remove()
 
     assert ([str(link)], []) == (report.unchanged, gone.removed)
     assert link.is_symlink()
 
 
-def test_a_file_of_ours_that_was_made_into_a_link_stays_its_users(ledger, tmp_path):
+def test_a_file_of_ours_that_was_made_into_a_link_stays_its_users(placed, tmp_path):
     """Adopted into a dotfiles repository: neither written over at an upgrade, nor removed."""
     place, kept = tmp_path / "unit", tmp_path / "repository"
-    ledger.place([Placement(str(place), b"1")])
+    placed.place({str(place): b"1"})
     place.rename(kept)
     place.symlink_to(kept)
 
     with pytest.raises(WatchdogError, match="not ours"):
-        ledger.place([Placement(str(place), b"2")])
-    gone = ledger.take_away()
+        placed.place({str(place): b"2"})
+    gone = placed.remove()
 
     assert [str(place)] == gone.kept
     assert "1" == kept.read_text()
     assert place.is_symlink()
 
 
-def test_folders_that_are_links_are_followed_and_stay(env, ledger, tmp_path):
+def test_folders_that_are_links_are_followed_and_stay(env, placed, tmp_path):
     """~/.config in a dotfiles repository."""
     home, kept = tmp_path / "home", tmp_path / "dotfiles/config"
     kept.mkdir(parents=True)
     home.mkdir()
     (home / ".config").symlink_to(kept)
 
-    ledger.place(placements(env, COMMAND))
+    placed.place(desktop_files(env, COMMAND))
     assert (kept / "systemd/user" / DAEMON_UNIT).is_file()
-    ledger.take_away()
+    placed.remove()
 
     assert [] == list(kept.iterdir())
     assert (home / ".config").is_symlink()
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "dangling"])
-def test_what_is_no_plain_file_is_in_the_way(kind, ledger, tmp_path):
+def test_what_is_no_plain_file_is_in_the_way(kind, placed, tmp_path):
     """Never read, which would wait, and never written over."""
     path = tmp_path / "entry"
     {
@@ -212,29 +191,29 @@ def test_what_is_no_plain_file_is_in_the_way(kind, ledger, tmp_path):
     }[kind]()
 
     with pytest.raises(WatchdogError, match="not ours"):
-        ledger.place([Placement(str(path), b"ours")])
+        placed.place({str(path): b"ours"})
 
 
-def test_a_folder_that_leads_nowhere_is_named(env, ledger, tmp_path):
+def test_a_folder_that_leads_nowhere_is_named(env, placed, tmp_path):
     """~/.config on a disk that is not mounted; and nothing is left lying about."""
     home = tmp_path / "home"
     home.mkdir()
     (home / ".config").symlink_to("/not/mounted")
 
     with pytest.raises(WatchdogError, match=r"\.config.*a link to /not/mounted"):
-        ledger.place(placements(env, COMMAND))
-    ledger.take_away()
+        placed.place(desktop_files(env, COMMAND))
+    placed.remove()
 
     assert {".config"} == everything_below(home)
 
 
 def test_where_nothing_can_be_written_nothing_is_left(env, tmp_path):
-    """The ledger's own folder is in the way: no file without an entry, no folder either."""
+    """The placed's own folder is in the way: no file without an entry, no folder either."""
     (tmp_path / "state").write_text("no folder")
     home = tmp_path / "home"
 
     with pytest.raises(WatchdogError, match="could not be written"):
-        Ledger(str(tmp_path / "state/desktop.json")).place(placements(env, COMMAND))
+        PlacedFiles(str(tmp_path / "state/desktop.json")).place(desktop_files(env, COMMAND))
 
     assert not home.exists()
 
@@ -244,7 +223,7 @@ def test_a_relative_xdg_folder_is_ignored(folder, tmp_path):
     """As the specification has it; anything else would depend on where the command was typed."""
     env = {"HOME": str(tmp_path), "XDG_DATA_HOME": folder, "XDG_CONFIG_HOME": folder}
 
-    places = {each.path for each in placements(env, COMMAND)}
+    places = desktop_files(env, COMMAND)
 
     inside = (f"{tmp_path}/.local/share/", f"{tmp_path}/.config/")
     assert all(path.startswith(inside) for path in places)
@@ -256,22 +235,22 @@ def test_without_home_the_accounts_is_taken():
 
     home = pwd.getpwuid(os.getuid()).pw_dir
 
-    assert all(each.path.startswith(home) for each in placements({"HOME": ""}, COMMAND))
+    assert all(each.startswith(home) for each in desktop_files({"HOME": ""}, COMMAND))
 
 
 def test_files_that_are_installed_for_everybody_are_not_placed_again(tmp_path):
     """The .deb's: two menu entries of one name would be one too many."""
     env = {"HOME": str(tmp_path), "XDG_DATA_DIRS": f"/usr/share:{share_root()}/"}
 
-    assert () == placements(env, COMMAND)
+    assert {} == desktop_files(env, COMMAND)
 
 
-def test_a_newer_version_takes_the_place_of_an_older(ledger, tmp_path):
+def test_a_newer_version_takes_the_place_of_an_older(placed, tmp_path):
     """What we wrote ourselves may be written over."""
     path = str(tmp_path / "unit")
-    ledger.place([Placement(path, b"1")])
+    placed.place({path: b"1"})
 
-    report = ledger.place([Placement(path, b"2")])
+    report = placed.place({path: b"2"})
 
     assert [path] == report.written
     assert b"2" == Path(path).read_bytes()
@@ -283,7 +262,7 @@ def test_a_damaged_ledger_is_said(tmp_path):
     path.write_text('{"files": [')
 
     with pytest.raises(WatchdogError, match="damaged"):
-        Ledger(str(path))
+        PlacedFiles(str(path))
 
 
 @pytest.mark.parametrize(
@@ -295,10 +274,10 @@ def test_a_damaged_ledger_is_said(tmp_path):
         (Systemd(running=False), Way.AUTOSTART, Way.AUTOSTART),
     ],
 )
-def test_each_is_started_at_login_in_one_way_only(env, ledger, systemd, daemon, tray):
+def test_each_is_started_at_login_in_one_way_only(env, placed, systemd, daemon, tray):
     """By a unit where that works, else by an autostart entry; and off again."""
-    ledger.place(placements(env, COMMAND))
-    login = LoginStart(env, COMMAND, ledger, systemd)
+    placed.place(desktop_files(env, COMMAND))
+    login = LoginStart(env, COMMAND, placed, systemd)
     assert (None, None) == (login.way(DAEMON_UNIT), login.way(TRAY_UNIT))
 
     login.enable()
@@ -311,7 +290,7 @@ def test_each_is_started_at_login_in_one_way_only(env, ledger, systemd, daemon, 
     assert (None, None) == (login.way(DAEMON_UNIT), login.way(TRAY_UNIT))
 
 
-def test_a_unit_that_was_enabled_before_us_stays_enabled(env, ledger):
+def test_a_unit_that_was_enabled_before_us_stays_enabled(env, placed):
     """What is undone is what we did."""
     systemd = Systemd()
     system = Path(unit_path(env, DAEMON_UNIT))
@@ -319,7 +298,7 @@ def test_a_unit_that_was_enabled_before_us_stays_enabled(env, ledger):
     system.write_text("[Service]\n")  # their own: not placed by us
     Path(unit_path(env, TRAY_UNIT)).write_text("[Service]\n")
     systemd.enabled.add(DAEMON_UNIT)
-    login = LoginStart(env, COMMAND, ledger, systemd)
+    login = LoginStart(env, COMMAND, placed, systemd)
 
     login.enable()
     assert {DAEMON_UNIT, TRAY_UNIT} == systemd.enabled
@@ -328,22 +307,22 @@ def test_a_unit_that_was_enabled_before_us_stays_enabled(env, ledger):
     assert {DAEMON_UNIT} == systemd.enabled
 
 
-def test_an_enabled_unit_of_ours_leaves_no_link_behind(env, ledger):
+def test_an_enabled_unit_of_ours_leaves_no_link_behind(env, placed):
     """Enabled by hand after install-desktop: its file goes, so it is disabled."""
     systemd = Systemd()
-    ledger.place(placements(env, COMMAND))
+    placed.place(desktop_files(env, COMMAND))
     systemd.enabled.add(TRAY_UNIT)
 
-    LoginStart(env, COMMAND, ledger, systemd).undo()
+    LoginStart(env, COMMAND, placed, systemd).undo()
 
     assert set() == systemd.enabled
 
 
-def test_moving_to_a_desktop_without_systemd_ends_the_unit(env, ledger):
+def test_moving_to_a_desktop_without_systemd_ends_the_unit(env, placed):
     """From GNOME to XFCE: by the entry, and no longer by the unit as well."""
     systemd = Systemd()
-    ledger.place(placements(env, COMMAND))
-    login = LoginStart(env, COMMAND, ledger, systemd)
+    placed.place(desktop_files(env, COMMAND))
+    login = LoginStart(env, COMMAND, placed, systemd)
     login.enable()
 
     systemd.graphical = False
@@ -354,9 +333,9 @@ def test_moving_to_a_desktop_without_systemd_ends_the_unit(env, ledger):
 
 
 @pytest.mark.parametrize("line", ["Hidden=true", "X-GNOME-Autostart-enabled=false"])
-def test_an_entry_that_the_desktops_settings_switched_off_counts_as_off(env, ledger, line):
+def test_an_entry_that_the_desktops_settings_switched_off_counts_as_off(env, placed, line):
     """And a click on "Start at login" switches it on again, and off, and away."""
-    login = LoginStart(env, COMMAND, ledger, Systemd(running=False))
+    login = LoginStart(env, COMMAND, placed, Systemd(running=False))
     login.enable([TRAY_UNIT])
     entry = Path(autostart_path(env, TRAY_UNIT))
     entry.write_text(entry.read_text() + line + "\n")
@@ -370,12 +349,12 @@ def test_an_entry_that_the_desktops_settings_switched_off_counts_as_off(env, led
     assert not entry.exists()
 
 
-def test_somebody_elses_entry_is_named_where_it_starts_us_as_well(env, ledger):
+def test_somebody_elses_entry_is_named_where_it_starts_us_as_well(env, placed):
     """Copied there by hand: switching off would switch nothing off, so it is said."""
     entry = Path(autostart_path(env, TRAY_UNIT))
     entry.parent.mkdir(parents=True)
     entry.write_text("[Desktop Entry]\nExec=watchdog tray\n")
-    login = LoginStart(env, COMMAND, ledger, Systemd(running=False))
+    login = LoginStart(env, COMMAND, placed, Systemd(running=False))
 
     with pytest.raises(WatchdogError, match="not placed by watchdog"):
         login.disable([TRAY_UNIT])
@@ -383,22 +362,22 @@ def test_somebody_elses_entry_is_named_where_it_starts_us_as_well(env, ledger):
     assert entry.exists()
 
 
-def test_an_entry_follows_the_program_when_it_moves(env, ledger):
+def test_an_entry_follows_the_program_when_it_moves(env, placed):
     """From pip to pipx: the old path would start nothing."""
-    LoginStart(env, COMMAND, ledger, Systemd(running=False)).enable([TRAY_UNIT])
+    LoginStart(env, COMMAND, placed, Systemd(running=False)).enable([TRAY_UNIT])
 
-    LoginStart(env, "/new/watchdog", ledger, Systemd(running=False)).renew()
+    LoginStart(env, "/new/watchdog", placed, Systemd(running=False)).renew()
 
     assert "Exec=/new/watchdog tray\n" in Path(autostart_path(env, TRAY_UNIT)).read_text()
     assert not os.path.exists(autostart_path(env, DAEMON_UNIT))
 
 
-def test_a_user_who_starts_by_unit_is_freed_of_an_older_autostart_entry(env, ledger):
+def test_a_user_who_starts_by_unit_is_freed_of_an_older_autostart_entry(env, placed):
     """Never both: a second daemon would refuse to start."""
-    LoginStart(env, COMMAND, ledger, Systemd(running=False)).enable()
-    ledger.place(placements(env, COMMAND))
+    LoginStart(env, COMMAND, placed, Systemd(running=False)).enable()
+    placed.place(desktop_files(env, COMMAND))
 
-    LoginStart(env, COMMAND, ledger, Systemd()).enable()
+    LoginStart(env, COMMAND, placed, Systemd()).enable()
 
     assert not os.path.exists(autostart_path(env, TRAY_UNIT))
     assert not os.path.exists(autostart_path(env, DAEMON_UNIT))
@@ -406,8 +385,8 @@ def test_a_user_who_starts_by_unit_is_freed_of_an_older_autostart_entry(env, led
 
 def test_what_starts_at_login_names_the_program_in_full(env, tmp_path):
     """A session's PATH has no ~/.local/bin."""
-    texts = [each for each in placements(env, COMMAND) if not each.path.endswith(".png")]
-    found = {os.path.basename(each.path): each.content.decode() for each in texts}
+    files = desktop_files(env, COMMAND).items()
+    found = {os.path.basename(path): text.decode() for path, text in files if ".png" not in path}
 
     entry = configparser.RawConfigParser(interpolation=None)
     entry.read_string(found[f"{APP_ID}.desktop"])
@@ -439,11 +418,9 @@ def test_systemd_finds_the_program_in_any_folder(folder, tmp_path):
     program = tmp_path / folder / "watchdog"
     program.parent.mkdir()
     program.symlink_to("/bin/true")
-    (unit,) = (
-        each for each in placements({"HOME": str(tmp_path)}, str(program))
-        if each.path.endswith(DAEMON_UNIT)
-    )  # fmt: skip
-    (tmp_path / DAEMON_UNIT).write_bytes(unit.content)
+    files = desktop_files({"HOME": str(tmp_path)}, str(program))
+    (unit,) = (text for path, text in files.items() if path.endswith(DAEMON_UNIT))
+    (tmp_path / DAEMON_UNIT).write_bytes(unit)
 
     done = subprocess.run(
         ["systemd-analyze", "verify", "--user", "--man=no", str(tmp_path / DAEMON_UNIT)],

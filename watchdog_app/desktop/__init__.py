@@ -1,1 +1,0 @@
-"""What puts watchdog on a user's desktop, and takes it off again without a trace."""

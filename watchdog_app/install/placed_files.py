@@ -1,0 +1,286 @@
+"""
+Placing files so that every one of them can be removed again.
+
+A list beside the journal says what was written. A file that somebody changed since is left where
+it is; one that was there before and is not ours is in the way, and is never written over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import stat
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from watchdog_app.base.durable import make_folders, sync_folder, unfinished, write_whole
+from watchdog_app.base.errors import WatchdogError
+
+_VERSION = 1
+
+
+@dataclass(slots=True)
+class Report:
+    """What was done, by path."""
+
+    written: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)  # changed by somebody else: left alone
+
+
+class PlacedFiles:
+    """
+    What we placed: path and checksum, the folders that we made for it, the units we enabled.
+
+    Args:
+        path: of the list's file; it need not exist.
+        removed_by: the command that removes, for what people are told.
+
+    Raises:
+        WatchdogError: it cannot be read.
+    """
+
+    def __init__(self, path: str, removed_by: str = "watchdog uninstall-desktop") -> None:
+        self._path = path
+        self._removed_by = removed_by
+        self._files: dict[str, str] = {}
+        self._folders: list[str] = []
+        self._enabled: list[str] = []
+        self._left: dict[str, str] = {}
+        self._read()
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths that we placed and have not removed."""
+        return tuple(self._files)
+
+    @property
+    def enabled(self) -> tuple[str, ...]:
+        """Units that were not enabled before we enabled them."""
+        return tuple(self._enabled)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Paths that were left when all was removed, because somebody had changed them."""
+        return tuple(self._left)
+
+    def note_enabled(self, unit: str, on: bool) -> None:
+        """
+        Remember that we enabled a unit, or that it is no longer.
+
+        Raises:
+            WatchdogError: that cannot be written down.
+        """
+        if on == (unit in self._enabled):
+            return
+        (self._enabled.append if on else self._enabled.remove)(unit)
+        try:
+            self._write()
+        except OSError as error:
+            raise self._not_written(error) from error
+
+    def place(self, files: Mapping[str, bytes], even_changed: bool = False) -> Report:
+        """
+        Write these files. One that is there already and the same is left, and is not ours.
+
+        Args:
+            files: contents by path.
+            even_changed: write over those of ours that somebody has changed since.
+
+        Raises:
+            WatchdogError: a file of somebody else's is in the way, or nothing can be written.
+                Nothing was written in the first case.
+        """
+        for path, content in files.items():
+            self._refuse_foreign(path, content, even_changed)
+        report = Report()
+        try:
+            for path, content in files.items():
+                self._place(path, content, report)
+            self._write()
+        except OSError as error:
+            self._leave_no_trace_of_nothing()
+            raise self._not_written(error) from error
+        return report
+
+    def remove(self, paths: Sequence[str] | None = None, even_changed: bool = False) -> Report:
+        """
+        Remove what we placed, and the folders that we made and that are empty again.
+
+        What was changed is left, and is tried again the next time that everything goes. Where
+        nothing is left the list goes as well.
+
+        Args:
+            paths: only these; None: everything.
+            even_changed: those that somebody changed since as well.
+
+        Raises:
+            WatchdogError: one could not be removed; the rest is still known.
+        """
+        report = Report()
+        if paths is None:
+            self._files, self._left = {**self._left, **self._files}, {}
+        wanted = [path for path in (self._files if paths is None else paths) if path in self._files]
+        if paths is not None and not wanted:
+            return report
+        try:
+            for path in wanted:
+                self._remove(path, report, even_changed)
+            if paths is None:
+                self._enabled.clear()
+            self._remove_folders()
+            if self._files or self._left or self._enabled:
+                self._write()
+            else:
+                for each in (unfinished(self._path), self._path):
+                    with suppress(FileNotFoundError):
+                        os.unlink(each)
+                self._remove_folders()
+        except OSError as error:
+            with suppress(OSError):
+                self._write()
+            raise WatchdogError(
+                f"{error.filename or 'A file'} could not be removed: {error.strerror}."
+            ) from error
+        return report
+
+    def _place(self, path: str, content: bytes, report: Report) -> None:
+        if read_plain(path) == content:
+            report.unchanged.append(path)
+            if path in self._files:
+                self._files[path] = _digest(content)
+            return
+        # Written down first: what a crash leaves behind can be removed all the same.
+        self._files[path] = _digest(content)
+        self._left.pop(path, None)
+        self._note_folders(os.path.dirname(path))
+        self._write()
+        make_folders(os.path.dirname(path))
+        write_whole(path, content)
+        report.written.append(path)
+
+    def _remove(self, path: str, report: Report, even_changed: bool) -> None:
+        expected = self._files[path]
+        # What was made into a link is in its user's hands, wherever it leads.
+        linked = os.path.islink(path)
+        with suppress(OSError):
+            os.unlink(unfinished(path))  # a writer was killed
+        content = None if linked else read_plain(path)
+        if linked or (content is not None and _digest(content) != expected and not even_changed):
+            report.kept.append(path)
+            self._left[path] = expected
+        elif content is not None:
+            os.unlink(path)
+            report.removed.append(path)
+        # Before the list forgets it.
+        with suppress(FileNotFoundError, NotADirectoryError):
+            sync_folder(os.path.dirname(path))
+        del self._files[path]
+
+    def _refuse_foreign(self, path: str, content: bytes, even_changed: bool) -> None:
+        if not os.path.lexists(path):
+            return
+        there = read_plain(path)
+        if there == content:
+            return
+        known = self._files.get(path) if there is not None and not os.path.islink(path) else None
+        if known is None or (known != _digest(there or b"") and not even_changed):
+            shown = shlex.quote(path)
+            raise WatchdogError(
+                f"{path} exists and is not ours, or was changed since. Nothing was written. "
+                f"Move it away: mv {shown} {shown}.before-watchdog"
+            )
+
+    def _note_folders(self, folder: str) -> None:
+        """Those that are about to be made; one that is not made after all does no harm."""
+        while folder and not os.path.isdir(folder):
+            if folder not in self._folders:
+                self._folders.append(folder)
+            folder = os.path.dirname(folder)
+
+    def _read(self) -> None:
+        from json import loads
+
+        content = read_plain(self._path)
+        if content is None:
+            return
+        try:
+            value = loads(content)
+            self._files = {str(path): str(sum_) for path, sum_ in value["files"].items()}
+            self._folders = [str(folder) for folder in value["folders"]]
+            self._enabled = [str(unit) for unit in value.get("enabled", [])]
+            self._left = {str(path): str(sum_) for path, sum_ in value.get("left", {}).items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WatchdogError(
+                f"{self._path} is damaged: what was placed is not known. Remove that file, and "
+                "what was placed by hand"
+            ) from error
+
+    def _write(self) -> None:
+        from json import dumps
+
+        folder = os.path.dirname(self._path)
+        self._note_folders(folder)
+        make_folders(folder, 0o700)
+        value = {
+            "version": _VERSION,
+            "files": self._files,
+            "folders": self._folders,
+            "enabled": self._enabled,
+            "left": self._left,
+        }
+        write_whole(self._path, (dumps(value, indent=1) + "\n").encode())
+
+    def _leave_no_trace_of_nothing(self) -> None:
+        """After a failure: remember what was placed, or if that is nothing leave nothing."""
+        with suppress(OSError):
+            if any(os.path.lexists(path) for path in self._files):
+                # Where it cannot be written, what was written before each file stands.
+                self._write()
+                return
+            os.unlink(self._path)
+        self._remove_folders()
+
+    def _remove_folders(self) -> None:
+        """Those that we made, deepest first, where nothing else lies in them."""
+        for folder in sorted(self._folders, key=len, reverse=True):
+            with suppress(OSError):
+                os.rmdir(folder)
+                self._folders.remove(folder)
+                sync_folder(os.path.dirname(folder))
+
+    def _not_written(self, error: OSError) -> WatchdogError:
+        path, why = str(error.filename or "A file"), str(error.strerror)
+        with suppress(OSError):
+            if os.path.islink(path) and not os.path.exists(path):
+                why = f"it is a link to {os.readlink(path)}, which is not there"
+        return WatchdogError(
+            f"{path} could not be written: {why}. If anything was placed before, it is removed "
+            f"by: {self._removed_by}"
+        )
+
+
+def read_plain(path: str) -> bytes | None:
+    """
+    What a plain file holds; None where there is none, b"" for what is no plain file.
+
+    Raises:
+        WatchdogError: it is there and cannot be read.
+    """
+    try:
+        # Not to wait where somebody has put a pipe.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return b""
+        with open(path, "rb") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise WatchdogError(f"{path} could not be read: {error.strerror}.") from error
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
