@@ -9,19 +9,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from watchdog_app.agent.published import publisher as publishing
-from watchdog_app.agent.published.guards import Guards
-from watchdog_app.agent.published.publisher import Publisher
+from watchdog_app.agent.snapshot import publisher as publishing
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker
+from watchdog_app.agent.snapshot.publisher import Publisher
 from watchdog_app.rescue.segment import segment_folder
 from watchdog_app.rescue.segment.segment import Segment
 
 PROGRAM = """
 import os, sys
-from watchdog_app.agent.published.guards import Guards
-from watchdog_app.agent.published.publisher import Publisher
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker
+from watchdog_app.agent.snapshot.publisher import Publisher
 from watchdog_app.rescue.segment.segment import Segment
 
-class Told(Guards):
+class Told(ChangeMarker):
     def begin(self, step_begins):
         self.step_begins = step_begins
 
@@ -72,7 +72,7 @@ def test_only_one_process_of_this_user_is_let_read_a_training_whatever_its_page_
     ended = subprocess.Popen(["true"])
     ended.wait()
     page = Segment(path)
-    publisher = Publisher(page, None, {}, Guards(), dict)
+    publisher = Publisher(page, None, {}, ChangeMarker(), dict)
 
     for pid in (2**64 - 1, 2**32 - 1, 2**63, 2**22 + 1, 0, ended.pid):
         segment_folder.permit(path, pid)

@@ -18,17 +18,17 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
-from watchdog_app.agent.published.guards import Guards
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 
-class ByHand(Guards):
+class ByHand(ChangeMarker):
     """The loop below tells by itself when it begins to change its weights."""
 
-    def guarded(self, name: str, address: int) -> bool:
+    def covers(self, name: str, address: int) -> bool:
         """Whatever lies in memory."""
         return True
 
@@ -82,7 +82,7 @@ def main() -> None:
             RescueStore(directory, 2),
             Link("numpy", directory),
             capture,
-            guards=ByHand if options.publish else None,
+            marker=ByHand if options.publish else None,
         )
         session.prepare()
         session.measure()

@@ -21,7 +21,7 @@ from watchdog_app.agent.state.rows import Holding, Row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.guards import Guards
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 Read = Callable[[str], Any]  # name of a tensor in the rescue to its raw bytes
 KIND = "keras.fit"
@@ -150,11 +150,11 @@ class FitState:
             "restore_python_random": not self._drawn_in_background(random_now),
         }
 
-    def guards(self) -> Guards:
+    def marker(self) -> ChangeMarker:
         """How it is known from outside that a step has begun to change the weights."""
-        from watchdog_app.agent.published import keras_guards
+        from watchdog_app.agent.snapshot import keras_marker
 
-        return keras_guards.of(self, self.backend.name)
+        return keras_marker.of(self, self.backend.name)
 
     @property
     def compiled(self) -> bool:

@@ -318,14 +318,14 @@ class FitRescue:
                 course.passes = DataPasses(iterator, say)
                 course.passes.install()
         self._exhaustion = FitExhaustion(self.model, state, self.on_oom, self._save_before)
-        self._session = self._open(iterator, state.guards)
+        self._session = self._open(iterator, state.marker)
 
-    def _open(self, iterator: Any, guards: Callable[[], Any]) -> Session:
+    def _open(self, iterator: Any, marker: Callable[[], Any]) -> Session:
         begun = run_choice.begin(self.directory, self.resume, name=self.name)
         self._beginning = begun
         store = RescueStore(begun.directory, self.keep, report=say, run=begun.run)
         link = Link("keras", store.directory, notebook_path())
-        session = Session(store, link, self._capture, guards=guards)
+        session = Session(store, link, self._capture, marker=marker)
         session.breakdown.holds([self.model])
         session.breakdown.data(getattr(iterator, "data_adapter", None))
         return session

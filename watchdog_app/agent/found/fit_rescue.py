@@ -72,7 +72,7 @@ class Automatic(FitRescue):
                     f"{error} This training was not asked to resume, so it begins anew; its own "
                     f"rescues go to {self.directory}. Remove the other folder if it is of no use."
                 )
-                session = self._session = self._open(state.course.iterator, state.guards)
+                session = self._session = self._open(state.course.iterator, state.marker)
             else:
                 return found
         return None

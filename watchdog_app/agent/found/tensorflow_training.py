@@ -25,8 +25,8 @@ from watchdog_app.agent.found.tensorflow_passes import WatchedPasses
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.loops import own_random, randomness, variables
 from watchdog_app.agent.loops.loop_state import LoopState
-from watchdog_app.agent.published.guards import Guards, Untold
 from watchdog_app.agent.runtime.link import named_ones
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Untold
 
 UNPLACED = "the place in data that is no tf.data.Dataset (rescue.step_number counts the steps)"
 _KINDS = (
@@ -93,7 +93,7 @@ class FoundTensorFlow(FoundTraining):
         unplaced = [] if self._passes.begun else [UNPLACED]
         return [*super()._not_restored(), *inside, *unplaced]
 
-    def _guards(self) -> Guards:
+    def _make_marker(self) -> ChangeMarker:
         return Untold()
 
     def _random_now(self) -> Any:

@@ -30,7 +30,7 @@ from watchdog_app.agent.runtime.session import Session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.guards import Guards
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 _MOVED = "{} as they were before the batch that ran out of memory (Rescue(...) puts these back)"
 
@@ -119,10 +119,10 @@ class FoundTorch(FoundTraining):
         self._taken = _Taken(self._names, self._passes.datasets, state)
         return state
 
-    def _guards(self) -> Guards:
-        from watchdog_app.agent.published.torch_guards import TorchGuards
+    def _make_marker(self) -> ChangeMarker:
+        from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
-        return TorchGuards(
+        return TorchMarker(
             self._parts, self.optimizers, set, self._position, self._lost_now, self._same
         )
 

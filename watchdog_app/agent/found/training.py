@@ -35,7 +35,7 @@ from watchdog_app.rescue.identity.notebook import notebook_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.guards import Guards
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 COUNTED = "plain values that the loop keeps, such as counters and histories"
 DRAWN = (
@@ -132,7 +132,7 @@ class FoundTraining(ABC):
         """The state of the named objects."""
 
     @abstractmethod
-    def _guards(self) -> Guards:
+    def _make_marker(self) -> ChangeMarker:
         """What tells from outside that a step has begun."""
 
     @abstractmethod
@@ -268,7 +268,7 @@ class FoundTraining(ABC):
         link = Link(self.framework, store.directory, notebook_path(), by_lines=True)
         me = weakref.ref(self)
         link.left = lambda: (training := me()) is not None and training.has_left()
-        self.session = Session(store, link, self._capture, guards=self._guards)
+        self.session = Session(store, link, self._capture, marker=self._make_marker)
         self.session.breakdown.holds([each.get() for each in self._names])
         self.session.prepare()
         if waits is not None:

@@ -29,7 +29,7 @@ from watchdog_app.rescue.identity.compare import mismatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.guards import Guards
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
 
 KIND = "loop"
 
@@ -131,12 +131,12 @@ class LoopState:
         """What a resume will not bring back, as far as it is known, in words."""
         return self.not_repeatable + self._passes.lost
 
-    def guards(self) -> Guards:
+    def marker(self) -> ChangeMarker:
         """How it is known from outside that a step has begun to change the weights."""
         from watchdog_app.agent.fit.keras_backend import TENSORFLOW
-        from watchdog_app.agent.published import keras_guards
+        from watchdog_app.agent.snapshot import keras_marker
 
-        return keras_guards.of(self, TENSORFLOW)
+        return keras_marker.of(self, TENSORFLOW)
 
     compiled = False  # the program's own functions may be: then nothing counts where it was
 

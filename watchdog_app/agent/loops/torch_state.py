@@ -32,7 +32,7 @@ from watchdog_app.rescue.identity.compare import merge_settings, mismatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.torch_guards import TorchGuards
+    from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
 KIND = "torch"
 
@@ -113,13 +113,13 @@ class TorchState:
         }
         return Capture(tensors.entries, meta)
 
-    def guards(self) -> TorchGuards:
+    def marker(self) -> TorchMarker:
         """How it is known from outside that a step has begun to change the weights."""
-        from watchdog_app.agent.published.torch_guards import TorchGuards
+        from watchdog_app.agent.snapshot.torch_marker import TorchMarker
 
         things = [part.thing for part in self._parts.values()]
         optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
-        return TorchGuards(
+        return TorchMarker(
             lambda: self._parts,
             lambda: optimizers,
             self._waiting,

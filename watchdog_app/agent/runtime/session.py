@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.agent.contain import Guard, describe
-from watchdog_app.agent.published.own_page import OwnPage
 from watchdog_app.agent.resume import kernel_cells
 from watchdog_app.agent.runtime import crash_report
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
+from watchdog_app.agent.snapshot.opening import OwnSegment
 from watchdog_app.agent.telemetry.allocators import Allocators
 from watchdog_app.agent.telemetry.memory import Breakdown
 from watchdog_app.base.errors import RescueError
@@ -33,8 +33,8 @@ from watchdog_app.rescue.identity.notebook import program_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.guards import Guards
-    from watchdog_app.agent.published.publisher import Publisher
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
+    from watchdog_app.agent.snapshot.publisher import Publisher
 
 _REPORT_EVERY_S = 0.5  # the link sends at most one a second; half of that keeps it fresh
 _REARM_AFTER_S = 10.0  # a process that lives on after a save may hold its reserve again
@@ -71,7 +71,7 @@ class Session:
         capture: Callable[[], Capture],
         clock: Callable[[], float] = time.monotonic,
         *,
-        guards: Callable[[], Guards] | None = None,
+        marker: Callable[[], ChangeMarker] | None = None,
     ) -> None:
         self.store = store
         self.link = link
@@ -93,7 +93,7 @@ class Session:
         self._announcements = Announcements(link, self.breakdown, self.guard, clock)
         # To a page outside the process, where there is one: for when we can do nothing any more.
         self.published: Publisher | None = None
-        self._page = OwnPage(guards)
+        self._page = OwnSegment(marker)
 
     @property
     def step_s(self) -> float | None:

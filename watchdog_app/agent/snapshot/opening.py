@@ -14,23 +14,23 @@ from watchdog_app.base import paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.guards import Guards, Whole
-    from watchdog_app.agent.published.publisher import Publisher
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Whole
+    from watchdog_app.agent.snapshot.publisher import Publisher
     from watchdog_app.rescue.checkpoint.store import RescueStore
 
 ENVIRONMENT = "WATCHDOG_GUARD"  # as `rescue.segment.segment_layout` has it
 
 
-class OwnPage:
+class OwnSegment:
     """The page of one training: of `watchdog exec`, or of the daemon, which may come later."""
 
-    def __init__(self, guards: Callable[[], Guards] | None) -> None:
+    def __init__(self, marker: Callable[[], ChangeMarker] | None) -> None:
         """
         Args:
-            guards: makes what tells that a step has begun; None: nothing does.
+            marker: makes what tells that a step has begun; None: nothing does.
         """
-        self._make_guards = guards
-        self._guards: Guards | None = None
+        self._make_marker = marker
+        self._marker: ChangeMarker | None = None
         self._publisher: Publisher | None = None
 
     def open(
@@ -49,26 +49,26 @@ class OwnPage:
             take, also: as `Publisher`.
         """
         here = ENVIRONMENT in os.environ
-        if self._guards is None and self._make_guards is not None:
+        if self._marker is None and self._make_marker is not None:
             # Where a daemon seems to run: what TensorFlow traces now counts, or never will.
             if path is None and not here and not os.path.exists(paths.socket_path()):
                 return None
-            self._guards = self._make_guards()
-            self._guards.prepare()
-        if self._guards is None or (path is None and not here):
+            self._marker = self._make_marker()
+            self._marker.prepare()
+        if self._marker is None or (path is None and not here):
             return None
-        from watchdog_app.agent.published.publisher import publisher
+        from watchdog_app.agent.snapshot.publisher import publisher
 
         about = {"directory": store.directory, "keep": store.keep}
         where = None if here else path  # whoever holds our memory looks there
-        self._publisher = publisher(where, take, about, self._guards, also)
+        self._publisher = publisher(where, take, about, self._marker, also)
         return self._publisher
 
     def close(self) -> None:
         """The training is over."""
         made, self._publisher = self._publisher, None
-        guards, self._guards = self._guards, None
+        marker, self._marker = self._marker, None
         if made is not None:
             made.end()
-        if guards is not None:
-            guards.end()
+        if marker is not None:
+            marker.end()

@@ -25,7 +25,7 @@ _LARGEST_BYTES = 256 * 1024  # that goes there where it must
 _MOST_BYTES = PAGE_BYTES // 4  # of all of them
 _SETTLED = 3  # looks that see the same elements
 
-Guarded = Callable[[str, int], bool]  # name and address of a tensor: changed behind a mark alone
+Covers = Callable[[str, int], bool]  # name and address of a tensor: changed behind a mark alone
 
 
 class Unable(Exception):
@@ -52,13 +52,13 @@ class Sorter:
     def __init__(self) -> None:
         self._seen: dict[str, tuple[bytes, int]] = {}  # noted elements, and how often they were so
 
-    def sort(self, entries: Sequence[TensorEntry], guarded: Guarded) -> Contents:
+    def sort(self, entries: Sequence[TensorEntry], covers: Covers) -> Contents:
         """
         Where each tensor is told, and the bytes of the small ones as they are now.
 
         Args:
             entries: of a capture, all at a boundary.
-            guarded: which are changed only after a mark was set.
+            covers: which are changed only after a mark was set.
 
         Raises:
             Unable: one of them can neither be held nor be told.
@@ -77,7 +77,7 @@ class Sorter:
                 held.append((place, entry, address))
                 continue
             if address is not None and (
-                guarded(entry.name, address) or self._settled(entry, address)
+                covers(entry.name, address) or self._settled(entry, address)
             ):
                 found.rows.append((*about, None))
                 found.large.append((entry.name, address, entry.nbytes))

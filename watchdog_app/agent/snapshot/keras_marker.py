@@ -13,17 +13,22 @@ from dataclasses import replace
 from typing import Any
 
 from watchdog_app.agent.fit.keras_backend import TENSORFLOW
-from watchdog_app.agent.published.contents import Contents
-from watchdog_app.agent.published.guards import Guards, KerasTraining, Refresh, Refreshed
+from watchdog_app.agent.snapshot.change_marker import (
+    ChangeMarker,
+    KerasTraining,
+    Refresh,
+    Refreshed,
+)
+from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.agent.state.rows import OPTIMIZER
 from watchdog_app.rescue.segment.snapshot import Marker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.published.tensorflow_refresh import TensorFlowRefresh
+    from watchdog_app.agent.snapshot.tensorflow_marker import TensorFlowRefresh
 
 
-class FitGuards(Guards):
+class FitMarker(ChangeMarker):
     """Of a training whose step tells nothing before it begins (JAX, Keras 2): none is published."""
 
     tells = False
@@ -33,7 +38,7 @@ class FitGuards(Guards):
         self._names: set[str] = set()
 
     def look(self, step: int) -> None:  # noqa: ARG002
-        """See `Guards`: the names of what is changed by optimizers alone."""
+        """See `ChangeMarker`: the names of what is changed by optimizers alone."""
         trained: set[int] = set()
         for optimizer in self._told.optimizers():
             for each in getattr(optimizer, "_trainable_variables", None) or ():
@@ -44,12 +49,12 @@ class FitGuards(Guards):
             if (item.group == OPTIMIZER and item.row[2] != ()) or id(item.holder) in trained
         }
 
-    def guarded(self, name: str, address: int) -> bool:  # noqa: ARG002
-        """See `Guards`."""
+    def covers(self, name: str, address: int) -> bool:  # noqa: ARG002
+        """See `ChangeMarker`."""
         return name in self._names
 
 
-class OnTorch(FitGuards):
+class OnTorch(FitMarker):
     """The optimizers of Keras are called by Python for each step."""
 
     tells = True
@@ -59,7 +64,7 @@ class OnTorch(FitGuards):
         self._wrapped: list[tuple[Any, Any]] = []
 
     def begin(self, step_begins: Callable[[], None]) -> None:
-        """See `Guards`."""
+        """See `ChangeMarker`."""
         for optimizer in self._told.optimizers():
             apply = optimizer.apply
 
@@ -71,15 +76,15 @@ class OnTorch(FitGuards):
             self._wrapped.append((optimizer, told))
 
     def end(self) -> None:
-        """See `Guards`."""
+        """See `ChangeMarker`."""
         for optimizer, told in self._wrapped:
             if vars(optimizer).get("apply") is told:
                 del optimizer.apply
         self._wrapped = []
 
 
-class OnTensorFlow(FitGuards):
-    """The step counts, see `tensorflow_mark`; whether it does is seen at each look."""
+class OnTensorFlow(FitMarker):
+    """The step counts, see `tensorflow_marker`; whether it does is seen at each look."""
 
     tells = True
 
@@ -91,23 +96,23 @@ class OnTensorFlow(FitGuards):
         self._refresh: TensorFlowRefresh | None = None
 
     def prepare(self) -> None:
-        """See `Guards`."""
-        from watchdog_app.agent.published import tensorflow_mark
+        """See `ChangeMarker`."""
+        from watchdog_app.agent.snapshot import tensorflow_marker
 
         if not self._told.compiled:
             for optimizer in self._told.optimizers():
-                tensorflow_mark.count_in(optimizer)
+                tensorflow_marker.count_in(optimizer)
 
     def look(self, step: int) -> None:
-        """See `Guards`."""
+        """See `ChangeMarker`."""
         super().look(step)
         self.follow(step)
 
     def follow(self, step: int) -> None:
         """Whether the steps since the last look have counted, and where."""
-        from watchdog_app.agent.published import tensorflow_mark
+        from watchdog_app.agent.snapshot import tensorflow_marker
 
-        before, self._marker = self._marker, tensorflow_mark.APPLIED.read()
+        before, self._marker = self._marker, tensorflow_marker.APPLIED.read()
         if step != self._step:
             now = self._marker
             self._counts = (
@@ -119,24 +124,24 @@ class OnTensorFlow(FitGuards):
         self._step = step
 
     def markers(self) -> Iterable[Marker]:
-        """See `Guards`."""
+        """See `ChangeMarker`."""
         return () if self._marker is None else (self._marker,)
 
     @property
     def trusted(self) -> bool:  # type: ignore[override]  # known only when it is asked
-        """See `Guards`."""
+        """See `ChangeMarker`."""
         return self._counts
 
     def end(self) -> None:
-        """See `Guards`."""
-        from watchdog_app.agent.published import tensorflow_mark
+        """See `ChangeMarker`."""
+        from watchdog_app.agent.snapshot import tensorflow_marker
 
         for optimizer in self._told.optimizers():
-            tensorflow_mark.count_no_more(optimizer)
+            tensorflow_marker.count_no_more(optimizer)
 
     def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
-        """See `Guards`."""
-        from watchdog_app.agent.published.tensorflow_refresh import TensorFlowRefresh
+        """See `ChangeMarker`."""
+        from watchdog_app.agent.snapshot.tensorflow_marker import TensorFlowRefresh
 
         if self._refresh is None or not self._refresh.is_of(contents):
             self._refresh = TensorFlowRefresh(self._told, contents)
@@ -151,7 +156,7 @@ class OnTensorFlow(FitGuards):
         return take
 
 
-def of(told: KerasTraining, backend: str) -> Guards:
+def of(told: KerasTraining, backend: str) -> ChangeMarker:
     """
     Those of the backend that a training runs on.
 
@@ -159,5 +164,5 @@ def of(told: KerasTraining, backend: str) -> Guards:
         told: the training.
         backend: as Keras says it.
     """
-    kinds: dict[str, type[FitGuards]] = {TENSORFLOW: OnTensorFlow, "torch": OnTorch}
-    return kinds.get(backend, FitGuards)(told)
+    kinds: dict[str, type[FitMarker]] = {TENSORFLOW: OnTensorFlow, "torch": OnTorch}
+    return kinds.get(backend, FitMarker)(told)

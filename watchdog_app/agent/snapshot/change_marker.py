@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from watchdog_app.agent.published.contents import Contents
+from watchdog_app.agent.snapshot.contents import Contents
 from watchdog_app.agent.state.rows import Holding
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment.snapshot import Marker, News
@@ -60,7 +60,7 @@ class Refreshed:
 Refresh = Callable[[int], Refreshed | None]  # of the step that is complete
 
 
-class Guards:
+class ChangeMarker:
     """
     What tells that a step has begun to change the large tensors. This one knows of nothing.
 
@@ -76,9 +76,9 @@ class Guards:
         """Before the first step, and perhaps before there is a page."""
 
     def look(self, step: int) -> None:
-        """The training stands at a boundary: which tensors are guarded may be asked now."""
+        """The training stands at a boundary: which tensors are covered may be asked now."""
 
-    def guarded(self, name: str, address: int) -> bool:  # noqa: ARG002
+    def covers(self, name: str, address: int) -> bool:  # noqa: ARG002
         """Whether this tensor is changed only after the mark."""
         return False
 
@@ -107,7 +107,7 @@ class Guards:
         """Take hooks off."""
 
 
-class Untold(Guards):
+class Untold(ChangeMarker):
     """Of a training that cannot be copied from outside; it can still be asked to save."""
 
     tells = False

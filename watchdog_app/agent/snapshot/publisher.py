@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.published.contents import Sorter, Unable
-from watchdog_app.agent.published.guards import Bytes, Guards, Refresh, Refreshed, Whole
+from watchdog_app.agent.snapshot.change_marker import Bytes, ChangeMarker, Refresh, Refreshed, Whole
+from watchdog_app.agent.snapshot.contents import Sorter, Unable
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.rescue.checkpoint.owner import own
 from watchdog_app.rescue.segment import segment_folder
@@ -49,7 +49,7 @@ class Publisher:
         page: Segment,
         take: Callable[[int], Whole],
         about: Mapping[str, Any],
-        guards: Guards,
+        marker: ChangeMarker,
         also: Callable[[], Mapping[str, Any]],
     ) -> None:
         """
@@ -57,14 +57,14 @@ class Publisher:
             page: of this process, and of no other training in it.
             take: gives what a rescue of a step would hold, without its bytes.
             about: `directory` and `keep` of its rescues.
-            guards: of the framework.
+            marker: of the framework.
             also: gives what is beside the framework's in the meta, and changes with each step.
         """
         self._page = page
         self._take = take
         self._about = about
         self._also = also
-        self._guards = guards
+        self._marker = marker
         self._guard = Guard("publishing for a save from outside")
         self._sorter = Sorter()
         self._known: _Known | None = None
@@ -78,9 +78,9 @@ class Publisher:
         self.over = False
         me = own()
         page.begin(me.pid, me.start_time)
-        if not guards.tells:
+        if not marker.tells:
             page.unable("it cannot be copied from outside")
-        self._guards.begin(self.step_begins)
+        self._marker.begin(self.step_begins)
 
     @property
     def asked(self) -> bool:
@@ -91,7 +91,7 @@ class Publisher:
     def due(self) -> bool:
         """Whether the next boundary is published, not only counted."""
         asked = self._page.asked or time.perf_counter() >= self._next_s
-        return asked and self._guards.tells
+        return asked and self._marker.tells
 
     def boundary(self, step: int) -> None:
         """Between two steps: publish where that is due; nothing where another thread does."""
@@ -103,7 +103,7 @@ class Publisher:
 
     def _boundary(self, step: int) -> None:
         page = self._page
-        if not self._guards.tells:
+        if not self._marker.tells:
             page.boundary(step)
             page.step_begins()
             return
@@ -121,7 +121,7 @@ class Publisher:
         with self._guard:
             self._permit()
             self._publish(step)
-            if not self._guards.trusted:
+            if not self._marker.trusted:
                 page.step_begins()
             self._stands = page.sequence, step, self.early
         # What is learned once is paid once.
@@ -169,17 +169,17 @@ class Publisher:
                 return known.parts(step, refreshed, also), known.state_bytes
         began = time.thread_time()
         whole = self._take(step)
-        self._guards.look(step)
-        contents = self._sorter.sort(whole.entries, self._guards.guarded)
+        self._marker.look(step)
+        contents = self._sorter.sort(whole.entries, self._marker.covers)
         static = tables.static_text(
             owner=str(own()),
             tensors=contents.rows,
             meta=whole.meta,
             **self._about,
         )
-        markers = tuple(self._guards.markers())
+        markers = tuple(self._marker.markers())
         changing = tables.changing_text(step, markers, ())
-        refresh = self._guards.refresh(whole.meta, contents)
+        refresh = self._marker.refresh(whole.meta, contents)
         self._known = (
             None
             if refresh is None
@@ -243,7 +243,7 @@ def publisher(
     path: str | None,
     take: Callable[[int], Whole],
     about: Mapping[str, Any],
-    guards: Guards,
+    marker: ChangeMarker,
     also: Callable[[], Mapping[str, Any]] = dict,
 ) -> Publisher | None:
     """
@@ -251,7 +251,7 @@ def publisher(
 
     Args:
         path: of the page, as the daemon told it; None: where `watchdog exec` has told it.
-        take, about, guards, also: as `Publisher`.
+        take, about, marker, also: as `Publisher`.
     """
     if path is None:
         path = _own_page()
@@ -265,7 +265,7 @@ def publisher(
         page = Segment(path)
     except (OSError, WatchdogError):
         return None
-    made = Publisher(page, take, about, guards, also)
+    made = Publisher(page, take, about, marker, also)
     _open[path] = weakref.ref(made)
     return made
 
