@@ -128,6 +128,12 @@ class World:
         self._children.append(pid)
         return pid
 
+    def sleeper(self, name: str = "job.py") -> int:
+        """A script that does next to nothing, seen by the daemon. Its pid."""
+        pid = self.script("import time\nwhile True: time.sleep(0.1)\n", name)
+        self.seen(pid)
+        return pid
+
     def task(self, pid: int) -> dict | None:
         with self.connect() as client:
             return next((t for t in client.call("status")["tasks"] if t["pid"] == pid), None)

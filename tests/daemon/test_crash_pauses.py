@@ -198,8 +198,7 @@ def test_a_daemon_killed_in_a_pause_leaves_nobody_unknown(world, here, place):
     """SIGKILL in the place of a write: who is stopped is known, and can be let go."""
     disk = Disk(world, "run")
     client = world.start(**disk.env)
-    pid = world.script(SLEEPER, "held.py")
-    world.seen(pid)
+    pid = world.sleeper("held.py")
     # The copy: opened, cut, written, renamed; once before the signals, once after them.
     disk.kill(3 if place.startswith("before") else 5)
 
@@ -218,8 +217,7 @@ def test_with_full_disks_it_goes_on_watching_and_acting(world):
     """Neither copy can be written: that is said, and made good when there is room."""
     disk = Disk(world, "")
     client = world.start(**disk.env)
-    pid = world.script(SLEEPER, "held.py")
-    world.seen(pid)
+    pid = world.sleeper("held.py")
     disk.refuse(errno.ENOSPC)
 
     client.call("task.pause", task=str(pid))
@@ -247,8 +245,7 @@ def test_a_slow_disk_delays_no_pause(world):
     """The task stands still before that it was decided is on the disk; then it is there."""
     disk = Disk(world, "state")
     client = world.start(**disk.env)
-    pid = world.script(SLEEPER, "held.py")
-    world.seen(pid)
+    pid = world.sleeper("held.py")
 
     def decided() -> int:
         found = client.call("history", kinds=["decision"], limit=100)["entries"]

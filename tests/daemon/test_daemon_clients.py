@@ -280,8 +280,7 @@ def test_every_key_of_the_status_is_documented(world):
 def job(world):
     """A daemon and a script that it has seen: client, pid."""
     client = world.start()
-    pid = world.script(SLEEP, "job-of-this-test.py")
-    world.seen(pid)
+    pid = world.sleeper("job-of-this-test.py")
     return client, pid
 
 
@@ -312,8 +311,7 @@ def test_a_name_that_several_have_is_acted_on_for_none(world, job):
     """Two scripts of one name: both are listed, neither is paused."""
     client, first = job
     (world.folder / "other").mkdir()
-    second = world.script(SLEEP, "other/job-of-this-test.py")
-    world.seen(second)
+    second = world.sleeper("other/job-of-this-test.py")
 
     with pytest.raises(TaskNotFound) as caught:
         client.call("task.pause", task="job-of-this-test.py")
@@ -326,8 +324,7 @@ def test_a_name_that_several_have_is_acted_on_for_none(world, job):
 def test_a_pid_that_is_gone_is_no_part_of_a_name(world):
     """A number is a pid and nothing else: `12` must not pause job12.py."""
     client = world.start()
-    pid = world.script(SLEEP, "job999999.py")
-    world.seen(pid)
+    pid = world.sleeper("job999999.py")
 
     with pytest.raises(TaskNotFound):
         client.call("task.pause", task="999999")

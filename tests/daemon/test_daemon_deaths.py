@@ -95,8 +95,7 @@ def test_how_a_large_program_ended_is_known_though_its_memory_goes_first(world):
 def test_a_death_is_written_down_within_seconds_and_explained_by_every_name(world):
     """By pid, name and path; as text, as data, and with the points of its plot."""
     client = world.start()
-    pid = world.script("import time\ntime.sleep(600)\n", "odd_name_42.py")
-    world.seen(pid)
+    pid = world.sleeper("odd_name_42.py")
     first = client.call("status")["daemon"]["samples"]
     # A plot needs some looks, which come late on a busy machine.
     world.until(lambda: client.call("status")["daemon"]["samples"] >= first + 3, "it looks")
@@ -121,12 +120,10 @@ def test_a_death_is_written_down_within_seconds_and_explained_by_every_name(worl
 def test_a_task_that_lives_again_is_told_with_the_death_before_it(world):
     """Its name is that of the living; who died in its place before is said as well."""
     client = world.start()
-    first = world.script("import time\ntime.sleep(600)\n", "again.py")
-    world.seen(first)
+    first = world.sleeper("again.py")
     os.kill(first, signal.SIGKILL)
     world.until(lambda: world.ends(first), "its end is written down")
-    second = world.script("import time\ntime.sleep(600)\n", "again.py")
-    world.seen(second)
+    second = world.sleeper("again.py")
 
     answer = client.call("explain", task="again.py")
 
@@ -156,8 +153,7 @@ def test_secrets_on_a_command_line_are_not_written_down(world):
 def test_without_a_daemon_the_journal_explains(world):
     """Days later, the daemon long gone: the last death, one by name, and none."""
     world.start()
-    pid = world.script("import time\ntime.sleep(600)\n", "night.py")
-    world.seen(pid)
+    pid = world.sleeper("night.py")
     time.sleep(2.2)
     os.kill(pid, signal.SIGKILL)
     world.until(lambda: world.ends(pid), "its end is written down")

@@ -118,8 +118,7 @@ def test_a_lost_card_opens_an_incident_that_names_the_script_on_it(world, stub, 
 
 def test_a_driver_that_hangs_costs_the_cards_and_nothing_else(world, stub, client):
     """The daemon looks at everything else at its own pace, and says which card is silent."""
-    pid = world.script(IDLE, "job.py")
-    world.seen(pid)
+    pid = world.sleeper("job.py")
     cards(world, client, 2)
 
     stub.fail("nvmlDeviceGetMemoryInfo_v2", HANG)

@@ -642,8 +642,7 @@ def test_a_pause_is_written_again_when_the_disk_has_room(world):
     """The disk takes nothing while the task is paused; later the next daemon knows it."""
     (world.folder / "state").write_text("in the way")
     client = world.start()
-    pid = world.script("import time\nwhile True: time.sleep(0.1)\n", "held.py")
-    world.seen(pid)
+    pid = world.sleeper("held.py")
     client.call("task.pause", task=str(pid))
 
     os.unlink(world.folder / "state")
@@ -656,8 +655,7 @@ def test_a_pause_is_written_again_when_the_disk_has_room(world):
 def test_a_removed_journal_is_begun_anew(world):
     """rm under a running daemon: the log says it, and a pause is known all the same."""
     client = world.start()
-    pid = world.script("import time\nwhile True: time.sleep(0.1)\n", "held.py")
-    world.seen(pid)
+    pid = world.sleeper("held.py")
     client.call("task.pause", task=str(pid))
 
     for path in (world.folder / "state").iterdir():

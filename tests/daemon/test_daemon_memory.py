@@ -37,8 +37,7 @@ def test_a_kill_elsewhere_is_not_taken_for_the_cause(world, group):
     """A script that ends while the kernel kills another one: it simply ended."""
     world.start()
     leak = world.script(GROW.format(rate=100), "leak-of-this-test.py", group)
-    quiet = world.script("import time\ntime.sleep(600)\n", "quiet-of-this-test.py")
-    world.seen(quiet)
+    quiet = world.sleeper("quiet-of-this-test.py")
     world.seen(leak)
     world.until(lambda: not world.state_letter(leak), "the leak is killed", 60)
 

@@ -380,8 +380,7 @@ def start_time(pid: int) -> int:
 def test_an_agent_cannot_speak_for_another_process(world, raw):
     """Whatever pid it names: the kernel's word counts, and nothing is noted of the other."""
     world.start()
-    pid = world.script("import time\ntime.sleep(60)\n")
-    world.seen(pid)
+    pid = world.sleeper()
     liar = raw(role="agent")
 
     assert (
