@@ -120,3 +120,11 @@ def ticker(tmp_path: Path) -> Iterator[Callable[..., Ticker]]:
     for each in made:
         each.stub.heal()
         each.watch.close()
+
+
+@pytest.fixture
+def watch(stub: DriverStub, ticker: Callable[..., Ticker]) -> Ticker:
+    """A monitor that has read the two cards once."""
+    made = ticker(stub)
+    made.reading()
+    return made

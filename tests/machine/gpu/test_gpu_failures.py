@@ -147,10 +147,8 @@ def test_the_fault_stays_between_two_tries(stub, ticker):
     watch.until(tried_again, step_s=0.1)
 
 
-def test_an_update_underneath_is_the_one_story_when_the_reader_has_to_begin_anew(stub, ticker):
+def test_an_update_underneath_is_the_one_story_when_the_reader_has_to_begin_anew(stub, watch):
     """The card that took the reader down is silent, and is no second fault beside the cause."""
-    watch = ticker(stub)
-    watch.reading()
     stub.fail("nvmlInitWithFlags", VERSION_MISMATCH)
     stub.fail("nvmlDeviceGetTemperature", CRASH, card=1)
 
@@ -180,10 +178,8 @@ def test_a_driver_updated_underneath_is_said_while_its_jobs_go_on(stub, ticker, 
     assert 3 * GIB == look.gpus[0].memory_used_bytes
 
 
-def test_a_card_that_falls_off_the_bus_hides_no_other(stub, ticker):
+def test_a_card_that_falls_off_the_bus_hides_no_other(stub, watch):
     """Its identity stays, its figures go, and it is back when it is back."""
-    watch = ticker(stub)
-    watch.reading()
     stub.set(1, used=GIB)
     stub.lose(0)
 
@@ -244,10 +240,8 @@ def test_all_cards_broken_lets_the_reader_go_between_two_looks(stub, ticker):
 
 
 @pytest.mark.parametrize("how", [HANG, CRASH, ABORT])
-def test_a_call_that_hangs_or_crashes_hides_no_other_card(stub, ticker, how):
+def test_a_call_that_hangs_or_crashes_hides_no_other_card(stub, watch, how):
     """The reader is ended, the card left out for a while, and the others are read again."""
-    watch = ticker(stub)
-    watch.reading()
     stub.reset_calls()
     stub.fail("nvmlDeviceGetUtilizationRates", how, card=0)
     watch.tick(1)
@@ -269,11 +263,9 @@ def test_a_call_that_hangs_or_crashes_hides_no_other_card(stub, ticker, how):
 
 @pytest.mark.parametrize(("how", "least_s", "most_s"), [(CRASH, 10, 30), (HANG, 60, 90)])
 def test_a_crash_leaves_a_card_out_for_a_shorter_time_than_a_hung_call(
-    stub, ticker, how, least_s, most_s
+    stub, watch, how, least_s, most_s
 ):
     """A crash costs the other cards no deadline: it is tried again sooner."""
-    watch = ticker(stub)
-    watch.reading()
     stub.fail("nvmlDeviceGetUtilizationRates", how, card=0)
     watch.until(lambda look: GpuState.SILENT in states(look), step_s=0.1)
     silent_since = watch.now
@@ -387,10 +379,8 @@ def test_tries_come_later_and_later(stub, ticker):
     assert tries() <= 12
 
 
-def test_cards_that_appear_vanish_and_come_back_are_followed(stub, ticker):
+def test_cards_that_appear_vanish_and_come_back_are_followed(stub, watch):
     """Indices move as nvidia-smi's do; who is missed is said to be lost."""
-    watch = ticker(stub)
-    watch.reading()
     third = stub.add_card()
     watch.until(lambda look: len(look.gpus) == 3, step_s=0.3)
     stub.remove_card(0)
@@ -571,10 +561,8 @@ def test_the_reader_is_a_modest_process_of_its_own(stub, ticker):
     assert 2 == sum(name.startswith("pipe:") for name in descriptors), descriptors
 
 
-def test_the_reader_ends_when_the_watch_is_closed(stub, ticker):
+def test_the_reader_ends_when_the_watch_is_closed(watch):
     """And leaves no zombie."""
-    watch = ticker(stub)
-    watch.reading()
     pid = watch.watch.reader_pid
 
     watch.watch.close()
@@ -635,10 +623,8 @@ def test_an_unsupported_question_is_not_asked_again_each_second(stub, ticker):
     assert "nvmlDeviceGetTotalEccErrors" not in stub.calls()
 
 
-def test_a_machine_that_stalls_is_not_taken_for_a_driver_that_hangs(stub, ticker):
+def test_a_machine_that_stalls_is_not_taken_for_a_driver_that_hangs(stub, watch):
     """We come late ourselves then: ten seconds between two ticks are no deadline passed."""
-    watch = ticker(stub)
-    watch.reading()
     pid = watch.watch.reader_pid
     stub.delay("nvmlDeviceGetTemperature", 300_000)
     watch.tick(1)
@@ -649,10 +635,8 @@ def test_a_machine_that_stalls_is_not_taken_for_a_driver_that_hangs(stub, ticker
     assert () == look.faults
 
 
-def test_a_silent_driver_is_said_once(stub, ticker):
+def test_a_silent_driver_is_said_once(stub, watch):
     """Not once more for each of its cards."""
-    watch = ticker(stub)
-    watch.reading()
     stub.fail("nvmlEventSetWait_v2", HANG)
 
     look = watch.until(lambda look: GpuState.SILENT in states(look), step_s=0.5)

@@ -411,10 +411,8 @@ def test_a_list_that_could_not_be_made_has_no_time(stub, ticker):
     assert ((), None) == (gpu.processes, gpu.processes_mono_s)
 
 
-def test_processes_are_listed_at_once_when_memory_moves(stub, ticker):
+def test_processes_are_listed_at_once_when_memory_moves(stub, watch):
     """Somebody came: who, is not a matter of seconds."""
-    watch = ticker(stub)
-    watch.reading()
     stub.set(0, used=4 * GIB)
     stub.processes(0, [(os.getpid(), 4 * GIB)])
 
@@ -439,10 +437,8 @@ def test_an_idle_machine_is_asked_less_often(stub, ticker, computing, least, mos
     assert least <= asked <= most
 
 
-def test_a_card_whose_memory_moves_is_asked_each_second_though_nobody_is_listed(stub, ticker):
+def test_a_card_whose_memory_moves_is_asked_each_second_though_nobody_is_listed(stub, watch):
     """In a container the driver lists no process, and a card fills up all the same."""
-    watch = ticker(stub)
-    watch.reading()
     stub.reset_calls()
 
     for second in range(20):

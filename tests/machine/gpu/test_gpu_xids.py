@@ -130,10 +130,8 @@ def test_one_event_told_by_both_is_one(stub, ticker, tmp_path):
     os.close(writer)
 
 
-def test_an_event_stays_for_an_hour_and_outlives_its_card(stub, ticker, tmp_path):
+def test_an_event_stays_for_an_hour_and_outlives_its_card(stub, watch, tmp_path):
     """When the card is lost its last word is what tells why."""
-    watch = ticker(stub)
-    watch.reading()
     stub.xid(0, 79)
     watch.reading()
     stub.lose(0)
@@ -145,10 +143,8 @@ def test_an_event_stays_for_an_hour_and_outlives_its_card(stub, ticker, tmp_path
     assert () == watch.reading().gpus[0].xids
 
 
-def test_an_event_outlives_the_reader_that_told_it(stub, ticker):
+def test_an_event_outlives_the_reader_that_told_it(stub, watch):
     """The card that failed may take the reader down in the same moment."""
-    watch = ticker(stub)
-    watch.reading()
     stub.xid(1, 79)
     stub.fail("nvmlDeviceGetUtilizationRates", CRASH, card=0)
     stub.lose(1)
