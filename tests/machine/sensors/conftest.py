@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sensor_trees import Tree
+from sensor_trees import NOW_UNIX_S, Tree
+
+from watchdog_app.machine.sensors.machine import LinuxMachine
 
 
 @pytest.fixture
@@ -16,3 +18,11 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
     yield found
     for machine in found.machines:
         machine.close()
+
+
+@pytest.fixture
+def machine(tree: Tree) -> LinuxMachine:
+    """The machine of that tree, sampled once."""
+    made = tree.machine()
+    made.sample(0.0, NOW_UNIX_S)
+    return made

@@ -81,10 +81,10 @@ def test_a_read_that_blocks_holds_up_no_look_and_no_other_process(tree: Tree, fr
     assert f"{tree.groups}/memory/elsewhere" == by_pid(healed)[450].cgroup
 
 
-def test_a_move_to_another_group_is_seen_by_the_look_a_second_later(tree: Tree):
+def test_a_move_to_another_group_is_seen_by_the_look_a_second_later(
+    tree: Tree, machine: LinuxMachine
+):
     """Of one that has long been watched, too."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     machine.sample(60.0, NOW_UNIX_S + 60)
     tree.enter_group(431, "4:memory:/batch")
 

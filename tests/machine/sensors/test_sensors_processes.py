@@ -126,10 +126,10 @@ def test_a_process_whose_line_has_not_changed_is_not_read_further(tree: Tree):
     assert 400000 * PAGE == machine.read_process(key).rss_bytes
 
 
-def test_process_that_ends_is_dropped_and_its_descriptors_with_it(tree: Tree):
+def test_process_that_ends_is_dropped_and_its_descriptors_with_it(
+    tree: Tree, machine: LinuxMachine
+):
     """Gone between two ticks is normal: no error, no fault."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     before = len(os.listdir("/proc/self/fd"))
     tree.remove(450)
 
@@ -141,19 +141,15 @@ def test_process_that_ends_is_dropped_and_its_descriptors_with_it(tree: Tree):
     assert len(os.listdir("/proc/self/fd")) < before
 
 
-def test_process_that_begins_is_found_by_the_next_tick(tree: Tree):
+def test_process_that_begins_is_found_by_the_next_tick(tree: Tree, machine):
     """And only it is read in full."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     tree.copy(450, 900, start=9000)
 
     assert ProcessKey(900, 9000) == by_pid(machine.sample(1.0, NOW_UNIX_S))[900].key
 
 
-def test_zombie_has_ended(tree: Tree):
+def test_zombie_has_ended(tree: Tree, machine):
     """Its memory is given back already; that its parent has not noticed changes nothing."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     tree.rewrite("450/stat", ") S 1", ") Z 1")
 
     assert 450 not in by_pid(machine.sample(1.0, NOW_UNIX_S))
@@ -169,10 +165,8 @@ def test_process_whose_first_thread_has_ended_lives(tree: Tree):
     assert machine.alive(ProcessKey(450, 5500))
 
 
-def test_pid_that_another_process_took_over_is_another_process(tree: Tree):
+def test_pid_that_another_process_took_over_is_another_process(tree: Tree, machine):
     """Same pid, other start: the old one is gone and the new one is read."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     tree.rewrite("450/stat", " 5500 ", " 7700 ")
     tree.write("450/cmdline", b"python\0/home/user/new.py\0")
 
@@ -186,10 +180,8 @@ def test_pid_that_another_process_took_over_is_another_process(tree: Tree):
         machine.read_process(ProcessKey(450, 5500))
 
 
-def test_shell_that_becomes_python_is_found(tree: Tree):
+def test_shell_that_becomes_python_is_found(tree: Tree, machine):
     """By exec, with the same pid and the same start: at once while it is young."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     tree.link("430/exe", "/usr/bin/python3.11")
     tree.write("430/cmdline", b"python\0/home/user/late.py\0")
 
@@ -220,20 +212,16 @@ def test_python_that_becomes_another_script_is_read_anew(tree: Tree):
     assert "second.py" == by_pid(machine.sample(10.0, NOW_UNIX_S))[450].name
 
 
-def test_python_that_becomes_a_shell_is_watched_no_longer(tree: Tree):
+def test_python_that_becomes_a_shell_is_watched_no_longer(tree: Tree, machine):
     """A program that starts another one in its place."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     tree.link("450/exe", "/usr/bin/bash")
     tree.rewrite("450/stat", " 140000000000450 ", " 140000000999999 ")
 
     assert 450 not in by_pid(machine.sample(1.0, NOW_UNIX_S))
 
 
-def test_title_that_changes_keeps_the_name_of_a_script(tree: Tree):
+def test_title_that_changes_keeps_the_name_of_a_script(tree: Tree, machine):
     """setproctitle is no exec: the script is still the script."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     tree.write("450/cmdline", b"odd: epoch 5\0\0\0\0")
     tree.rewrite("450/stat", "() Z ()", "(odd: epoch 5)")
 
@@ -250,10 +238,8 @@ def test_title_of_a_worker_is_followed(tree: Tree):
     assert "ray::train" == by_pid(machine.sample(1.0, NOW_UNIX_S))[450].name
 
 
-def test_limit_and_group_that_a_program_takes_on_are_noticed(tree: Tree):
+def test_limit_and_group_that_a_program_takes_on_are_noticed(tree: Tree, machine):
     """`resource.setrlimit` in the first line of a script; a launcher that moves itself."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     shutil.copy(tree.proc / "431/limits", tree.proc / "450/limits")
     tree.enter_group(450, "4:memory:/jupyter/train")
 
@@ -263,10 +249,10 @@ def test_limit_and_group_that_a_program_takes_on_are_noticed(tree: Tree):
     assert f"{tree.groups}/memory/jupyter/train" == info.cgroup
 
 
-def test_the_group_of_a_process_that_announces_growth_is_looked_at_anew(tree: Tree):
+def test_the_group_of_a_process_that_announces_growth_is_looked_at_anew(
+    tree: Tree, machine: LinuxMachine
+):
     """At once, and not a second later."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     machine.sample(21.0, NOW_UNIX_S)
     os.mkdir(f"{tree.groups}/memory/elsewhere")
     for pid in (431, 450):
@@ -399,10 +385,10 @@ def test_kernel_without_environment_is_named_by_its_connection_file(tree: Tree, 
     assert ("other.ipynb", "/home/user/other.ipynb") == (info.name, info.notebook)
 
 
-def test_machine_without_a_process_list_says_so_and_watches_memory(tree: Tree):
+def test_machine_without_a_process_list_says_so_and_watches_memory(
+    tree: Tree, machine: LinuxMachine
+):
     """One fault while it lasts, none afterwards."""
-    machine = tree.machine()
-    machine.sample(0.0, NOW_UNIX_S)
     hidden = tree.proc.rename(tree.proc.with_name("hidden"))
 
     broken = machine.sample(1.0, NOW_UNIX_S)
