@@ -28,7 +28,6 @@ from watchdog_app.history.series import (
     stored,
 )
 
-_MOST_IDS = 1000
 _OVERFLOW = 1.25
 _SYNC_S = 60.0  # without a decision
 # Raised where a value is handed to SQLite, before anything of that statement was done.
@@ -66,7 +65,6 @@ class Journal:
         self.max_age_s = max_age_s
         self.max_bytes = max_bytes
         self._path = os.path.join(folder, "journal.db")
-        self._ids: dict[str, int] = {}
         self._synced_mono_s = time.monotonic()
         # `set_aside`: where a journal that cannot be used lies now, and why that is.
         self._db, self.set_aside, self.why = journal_file.opened(self._path)
@@ -79,7 +77,6 @@ class Journal:
         """A journal that somebody else opened, to be read alone."""
         journal = cls.__new__(cls)
         journal._db = db
-        journal._ids = {}
         return journal
 
     def in_place(self) -> bool:
@@ -116,7 +113,7 @@ class Journal:
                 self._db.execute("BEGIN IMMEDIATE")
                 for write in (
                     *(partial(self._add_entry, entry) for entry in entries),
-                    *(partial(add_series, self._db, self._ids, item) for item in series),
+                    *(partial(add_series, self._db, item) for item in series),
                 ):
                     try:
                         write()
@@ -124,8 +121,6 @@ class Journal:
                         left_out = error
             if sync:
                 self._synced_mono_s = time.monotonic()
-            if len(self._ids) > _MOST_IDS:
-                self._ids.clear()  # of those that live it is looked up again
         finally:
             if sync:
                 self._db.execute("PRAGMA synchronous=NORMAL")
@@ -241,7 +236,6 @@ class Journal:
                 "DELETE FROM hits WHERE task NOT IN (SELECT id FROM series)"
                 " OR ceiling NOT IN (SELECT id FROM series)"
             )
-        self._ids.clear()
         self._db.execute("PRAGMA incremental_vacuum").fetchall()
 
     def overflows(self) -> bool:

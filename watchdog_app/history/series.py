@@ -121,17 +121,23 @@ class SeriesPoints:
     resources: Sequence[str] = ()  # of a task: idents of the resources that can hit it
 
 
-def add_series(db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints) -> None:
+def add_series(db: sqlite3.Connection, item: SeriesPoints) -> None:
     """
     Write the points of one series.
 
     Args:
         db: the journal, in a transaction.
-        ids: the caller's memory of the rows' numbers.
         item: the series with its new points.
     """
-    last_ms = round(item.points[-1].unix_s * 1000)
-    id_ = _series_id(db, ids, item, last_ms)
+    last_ms, ident = round(item.points[-1].unix_s * 1000), stored(item.ident)
+    path = None if item.path is None else stored(item.path)
+    db.execute(
+        "INSERT INTO series (ident, kind, pid, name, path, unit, last_unix_ms)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ident) DO UPDATE SET"
+        " name = excluded.name, path = excluded.path, last_unix_ms = excluded.last_unix_ms",
+        (ident, item.kind, item.pid, stored(item.name), path, item.unit, last_ms),
+    )
+    (id_,) = db.execute("SELECT id FROM series WHERE ident = ?", (ident,)).fetchone()
     db.executemany(
         "INSERT OR REPLACE INTO points VALUES (?, ?, ?, ?, ?)",
         [
@@ -139,38 +145,10 @@ def add_series(db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints) 
             for p in item.points
         ],
     )
-    db.execute("UPDATE series SET last_unix_ms = ? WHERE id = ?", (last_ms, id_))
-    for resource in item.resources:
-        db.execute(
-            "INSERT OR IGNORE INTO hits SELECT ?, id FROM series WHERE ident = ?",
-            (id_, stored(resource)),
-        )
-
-
-def _series_id(
-    db: sqlite3.Connection, ids: dict[str, int], item: SeriesPoints, last_ms: int
-) -> int:
-    id_ = ids.get(item.ident)
-    if id_ is None:
-        ident = stored(item.ident)
-        db.execute(
-            "INSERT INTO series (ident, kind, pid, name, path, unit, last_unix_ms)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (ident) DO UPDATE"
-            " SET name = excluded.name, path = excluded.path",
-            (
-                ident,
-                item.kind,
-                item.pid,
-                stored(item.name),
-                None if item.path is None else stored(item.path),
-                item.unit,
-                last_ms,
-            ),
-        )
-        row = db.execute("SELECT id FROM series WHERE ident = ?", (ident,)).fetchone()
-        id_ = int(row[0])
-        ids[item.ident] = id_
-    return id_
+    db.executemany(
+        "INSERT OR IGNORE INTO hits SELECT ?, id FROM series WHERE ident = ?",
+        [(id_, stored(resource)) for resource in item.resources],
+    )
 
 
 def read_series(
