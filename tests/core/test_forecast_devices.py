@@ -150,7 +150,7 @@ def test_a_battery_that_nothing_drains_has_no_forecast():
 
 def test_a_battery_at_its_reserve_is_answered_at_once():
     """Unplugged when it was nearly empty: there is no trend yet."""
-    seen, _ = played(lambda t: 0.951, DischargeForecaster(), 0.95, 5.0, 10.0)
+    seen, _ = played(lambda t: 0.95, DischargeForecaster(), 0.95, 5.0, 10.0)
 
     assert seen[0][1].rescue
     assert seen[0][1].notify

@@ -172,7 +172,11 @@ def test_peaks_far_apart_are_a_trend_where_they_keep_time(times, values, expecte
 def test_turning_points_remember_peaks_troughs_and_their_rhythm():
     """What came back by more than the given size; the level that is reached counts."""
     turns = TurningPoints()
-    for t, value in enumerate([0, 10, 0, 12, 1, 11, 0, 13, 9]):
+    values = (0, 10, 0, 12, 1, 11, 0, 13, 9)
+    for t, value in enumerate(values[:7]):
+        turns.add(float(t), float(value), 4.0)
+    assert (2.0, 1.0) == turns.cycle(6.0)  # of three peaks and the two troughs between them
+    for t, value in enumerate(values[7:], 7):
         turns.add(float(t), float(value), 4.0)
 
     assert [(1.0, 10.0), (3.0, 12.0), (5.0, 11.0)] == turns.peaks
@@ -348,6 +352,8 @@ def test_an_interval_is_wider_where_trends_disagree_or_bend():
     begun = 0.5 * math.exp(-100 / 15)
     assert (0.05 + 0.3 * youth + begun, 0.08 + 0.1 * youth + begun) == pytest.approx(logs())
     low, high = logs()
+    grown = 0.5 * math.exp(-50 / 15) - begun  # of a series that began 50 s later
+    assert (low + grown, high + grown) == pytest.approx(logs(replace(VIEW, start_t=50.0)))
     sooner, later = replace(TREND, slope=20.0), replace(TREND, slope=5.0)
     assert (low + 1.8 * math.log(2), high) == pytest.approx(logs(others=[sooner]))
     assert (low, high + 0.2 * math.log(2)) == pytest.approx(logs(others=[later]))

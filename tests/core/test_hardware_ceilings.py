@@ -70,9 +70,30 @@ def pids_of(reading):
     return [key.pid for key in reading.tasks]
 
 
-def test_a_machine_without_any_of_it_has_no_further_ceilings():
-    """No card, no sensor, no battery."""
-    assert [] == look(Hardware())
+def heat(**more):
+    """A card on which somebody is, with these temperatures."""
+    return Hardware(gpus=(gpu(pids=[1], **more),))
+
+
+IDLE = gpu(used=0.1, temperature_c=30.0, slowdown_c=93.0, shutdown_c=98.0)
+NOTHING = {
+    "a machine without any of it": Hardware(),
+    "heat without a figure": heat(temperature_c=None, shutdown_c=93.0),
+    "heat without a threshold": heat(temperature_c=60.0),
+    "a threshold of nothing": heat(temperature_c=60.0, shutdown_c=0.0),
+    "an idle card: eight are no eight series": Hardware(gpus=(IDLE,)),
+    "a battery that is charged or rests": Hardware(
+        batteries=(Battery("BAT0", 3.0, False),), on_mains=True
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_what_is_not_there_or_not_known_cannot_run_out(name):
+    """Unknown is not zero."""
+    found = look(NOTHING[name])
+
+    assert [] == [each for each in found if each.key.kind is not ResourceKind.GPU_MEMORY]
 
 
 def test_memory_of_a_card_is_what_the_driver_reports_and_its_limit_lacks_what_it_reserves():
@@ -257,28 +278,6 @@ def test_a_card_has_a_ceiling_for_switching_off_and_none_for_slowing_down():
     assert "heat of GPU 3 (switches off at 98 °C)" == off.label
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"temperature_c": None, "shutdown_c": 93.0},
-        {"temperature_c": 60.0},
-        {"temperature_c": 60.0, "shutdown_c": 0.0},
-    ],
-)
-def test_heat_without_a_figure_or_a_threshold_is_no_ceiling(more):
-    """Unknown is not zero."""
-    found = look(Hardware(gpus=(gpu(pids=[1], **more),)))
-
-    assert [] == of_kind(found, ResourceKind.TEMPERATURE)
-
-
-def test_heat_of_an_idle_card_concerns_nobody():
-    """Eight idle cards are no eight series."""
-    card = gpu(used=0.1, temperature_c=30.0, slowdown_c=93.0, shutdown_c=98.0)
-
-    assert [] == look(Hardware(gpus=(card,)))
-
-
 def test_heat_of_the_machine_concerns_everybody():
     """Each sensor where a threshold is known."""
     found = look(
@@ -335,11 +334,6 @@ def test_several_batteries_are_one_ceiling(batteries, expected):
     (found,) = look(Hardware(batteries=batteries, on_mains=False))
 
     assert pytest.approx(expected) == found.used
-
-
-def test_a_battery_that_is_charged_or_rests_is_no_ceiling():
-    """Plugged in."""
-    assert [] == look(Hardware(batteries=(Battery("BAT0", 3.0, False),), on_mains=True))
 
 
 def test_a_supply_that_is_too_weak_lets_the_battery_run_empty():

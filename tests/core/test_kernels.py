@@ -1,4 +1,4 @@
-"""Kernels that only the agent inside can name."""
+"""Kernels that only the agent inside can name, and kernels over restarts, by their id."""
 
 from __future__ import annotations
 
@@ -95,3 +95,101 @@ def test_name_that_was_said_before_the_kernel_was_seen_is_kept_for_it():
     for number in range(3000):
         told.hear(ProcessKey(number, 1), PATH)
     assert "p10" == told.name([kernel(10, kernel_id=None, start=1)])[0].name
+
+
+# Restarts
+
+
+def test_restarted_kernel_is_followed_by_its_id():
+    """Said once; every process of it leads to the one that runs."""
+    kernels = KernelRegistry()
+    first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
+    assert () == kernels.take([first])
+    assert () == kernels.take([])  # the moment between
+
+    found = kernels.take([second])
+    kernels.take([second])
+    kernels.take([third, kernel(13, kernel_id="k2")])
+
+    assert [("k1", first.key, second)] == [(one.kernel_id, one.before, one.now) for one in found]
+    assert [(), (first.key,), (first.key, second.key)] == [
+        kernels.before(task.key) for task in (first, second, third)
+    ]
+    assert 2 == kernels.restarts(third.key)
+
+
+def test_two_processes_of_one_id_are_no_restart():
+    """A copy of the command line while the kernel itself runs."""
+    kernels = KernelRegistry()
+    real, copy = kernel(10, kernel_id="k1"), kernel(11, kernel_id="k1")
+    kernels.take([real])
+
+    assert () == kernels.take([real, copy])
+    assert () == kernels.before(copy.key)
+
+
+def test_another_users_kernel_of_that_id_is_another():
+    """File names can be copied."""
+    kernels = KernelRegistry()
+    kernels.take([kernel(10, kernel_id="k1")])
+
+    assert () == kernels.take([replace(kernel(11, kernel_id="k1"), uid=7)])
+
+
+def test_kernel_is_known_by_its_last_name_also_when_it_is_gone():
+    """So that its history is found by its id."""
+    kernels = KernelRegistry()
+    kernels.take([kernel(kernel_id="k1")])
+    kernels.take([kernel(kernel_id="k1", kind=TaskKind.NOTEBOOK, notebook="/p/a.ipynb")])
+    kernels.take([])
+
+    assert "/p/a.ipynb" == kernels.known_as("k1")
+    assert None is kernels.known_as("k2")
+
+
+def test_what_is_remembered_is_bounded():
+    """A kernel that dies all night, and thousands of kernels."""
+    kernels = KernelRegistry()
+    for pid in range(10, 100):
+        kernels.take([kernel(pid, kernel_id="k1")])
+    assert 89 == kernels.restarts(kernel(99).key)
+    assert 19 == len(kernels.before(kernel(99).key))
+
+    for pid in range(100, 800):
+        kernels.take([kernel(pid, kernel_id=f"n{pid}")])
+
+    assert (None, "p799") == (kernels.known_as("n100"), kernels.known_as("n799"))
+
+
+def test_kernels_are_known_to_the_next_daemon():
+    """One that was restarted while nobody watched is a restart, and leads back to the first."""
+    before, after = KernelRegistry(), KernelRegistry()
+    first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
+    before.take([first])
+    before.take([second])
+    unchanged = before.revision
+    before.take([second])
+
+    after.load(json.loads(json.dumps(before.dump())))
+    found = after.take([third])
+
+    assert unchanged == before.revision
+    assert [(second.key, third)] == [(one.before, one.now) for one in found]
+    assert (first.key, second.key) == after.before(third.key)
+    assert 2 == after.restarts(third.key)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, 3, {}, [3], [[1, "k", "n", None, 0, []]], [[1, "k", "n", None, "x", [[1, 2]]]]],
+)
+def test_what_no_daemon_has_written_changes_nothing(value: object):
+    """The journal may be damaged."""
+    kernels = KernelRegistry()
+    kernels.take([kernel(kernel_id="k1")])
+    known = kernels.dump()
+
+    with pytest.raises(ValueError, match="not what was written down"):
+        kernels.load(value)
+
+    assert known == kernels.dump()

@@ -1,16 +1,15 @@
-"""Advice from what an agent knows of its training's memory."""
+"""Advice: by what an agent knows, for memory in workers, for groups that swap."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
-from simulation import Machine, Program, flat
+from support.records import GIB, process, task
 
 from watchdog_app.core.explain import advice, status
-from watchdog_app.core.explain.advice import Filling
+from watchdog_app.core.explain.advice import Filling, Shortage
 from watchdog_app.core.model.agent import (
     AgentState,
     BufferMemory,
@@ -19,10 +18,10 @@ from watchdog_app.core.model.agent import (
     MemoryParts,
     MoreTensors,
 )
-from watchdog_app.core.model.decisions import Regime
-from watchdog_app.core.model.resource import SPECS
-
-GIB = 1024**3
+from watchdog_app.core.model.decisions import Attribution, Contributor, Regime
+from watchdog_app.core.model.history import SwapTraffic
+from watchdog_app.core.model.machine import ProcessSample
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 
 
 @pytest.mark.parametrize("count", [500, 2000, 4000, 100_000])
@@ -169,17 +168,34 @@ def test_the_parts_are_told_largest_first_and_what_is_unknown_is_left_out():
     assert [] == list(status.about_parts(MemoryParts()))
 
 
-def shortage(parts: MemoryParts, used_gib: float, limit_gib: float):
-    """A stand-in with the parts of a shortage that are looked at."""
-    machine = Machine(Program(10, "train.py", flat(100), save_s=1.0))
-    reading = next(each for each in machine.readings() if each.key.kind.value == "ram")
-    reading = replace(reading, used=used_gib * GIB, limit=limit_gib * GIB)
-    agent = AgentState(machine._task(machine.programs[0]).key, "torch", "/r", memory=parts)
-    task = machine._task(machine.programs[0])
-    task = replace(task, rss_bytes=parts.resident_bytes)
-    return SimpleNamespace(
-        reading=reading, tasks={task.key: task}, spec=SPECS[reading.key.kind]
-    ), agent
+def shortage(
+    *members: ProcessSample,
+    kind: ResourceKind = ResourceKind.CGROUP,
+    agent: MemoryParts | bool = True,
+    slope: float = 1.0,
+    per_s: float = 0.0,
+    **reading: float,
+) -> Shortage:
+    """A task of these processes that grows steadily in 3 of 4 GiB."""
+    about = replace(task(*members), rss_bytes=sum(each.rss_bytes for each in members))
+    parts = agent if isinstance(agent, MemoryParts) else None
+    known = (AgentState(about.key, "torch", "/r", memory=parts),)
+    values = {"used": 3.0 * GIB, "limit": 4.0 * GIB, **reading}
+    return Shortage(
+        Reading(ResourceKey(kind, "x"), "x", fatal=True, tasks=(about.key,), **values),
+        Attribution((Contributor(about.key, about.name, slope, 1.0),), 0.0, 2.0),
+        Regime.LINEAR, 0.0, {about.key: about}, {about.key: known} if agent else {},
+        SwapTraffic.of(per_s, per_s),
+    )  # fmt: skip
+
+
+def member(gib: float, shared: float = 0.0, cow: float = 0.0, pid: int = 4711) -> ProcessSample:
+    """A process; sizes in GiB."""
+    return process(pid, rss=gib * GIB, shared_bytes=int(shared * GIB), cow_bytes=int(cow * GIB))
+
+
+def told(given: Shortage, **changes: object) -> str:
+    return " ".join(advice.sentences(replace(given, **changes)))
 
 
 @pytest.mark.parametrize(
@@ -202,18 +218,113 @@ def test_a_batch_that_is_too_large_is_told_with_one_that_fits(
         activations_bytes=int(activations_gib * GIB), resident_bytes=13 * GIB,
         base_bytes=int(2.2 * GIB),  # weights, and what Python and its libraries hold
     )  # fmt: skip
-    about, agent = shortage(parts, 13 + others_gib, limit_gib)
+    used = {"used": (13 + others_gib) * GIB, "limit": limit_gib * GIB}
+    found = advice.sentences(shortage(member(13), kind=ResourceKind.RAM, agent=parts, **used))
 
-    assert expected == list(advice._about_batch(about, agent.key, agent, parts))
+    assert expected == [each for each in found if each.startswith("Batch")]
 
 
-@pytest.mark.parametrize(("slope_per_s", "told"), [(50e6, True), (0.0, False)])
-def test_who_was_seen_growing_too_shortly_to_say_how_is_told_of_a_loop(slope_per_s, told):
+@pytest.mark.parametrize(("slope", "named"), [(50e6, True), (0.0, False)])
+def test_who_was_seen_growing_too_shortly_to_say_how_is_told_of_a_loop(slope, named):
     """A fast leak ends in some readings; without anybody who grew nothing is claimed."""
-    contributor = SimpleNamespace(slope_bytes_per_s=slope_per_s)
-    about = SimpleNamespace(
-        regime=Regime.UNKNOWN,
-        attribution=SimpleNamespace(contributors=(contributor,)),
+    said = told(shortage(member(3.0), slope=slope), regime=Regime.UNKNOWN)
+
+    assert named is ("keep float(loss)" in said)
+
+
+def test_a_task_whose_workers_hold_its_memory_is_told_so():
+    """Its own loop is not to blame: no word of tensors in lists."""
+    said = told(shortage(member(0.5), *[member(0.75)] * 4))
+
+    assert "3.00 GiB of 3.50 GiB are in its 4 workers" in said
+    assert "fewer workers" in said
+    assert "keep float(loss)" not in said
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        (member(3.0), member(0.2), member(0.2)),
+        (member(3.0), member(3.0, shared=2.9)),
+        (member(3.0), member(3.0, cow=2.9)),  # a fork's pages are its parent's
+        (member(3.0),),
+    ],
+)
+def test_workers_that_hold_little_of_their_own_are_not_blamed(members):
+    """What they share with the task is no copy."""
+    said = told(shortage(*members))
+
+    assert "worker" not in said
+    assert "keep float(loss)" in said
+
+
+def test_one_worker_is_one():
+    """The sentence is of one."""
+    assert "in its worker, which holds a copy of its own" in told(
+        shortage(member(0.5), member(2.0))
     )
 
-    assert told == any("keep float(loss)" in each for each in advice._by_regime(about))
+
+def test_a_group_that_swaps_is_told_of_the_group_and_not_of_the_machine():
+    """Nobody is to close other programs where the machine has room."""
+    said = told(shortage(member(3.0), swapped=1.0 * GIB, per_s=40e6))
+
+    assert said.startswith("The group swaps (38.1 MiB/s read back)")
+    assert "The machine is thrashing" not in said
+    assert "raise the limit" in said
+
+
+def test_a_machine_that_thrashes_is_told_of_as_such():
+    """By its own resource, and in a group that has nothing in swap."""
+    assert told(shortage(member(3.0), kind=ResourceKind.RAM, per_s=40e6)).startswith(
+        "The machine is thrash"
+    )
+    assert told(shortage(member(3.0), per_s=40e6)).startswith("The machine is thrashing")
+
+
+def test_a_task_without_an_agent_is_told_how_to_get_one():
+    """In one line, for any framework."""
+    assert "watchdog exec -- python" in told(shortage(member(3.0), agent=False))
+    assert "no agent" not in told(shortage(member(3.0)))
+
+
+@pytest.mark.parametrize("regime", [Regime.UNKNOWN, Regime.FLAT, Regime.FALLING])
+def test_a_group_that_is_full_and_that_nobody_is_known_to_have_filled_is_not_said_to_grow(regime):
+    """It was full when it was first seen: no loop is blamed for it, and no training missed."""
+    said = told(shortage(member(3.0), agent=False), regime=regime, attribution=Attribution())
+
+    assert "grows" not in said
+    assert "watchdog exec" not in said
+    assert "The limit belongs to a group" in said
+
+
+def test_a_buffer_that_fills_is_the_growth():
+    """No tensors in lists are looked for beside it."""
+    given = shortage(member(3.0))
+    buffer = Filling("the shuffle buffer of 100 examples", GIB, 9.0 * GIB)
+
+    said = told(given, filling=dict.fromkeys(given.tasks, buffer))
+
+    assert "Shuffle buffer still filling" in said
+    assert "keep float(loss)" not in said
+
+
+@pytest.mark.parametrize("agent", [True, False])
+def test_at_the_limit_of_a_guard_the_words_to_type_come_first(agent):
+    """It was started with watchdog exec, and its limit was set nowhere else."""
+    given = shortage(member(3.0), kind=ResourceKind.GUARD, agent=agent, used=3.9 * GIB)
+
+    said = told(given)
+
+    assert said.startswith("While it runs or is stopped, give it more: watchdog limit 4711 6G")
+    assert "watchdog exec" not in said
+    assert "belongs to a group" not in said
+    assert agent is ("is stopped until you decide" not in said)
+
+
+def test_growth_that_slows_down_is_a_buffer_or_a_loop_whose_steps_get_slower():
+    """A loop that leaks slows down with its steps, on a busy machine for instance."""
+    said = told(shortage(member(3.0)), regime=Regime.SATURATING)
+
+    assert "keep float(loss) instead of the tensor" in said
+    assert "a shuffle buffer" in said
