@@ -505,7 +505,7 @@ def test_an_account_says_what_how_sure_and_how_to_go_on():
     assert "[exact] The kernel log says: Killed" in text
     assert "[most likely] full" in text
     assert "step 90 (1.00 GiB, saved 12" in text
-    assert "5 steps are to be done again" in text
+    assert "5 steps are to be repeated" in text
     assert "restart the kernel" in text
     assert text.index("Why:") < text.index("How we know:") < text.index("What was saved")
 

@@ -643,7 +643,7 @@ def test_a_task_is_explained_with_what_it_holds_on_its_cards():
     )  # fmt: skip
 
     assert "It holds 1.00 GiB of memory on GPU 0." in text
-    assert "has given out 3.00 GiB of 20.0 GiB on GPU:0, 5.00 GiB at most; 2 allocations" in text
+    assert "has allocated 3.00 GiB of 20.0 GiB on GPU:0, 5.00 GiB at most; 2 allocations" in text
 
 
 def test_a_card_with_a_hostile_name_is_shown_safely():
@@ -799,7 +799,7 @@ def test_explain_says_of_a_task_on_a_lost_card_that_it_has_lost_its_work():
     )
 
     assert "What it held there is lost" in right
-    assert "Nothing that it does points to an end" not in right
+    assert "Nothing points to an end" not in right
     assert "lost" not in left
 
 

@@ -32,6 +32,14 @@ from watchdog_app.machine.sensors import open_machine
 
 MIB = 1024.0**2
 LIMIT = 1000 * MIB
+WATCHDOG = (sys.executable, "-m", "watchdog_app")
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+
+
+def ran(*words, **more):
+    """The command, which has ended."""
+    given = {"text": True, **more}
+    return subprocess.run([*WATCHDOG, *words], capture_output=True, check=False, **given)
 
 
 def leak(rate=15.0, quiet=20.0):
@@ -174,11 +182,8 @@ def test_whoever_has_read_enough_ends_the_answers_quietly(tmp_path):
     """`--jsonl FILE | head -1`: no complaint about the file."""
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"t": {t}, "used": 5, "limit": 10}}\n' for t in range(20_000)))
-    with subprocess.Popen(
-        [sys.executable, "-m", "watchdog_app", "replay", "--jsonl", str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
+    command = [*WATCHDOG, "replay", "--jsonl", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()
         process.stdout.close()
         assert b"" == process.stderr.read()
@@ -195,48 +200,26 @@ def test_a_bad_line_does_not_end_an_alarm():
 
 def test_bytes_that_are_no_text_are_a_bad_line():
     """In a locale that takes them badly, too."""
-    result = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "replay", "--jsonl", "-"],
-        input=b'\xff\xfe\n{"t": 1, "used": 2, "limit": 3}\n',
-        capture_output=True,
-        check=False,
-        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
-    )
+    sample = b'\xff\xfe\n{"t": 1, "used": 2, "limit": 3}\n'
+    strict = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    result = ran("replay", "--jsonl", "-", text=False, input=sample, env=strict)
     answers = [json.loads(line) for line in result.stdout.splitlines()]
 
     assert (1, b"") == (result.returncode, result.stderr)
     assert [True, False] == ["error" in answer for answer in answers]
 
 
-def test_a_trace_that_cannot_be_written_is_said(tmp_path):
+def test_a_trace_that_cannot_be_written_is_said(tmp_path, waiting):
     """Where, and why; not in the words of the system alone."""
-    wrong = ["--output", str(tmp_path / "nowhere" / "a.csv")]
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as task:
-        try:
-            deadline, said = time.monotonic() + 60, ""
-            while "cannot be written" not in said and time.monotonic() < deadline:
-                result = subprocess.run(
-                    [sys.executable, "-m", "watchdog_app", "record", str(task.pid), *wrong],
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
-                said = result.stderr
-        finally:
-            task.kill()
+    result = ran("record", str(waiting), "--output", str(tmp_path / "nowhere" / "a.csv"))
 
     assert 1 == result.returncode
-    assert "nowhere/a.csv: No such file or directory." in said
+    assert "nowhere/a.csv: No such file or directory." in result.stderr
 
 
 def test_each_line_is_answered_before_the_next_is_sent():
     """Lock-step over pipes, as a sampler uses it."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "watchdog_app", "replay", "--jsonl", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with subprocess.Popen([*WATCHDOG, "replay", "--jsonl", "-"], **PIPES) as process:
         for i in range(5):
             process.stdin.write(f'{{"t": {i}, "used": 5, "limit": 10}}\n')
             process.stdin.flush()
@@ -318,30 +301,10 @@ def test_words_that_make_no_sense_end_with_the_usage_code(words, capsys, monkeyp
     assert capsys.readouterr().err.strip()
 
 
-def test_a_running_task_is_recorded(tmp_path):
-    """By its script's name, without a daemon and without root; the trace plays."""
-    script = tmp_path / "grows_for_a_test.py"
-    script.write_text(
-        "import time\nheld = []\nfor _ in range(40):\n"
-        "    held.append(bytearray(b'x') * 1_000_000)\n    time.sleep(0.1)\n"
-    )
+def test_a_running_task_is_recorded(tmp_path, waiting):
+    """Without a daemon and without root; the trace plays."""
     path = str(tmp_path / "out.csv.gz")
-    record = [sys.executable, "-m", "watchdog_app", "record"]
-    process = subprocess.Popen([sys.executable, str(script)])
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            result = subprocess.run(
-                [*record, str(process.pid), "-o", path, "--for", "1.5s", "--force"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if result.returncode == 0 or time.monotonic() > deadline:
-                break
-    finally:
-        process.kill()
-        process.wait()
+    result = ran("record", str(waiting), "-o", path, "--for", "1.5s", "--force")
 
     assert 0 == result.returncode, result.stderr
     assert len(trace.read(path).samples) >= 5
@@ -358,19 +321,12 @@ def test_a_program_that_fills_its_address_space_is_recorded_against_it(tmp_path)
         "while True:\n    held.append(bytearray(20 << 20))\n    time.sleep(0.1)\n"
     )
     path = tmp_path / "out.csv"
-    with subprocess.Popen(
-        [sys.executable, str(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as task:
+    command = [sys.executable, str(script)]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, **PIPES) as task:
         try:
             task.stdout.readline()
-            command = [sys.executable, "-m", "watchdog_app", "record", str(task.pid)]
-            with subprocess.Popen(
-                [*command, "-o", str(path)], stdout=subprocess.PIPE, text=True
-            ) as recording:
+            command = [*WATCHDOG, "record", str(task.pid), "-o", str(path)]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recording:
                 first = recording.stdout.readline()
                 task.stdin.write("\n")
                 task.stdin.flush()
@@ -416,12 +372,7 @@ def test_only_a_full_address_space_is_recorded_as_a_memory_error(levels, outcome
 
 def test_a_name_that_nobody_has_is_said():
     """Nothing is recorded, no file is left."""
-    result = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "record", "no-such-task-anywhere"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = ran("record", "no-such-task-anywhere")
 
     assert 1 == result.returncode
     assert "no-such-task-anywhere" in result.stderr
@@ -458,7 +409,7 @@ def test_a_recorder_that_is_asked_to_end_at_once_has_one_look(waiting):
 def test_a_recorder_that_is_asked_to_end_says_how_it_went(tmp_path, waiting, number):
     """Ctrl-C, and what ends a session: the trace and the file beside it are whole."""
     path = tmp_path / "out.csv.gz"
-    command = [sys.executable, "-m", "watchdog_app", "record", str(waiting), "-o", str(path)]
+    command = [*WATCHDOG, "record", str(waiting), "-o", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recording:
         recording.stdout.readline()
         deadline = time.monotonic() + 60

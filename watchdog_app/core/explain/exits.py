@@ -207,10 +207,10 @@ def _saved(death: _Death) -> Iterator[str]:
         yield f"  {clean(str(death.rescue.get('path')), _LONG)}"
         if isinstance(step, int) and isinstance(done, int) and step > done:
             again = "1 step is" if step - done == 1 else f"{step - done} steps are"
-            yield f"It had come to step {step}: {again} to be done again."
+            yield f"It was at step {step}: {again} to be repeated."
     elif death.entry.get("had_agent") or death.agent is not None:
-        at = "" if step is None else f" It had come to step {step}."
-        yield f"What was saved: nothing; its agent was not asked to, or did not come to it.{at}"
+        at = "" if step is None else f" It was at step {step}."
+        yield f"What was saved: nothing; its agent was not asked to, or had no time to.{at}"
     elif not death.by_itself:
         yield "What was saved: nothing; no agent had seen a training in it."
 

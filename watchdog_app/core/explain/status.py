@@ -115,7 +115,7 @@ def _ahead(
         if each.work_lost:
             yield "What it held there is lost, or will be when the card is reset."
     if not broken:
-        yield "Nothing that it does points to an end: no forecast for it."
+        yield "Nothing points to an end: no forecast for it."
 
 
 def about_machine(
@@ -140,7 +140,7 @@ def about_machine(
     """
     watched = "1 Python task is" if len(tasks) == 1 else f"{len(tasks)} Python tasks are"
     lines = [
-        f"{format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} RAM can be had"
+        f"{format_bytes(host.available_bytes)} of {format_bytes(host.total_bytes)} RAM is available"
         + (
             f", {format_bytes(host.swap_free_bytes)} of {format_bytes(host.swap_total_bytes)} "
             "swap is free"
@@ -299,7 +299,7 @@ def _cards_of_task(task: Task, agent: AgentState | None, hardware: Hardware) -> 
         yield f"It holds {amount} of memory on GPU {use.index}."
     for held in agent.allocators if agent is not None else ():
         yield (
-            f"Its framework has given out {format_bytes(held.used_bytes)} of "
+            f"Its framework has allocated {format_bytes(held.used_bytes)} of "
             f"{format_bytes(held.limit_bytes)} on {clean(held.device)}"
             + ("" if held.peak_bytes is None else f", {format_bytes(held.peak_bytes)} at most")
             + ("" if not held.retries else f"; {held.retries} allocations had to be retried")
