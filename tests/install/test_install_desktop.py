@@ -208,7 +208,7 @@ def test_a_folder_that_leads_nowhere_is_named(env, placed, tmp_path):
 
 
 def test_where_nothing_can_be_written_nothing_is_left(env, tmp_path):
-    """The placed's own folder is in the way: no file without an entry, no folder either."""
+    """The list's own folder is in the way: no file without an entry, no folder either."""
     (tmp_path / "state").write_text("no folder")
     home = tmp_path / "home"
 

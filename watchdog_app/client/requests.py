@@ -381,10 +381,6 @@ class LimitGuard(Params, method="guard.limit"):
     end: bool = flag()  # end it
 
 
-class GuardChanged(Params, method="guard.changed"):
-    """`{}`; a guard has written news, the daemon reads it now."""
-
-
 class Stop(Params, method="stop"):
     """`{}`; then the daemon ends."""
 

@@ -2,8 +2,8 @@
 The guards of this user, as their supervisors write them down: shown, reported, and given orders.
 
 A supervisor needs no daemon and never waits for one. It replaces a small file when something
-changes and calls `guard.changed`; here the file is read, and believed only where the kernel says
-that the program named in it is in that group.
+changes; here the file is read at each look, and believed only where the kernel says that the
+program named in it is in that group.
 """
 
 from __future__ import annotations

@@ -323,10 +323,6 @@ class Methods(AgentMethods):
         self._control.stopping = True  # after what is being answered now
         return {}
 
-    def _guard_changed(self, *_: object) -> Answer:
-        self._parts.guards.look()
-        return {}
-
     # What the journal knows: read in its own thread
 
     def _explain(self, _: Connection, params: requests.Explain, reply: Reply) -> None:

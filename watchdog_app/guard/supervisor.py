@@ -183,7 +183,6 @@ class Supervisor:
             self._look_at_stopped(now, pids)
         self._follow(now, pids)
         self._write()
-        self._trainings.tidy(now)
         return True
 
     def close(self) -> None:
@@ -276,7 +275,6 @@ class Supervisor:
         record.note(record.state, text)
         self._write(always=True)
         messages.write_to_terminal(record.pid, text)
-        self._trainings.tell_daemon()
 
     def _take_results(self) -> None:
         trainings, record = self._trainings, self.record

@@ -36,7 +36,6 @@ _SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
 _MOST_BYTES = 16384  # of a result
 _COPY_DEADLINE_S = 120.0
 _ASK_DEADLINE_S = 60.0
-_TELL_DEADLINE_S = 5.0
 
 
 class Trainings:
@@ -64,7 +63,6 @@ class Trainings:
         self._eager = eager
         self._segments: dict[str, Segment] = {}  # by name
         self._children: list[_Child] = []
-        self._messengers: list[_Child] = []
         self._results: dict[int, Result] = {}
         self._asking = False
         self._paces: dict[str, tuple[int, float, bool]] = {}  # sequence, when, slow
@@ -124,15 +122,6 @@ class Trainings:
         for pid in unable:
             self._begin(pid, partial(_request_save, pid), _ASK_DEADLINE_S)
 
-    def tell_daemon(self) -> None:
-        """There is news of the guard: in a child, for a daemon may be slow or stopped."""
-        with suppress(OSError):
-            self._messengers.append(self._start(0, _tell, _TELL_DEADLINE_S))
-
-    def tidy(self, now: float) -> None:
-        """Collect the children that told the daemon."""
-        self._messengers = [each for each in self._messengers if not each.has_ended(now)]
-
     def finished(self, now: float) -> CopyResults | None:
         """What came of `copy`; None while it goes on."""
         if not self._all_ended(now):
@@ -164,7 +153,6 @@ class Trainings:
     def close(self) -> None:
         """Give everything back, the folder of segments too."""
         self._drop_children()
-        self.tidy(float("inf"))
         for name in list(self._segments):
             self._let_go(name)
         with suppress(OSError):
@@ -200,14 +188,12 @@ class Trainings:
 
     def _begin(self, pid: int, work: Callable[[], Result], deadline_s: float) -> None:
         try:
-            self._children.append(self._start(pid, work, deadline_s))
+            child = _Child(pid, work, deadline_s, self._forget)
         except OSError as error:
             self._results[pid] = {"ok": False, "state": "failed", "why": f"no process: {error}"}
-
-    def _start(self, pid: int, work: Callable[[], Result], deadline_s: float) -> _Child:
-        child = _Child(pid, work, deadline_s, self._forget)
+            return
+        self._children.append(child)
         self._watch(child.fd, lambda: None)  # to wake the loop; `has_ended` reads it
-        return child
 
     def _all_ended(self, now: float) -> bool:
         for child in [each for each in self._children if each.has_ended(now)]:
@@ -359,16 +345,6 @@ def _request_save(pid: int) -> Result:
         return {"ok": False, "state": "failed", "why": "its agent did not save"}
     rescue = found[0].get("rescue") or {}
     return {"ok": True, "path": rescue.get("path"), "step": rescue.get("step")}
-
-
-def _tell() -> Result:
-    """Let the daemon look at the guards now, where one runs."""
-    from watchdog_app.base.errors import WatchdogError
-    from watchdog_app.client.client import Client
-
-    with suppress(WatchdogError), Client.connect(timeout_s=_TELL_DEADLINE_S / 2) as daemon:
-        daemon.call("guard.changed")
-    return {}
 
 
 def _reader() -> int:
