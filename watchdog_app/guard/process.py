@@ -1,13 +1,12 @@
 """
-The supervisor and its standby as processes: `python -I -S process.py ROLE FOLDER [FD...]`.
+The supervisor and its standby: one kind of process, `python -I -S process.py ROLE FOLDER [FD...]`.
 
     begin FOLDER RECORD ANSWER   for a program that `watchdog exec` is about to become
     adopt FOLDER ANSWER          for a guard whose supervisor and standby were killed at one blow
-    standby FOLDER SUPERVISOR    a new standby; a pidfd of the supervisor
+    standby FOLDER               started by each supervisor
 
-The standby waits for the supervisor's end and the supervisor for its; each starts the other anew.
-The first two roles become the standby, which forks the supervisor before either imports much: so
-every later supervisor is a child of the standby, which is whom a training lets read it (Yama).
+Who holds the lock in the guard's folder supervises. The standby waits for that lock, and has
+imported next to nothing; when it gets it, it takes over and starts the next standby.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if not __package__:  # run by its path: nothing of the user's is on sys.path, no
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import NoReturn
 
     from watchdog_app.guard.record import GuardRecord
@@ -39,21 +38,8 @@ _SLOW = b"its supervisor did not answer"
 _READY_S = 20.0  # a machine that swaps takes its time
 _ADOPTION_S = 5.0
 _MODULE = "watchdog_app.guard.process"
-_NOT_BEGUN = 3  # exit code of a supervisor that was never ready: whoever wanted it has been told
+_LOCK = "supervisor.lock"
 _MOST_RESTARTS, _WITHIN_S = 5, 60.0
-
-
-class Restarts:
-    """How often something was started anew lately."""
-
-    def __init__(self) -> None:
-        self._at: list[float] = []
-
-    def may(self) -> bool:
-        """Once more, and it is counted."""
-        now = time.monotonic()
-        self._at = [at for at in self._at if now - at < _WITHIN_S] + [now]
-        return len(self._at) <= _MOST_RESTARTS
 
 
 # For who wants a supervisor ----------------------------------------------------------------
@@ -148,79 +134,131 @@ def _spawn(role: str, folder: str, *fds: int) -> int:
     return os.posix_spawn(words[0], words, os.environ)
 
 
-# The standby -------------------------------------------------------------------------------
+# The process -------------------------------------------------------------------------------
 
 
 def main(words: Sequence[str]) -> NoReturn:
     """Be what `words` say, to the end of the guard."""
     role, folder, *rest = words
     fds = [int(each) for each in rest]
-    if role == "standby":
-        _leave_everything(fds[0])
-        _stand_by(folder, None, fds[0])
-    if os.fork():
+    if role != "standby" and os.fork():
         os._exit(0)  # whoever started it has no child of its own by us
     os.setsid()
     os.umask(0o077)
     _leave_everything(*fds)
-    standby = os.getpid()
-    supervisor = os.fork()
-    if supervisor == 0:
-        _supervise(folder, standby, role, fds)
-    for fd in fds:
-        os.close(fd)
-    _stand_by(folder, supervisor, os.pidfd_open(supervisor))
-
-
-def _stand_by(folder: str, child: int | None, handle: int) -> NoReturn:
-    """
-    Wait for the supervisor's end and fork another, to the end of the guard.
-
-    Args:
-        folder: of the guard's record.
-        child: pid of the supervisor where it is our child.
-        handle: a pidfd of it.
-    """
-    code = 1
+    code, answer = 1, fds[-1] if fds else None
     try:
         _name_process("watchdog-standby")
-        restarts, standby = Restarts(), os.getpid()
-        while True:
-            select.select([handle], [], [])
-            os.close(handle)
-            ended = None if child is None else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            if ended == _NOT_BEGUN or _is_over(folder):
-                break
-            try:
-                child = os.fork() if restarts.may() else -1
-                if child == 0:
-                    _supervise(folder, standby, "again", [])
-                handle = os.pidfd_open(child)  # ValueError: it ends again and again
-            except (OSError, ValueError):
-                _release(folder)
-                break
+        _lock(folder, wait=role == "standby")
+        _name_process("watchdog-guard")
+        supervisor = _ready(folder, role, fds)
+        if answer is not None:
+            _say(answer, READY if supervisor is not None else b"it ends again and again")
+            answer = None
+        if supervisor is not None:
+            _supervise(supervisor)
         code = 0
+    except BaseException as error:
+        if answer is not None:
+            _say(answer, str(error).encode()[:500] or b"its supervisor failed")
     finally:
         os._exit(code)
 
 
-def _is_over(folder: str) -> bool:
-    """A supervisor that comes to the end of its guard takes the record away."""
-    from watchdog_app.guard import record
+def _lock(folder: str, wait: bool) -> None:
+    """
+    Hold the guard's lock as long as this process lives; children of it do not.
 
-    found = record.read(folder)
-    return found is None or not found.group or not record.is_there(found)
+    Raises:
+        OSError: another one holds it.
+    """
+    import fcntl
+
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(os.path.join(folder, _LOCK), flags, 0o600)
+        fcntl.lockf(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise OSError(KEPT) from error
 
 
-def _release(folder: str) -> None:
-    """No supervisor can be had: somebody may be killed then, and nobody waits for ever."""
-    from watchdog_app.guard import backends, record
+def _ready(folder: str, role: str, fds: list[int]) -> Supervisor | None:
+    """
+    A supervisor for which the limit holds; None: the guard is over.
 
-    found = record.read(folder)
-    if found is not None and found.group:
-        group = backends.existing(found.group, freezer=found.freezer)
-        group.lift_limit()
-        group.resume(everyone=found.stopped)
+    Raises:
+        OSError: why there is none.
+    """
+    from watchdog_app.base import own_process
+    from watchdog_app.guard import backends, cgroup, policy, record, supervisor
+
+    outside = _is_outside()
+    if role == "begin":
+        with open(fds[0], "rb") as pipe:
+            found = record.parse(pipe.read(), folder)  # nothing: its process has given up
+    else:
+        found = record.read(folder)
+        if role == "standby" and (found is None or not record.is_there(found)):
+            return None
+        if not outside:
+            raise OSError("its supervisor cannot leave the guard that it was started in")
+    # A record is a file: only the group of that very program is ever written to.
+    name = os.path.basename((found.group or "") if found is not None else "")
+    if found is None or name.removesuffix(".scope") != cgroup.name_of(found.pid, found.start_time):
+        raise OSError("its supervisor was told of no guard")
+    group = backends.existing(found.group or "", found.limit_bytes, found.swap_bytes, found.freezer)
+    found.supervisor_pid, found.standby_pid = os.getpid(), 0
+    made = supervisor.Supervisor(group, found)
+    if role != "begin":
+        had = "supervisor" if role == "standby" else "supervisor and its standby"
+        found.note("supervisor", f"The guard's {had} had ended; another one took over.")
+        if _is_too_often(found):
+            # Somebody may be killed then, and nobody waits for ever.
+            group.lift_limit()
+            group.resume(everyone=found.stopped)
+            return None
+        made.take_over(policy.State(found.state))
+    _have_standby(made)  # first: what `open` writes names it
+    made.open()
+    own_process.last_to_be_killed()
+    own_process.settle_garbage()
+    own_process.lock_memory()
+    return made
+
+
+def _is_too_often(record: GuardRecord) -> bool:
+    since = time.time() - _WITHIN_S
+    at = [each.get("unix_s") for each in record.events if each.get("kind") == "supervisor"]
+    return sum(isinstance(one, float) and one > since for one in at) > _MOST_RESTARTS
+
+
+def _supervise(supervisor: Supervisor) -> None:
+    """To the end of the guard; the next supervisor tells of an error."""
+    try:
+        supervisor.run()
+        supervisor.close()
+    except Exception as error:
+        supervisor.record.note("fault", f"The guard's supervisor failed: {error!r}"[:500])
+        with suppress(OSError):
+            supervisor.record.write()
+        raise
+
+
+def _have_standby(supervisor: Supervisor, restarts: int = 0) -> None:
+    """Start the standby, and another one whenever it ends."""
+    with suppress(OSError):
+        pid = _spawn("standby", supervisor.record.folder)
+        supervisor.record.standby_pid = pid
+        handle = os.pidfd_open(pid)
+
+        def ended() -> None:
+            supervisor.forget(handle)
+            os.close(handle)
+            os.waitpid(pid, 0)
+            if restarts < _MOST_RESTARTS:
+                _have_standby(supervisor, restarts + 1)
+
+        supervisor.watch(handle, ended)
 
 
 def _name_process(name: str) -> None:
@@ -243,122 +281,6 @@ def _leave_everything(*keep: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     sys.stdout = sys.stderr = None
-
-
-# The supervisor ----------------------------------------------------------------------------
-
-
-class Standby:
-    """
-    The standby, as its supervisor sees it: when it ends, another is started.
-
-    Args:
-        record: told its pid.
-        watch, forget: of whoever polls for us.
-    """
-
-    def __init__(
-        self,
-        record: GuardRecord,
-        watch: Callable[[int, Callable[[], None]], None],
-        forget: Callable[[int], None],
-    ) -> None:
-        self._record = record
-        self._watch = watch
-        self._forget = forget
-        self._restarts = Restarts()
-
-    def is_now(self, pid: int) -> None:
-        """It is process `pid`."""
-        self._record.standby_pid = pid
-        try:
-            handle = os.pidfd_open(pid)
-        except OSError:  # it has ended already
-            self._start()
-            return
-
-        def ended() -> None:
-            self._forget(handle)
-            os.close(handle)
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-            self._start()
-
-        self._watch(handle, ended)
-
-    def _start(self) -> None:
-        if not self._restarts.may():
-            return
-        with suppress(OSError):
-            handle = os.pidfd_open(os.getpid())
-            try:
-                pid = _spawn("standby", self._record.folder, handle)
-            finally:
-                os.close(handle)
-            self.is_now(pid)
-
-
-def _supervise(folder: str, standby: int, role: str, fds: list[int]) -> NoReturn:
-    """Be the supervisor."""
-    code = _NOT_BEGUN if fds else 1
-    try:
-        _name_process("watchdog-guard")
-        supervisor = _ready(folder, standby, role, fds)
-        code = 1
-        try:
-            supervisor.run()
-            supervisor.close()
-            code = 0
-        except Exception as error:  # the next supervisor tells of it
-            supervisor.record.note("fault", f"The guard's supervisor failed: {error!r}"[:500])
-            with suppress(OSError):
-                supervisor.record.write()
-    except BaseException as error:
-        if fds and code == _NOT_BEGUN:
-            _say(fds[-1], str(error).encode()[:500] or b"its supervisor failed")
-    finally:
-        os._exit(code)
-
-
-def _ready(folder: str, standby: int, role: str, fds: list[int]) -> Supervisor:
-    """
-    A supervisor for which the limit holds.
-
-    Raises:
-        OSError: why there is none.
-    """
-    from watchdog_app.base import own_process
-    from watchdog_app.guard import backends, cgroup, policy, record, supervisor
-
-    outside = _is_outside()
-    if role == "begin":
-        with open(fds[0], "rb") as pipe:
-            found = record.parse(pipe.read(), folder)  # nothing: its process has given up
-    else:
-        found = record.read(folder)
-        if not outside:
-            raise OSError("its supervisor cannot leave the guard that it was started in")
-    # A record is a file: only the group of that very program is ever written to.
-    name = os.path.basename((found.group or "") if found is not None else "")
-    if found is None or name.removesuffix(".scope") != cgroup.name_of(found.pid, found.start_time):
-        raise OSError("its supervisor was told of no guard")
-    if not record.claim(folder):
-        raise OSError(KEPT)
-    found.supervisor_pid = os.getpid()
-    group = backends.existing(found.group or "", found.limit_bytes, found.swap_bytes, found.freezer)
-    made = supervisor.Supervisor(group, found)
-    Standby(found, made.watch, made.forget).is_now(standby)
-    if role != "begin":
-        had = "supervisor" if role == "again" else "supervisor and its standby"
-        found.note("supervisor", f"The guard's {had} had ended; another one took over.")
-        made.take_over(policy.State(found.state))
-    made.open()
-    own_process.last_to_be_killed()
-    own_process.settle_garbage()
-    own_process.lock_memory()
-    if fds:
-        _say(fds[-1], READY)
-    return made
 
 
 def _is_outside() -> bool:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _FILE = "guard.json"
 _SOCKET = "supervisor.sock"
-_LOCK = "supervisor.lock"
 _MOST_BYTES = 64 * 1024
 _MOST_GUARDS = 200
 _MOST_EVENTS = 20
@@ -136,10 +135,9 @@ class GuardRecord:
         if self.supervisor_pid:
             with suppress(OSError):  # a full disk loses no more than that
                 self._keep()
-        for name in (_FILE, f"{_FILE}.new", _SOCKET, _LOCK):
-            with suppress(OSError):
-                os.unlink(os.path.join(self.folder, name))
         with suppress(OSError):
+            for name in sorted(os.listdir(self.folder)):  # the record first, the lock last
+                os.unlink(os.path.join(self.folder, name))
             os.rmdir(self.folder)
 
     def _keep(self) -> None:
@@ -228,22 +226,6 @@ def of(pid: int, start_time: int, group: str | None = None) -> GuardRecord | Non
         name = base.removeprefix(PREFIX).replace("-", ".", 1)
     found = read(os.path.join(root(), name))
     return found or read_file(os.path.join(past_folder(), f"{name}.json"))
-
-
-def claim(folder: str) -> bool:
-    """This process keeps the guard from now on, as long as it lives; False: another one does."""
-    if sys.platform == "win32":
-        return False
-    import fcntl
-
-    path = os.path.join(folder, _LOCK)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process alone, not of its children
-    except OSError:
-        os.close(fd)
-        return False
-    return True
 
 
 def is_there(record: GuardRecord) -> bool:

@@ -15,7 +15,6 @@ import time
 from contextlib import suppress
 from functools import partial
 
-from watchdog_app.base.linux.process import comm
 from watchdog_app.guard.policy import CopyResults
 from watchdog_app.rescue.segment import segment_folder
 from watchdog_app.rescue.segment.segment import Segment, SegmentDamaged
@@ -98,7 +97,7 @@ class Trainings:
             elif name not in self._segments:
                 with suppress(OSError, SegmentDamaged):
                     self._segments[name] = Segment(os.path.join(self._folder, name))
-        now, reader = time.monotonic(), _reader()
+        now, reader = time.monotonic(), os.getpid()
         for name, found in self._segments.items():
             found.permit(reader)
             found.ask_eagerly(self._eager)
@@ -345,14 +344,3 @@ def _request_save(pid: int) -> Result:
         return {"ok": False, "state": "failed", "why": "its agent did not save"}
     rescue = found[0].get("rescue") or {}
     return {"ok": True, "path": rescue.get("path"), "step": rescue.get("step")}
-
-
-def _reader() -> int:
-    """
-    Who is to be permitted to read a training, and with it all that it starts (Yama).
-
-    The standby, where we are its child: every later supervisor is one, too, and a training that
-    stands still can permit nobody else.
-    """
-    parent = os.getppid()
-    return parent if (comm(parent) or "").startswith("watchdog-") else os.getpid()
