@@ -82,11 +82,11 @@ class World:
         self._clients.append(Client.connect(self.socket, role, timeout_s=20))
         return self._clients[-1]
 
-    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """A command of watchdog, with or without the daemon, in a terminal of 80 columns."""
+    def command(self, *words: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
+        """A command of watchdog, with or without the daemon, in a terminal that wide."""
         return subprocess.run(
             [sys.executable, "-m", "watchdog_app", *words],
-            env={**self.env, "COLUMNS": "80", "PYTHONUTF8": "1"},
+            env={**self.env, "COLUMNS": str(columns), "PYTHONUTF8": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

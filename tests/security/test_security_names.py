@@ -32,21 +32,38 @@ def test_a_hostile_name_changes_nothing_on_any_way_out(world):
     task = world.seen(pid)
     client.call("task.pause", task=str(pid))
 
-    text = "".join(
-        subprocess.run(
-            [sys.executable, "-m", "watchdog_app", *words],
-            env={**world.env, "COLUMNS": "200"}, capture_output=True, text=True, check=True,
-            timeout=60,
-        ).stdout
+    done = [
+        world.command(*words, columns=200)
         for words in (["status"], ["history"], ["explain", str(pid)])
-    )  # fmt: skip
+    ]
+    text = "".join(each.stdout for each in done)
 
+    assert [0, 0, 0] == [each.returncode for each in done]
     assert NAME == os.path.basename(task["script"])  # as it is, where programs read it
     assert "--a?[31m?]0;x?" in text
     for shown in (text, world.log()):
         assert not {"\x1b", "\x07", "\u202e"} & set(shown)
     assert not list(Path(world.folder).rglob("pwned"))
     assert [] == client.call("history", task="%%%")["entries"]
+
+
+def test_a_name_with_a_line_end_makes_no_line(world):
+    """In no table, sentence, error, list of candidates or history."""
+    world.start()
+    pid = str(world.sleeper("a\nFORGED 4711 all is well\n.py"))
+
+    done = [
+        world.command(*words, columns=300)
+        for words in (
+            ("pause", "nobody"), ("trace", pid), ("stacks", pid), ("pause", pid), ("pause", pid),
+            ("status", "--all"), ("explain", pid), ("history",),
+        )
+    ]  # fmt: skip
+    lines = [line.strip() for each in done for line in (each.stdout + each.stderr).splitlines()]
+
+    assert not any("Traceback" in line for line in lines)
+    assert any("FORGED" in line for line in lines)
+    assert not any(line.startswith("FORGED") for line in lines)
 
 
 @pytest.mark.parametrize("wanted", ["%", "_", "a%", "' OR 1=1 --", "\x00", "\ud800"])

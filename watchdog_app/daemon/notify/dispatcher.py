@@ -118,7 +118,7 @@ class NotificationFilter:
         self.pending: set[str] = set()
         self._until: Until | None = None  # when protection comes on by itself
         self._snoozes: list[Snooze] = []
-        self._told: deque[str] = deque(maxlen=_MOST_REMEMBERED)  # incidents
+        self._notified: deque[str] = deque(maxlen=_MOST_REMEMBERED)  # incidents
         self._was_quiet = False
         self._ended = False  # somebody wants to be told again
         self.apply(settings)
@@ -182,7 +182,7 @@ class NotificationFilter:
             self.suppressed += 1
         elif notification.incident:
             self.pending.discard(notification.incident)
-            self._told.append(notification.incident)
+            self._notified.append(notification.incident)
         return why
 
     def look(self) -> tuple[bool, frozenset[str]]:
@@ -240,7 +240,7 @@ class NotificationFilter:
 
     def knows(self, incident: str) -> bool:
         """Whether a notification of this incident went out or was suppressed, lately."""
-        return incident in self.pending or incident in self._told
+        return incident in self.pending or incident in self._notified
 
     def load(self, value: Mapping[str, Any], same_boot: bool) -> None:
         """
