@@ -34,6 +34,7 @@ def train(
     """Train for so many steps, long enough to be watched; the model, weakly."""
     model = nn.Linear(3, 1) if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model.optimizer = optimizer  # lives as long as the model does
     batches = loader()
     count = 0
     while count < steps:

@@ -130,7 +130,7 @@ def test_an_exception_that_reaches_the_top_leaves_the_rescue_unfinished(
 
 
 def test_trainings_one_after_the_other_are_runs_of_their_own(here: Path):
-    """Neither prunes the other's rescues."""
+    """Also where the first one's optimizer lives. Neither prunes the other's rescues."""
     models = []
     for _ in range(2):
         models.append(nn.Linear(3, 1))  # kept: the next one begins while it lives
@@ -138,6 +138,7 @@ def test_trainings_one_after_the_other_are_runs_of_their_own(here: Path):
 
     first, second = rescues(here)
     assert first.parent == second.parent
+    assert all(each.name.startswith("rescue-0000000009-") for each in (first, second))
     assert names.RescueName.parse(first.name).run != names.RescueName.parse(second.name).run
 
 

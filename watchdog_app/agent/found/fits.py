@@ -41,7 +41,7 @@ def attach(module: ModuleType) -> None:
             `tf_keras.src.callbacks`.
     """
     if module.__name__ == _TRAINER:
-        if not _trainers:
+        if not _trainers.on:
             _trainers.wrap(module.Trainer, "reset_metrics", _reset_metrics)
     elif not _lists.wraps(module.CallbackList):
         package = module.__name__.partition(".")[0]
@@ -64,7 +64,7 @@ def _called_by(function: str, package: str) -> bool:
 def _callback_list(package: str) -> Any:
     def make(before: Any) -> Any:
         def __init__(self: Any, callbacks: Any = None, *args: Any, **kwargs: Any) -> None:
-            if _lists and _called_by("fit", package):
+            if _lists.on and _called_by("fit", package):
                 with _guard:
                     callbacks = _with_rescue(callbacks, package)
             before(self, callbacks, *args, **kwargs)
@@ -76,7 +76,7 @@ def _callback_list(package: str) -> Any:
 
 def _reset_metrics(before: Any) -> Any:
     def reset_metrics(self: Any) -> Any:
-        if _trainers and _called_by("train_on_batch", "keras"):
+        if _trainers.on and _called_by("train_on_batch", "keras"):
             with _guard:
                 _tell_of_loop(self)
         return before(self)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from types import FrameType, ModuleType
@@ -56,14 +55,6 @@ class _Function:
 _functions: dict[int, _Function] = {}  # those that train, by id
 
 
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.calls: list[Any] = []  # tf.functions that are being called, the outermost first
-
-
-_thread = _Thread()
-
-
 def attach(module: ModuleType) -> None:
     """
     Notice steps from now on. Does nothing where that was done, or Keras runs on another backend.
@@ -73,7 +64,7 @@ def attach(module: ModuleType) -> None:
     """
     global _is_eager
     names = (_CONTEXT, _ITERATORS, _TAPES, _FUNCTIONS)
-    if _methods or any(name not in sys.modules for name in names):
+    if _methods.on or any(name not in sys.modules for name in names):
         return
     backend = getattr(sys.modules.get("keras.src.backend"), "backend", None)
     if backend is None or backend() != "tensorflow":
@@ -103,12 +94,11 @@ def detach() -> None:
 def _apply(before: Any) -> Any:
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = before(self, *args, **kwargs)
-        if _methods:
+        if _methods.on:
             with trainings.guard:
                 frame = sys._getframe(1)
                 if not _is_eager():
-                    if not _in_keras_trainer(frame):
-                        _traced(self)
+                    _traced(self, frame)
                 elif trainings.knows(self) or not _in_keras_trainer(frame):
                     trainings.stepped(self, frame)
         return result
@@ -119,7 +109,7 @@ def _apply(before: Any) -> Any:
 def _iterator(before: Any) -> Any:
     def __init__(self: Any, dataset: Any = None, *args: Any, **kwargs: Any) -> None:
         made = None
-        if dataset is not None and _methods:
+        if dataset is not None and _methods.on:
             with trainings.guard:
                 made = _made(dataset, sys._getframe(1)) if _is_eager() else None
         before(self, dataset, *args, **kwargs)
@@ -133,7 +123,7 @@ def _iterator(before: Any) -> Any:
 def _next(before: Any) -> Any:
     def __next__(self: Any) -> Any:
         made: WatchedPass | None = self.__dict__.get("_watchdog_pass")
-        if made is None or not _methods:
+        if made is None or not _methods.on:
             return before(self)
         trainings.about_to_draw()
         try:
@@ -160,17 +150,11 @@ def _enter(before: Any) -> Any:
 
 def _call(before: Any) -> Any:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _methods:
-            return before(self, *args, **kwargs)
-        training = trainings.listening() if id(self) in _functions else None
-        if training is not None and _is_eager():
-            training.computes()
-        calls = _thread.calls
-        calls.append(self)
-        try:
-            result = before(self, *args, **kwargs)
-        finally:
-            calls.pop()
+        if id(self) in _functions:
+            training = trainings.listening()
+            if training is not None and _is_eager():
+                training.computes()
+        result = before(self, *args, **kwargs)
         known = _functions.get(id(self))  # it may just have been traced
         if known is not None:
             with trainings.guard:
@@ -180,11 +164,20 @@ def _call(before: Any) -> Any:
     return __call__
 
 
-def _traced(optimizer: Any) -> None:
+_CALL = _call(None).__code__
+
+
+def _traced(optimizer: Any, frame: FrameType | None) -> None:
     """An optimizer has stepped while a tf.function is traced: the outermost one trains."""
-    if not _thread.calls or not _alone(trainings.guard):
+    function = None
+    while frame is not None:
+        if frame.f_code is _CALL:  # of our own wrapper: nobody else's variables are looked at
+            function = frame.f_locals["self"]
+        elif _is_keras_trainer(frame):
+            return
+        frame = frame.f_back
+    if function is None or not _alone(trainings.guard):
         return
-    function = _thread.calls[0]
     key = id(function)
     if key not in _functions:
         _functions[key] = _Function(function, lambda _: _functions.pop(key, None))
@@ -198,10 +191,10 @@ def _ran(known: _Function, frame: FrameType) -> None:
         training = trainings.of_this_thread()
         if training is not None:
             training.functions.add(known.it)
-    elif not _in_keras_trainer(frame):
+    else:
         # Traced before by itself, and now a part of another function: that one trains from now on.
         for optimizer in known.living():
-            _traced(optimizer)
+            _traced(optimizer, frame)
 
 
 def _made(dataset: Any, frame: FrameType | None) -> WatchedPass | None:
@@ -226,11 +219,15 @@ def _ended(made: WatchedPass) -> None:
 def _in_keras_trainer(frame: FrameType | None) -> bool:
     """Whether a fit or another method of a Keras model that trains leads here."""
     while frame is not None:
-        name = str(frame.f_globals.get("__name__"))
-        if name.startswith("keras.src.") and name.endswith("trainer"):
+        if _is_keras_trainer(frame):
             return True
         frame = frame.f_back
     return False
+
+
+def _is_keras_trainer(frame: FrameType) -> bool:
+    name = str(frame.f_globals.get("__name__"))
+    return name.startswith("keras.src.") and name.endswith("trainer")
 
 
 def _alone(guard: Guard) -> bool:

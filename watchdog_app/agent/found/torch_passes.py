@@ -135,6 +135,8 @@ class SeenPasses(Passes):
         self.at_epoch: dict[str, Any] | None = None  # each pass has its own random numbers
         self._stays = False
         self._of_thread = _thread.passes  # which is the training's own
+        for seen in self._of_thread:  # the training before may have taken it for its own
+            seen.ours = None
 
     def look(self) -> bool:
         """The optimizer has stepped: have passes of the training moved on?"""
@@ -149,7 +151,8 @@ class SeenPasses(Passes):
                 seen.drawn = seen.ours.drawn = drawn
                 continue
             if seen.ours is None:
-                seen.first = seen.most = drawn
+                seen.first = seen.first or drawn
+                seen.most = max(seen.most, between)
             else:
                 # The last step of an epoch is of what is left where gradients are added up.
                 ahead = seen.ours.drawn == seen.first and seen.first > between

@@ -35,7 +35,7 @@ def attach(module: ModuleType) -> None:
     """
     global _handle, _torch
     if module.__name__ == _LOADERS:
-        if not _loaders:
+        if not _loaders.on:
             _loaders.wrap(module.DataLoader, "__iter__", _iter)
     elif _handle is None:
         import torch
@@ -57,7 +57,7 @@ def detach() -> None:
 def _iter(before: Any) -> Any:
     def __iter__(self: Any) -> Any:
         begun = None
-        if _loaders:
+        if _loaders.on:
             with trainings.guard:
                 begun = _about_to_begin(self)
         iterator = before(self)

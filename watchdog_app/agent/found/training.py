@@ -91,7 +91,7 @@ class FoundTraining(ABC):
         self.detector = Detector()
         self.session: Session | None = None
         self.over = False
-        self.over_with_cell = False  # the next cell may go on with the same optimizer
+        self.may_begin_again = False  # it is over, and its optimizers may be those of another one
         self.directory = ""
         self.hears_draws = False  # a batch that is drawn may end an iteration that matters
         self.listening = False  # it is to be told that the model computes
@@ -104,6 +104,7 @@ class FoundTraining(ABC):
         self._pid = os.getpid()
         self._began = time.monotonic()
         self._optimizers: dict[int, Callable[[], Any]] = {}
+        self._newcomer: int | None = None  # an optimizer that came late, and stepped last
         self._names: list[Named] = []
         self._moved = True  # a pass, since the iteration before
         self._lost: list[str] = []
@@ -163,6 +164,12 @@ class FoundTraining(ABC):
         key = id(optimizer)
         if key not in self._optimizers:
             self._join(optimizer, frame)
+        elif self._newcomer is not None:
+            if key == self._newcomer:  # and those before it step no more
+                self.end(well=self.ended_well())
+                self.may_begin_again = True
+                return
+            self._newcomer = None
         self._moved = self._passes.look() or self._moved
         if not self.detector.stepped(key):
             return
@@ -237,6 +244,7 @@ class FoundTraining(ABC):
             known.pop(key, None)
             forget(key)
 
+        self._newcomer = key if self.detector.iterations > 1 else None
         known[key] = weakref.ref(optimizer, gone)
         self._places = source_loops.places(frame)
         if self.session is not None:
@@ -419,7 +427,7 @@ def _watch_end(training: FoundTraining) -> None:
         events.unregister("post_run_cell", cell_ends)
         if found is not None:
             found.end(well=bool(getattr(result, "success", True)))
-            found.over_with_cell = True
+            found.may_begin_again = True
 
     events.register("post_run_cell", cell_ends)
 

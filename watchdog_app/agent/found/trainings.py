@@ -87,17 +87,19 @@ class Trainings(Generic[T]):
             training = self._known.get(id(optimizer), _NEW)
             if training is None:
                 return
-            if training is _NEW or training.over_with_cell:
+            if training is _NEW or training.may_begin_again:
                 self._meet(optimizer, frame)
             elif training.over:
                 self._known[id(optimizer)] = None
             else:
                 training.step(optimizer, frame)
+                if training.may_begin_again:  # its second step, and the first of another training
+                    self._meet(optimizer, frame, done=1)
         except Exception as error:
             self.guard.caught(error)
 
-    def _meet(self, optimizer: Any, frame: FrameType) -> None:
-        """The first step of an optimizer."""
+    def _meet(self, optimizer: Any, frame: FrameType, done: int = 0) -> None:
+        """The first step of an optimizer, or the one after those that were `done`."""
         if not self._forks:
             self._forks = True
             os.register_at_fork(after_in_child=self._forget)  # a forked process trains for itself
@@ -124,6 +126,7 @@ class Trainings(Generic[T]):
             return
         self._count += 1
         self._of_thread[thread] = self._known[key] = training = self._make(self.guard)
+        training.detector.iterations = done
         training.step(optimizer, frame)
 
     def _gone(self, key: int, _reference: Any) -> None:

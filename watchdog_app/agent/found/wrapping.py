@@ -8,13 +8,11 @@ from typing import Any
 
 
 class Wrapped:
-    """Ours around some methods. True while they are; what stands on top of ours may call us on."""
+    """Ours around some methods."""
 
     def __init__(self) -> None:
+        self.on = False  # else ours does nothing, as what stands on top of it may call it still
         self._methods: list[tuple[Any, str, Any, Any]] = []  # class, name, before, ours
-
-    def __bool__(self) -> bool:
-        return bool(self._methods)
 
     def wraps(self, kind: Any) -> bool:
         """Whether some method of this class has ours around it."""
@@ -26,10 +24,12 @@ class Wrapped:
         ours = functools.wraps(before)(make(before))
         setattr(kind, name, ours)
         self._methods.append((kind, name, before, ours))
+        self.on = True
 
     def put_back(self) -> None:
-        """As it was, where nobody else has changed it since: there ours is to do nothing."""
+        """As it was, where nobody else has changed it since."""
         for kind, name, before, ours in self._methods:
             if getattr(kind, name) is ours:
                 setattr(kind, name, before)
         self._methods.clear()
+        self.on = False
