@@ -33,8 +33,7 @@ import tensorflow as tf
 from agent_paired import ON, Meter, OwnCode, OwnThreads, Stretches
 
 from watchdog_app.agent import hook
-from watchdog_app.agent.fit.keras_fit import FitRescue
-from watchdog_app.agent.fit.step_end import Behind
+from watchdog_app.agent.adapters.keras.rescue import Behind, FitRescue
 from watchdog_app.agent.keras import Rescue
 
 WARM_STEPS, SETTLE = 60, 2

@@ -20,9 +20,9 @@ from found_torch import ask, loader, only, rescues  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
-from watchdog_app.agent.exhaustion import exhaustion_hooks  # noqa: E402
 from watchdog_app.agent.found.torch_passes import AHEAD, SEVERAL  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
+from watchdog_app.agent.oom import watch  # noqa: E402
 from watchdog_app.rescue.checkpoint import names  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
 
@@ -147,7 +147,7 @@ def test_the_batch_that_ran_out_of_memory_has_not_been_had(
             epoch()
             scheduler.step()
     except MemoryError as error:
-        exhaustion_hooks.tell(error)
+        watch.tell(error)
 
     (path,) = rescues(here)
     with LoadedRescue(str(path)) as saved:

@@ -19,7 +19,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 keras = pytest.importorskip("keras")
 
-from watchdog_app.agent.fit import fit_identity  # noqa: E402
+from watchdog_app.agent.adapters.keras.identity import gather  # noqa: E402
 from watchdog_app.base.errors import RescueMismatch  # noqa: E402
 from watchdog_app.rescue.identity.compare import Decision, compare  # noqa: E402
 
@@ -150,7 +150,7 @@ def identity(module: ModuleType, kind: str) -> Any:
 
     x, y = module.data()
     iterator = EpochIterator(x, y, batch_size=module.BATCH_SIZE, shuffle=True)
-    return fit_identity.gather(module.make(kind), iterator, keras.backend.backend())
+    return gather(module.make(kind), iterator, keras.backend.backend())
 
 
 def saved(found: Any) -> Any:
@@ -340,11 +340,11 @@ def test_a_model_that_cannot_be_looked_at_is_no_obstacle():
     at = keras.Input((2,))
     bare = keras.Model(at, keras.layers.Dense(2)(Odd(1)(at)))
     other = keras.Model(at, Odd(1)(keras.layers.Dense(2)(at)))
-    found = fit_identity.gather(bare, None, "tensorflow")
+    found = gather(bare, None, "tensorflow")
 
     assert () == compare(saved(found), found).found
-    assert compare(saved(found), fit_identity.gather(other, None, "tensorflow")).found
-    assert [] == fit_identity.gather(object(), None, "tensorflow").model
+    assert compare(saved(found), gather(other, None, "tensorflow")).found
+    assert [] == gather(object(), None, "tensorflow").model
 
 
 class Stop(Exception):
@@ -531,7 +531,7 @@ def test_gathering_never_raises(monkeypatch: pytest.MonkeyPatch):
         def __getattr__(self, name):
             raise RuntimeError(name)
 
-    found = fit_identity.gather(Hostile(), Hostile(), "tensorflow")
+    found = gather(Hostile(), Hostile(), "tensorflow")
 
     assert {} == found.data
     assert np.size(found.model) == 0

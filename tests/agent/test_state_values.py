@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from watchdog_app.agent.fit import callback_state
+from watchdog_app.agent.adapters.keras import callbacks as callback_state
 from watchdog_app.agent.loops import state_values
 from watchdog_app.agent.loops.loop_state import LoopState
 from watchdog_app.agent.loops.passes import Passes

@@ -19,8 +19,8 @@ torch = pytest.importorskip("torch")
 from found_torch import loader, only, rescues  # noqa: E402
 from torch import nn  # noqa: E402
 
-from watchdog_app.agent.exhaustion import exhaustion_hooks  # noqa: E402
 from watchdog_app.agent.loops import torch_random  # noqa: E402
+from watchdog_app.agent.oom import watch  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.guard import copier  # noqa: E402
 from watchdog_app.rescue.checkpoint.owner import own  # noqa: E402
@@ -241,7 +241,7 @@ def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
                 count += 1
                 before = torch_random.take()["torch"]
     except MemoryError as error:
-        exhaustion_hooks.tell(error)
+        watch.tell(error)
 
     (path,) = rescues(here)
     with LoadedRescue(str(path)) as saved:

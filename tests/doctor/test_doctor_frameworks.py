@@ -511,3 +511,22 @@ def _json(value):
     import json
 
     return json.dumps(value)
+
+
+def test_names_that_a_version_does_not_have_are_told_with_what_is_lost(tmp_path):
+    """The agent does without them; nothing is imported to see that."""
+    place = tmp_path / "keras/src/trainers"
+    place.mkdir(parents=True)
+    (place / "epoch_iterator.py").write_text("_enumerate_iterator = _current_iterator = None\n")
+    keras = environment({"keras": "3.9.0"}, packages={"keras": str(tmp_path)})
+
+    finding = next(
+        each
+        for each in frameworks._environment(keras, RTX, fast=False)
+        if each.id == "framework.internals"
+    )
+
+    assert "info" == finding.severity
+    assert "keras 3.9.0" in finding.what
+    assert any("the place within the epoch" in each for each in finding.details)
+    assert not any("_current_iterator" in each for each in finding.details)

@@ -152,25 +152,3 @@ def test_a_copy_is_what_the_training_would_have_written_and_it_goes_on_from_ther
     with Training(program, rescues, pages, STEPS) as again:
         end = again.line("end")
     assert uninterrupted[program] == end
-
-
-@pytest.mark.tensorflow
-def test_a_callback_that_never_returns_from_the_end_of_a_batch_is_called_for_it_again(
-    tmp_path, pages, uninterrupted
-):
-    """
-    It stands in front of the Rescue, and sets the learning rate when it goes on: what it did not
-    get to is done by the run that goes on, within an epoch and at its last batch.
-    """
-    program, rescues = "published_keras.py", tmp_path / "rescues"
-
-    for step in (7, 50):
-        with Training(program, rescues, pages, STEPS, f"heard={step}") as training:
-            training.asked()
-            training.line("there heard")
-            training.stop()
-            assert step == training.copy().step
-    with Training(program, rescues, pages, STEPS) as again:
-        end = again.line("end")
-
-    assert uninterrupted[program] == end

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from watchdog_app.agent.exhaustion import refused
+from watchdog_app.agent.oom import refused
 from watchdog_app.base.errors import UsageError
 from watchdog_app.base.linux.cgroups import Room
 from watchdog_app.guard import limits

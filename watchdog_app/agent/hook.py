@@ -163,7 +163,7 @@ def _listen() -> None:
 
 def _watch_refusals() -> None:
     try:
-        from watchdog_app.agent.exhaustion import refused
+        from watchdog_app.agent.oom import refused
 
         WAITED_FOR.update(refused.WAITED_FOR)
         refused.watch()

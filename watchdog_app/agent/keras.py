@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import keras
 
-from watchdog_app.agent.fit.keras_fit import FitRescue
-from watchdog_app.agent.fit.step_end import Behind
+from watchdog_app.agent.adapters.keras.rescue import Behind, FitRescue
 
 __all__ = ["Rescue"]
 

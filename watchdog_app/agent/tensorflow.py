@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.exhaustion import exhaustion_tensorflow, micro_batches_tensorflow
-from watchdog_app.agent.fit import position
 from watchdog_app.agent.loops.loop import LoopRescue
 from watchdog_app.agent.loops.loop_state import LoopState, SavedLoop
 from watchdog_app.agent.loops.passes import Passes
+from watchdog_app.agent.oom import on_tensorflow
 from watchdog_app.agent.telemetry import dataset_buffers
 
 __all__ = ["Rescue"]
@@ -45,7 +45,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
     framework = "tensorflow"
 
     _announced = False  # by the program: it knows better
-    _for_parts: exhaustion_tensorflow.TensorFlowLook | None = None
+    _for_parts: on_tensorflow.LoopRecord | None = None
 
     def gradients(
         self,
@@ -72,16 +72,16 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
                 `loss_of`: the tokens that are no padding, for instance.
         """
         if self._for_parts is None:
-            self._for_parts = exhaustion_tensorflow.TensorFlowLook(self._state)
-        look = self._for_parts
-        return micro_batches_tensorflow.gradients(
+            self._for_parts = on_tensorflow.LoopRecord(self._state)
+        record = self._for_parts
+        return on_tensorflow.gradients(
             batch,
             loss_of,
             variables,
             micro=self.micro,
             shrinks=self._shrinks,
-            take=look.take,
-            put_back=look.put_back,
+            take=record.take,
+            put_back=record.put_back,
             reduction=reduction,
             weight=weight,
         )
@@ -94,8 +94,8 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
     def _make_passes(self) -> Passes:
         return Passes(say)
 
-    def _make_look(self) -> exhaustion_tensorflow.TensorFlowLook:
-        return exhaustion_tensorflow.TensorFlowLook(self._state)
+    def _make_record(self) -> on_tensorflow.LoopRecord:
+        return on_tensorflow.LoopRecord(self._state)
 
     def _make_state(self, objects: Mapping[str, Any]) -> LoopState:
         self._foreseen = dataset_buffers.Foreseen()

@@ -18,11 +18,8 @@ from typing import Any
 
 import tf_keras
 
-from watchdog_app.agent.fit import position
-from watchdog_app.agent.fit.keras_fit import FitRescue
-from watchdog_app.agent.fit.step_end import Behind
-from watchdog_app.agent.fit.tf_keras_backend import OnKeras2
-from watchdog_app.agent.fit.tf_keras_data import find_handler, unsupported
+from watchdog_app.agent.adapters.keras.keras2 import OnKeras2, find_handler, unsupported
+from watchdog_app.agent.adapters.keras.rescue import Behind, FitRescue
 
 __all__ = ["Rescue"]
 
@@ -50,14 +47,6 @@ class Rescue(FitRescue, tf_keras.callbacks.Callback):  # type: ignore[misc]  # K
     _unsupported = staticmethod(unsupported)
     _next_look_mono_s = 0.0
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        super().on_train_begin(logs)
-        with self._guard:
-            calling = position.caller()
-            # Keras warns of the first batches' hooks if there is any callback that is not its own.
-            if calling is not None and all(_known(each) for each in calling.callbacks):
-                calling._check_timing = False
-
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         loss = self._loss
         super().on_train_batch_end(batch, logs)
@@ -67,9 +56,3 @@ class Rescue(FitRescue, tf_keras.callbacks.Callback):  # type: ignore[misc]  # K
             self._next_look_mono_s = now + _LOOK_EVERY_S
             with self._guard:
                 self._loss = float(logs["loss"])
-
-
-def _known(callback: Any) -> bool:
-    return isinstance(callback, (Behind, FitRescue)) or type(callback).__module__.startswith(
-        "tf_keras."
-    )

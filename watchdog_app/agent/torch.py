@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.exhaustion import exhaustion_torch, micro_batches_torch
 from watchdog_app.agent.loops.loop import LoopRescue
 from watchdog_app.agent.loops.torch_data import Passes
 from watchdog_app.agent.loops.torch_state import SavedTorch, TorchState, circumstances
+from watchdog_app.agent.oom import on_torch
 
 __all__ = ["Rescue"]
 
@@ -69,13 +69,13 @@ class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
         Returns:
             The loss of the whole batch, detached.
         """
-        return micro_batches_torch.backward(
+        return on_torch.backward(
             batch,
             loss_of,
             micro=self.micro,
             shrinks=self._shrinks,
-            parameters=exhaustion_torch.parameters(self._state),
-            buffers=exhaustion_torch.buffers(self._state) if self._shrinks else [],
+            parameters=on_torch.parameters(self._state),
+            buffers=on_torch.buffers(self._state) if self._shrinks else [],
             generators=[part.thing for part in self._state._parts.values()],
             scaler=scaler,
             reduction=reduction,
@@ -97,8 +97,8 @@ class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
             self._refuse([found])
         super().step(loss)
 
-    def _make_look(self) -> exhaustion_torch.TorchLook:
-        return exhaustion_torch.TorchLook(self._state)
+    def _make_record(self) -> on_torch.LoopRecord:
+        return on_torch.LoopRecord(self._state)
 
     def _make_passes(self) -> Passes:
         return Passes(say)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
+from watchdog_app.agent import internals
 from watchdog_app.doctor import builds, driver_files, gpu, versions
 from watchdog_app.doctor.builds import Target
 from watchdog_app.doctor.environments import FRAMEWORKS, GIVEN, Answer, Environment
@@ -132,6 +134,7 @@ def _environment(environment: Environment, target: Target, fast: bool) -> Iterat
     )
     against = list(builds.check(environment, target))
     yield from against
+    yield from _internals(environment)
     explained = target.gpu and (
         not target.answers or any(one.severity is Severity.ERROR for one in against)
     )
@@ -145,6 +148,23 @@ def _environment(environment: Environment, target: Target, fast: bool) -> Iterat
             remedy="Run it once without.",
             commands=("watchdog doctor --only framework",),
         )
+
+
+def _internals(environment: Environment) -> Iterator[Finding]:
+    """Private names that the agent relies on and this version does not have."""
+    places = environment.installed.values.get("packages")
+    for package, folder in places.items() if isinstance(places, dict) else ():
+        gone = list(internals.missing(package, Path(folder)))
+        if gone:
+            version = environment.version(package) or environment.dists.get(package, "")
+            yield Finding(
+                "framework.internals",
+                Severity.INFO,
+                f"Rescues do not hold everything with {package} {version}: it lacks names that "
+                "watchdog relies on.",
+                remedy="Use a version that this watchdog knows, or a newer watchdog.",
+                details=tuple(f"{row.lost} ({', '.join(names)})" for row, names in gone),
+            )
 
 
 def _answer(

@@ -36,6 +36,7 @@ def versions() -> None:
     build: dict[str, Any] | None = None
     torch_cuda: dict[str, Any] | None = None
     libraries: list[str] = []
+    packages: dict[str, str] = {}  # to the folder that each lies in
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")
@@ -50,6 +51,9 @@ def versions() -> None:
             build = _tensorflow_build(os.path.join(folder, "tensorflow/python/platform"))
         if torch_cuda is None and "torch" in names:
             torch_cuda = _torch_cuda(os.path.join(folder, "torch/version.py"))
+        for name in ("keras", "tf_keras", "tensorflow", "torch"):
+            if name in names:
+                packages.setdefault(name, folder or os.getcwd())
         if "nvidia" in names:
             libraries += _libraries(os.path.join(folder, "nvidia"))
     meta = os.path.join(sys.prefix, "conda-meta")
@@ -70,6 +74,7 @@ def versions() -> None:
             "bits": 64 if sys.maxsize > 2**32 else 32,
             "dists": found,
             "conda": conda,
+            "packages": packages,
             "tensorflow_build": build,
             "torch_cuda": torch_cuda,
             "nvidia_libraries": sorted(set(libraries)),

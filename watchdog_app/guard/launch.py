@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from watchdog_app.guard.cgroup import Cgroup
 
-_LIMIT_VARIABLE = "WATCHDOG_GUARD_LIMIT"  # as `agent.exhaustion.refused` has it
+_LIMIT_VARIABLE = "WATCHDOG_GUARD_LIMIT"  # as `agent.oom.refused` has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ os.environ["WATCHDOG_AGENT_STRICT"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 
 from watchdog_app.agent import hook
-from watchdog_app.agent.fit.position import caller, siblings
+from watchdog_app.agent.adapters.keras.position import caller, siblings
 
 BACKEND = os.environ["KERAS_BACKEND"]
 if BACKEND == "keras2":

@@ -12,8 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.exhaustion.micro_batches import FIELD, MicroBatches
-from watchdog_app.agent.exhaustion.micro_batches_keras import Parts, obstacle
+from watchdog_app.agent.oom.micro import FIELD, MicroBatches
+from watchdog_app.agent.oom.micro_keras import Parts, obstacle
 
 layers, losses = keras.layers, keras.losses
 rows = np.random.default_rng(0).normal(size=(70, 6)).astype("float32")

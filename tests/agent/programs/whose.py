@@ -157,7 +157,7 @@ def fit_that_is_found(**wishes):
     import numpy as np
 
     from watchdog_app.agent import hook
-    from watchdog_app.agent.fit.keras_fit import FitRescue
+    from watchdog_app.agent.adapters.keras.rescue import FitRescue
 
     hook.switch_on()
 

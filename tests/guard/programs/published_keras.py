@@ -68,7 +68,6 @@ class Shown(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if not self.behind:  # no other callback has heard of the step's end
             step = rescue._steps_before + batch + 1
-            stages.stand("heard", step)
             self.log(step)
             rate = self.model.optimizer.learning_rate
             rate.assign(rate * 0.99)

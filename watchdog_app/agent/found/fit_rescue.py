@@ -6,10 +6,10 @@ import functools
 from importlib import import_module
 from typing import Any
 
+from watchdog_app.agent.adapters.keras.rescue import FitRescue
+from watchdog_app.agent.adapters.keras.resume import Resumption
+from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.fit.fit_state import FitState
-from watchdog_app.agent.fit.keras_fit import FitRescue
-from watchdog_app.agent.fit.resumption import Resumption
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.base.errors import RescueError, RescueMismatch

@@ -95,7 +95,7 @@ def _with_rescue(callbacks: Any, package: str) -> Any:
             "TensorFlow's own checkpoints do that."
         )
         return callbacks
-    from watchdog_app.agent.fit.keras_fit import FitRescue
+    from watchdog_app.agent.adapters.keras.rescue import FitRescue
 
     if any(isinstance(each, FitRescue) for each in named):
         return callbacks
@@ -129,10 +129,11 @@ def _obstacle(package: str) -> str | None:
     """Why fits cannot be saved here, in words."""
     if package == "tf_keras":
         return None
-    from watchdog_app.agent.fit import keras_backend
+    from watchdog_app.agent.adapters.keras.backend import UNKNOWN
+    from watchdog_app.agent.adapters.keras.rescue import backend_of_keras
 
-    backend = keras_backend.current()
-    return keras_backend.UNKNOWN if backend is None else backend.obstacle()
+    backend = backend_of_keras()
+    return UNKNOWN if backend is None else backend.obstacle()
 
 
 def _flat(callbacks: Any) -> list[Any]:

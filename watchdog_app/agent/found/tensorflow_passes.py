@@ -13,8 +13,8 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.fit import position
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.loops import own_random
 from watchdog_app.agent.loops.passes import INFINITE, Passes, Source, SourcePass, anchor_of

@@ -17,8 +17,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from watchdog_app.agent.adapters.keras.on_tensorflow import stateful_operations
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.fit import step_random
 from watchdog_app.agent.found import names, source_loops, tensorflow_passes
 from watchdog_app.agent.found.names import Found, Named
 from watchdog_app.agent.found.tensorflow_passes import WatchedPasses
@@ -83,7 +83,7 @@ class FoundTensorFlow(FoundTraining):
         if self._drawn_inside is None:
             found: set[str] = set()
             for function in [each() for each in self.functions]:
-                found.update(step_random.stateful_operations(lambda f=function: f))
+                found.update(stateful_operations(lambda f=function: f))
             self._drawn_inside = sorted(found)
         # Their counters are in the step's graph, where nobody can read them.
         operations = ", ".join(self._drawn_inside)

@@ -18,7 +18,6 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from watchdog_app.agent.contain import Guard, say
-from watchdog_app.agent.exhaustion import exhaustion, exhaustion_hooks
 from watchdog_app.agent.found import libraries, names, source_loops
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
@@ -26,6 +25,7 @@ from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.loops import own_random, torch_random
 from watchdog_app.agent.loops.torch_parts import Part, claimed, drives, parameters
 from watchdog_app.agent.loops.torch_state import TorchState
+from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.session import Session
 
 TYPE_CHECKING = False
@@ -57,25 +57,25 @@ class FoundTorch(FoundTraining):
         self._random: dict[str, Any] | None = None
         self._owner: Callable[[], Any] = lambda: None  # the library's object that runs the loop
 
-    def exhausted(self, error: BaseException) -> None:
+    def out_of_memory(self, error: BaseException) -> None:
         """The program was left by an error of memory: save what is there, unless it is torn."""
         session = self.session
         if session is None or not self.detector.iterations or self._pid != os.getpid():
             return
-        if exhaustion.in_optimizer(error) or not self.detector.between:
+        if watch.in_optimizer(error) or not self.detector.between:
             say(
                 "memory ran out while an optimizer was at work: the weights in memory are not "
                 "those of a whole step. They were not saved; an earlier rescue stands."
             )
             return
-        exhaustion.free()
+        watch.free()
         self._passes.failed()
         ended, at = self._ended, (self.detector.iterations, self._epoch, self._passes.batch)
         self._random = ended[-1] if ended is not None and ended[:-1] == at else None
         self._moved_words = "statistics" if self._random else "statistics and random numbers"
         if self._random and not any(map(_keeps_statistics, self._names)):
             self._moved_words = None
-        saved = session.save_now(exhaustion.REASON, self.detector.iterations)
+        saved = session.save_now(watch.REASON, self.detector.iterations)
         if saved is not None:
             self._tell(saved.path)
 
@@ -86,11 +86,11 @@ class FoundTorch(FoundTraining):
         super()._begin(frame)
 
     def _opened(self) -> None:
-        exhaustion_hooks.watch(self)  # before the end is told, which the same error makes
+        watch.watch(self)  # before the end is told, which the same error makes
         super()._opened()
 
     def _close(self, *, well: bool) -> None:
-        exhaustion_hooks.forget(self)
+        watch.forget(self)
         super()._close(well=well)
 
     def _things(self, frame: FrameType | None) -> list[Named]:

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from watchdog_app.agent.fit.keras_kinds import is_a, of_keras
-from watchdog_app.agent.fit.keras_optimizers import optimizers_of
+from watchdog_app.agent.adapters.keras.model import is_a, of_keras, optimizers_of
 from watchdog_app.agent.identity import code
 from watchdog_app.rescue.identity.compare import merge_settings
 

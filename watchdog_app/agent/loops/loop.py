@@ -18,12 +18,13 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from watchdog_app.agent.contain import Guard, say
-from watchdog_app.agent.exhaustion import exhaustion
-from watchdog_app.agent.exhaustion.exhaustion_loop import LoopExhaustion, LoopLook
-from watchdog_app.agent.exhaustion.micro_batches import FIELD, MicroBatches
 from watchdog_app.agent.identity import environment
 from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.loops.passes import UNSEEN, EpochPasses
+from watchdog_app.agent.oom import watch
+from watchdog_app.agent.oom.loop import LoopWatch
+from watchdog_app.agent.oom.micro import FIELD, MicroBatches
+from watchdog_app.agent.oom.record import Record
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
@@ -110,7 +111,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             ValueError: `name`, `resume`, `keep` or `on_oom` is not one of the choices.
         """
         run_choice.check(resume, name)
-        exhaustion.check(on_oom)
+        watch.check(on_oom)
         self.directory = os.fspath(directory)
         self.step_number = self.epoch = 0
         self._guard = Guard()
@@ -131,16 +132,16 @@ class LoopRescue(ABC, Generic[S, V, P]):
         link = Link(self.framework, store.directory, notebook_path())
         self.micro = MicroBatches()  # what is known of how much of a batch fits
         self._shrinks = on_oom == "shrink"
-        self._exhaustion: LoopExhaustion | None = None
+        self._oom: LoopWatch | None = None
         self._session: Session | None
         self._session = Session(store, link, self._capture, marker=self._state.marker)
         self._session.breakdown.holds(state.values())
         self._resume(self._session)
         self._session.prepare()
-        look = None if on_oom is None else self._make_look()
-        if look is not None:
-            self._exhaustion = LoopExhaustion(look, self._passes, self.save, shrinks=self._shrinks)
-            self._passes.began = self._exhaustion.pass_begun
+        record = None if on_oom is None else self._make_record()
+        if record is not None:
+            self._oom = LoopWatch(record, self._passes, self.save, shrinks=self._shrinks)
+            self._passes.began = self._oom.pass_begun
 
     @abstractmethod
     def _make_passes(self) -> P:
@@ -166,7 +167,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         """The batches of a pass that the training has not had."""
 
-    def _make_look(self) -> LoopLook | None:
+    def _make_record(self) -> Record | None:
         """What a step may change; None where that cannot be told."""
         return None
 
@@ -266,8 +267,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
             saved = session.attend(
                 self.step_number, epoch=self.epoch, batch=passes.batch, loss=self._loss
             )
-        if self._exhaustion is not None:
-            self._exhaustion.stepped()
+        if self._oom is not None:
+            self._oom.stepped()
         self._stepped()
         if saved is not None:
             self._words.not_restored(self._state.lost)
@@ -332,8 +333,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
     ) -> None:
         if error is None:
             self.finish()
-        elif self._exhaustion is not None and exhaustion.is_of_memory(error):
-            self._exhaustion.exhausted(error)
+        elif self._oom is not None and watch.is_of_memory(error):
+            self._oom.out_of_memory(error)
 
     def _look_at_loop(self) -> None:
         """At the first step: report what a resume will not bring back, while that can be mended."""
@@ -384,8 +385,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     def _end(self) -> None:
         session, self._session = self._session, None
-        if self._exhaustion is not None:
-            self._exhaustion.end()
+        if self._oom is not None:
+            self._oom.end()
         if session is not None:
             self._ended()
             session.end()
@@ -395,8 +396,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         capture = self._state.capture()
         lost = self._state.lost  # the same list as in what is saved
         lost.extend(self._audited or ())
-        if self._exhaustion is not None:
-            lost.extend(self._exhaustion.inexact)
+        if self._oom is not None:
+            lost.extend(self._oom.inexact)
         return replace(capture, meta={**capture.meta, FIELD: self.micro.size})
 
     def _resume(self, session: Session) -> None:

@@ -133,7 +133,7 @@ class LoopState:
 
     def marker(self) -> ChangeMarker:
         """How it is known from outside that a step has begun to change the weights."""
-        from watchdog_app.agent.fit.keras_backend import TENSORFLOW
+        from watchdog_app.agent.adapters.keras.backend import TENSORFLOW
         from watchdog_app.agent.snapshot import keras_marker
 
         return keras_marker.of(self, TENSORFLOW)

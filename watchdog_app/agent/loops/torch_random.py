@@ -24,13 +24,13 @@ def take() -> State:
     devices: dict[str, list[str]] = {}
     for kind, module in _accelerators():
         devices[kind] = [
-            _text(module.get_rng_state(index)) for index in range(module.device_count())
+            text(module.get_rng_state(index)) for index in range(module.device_count())
         ]
     if _has_mps():
-        devices["mps"] = [_text(torch.mps.get_rng_state())]
+        devices["mps"] = [text(torch.mps.get_rng_state())]
     return {
         **randomness.take(),
-        "torch": _text(torch.get_rng_state()),
+        "torch": text(torch.get_rng_state()),
         "devices": devices,
     }
 
@@ -47,8 +47,8 @@ def put(state: State) -> None:
         module = getattr(torch, kind, None)
         if module is None or not module.is_available():
             continue
-        for index, text in enumerate(states[: module.device_count()]):
-            module.set_rng_state(from_text(text), index)
+        for index, encoded in enumerate(states[: module.device_count()]):
+            module.set_rng_state(from_text(encoded), index)
 
 
 def _accelerators() -> Iterator[tuple[str, Any]]:
@@ -64,10 +64,11 @@ def _has_mps() -> bool:
     return mps is not None and bool(mps.is_available())
 
 
-def _text(state: torch.Tensor) -> str:
+def text(state: torch.Tensor) -> str:
+    """A generator's state, as JSON can hold it."""
     return base64.b64encode(state.cpu().numpy().tobytes()).decode("ascii")
 
 
-def from_text(text: str) -> torch.Tensor:
+def from_text(encoded: str) -> torch.Tensor:
     """A generator's state, of the text that `take` made of it."""
-    return torch.tensor(np.frombuffer(base64.b64decode(text), np.uint8))
+    return torch.tensor(np.frombuffer(base64.b64decode(encoded), np.uint8))

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from watchdog_app.agent.fit.keras_kinds import is_a
-from watchdog_app.agent.fit.keras_optimizers import (
+from watchdog_app.agent.adapters.keras.model import (
     build_optimizers,
+    is_a,
     optimizer_targets,
     optimizers_of,
     targets_of,
@@ -86,7 +86,7 @@ class StateVariable:
         TensorFlow writes to a new buffer while this array lives, so it never
         changes later; hold it no longer than needed.
         """
-        return np.asarray(self.holder.read_value()._numpy())
+        return np.asarray(self.holder.read_value())
 
     @property
     def row(self) -> Row:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from watchdog_app.agent.fit.keras_backend import TENSORFLOW
+from watchdog_app.agent.adapters.keras.backend import TENSORFLOW
 from watchdog_app.agent.snapshot.change_marker import (
     ChangeMarker,
     KerasTraining,

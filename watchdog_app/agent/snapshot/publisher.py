@@ -73,8 +73,7 @@ class Publisher:
         self._pid = os.getpid()
         self._learned = False
         self._publishing = threading.Lock()  # a table of two threads would be of neither
-        self._stands = (-1, -1, False)  # number, step, and `early` of the last boundary
-        self.early = False  # the step has returned, and others are yet to hear of its end
+        self._stands = (-1, -1)  # number and step of the last boundary
         self.over = False
         me = own()
         page.begin(me.pid, me.start_time)
@@ -107,8 +106,8 @@ class Publisher:
             page.boundary(step)
             page.step_begins()
             return
-        # What was made as this same step returned still holds, where nobody heard of it since.
-        if (page.sequence, step, self.early) == self._stands:
+        # What was made of this same step still holds.
+        if (page.sequence, step) == self._stands:
             return
         if os.getpid() != self._pid:  # a forked child: the page is its parent's
             return
@@ -123,7 +122,7 @@ class Publisher:
             self._publish(step)
             if not self._marker.trusted:
                 page.step_begins()
-            self._stands = page.sequence, step, self.early
+            self._stands = page.sequence, step
         # What is learned once is paid once.
         cost_s = 0.0 if self._learned else time.thread_time() - began
         share = _SHARE_EAGER if page.eager else _SHARE

@@ -1,0 +1,127 @@
+"""The private names of frameworks that the agent uses are those of one table, and are there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import threading
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+import watchdog_app.agent
+from watchdog_app.agent import internals
+
+AGENT = Path(watchdog_app.agent.__file__).parent
+PACKAGES = sorted({row.package for row in internals.INTERNALS})
+NAMES = {name for row in internals.INTERNALS for name in row.names}
+MODULES = {
+    row.files.removesuffix(".py").replace("/", ".")
+    for row in internals.INTERNALS
+    if row.files.endswith(".py")
+}
+# Documented, though they begin with an underscore: of Python, named tuples and IPython.
+DOCUMENTED = {"_getframe", "_current_frames", "_fields", "_replace", "_i", "_i1"}
+# No name of a framework: modules of C, a part of a word, an attribute that the agent sets.
+OTHERS = {"_thread", "_multiprocessing", "_train_", "_watchdog_counts"}
+_PRIVATE = re.compile(r"_[A-Za-z]\w*")
+_PRIVATE_MODULE = re.compile(r"(tf_)?keras\.src\.[\w.]*\w|tensorflow\.python\.[\w.]*\w")
+
+
+def own_names() -> set[str]:
+    """What the agent defines itself: functions, classes, variables, attributes of self."""
+    found: set[str] = set()
+    for path in AGENT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found.add(node.id)
+            elif isinstance(node, ast.Attribute) and ast.unparse(node.value) in ("self", "cls"):
+                found.add(node.attr)
+    return found
+
+
+def private_names(source: str) -> Iterator[str]:
+    """Private attributes of others, private names in strings, and modules within frameworks."""
+    tree = ast.parse(source)
+    texts = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _PRIVATE.fullmatch(node.attr):
+            yield node.attr
+        elif isinstance(node, ast.ImportFrom) and _PRIVATE_MODULE.fullmatch(node.module or ""):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            is_name = _PRIVATE.fullmatch(node.value) or _PRIVATE_MODULE.fullmatch(node.value)
+            if is_name and id(node) not in texts:
+                yield node.value
+
+
+def is_in_table(name: str) -> bool:
+    if "." not in name:
+        return name in NAMES
+    return any(
+        f"{name}.".startswith(f"{module}.") or module.startswith(f"{name}.") for module in MODULES
+    )
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_installed_version_has_each_name(package):
+    """A row whose name a new version lacks is replaced before that version is supported."""
+    place = Path(threading.__file__).parent
+    if not (place / f"{package}.py").exists():
+        found = find_spec(package)
+        if found is None or found.origin is None:
+            pytest.skip(f"{package} is not installed")
+        place = Path(found.origin).parents[1]
+
+    assert [] == list(internals.missing(package, place))
+
+
+@pytest.mark.parametrize("path", sorted(AGENT.rglob("*.py")), ids=lambda path: path.stem)
+def test_a_module_uses_no_other_private_name(path):
+    """Whoever needs another one adds a row, with what a user loses without it."""
+    if path.name == "internals.py":
+        return
+    allowed = own_names() | DOCUMENTED | OTHERS
+    found = {name for name in private_names(path.read_text()) if not is_in_table(name)}
+
+    assert set() == found - allowed
+
+
+def test_every_row_is_used():
+    """A name that no module uses any more leaves the table."""
+    text = "\n".join(
+        path.read_text() for path in AGENT.rglob("*.py") if path.name != "internals.py"
+    )
+
+    assert [] == sorted(name for name in NAMES if not re.search(rf"\b{name}\b", text))
+
+
+def test_what_has_no_row_would_be_found():
+    """Each way to write it."""
+    source = (
+        "from keras.src.losses import loss\nimport sys\n"
+        "model._hidden\ngetattr(model, '_other')\nsys.modules.get('tensorflow.python.eager.x')\n"
+    )
+
+    expected = {"keras.src.losses.loss", "_hidden", "_other", "tensorflow.python.eager.x"}
+    assert expected == set(private_names(source))
+
+
+def test_a_name_that_a_version_lacks_is_reported(tmp_path):
+    """Nothing is imported for that: the doctor looks into environments of others."""
+    place = tmp_path / "torch/optim"
+    place.mkdir(parents=True)
+    (place / "lr_scheduler.py").write_text("_wrapped_by_lr_sched = True\n")
+
+    found = [(row.files, gone) for row, gone in internals.missing("torch", tmp_path)]
+
+    assert ("torch/optim/lr_scheduler.py", ["_schedulers"]) in found
+    assert ("torch/_C/__init__.pyi", ["_version"]) in found

@@ -1,0 +1,219 @@
+"""
+What Keras callbacks remember between batches and epochs: taken, put back, or named as lost.
+
+Only fields known to be memory are touched. Callbacks also keep settings that
+they change while they run (ReduceLROnPlateau flips the sign of `min_delta` on
+first use), so putting back everything would break them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from watchdog_app.agent.adapters.keras.model import is_a, of_keras
+from watchdog_app.agent.loops import state_values
+
+_FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("ReduceLROnPlateau", ("best", "wait", "cooldown_counter")),
+    ("EarlyStopping", ("best", "wait", "best_epoch", "stopped_epoch")),
+    ("ModelCheckpoint", ("best", "_batches_seen_since_last_saving", "_last_batch_seen")),
+    ("BackupAndRestore", ("_batches_seen_since_last_saving", "_last_batch_seen")),
+    ("History", ("history", "epoch")),
+    ("SwapEMAWeights", ("_ema_weights_in_model",)),
+    ("TensorBoard", ("_global_train_batch", "_global_test_batch")),
+)
+_BEST_WEIGHTS = "best_weights"  # EarlyStopping's copy of the model
+_ONLY_SHOWS = ("ProgbarLogger", "Rescue", "_Behind")
+_PLAIN = (bool, int, float, str, type(None))
+
+Arrays = state_values.Arrays
+
+
+def take(callbacks: Sequence[Any]) -> tuple[list[dict[str, Any]], Arrays, list[str]]:
+    """
+    The memory of the callbacks.
+
+    Returns:
+        One JSON object a callback that has any (`callback`, `fields`, `state`,
+        `weights`); the arrays they hold by name, their own and not copies; and
+        what could not be taken, in words.
+    """
+    states: list[dict[str, Any]] = []
+    arrays: Arrays = {}
+    lost: list[str] = []
+    for label, callback in _labelled(callbacks):
+        state: dict[str, Any] = {"callback": label}
+        fields = _fields(callback)
+        # Memory that cannot be taken costs that callback its memory, and nobody the rescue.
+        try:
+            if fields:
+                state["fields"] = {
+                    name: plain(getattr(callback, name))
+                    for name in fields
+                    if hasattr(callback, name)
+                }
+        except Exception as error:
+            lost.append(_not_taken(label, error))
+        if _keeps_own_state(callback):
+            own: Arrays = {}
+            name = f"callback/{label}/state"
+            try:
+                state["state"] = state_values.encode(
+                    callback.state_dict(), name, own, tensors_as_arrays=True
+                )
+                arrays.update(own)
+            except Exception as error:
+                lost.append(_not_taken(label, error))
+        weights = getattr(callback, _BEST_WEIGHTS, None)
+        if is_a(callback, "EarlyStopping") and weights is not None:
+            names = [f"callback/{label}/{_BEST_WEIGHTS}/{index}" for index in range(len(weights))]
+            arrays.update(
+                (name, np.asarray(weight)) for name, weight in zip(names, weights, strict=True)
+            )
+            state["weights"] = names
+        if len(state) > 1:
+            states.append(state)
+    return states, arrays, lost
+
+
+def put(
+    callbacks: Sequence[Any],
+    states: Iterable[Mapping[str, Any]],
+    read: Callable[[str], np.ndarray[Any, Any]],
+) -> list[str]:
+    """
+    Give the callbacks their memory back.
+
+    Returns:
+        Callbacks of the rescue that this program does not have.
+    """
+    present = dict(_labelled(callbacks))
+    absent = []
+    for state in states:
+        callback = present.get(state["callback"])
+        if callback is None:
+            absent.append(state["callback"])
+            continue
+        for name, value in state.get("fields", {}).items():
+            setattr(callback, name, value)
+        if "state" in state and _keeps_own_state(callback):
+            callback.load_state_dict(state_values.decode(state["state"], read))
+        if "weights" in state:
+            setattr(callback, _BEST_WEIGHTS, [np.array(read(name)) for name in state["weights"]])
+    return absent
+
+
+def does(callback: Any, hook: str) -> bool:
+    """Whether a callback does anything at a hook of Keras's that counts."""
+    if type(callback).__name__ in _ONLY_SHOWS:
+        return False
+    # What Keras calls at a batch of the training calls the older name where it is not there.
+    names = {hook, hook.replace("_train_", "_")}
+    called = [found for name in names if (found := getattr(callback, name, None)) is not None]
+    return any(not getattr(each, "_is_default", False) for each in called)
+
+
+def before_training_begins(callbacks: Iterable[Any]) -> None:
+    """On a resume: keep the rows that a CSVLogger wrote before, which it would truncate."""
+    for callback in callbacks:
+        if is_a(callback, "CSVLogger"):
+            callback.append = True
+
+
+def baseline(callbacks: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """Plain fields of callbacks that nobody knows, for `changed_since` to compare with."""
+    return {
+        label: {name: _sketch(value) for name, value in vars(callback).items()}
+        for label, callback in _labelled(callbacks)
+        if not _known(callback)
+    }
+
+
+def changed_since(
+    before: Mapping[str, Mapping[str, Any]], callbacks: Sequence[Any], epoch: int
+) -> list[str]:
+    """
+    Fields of unknown callbacks that training changed: a resume starts them anew.
+
+    Those that hold the number of the epoch are left out, `on_epoch_begin` sets them again.
+    """
+    changed = []
+    for label, fields in baseline(callbacks).items():
+        known = before.get(label, {})
+        names = [
+            name
+            for name, value in fields.items()
+            if value is not None and known.get(name) != value and value != _sketch(epoch)
+        ]
+        if names:
+            changed.append(
+                f"what {label.split('#')[0]} keeps in {', '.join(sorted(names))} "
+                "(give it state_dict and load_state_dict)"
+            )
+    return changed
+
+
+def _labelled(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
+    """Each callback under a name that the same program gives it again: class and ordinal."""
+    counts: dict[str, int] = {}
+    labelled = []
+    for callback in callbacks:
+        name = type(callback).__name__
+        count = counts.get(name, 0)
+        counts[name] = count + 1
+        labelled.append((name if count == 0 else f"{name}#{count + 1}", callback))
+    return labelled
+
+
+def _not_taken(label: str, error: Exception) -> str:
+    return f"the memory of {label} ({type(error).__name__}: {error})"
+
+
+def _fields(callback: Any) -> tuple[str, ...]:
+    for name, fields in _FIELDS:
+        if is_a(callback, name):
+            return fields
+    return ()
+
+
+def _keeps_own_state(callback: Any) -> bool:
+    return hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict")
+
+
+def _known(callback: Any) -> bool:
+    """Its memory is handled here or by itself; Keras's other callbacks have none."""
+    module = type(callback).__module__
+    ours = of_keras(module) or module.startswith("watchdog_app.agent")
+    return ours or bool(_fields(callback)) or _keeps_own_state(callback)
+
+
+def _sketch(value: Any) -> Any:
+    """Enough of a value to see that it changed; None for what cannot be told cheaply."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, (list, tuple, dict, set)):
+        return f"{type(value).__name__} of {len(value)}"
+    return None
+
+
+def plain(value: Any) -> Any:
+    """
+    The same value in JSON's types; NumPy scalars and arrays become Python's, exactly.
+
+    Raises:
+        TypeError: it holds something that JSON cannot.
+    """
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "numpy"):
+        return value.numpy().tolist()
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")

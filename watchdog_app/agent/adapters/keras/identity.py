@@ -1,0 +1,174 @@
+"""What a Keras fit computes and on which data, before its first step; see `rescue.identity`."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from watchdog_app.agent.adapters.keras import position
+from watchdog_app.agent.identity import data_facts, gathering, keras_facts
+from watchdog_app.rescue.identity.run import RunIdentity
+
+_SAMPLED_ROWS = 64
+
+
+def gather(model: Any, iterator: Any, backend: str) -> RunIdentity:
+    """
+    The identity of a fit that begins. Never raises: what cannot be looked at is left out.
+
+    Args:
+        model: that is fitted.
+        iterator: Keras's EpochIterator; None where its data cannot be followed.
+        backend: that Keras runs on.
+    """
+    optimizers = keras_facts.named_optimizers(model)
+    package = sys.modules.get(_package(backend))
+    return gathering.gather(
+        f"a fit of {_called(backend)}",
+        str(getattr(package, "__version__", "")),
+        model=lambda: keras_facts.layers(model),
+        code=lambda: keras_facts.functions([model], getattr(model, "loss", None)),
+        loss=lambda: keras_facts.loss_of(model) | _class_weight(),
+        optimizers=lambda: keras_facts.optimizer_classes(optimizers),
+        settings=lambda: keras_facts.settings_of(optimizers),
+        data=lambda: data_of(iterator),
+    )
+
+
+def holders_of(model: Any, iterator: Any) -> Iterator[tuple[str, Any]]:
+    """What may hold attributes of the program's own: layers, and a data set in Python."""
+    flatten = getattr(model, "_flatten_layers", None)
+    for index, layer in enumerate(flatten() if callable(flatten) else [model]):
+        yield f"layer {index}", layer
+    data = getattr(getattr(iterator, "data_adapter", None), "py_dataset", None)
+    if data is not None:
+        yield "data", data
+
+
+def data_of(iterator: Any) -> dict[str, Any]:
+    """What is known of the data of a fit; see `RunIdentity`."""
+    if iterator is None:
+        return {}
+    found: dict[str, Any] = {}
+    for look in (_kind, _by_kind):
+        try:
+            found |= look(iterator)
+        except Exception:  # noqa: S112 - adapters of other versions, data of the program's own
+            continue
+    return found
+
+
+def rebatched(
+    place: Mapping[str, Any], saved: Mapping[str, Any], now: Mapping[str, Any]
+) -> tuple[dict[str, Any], str | None]:
+    """
+    The same sample of an epoch with batches of another size.
+
+    Args:
+        place: as `position.Course.position` told it.
+        saved, now: the data of the rescue and of this program.
+
+    Returns:
+        The place for batches of this program, and what is to be said of it.
+    """
+    before, size = saved.get("batch_size"), now.get("batch_size")
+    if not before or not size or before == size:
+        return dict(place), None
+    found = {**place, "num_batches": now.get("batches"), "ended": [], "ran_out": None}
+    if place["between_epochs"] or (place["epoch_done"] and now.get("batches") is not None):
+        done = 0 if place["between_epochs"] else now["batches"]
+        text = f"batches are of {size} rows now (were {before})."
+        return {**found, "next_batch": done, "ended": place["ended"]}, text
+    known = saved.get("rows") is not None and saved.get("rows") == now.get("rows")
+    if not known or not now.get("rows_in_any_batches", True):
+        return {**found, "followed": False}, data_facts.first_batch(before, size)
+    next_batch, text = data_facts.same_sample(place["next_batch"], before, size)
+    return {**found, "next_batch": next_batch, "ended": place["ended"]}, text
+
+
+def _called(backend: str) -> str:
+    return backend if backend.startswith("Keras") else f"Keras on {backend}"
+
+
+def _package(backend: str) -> str:
+    return "tf_keras" if backend.startswith("Keras 2") else "keras"
+
+
+def _class_weight() -> dict[str, Any]:
+    weights = position.argument_of_fit("class_weight")
+    if not isinstance(weights, Mapping):
+        return {}
+    return {"class weight": sorted([str(key), float(value)] for key, value in weights.items())}
+
+
+def _kind(iterator: Any) -> dict[str, Any]:
+    kind, batches = position.adapter_name(iterator), iterator.num_batches
+    return {"kind": _KINDS.get(kind, kind), "batches": None if batches is None else int(batches)}
+
+
+def _by_kind(iterator: Any) -> dict[str, Any]:
+    adapter = iterator.data_adapter
+    kind = position.adapter_name(iterator)
+    if kind == "TFDatasetAdapter":
+        dataset = adapter.get_tf_dataset()
+        nest = sys.modules["tensorflow"].nest
+        elements = [_element(each.dtype, each.shape) for each in nest.flatten(dataset.element_spec)]
+        known = data_facts.batches(dataset)
+        return {"elements": elements, "batch_size": known.size, "rows": known.rows}
+    if kind not in ("ArrayDataAdapter", "TorchDataLoaderAdapter"):
+        size = getattr(getattr(adapter, "py_dataset", None), "batch_size", None)
+        return {"batch_size": size if isinstance(size, int) else None}
+    found: dict[str, Any] = {"batch_size": adapter.batch_size}
+    if adapter.num_batches is not None and adapter.batch_size:
+        lacking = adapter.batch_size - (adapter.partial_batch_size or 0)
+        found["rows"] = int(
+            adapter.num_batches * adapter.batch_size - (lacking if adapter.has_partial_batch else 0)
+        )
+    # Shuffled batch by batch the order of the rows is another with batches of another size.
+    found["rows_in_any_batches"] = getattr(adapter, "_shuffle", None) != "batch"
+    arrays = [each for each in _flat(getattr(adapter, "_inputs", None)) if each is not None]
+    if arrays:
+        found["elements"] = [_element(each.dtype, each.shape) for each in arrays]
+        found["sample"] = _sample(arrays)
+    return found
+
+
+_KINDS = {
+    "ArrayDataAdapter": "arrays",
+    "TFDatasetAdapter": "a tf.data.Dataset",
+    "PyDatasetAdapter": "a PyDataset",
+    "GeneratorDataAdapter": "a generator",
+    "TorchDataLoaderAdapter": "a DataLoader",
+}
+
+
+def _element(dtype: Any, shape: Any) -> str:
+    sizes = ", ".join("?" if size is None else str(size) for size in tuple(shape)[1:])
+    return f"{getattr(dtype, 'name', dtype)} ({sizes})"
+
+
+def _sample(arrays: Iterable[Any]) -> str | None:
+    """A checksum of a few rows spread over the data; None where they are no NumPy arrays."""
+    checksum = 0
+    for each in arrays:
+        if not isinstance(each, np.ndarray) or each.dtype.hasobject:
+            return None
+        stride = max(1, len(each) // _SAMPLED_ROWS)
+        rows = np.ascontiguousarray(each[::stride][:_SAMPLED_ROWS])
+        checksum = zlib.crc32(rows.tobytes(), checksum)
+    return f"{checksum:08x}"
+
+
+def _flat(value: Any) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        for key in sorted(value):
+            yield from _flat(value[key])
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _flat(each)
+    else:
+        yield value

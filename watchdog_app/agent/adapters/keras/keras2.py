@@ -1,0 +1,255 @@
+"""
+Keras 2: variables are TensorFlow's, and random layers keep generators of their own.
+
+It draws the batches of all epochs through one `DataHandler`, whose `enumerate_epochs` makes the
+iterators and whose `steps` counts within an epoch. A resume drives them through the finished
+epochs, which makes as many iterators and calls the same epoch hooks, and draws the finished batches
+from what the next one comes from. Arrays and generators have one iterator for all epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+
+from watchdog_app.agent import internals
+from watchdog_app.agent.adapters.keras import position as places
+from watchdog_app.agent.adapters.keras.backend import Backend, one_empty_step
+from watchdog_app.agent.adapters.keras.model import optimizers_of
+from watchdog_app.agent.adapters.keras.on_tensorflow import OnTensorFlow, stateful_operations
+from watchdog_app.agent.adapters.keras.position import FreshReplay, ended_earlier
+from watchdog_app.agent.loops import variables
+from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, Holding
+
+_COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
+# Keras 3's names for the same kinds of data.
+_KINDS = {
+    "TensorLikeDataAdapter": "ArrayDataAdapter",
+    "GenericArrayLikeDataAdapter": "ArrayDataAdapter",
+    "ListsOfScalarsDataAdapter": "ArrayDataAdapter",
+    "CompositeTensorDataAdapter": "ArrayDataAdapter",
+    "DatasetAdapter": "TFDatasetAdapter",
+    "KerasSequenceAdapter": "PyDatasetAdapter",
+    "GeneratorDataAdapter": "GeneratorDataAdapter",
+}
+
+
+class HandlerAdapter:
+    """A data adapter of Keras 2 as `position` and `fit_state` know those of Keras 3."""
+
+    def __init__(self, handler: Any) -> None:
+        adapter = handler._adapter
+        self._handler = handler
+        self.kind_of_data = _KINDS.get(type(adapter).__name__, type(adapter).__name__)
+        self.shuffle = bool(getattr(adapter, "_shuffle_sequence", False))
+        self.py_dataset = getattr(adapter, "_keras_sequence", None)
+        self._shuffle = getattr(adapter, "_shuffle", False)
+        self.batch_size = adapter.batch_size()
+        self.num_batches = adapter.get_size()
+        self.has_partial_batch = adapter.has_partial_batch()
+        self.partial_batch_size = adapter.partial_batch_size()
+
+    def get_tf_dataset(self) -> Any:
+        """The pipeline that is iterated over."""
+        return self._handler._dataset
+
+
+class HandlerIterator:
+    """A `DataHandler` of Keras 2 as `position.Course` knows Keras 3's EpochIterator."""
+
+    _current_iterator = True  # an epoch that ended early ends the training
+
+    def __init__(self, handler: Any) -> None:
+        self.handler = handler
+        self.data_adapter = HandlerAdapter(handler)
+        self.steps_per_epoch = handler._steps_per_epoch
+
+    @property
+    def num_batches(self) -> int | None:
+        """Batches an epoch; None where that is not known yet."""
+        found: int | None = self.handler._inferred_steps
+        return found
+
+
+def find_handler() -> HandlerIterator | None:
+    """The data of the `fit` that is calling, or None: it is a local variable there."""
+    handler = places.find_in_fit("data_handler", "DataHandler")
+    return None if handler is None else HandlerIterator(handler)
+
+
+def unsupported(iterator: HandlerIterator | None) -> str | None:
+    """Why the place in the data cannot be found again with this Keras; None when it can."""
+    if iterator is None:
+        return "this Keras keeps its data elsewhere"
+    if type(iterator.handler).__name__ != "DataHandler":
+        return "the data is spread over several processes"
+    missing = internals.absent(iterator.handler, internals.DATA_HANDLER)
+    return f"this Keras's DataHandler has no {', '.join(missing)}" if missing else None
+
+
+class HandlerReplay(FreshReplay):
+    """As `replay.Replay`, for the DataHandler of a fresh fit."""
+
+    def __init__(self, iterator: HandlerIterator, position: dict[str, Any], **how: Any) -> None:
+        super().__init__(iterator, position, **how)
+        self._handler = iterator.handler
+
+    def install(self) -> None:
+        """Let the epochs of this handler begin with the replay."""
+        vars(self._handler)["enumerate_epochs"] = self._epochs
+
+    def remove(self) -> None:
+        """Leave the handler as Keras made it."""
+        for name in ("enumerate_epochs", "steps"):
+            vars(self._handler).pop(name, None)
+
+    def _epochs(self) -> Iterator[tuple[int, Any]]:
+        handler = self._handler
+        self.remove()
+        epochs = handler.enumerate_epochs()
+        finished = sum(count for _steps, count in self._position["ended"])
+        batches = self._position["num_batches"]
+        for _ in range(finished):
+            if next(epochs, None) is None:
+                return  # fit was asked for no more epochs than there were
+            if not handler._adapter.should_recreate_iterator():
+                self._owed += batches or 0
+        found = next(epochs, None)
+        if found is None:
+            return
+        if finished and handler._inferred_steps is None:
+            handler._inferred_steps = batches  # as the end of the first epoch told
+        # The generators are noted as `on_epoch_begin` comes, when Keras has made the iterator.
+        self._before_epoch()
+        vars(handler)["steps"] = partial(self._steps, found[1])
+        yield found
+        yield from epochs
+
+    def _steps(self, source: Any) -> Iterator[int]:
+        handler, at = self._handler, self._position
+        self.remove()
+        over = at["epoch_done"]
+        self._draw(source, self._owed + (at["num_batches"] or 0 if over else at["next_batch"]))
+        if over:
+            handler._inferred_steps = at["num_batches"]
+            self._arrived()
+            if self._without_training is not None:
+                with self._without_training:
+                    yield 0
+            return
+        handler._initial_step = at["next_batch"]
+        self._arrived()
+        yield from handler.steps()
+
+    def _draw(self, source: Any, count: int) -> None:
+        """Draw so many batches, and drop them."""
+        per_execution = self._handler._steps_per_execution
+        whole = self._drop(source, count, lambda: int(per_execution.numpy()))
+        if not whole and not self._position["epoch_done"]:
+            raise ended_earlier(self._position["next_batch"])
+
+
+class OnKeras2(OnTensorFlow):
+    """See `Backend`."""
+
+    name = "Keras 2"
+    stateful_remedy = (
+        "call tf_keras.backend.experimental.enable_tf_random_generator() before the model is made"
+    )
+    replay = HandlerReplay
+
+    def own_variables(self, model: Any) -> list[Any]:
+        """Counters of batches, the generators of random layers, plain `tf.Variable`s."""
+        found = [getattr(model, name, None) for name in _COUNTERS]
+        found += [generator.state for generator in _generators(model)]
+        found += variables.plain_variables(model)
+        return [each for each in found if isinstance(each, tf.Variable)]
+
+    def variables(self, model: Any, extra: Iterable[Any]) -> list[Holding]:
+        """Weights, statistics, metrics, slots, and `extra`."""
+        slots = [
+            variable for optimizer in optimizers_of(model) for variable in _of_optimizer(optimizer)
+        ]
+        groups = ((MODEL, model.variables), (METRIC, _of_metrics(model)), (OPTIMIZER, slots))
+        return [*variables.collect([*groups, (OTHER, extra)])]
+
+    def metrics(self, model: Any) -> list[Holding]:
+        """Those of its metrics alone."""
+        return [*variables.collect([(METRIC, _of_metrics(model))])]
+
+    def circumstances(self) -> dict[str, Any]:
+        """With the version of Keras 2."""
+        return {**super().circumstances(), "tf_keras": tf_keras.__version__}
+
+    def build(self, model: Any, iterator: Any) -> None:
+        """What a model does not let be made this way stays missing."""
+        try:
+            _build(model, iterator)
+        except Exception:  # noqa: S110 - a model with a step of its own is built by that step
+            pass
+
+    def own_order(self, iterator: Any, model: Any) -> None:  # noqa: ARG002
+        """Keras 2 shuffles all epochs of arrays in one pipeline, which is left as it is."""
+        return
+
+    def stateful_operations(self, model: Any) -> list[str]:
+        """See `OnTensorFlow`."""
+        compiled = getattr(model, "train_tf_function", None) or model.train_function
+        return stateful_operations(lambda: compiled)
+
+    def without_training(
+        self, model: Any, callbacks: Any, logs: dict[str, Any]
+    ) -> AbstractContextManager[None] | None:
+        """An epoch that had no step at all is an error to Keras 2."""
+        return one_empty_step(model, callbacks, lambda _iterator: dict(logs))
+
+    def no_parts(self, model: Any) -> str | None:
+        """As on all backends but Keras 3's TensorFlow."""
+        return Backend.no_parts(self, model)
+
+
+def _build(model: Any, iterator: Any) -> None:
+    if len(model.distribute_strategy.extended.worker_devices) > 1:
+        return
+    spec = iterator.handler._dataset.element_spec
+    nothing = tf.nest.map_structure(_zeros, spec)
+    x, y, _weights = tf_keras.utils.unpack_x_y_sample_weight(nothing)
+    outputs = model(x, training=False)
+    if y is not None:
+        for container, made in (("compiled_loss", (outputs,)), ("compiled_metrics", (outputs, y))):
+            held = getattr(model, container, None)
+            if held is not None and not held.built:
+                held.build(*made)
+    optimizer = model.optimizer
+    if hasattr(optimizer, "_create_all_weights"):
+        optimizer._create_all_weights(model.trainable_variables)
+    elif not getattr(optimizer, "_built", True):
+        with tf.name_scope(optimizer.name), tf.init_scope():
+            optimizer.build(model.trainable_variables)
+
+
+def _zeros(spec: Any) -> Any:
+    return tf.zeros([1 if size is None else size for size in spec.shape], spec.dtype)
+
+
+def _generators(model: Any) -> Iterator[Any]:
+    for layer in model._flatten_layers():
+        generator = getattr(getattr(layer, "_random_generator", None), "_generator", None)
+        if generator is not None:
+            yield generator
+
+
+def _of_metrics(model: Any) -> Iterator[Any]:
+    for metric in model.metrics:
+        yield from metric.variables
+
+
+def _of_optimizer(optimizer: Any) -> Iterator[Any]:
+    held = optimizer.variables
+    # A method of the legacy optimizers, a list of the others.
+    yield from held() if not isinstance(held, (list, tuple)) else held

@@ -1,0 +1,111 @@
+"""
+What the parts of a Keras model are: kinds of things, variables under names, optimizers.
+
+Nothing of Keras is imported, of neither generation (`keras`, `tf_keras`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER
+
+PACKAGES = ("keras", "tf_keras")
+_OPTIMIZERS = ("Optimizer", "OptimizerV2")  # the second: `tf_keras.optimizers.legacy`
+
+Named = tuple[str, Any]
+Grouped = tuple[str, str, Any]  # unique name, group, Keras's variable
+
+
+def is_a(thing: Any, *names: str) -> bool:
+    """Whether one of its classes is Keras's own of such a name, e.g. "EarlyStopping"."""
+    return any(kind.__name__ in names for kind in type(thing).__mro__ if of_keras(kind.__module__))
+
+
+def of_keras(module: object, packages: Iterable[str] = PACKAGES) -> bool:
+    """Whether a module of this name is part of Keras."""
+    return str(module).partition(".")[0] in packages
+
+
+def variables_of(model: Any) -> list[Grouped]:
+    """Weights, statistics, seeds, metrics and every optimizer's, once each, in a steady order."""
+    return list(_once(_all(model)))
+
+
+def metrics_of(model: Any) -> list[Grouped]:
+    """Those of a model's metrics."""
+    return list(_once((METRIC, each) for each in model.metrics_variables))
+
+
+def _all(model: Any) -> Iterator[tuple[str, Any]]:
+    yield from ((MODEL, each) for each in model.variables)
+    yield from ((METRIC, each) for each in model.metrics_variables)
+    for optimizer in optimizers_of(model):
+        yield from ((OPTIMIZER, each) for each in optimizer.variables)
+
+
+def _once(variables: Iterable[tuple[str, Any]]) -> Iterator[Grouped]:
+    seen: set[int] = set()
+    names: dict[str, int] = {}
+    for group, variable in variables:
+        if id(variable) in seen or variable.dtype == "string":
+            continue
+        seen.add(id(variable))
+        name = f"{group}/{variable.path}"
+        count = names.get(name, 0)
+        names[name] = count + 1
+        yield (name if count == 0 else f"{name}~{count}"), group, variable
+
+
+def optimizers_of(model: Any) -> list[Any]:
+    """The compiled optimizer first, then others that the model holds (as a GAN does)."""
+    found: list[Any] = []
+    compiled = getattr(model, "optimizer", None)
+    if is_a(compiled, *_OPTIMIZERS):
+        found.append(compiled)
+    for layer in model._flatten_layers():
+        for value in vars(layer).values():
+            found += [each for each in _members(value) if is_a(each, *_OPTIMIZERS)]
+    return list({id(each): each for each in found}.values())
+
+
+def optimizer_targets(model: Any) -> list[list[int] | None]:
+    """
+    For each optimizer, the positions in `model.variables` of what it trains.
+
+    None for an optimizer that has not seen its variables yet. Recorded with a
+    rescue: a fresh process needs it to make the slots before it can fill them.
+    """
+    known = model.variables
+    return [targets_of(optimizer, known) for optimizer in optimizers_of(model)]
+
+
+def targets_of(optimizer: Any, known: Sequence[Any]) -> list[int] | None:
+    """The positions in `known` of what an optimizer trains; None when it was not built for them."""
+    trained = getattr(optimizer, "_trainable_variables", None)
+    # Those of Keras 2 are made by its own part of the agent.
+    if not getattr(optimizer, "built", False) or trained is None:
+        return None
+    position = {id(variable): index for index, variable in enumerate(known)}
+    found = [position[id(item)] for item in trained if id(item) in position]
+    return found if len(found) == len(trained) else None
+
+
+def build_optimizers(model: Any, targets: Sequence[Sequence[int] | None]) -> None:
+    """Make the slots of optimizers that have none yet, for the variables they trained."""
+    variables = model.variables
+    for optimizer, indices in zip(optimizers_of(model), targets, strict=False):
+        if indices is None or optimizer.built:
+            continue
+        if max(indices, default=-1) < len(variables):
+            optimizer.build([variables[index] for index in indices])
+
+
+def _members(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif isinstance(value, (list, tuple)):
+        yield from value
+    else:
+        yield value

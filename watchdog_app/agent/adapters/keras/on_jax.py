@@ -1,0 +1,173 @@
+"""
+Keras on JAX: the state lives outside the variables while an epoch is trained.
+
+`fit` takes the arrays out of the variables as an epoch begins, hands them from
+step to step (each step takes over the memory of the one before), and puts them
+back at the epoch's end, or when somebody asks `jax_state_sync`. A rescue looks
+where they are and moves nothing.
+
+Source: `JAXTrainer.fit`, `_get_jax_state` and `jax_state_sync`, Keras 3.0 to 3.15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from watchdog_app.agent.adapters.keras.backend import Backend, Kept, one_empty_step
+from watchdog_app.agent.adapters.keras.model import metrics_of, variables_of
+from watchdog_app.agent.state.rows import Holding, Row, numpy_type
+
+# In the order in which Keras puts them back: of a variable in two of them the last counts.
+_PARTS = ("trainable_variables", "non_trainable_variables", "optimizer_variables")
+_METRICS = "metrics_variables"
+
+
+class _Places:
+    """Where the step's state has each variable of a model."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._at: dict[int, tuple[str, int]] = {}
+        optimizer = getattr(model, "optimizer", None)
+        lists = {
+            "trainable_variables": model.trainable_variables,
+            "non_trainable_variables": model.non_trainable_variables,
+            "optimizer_variables": getattr(optimizer, "variables", ()),
+            _METRICS: model.metrics_variables,
+        }
+        for part in (*_PARTS, _METRICS):
+            self._at.update((id(each), (part, index)) for index, each in enumerate(lists[part]))
+
+    def value(self, variable: Any) -> Any:
+        """The array that a variable stands for now."""
+        state = getattr(self._model, "_jax_state", None)
+        if state and not self._model._jax_state_synced:
+            part, index = self._at.get(id(variable), ("", 0))
+            held = state.get(part)
+            if held:  # a validation hands on no optimizer
+                return held[index]
+        return variable.value
+
+
+@dataclass(frozen=True, slots=True)
+class JaxVariable:
+    """One array of the training's state."""
+
+    name: str
+    group: str
+    holder: Any  # Keras's variable
+    places: _Places
+
+    @property
+    def row(self) -> Row:
+        """See `Holding`."""
+        return self.name, str(self.holder.dtype), tuple(self.holder.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the raw elements."""
+        count = 1
+        for size in self.holder.shape:
+            count *= size
+        return int(count * numpy_type(self.row[1]).itemsize)
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """
+        The array's own memory on a CPU, a copy from a GPU.
+
+        Let go of before the next step: JAX cannot use memory again that somebody looks at.
+        """
+        return _array(self.places.value(self.holder))
+
+    def assign(self, value: np.ndarray[Any, Any]) -> None:
+        """Set the variable; only while Keras has the arrays in the variables."""
+        self.holder.assign(value)
+
+
+class OnJax(Backend):
+    """See `Backend`."""
+
+    name = "jax"
+
+    def obstacle(self) -> str | None:
+        """Several processes share one training."""
+        if jax.process_count() > 1:
+            return (
+                "This training runs in several processes, and a rescue holds the state of one. "
+                "Use Orbax."
+            )
+        return None
+
+    def own_variables(self, model: Any) -> list[Any]:  # noqa: ARG002
+        """A step has no other state than Keras's variables."""
+        return []
+
+    def variables(self, model: Any, extra: Iterable[Any]) -> list[Holding]:  # noqa: ARG002
+        """Keras's."""
+        places = _Places(model)
+        return [JaxVariable(*each, places) for each in variables_of(model)]
+
+    def metrics(self, model: Any) -> list[Holding]:
+        """Those of its metrics alone."""
+        places = _Places(model)
+        return [JaxVariable(*each, places) for each in metrics_of(model)]
+
+    def keep(self, item: Holding) -> Kept:
+        """A copy: the array's memory is the next step's."""
+        value = item.array().copy()
+        return lambda: value
+
+    def circumstances(self) -> dict[str, Any]:
+        """With JAX's devices and flags."""
+        return {
+            **super().circumstances(),
+            "jax": jax.__version__,
+            "JAX devices": [device.platform for device in jax.devices()],
+            "JAX matmul precision": str(jax.config.jax_default_matmul_precision),
+            "JAX 64-bit types": bool(jax.config.jax_enable_x64),
+        }
+
+    def train_on(self, model: Any, source: Any) -> None:
+        """One step on the state that the variables hold, put back into them."""
+        state = model._get_jax_state(
+            trainable_variables=True,
+            non_trainable_variables=True,
+            optimizer_variables=True,
+            metrics_variables=True,
+        )
+        _logs, after = model.train_function(state, source)
+        self._hand_back(model, after)
+        model.jax_state_sync()
+
+    def without_training(
+        self, model: Any, callbacks: Any, logs: dict[str, Any]
+    ) -> AbstractContextManager[None] | None:
+        """Keras's fit on JAX fails on an epoch that had no step at all."""
+        return one_empty_step(model, callbacks, lambda state, _iterator: (dict(logs), state))
+
+    def undo_step(self, model: Any, args: tuple[Any, ...]) -> bool | None:
+        """The step was given the whole state, and has taken over its memory or has not."""
+        state = args[0] if args else None
+        if not isinstance(state, tuple) or len(state) != len((*_PARTS, _METRICS)):
+            return False
+        if any(each.is_deleted() for part in state for each in part):
+            return False
+        self._hand_back(model, state)
+        return True
+
+    def _hand_back(self, model: Any, state: Any) -> None:
+        model._jax_state = dict(zip((*_PARTS, _METRICS), state, strict=True))
+        model._jax_state_synced = False
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    # A piece is an object of its own: what NumPy's view keeps alive goes with it.
+    if getattr(value, "is_fully_replicated", False):
+        value = value.addressable_data(0)
+    return np.asarray(value)

@@ -1,0 +1,279 @@
+"""
+Keras on TensorFlow: its variables, its own order of shuffled arrays, its steps.
+
+Keras shuffles arrays with an operation that draws from the machine's entropy when there is no
+seed: nobody can tell later which rows of an epoch were trained. For such a fit the permutation of
+each epoch is drawn from a seed of ours and the number of the epoch instead. It is as random as
+before, and a rescue can hold it. Programs with a seed are left alone: Keras repeats their order by
+itself. The pipeline is Keras's own (`ArrayDataAdapter.get_tf_dataset`, Keras 3.8 to 3.15) with
+another permutation; the tensors of the data are used again, since making them a second time would
+copy all of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, Backend, Kept
+from watchdog_app.agent.loops import variables
+from watchdog_app.agent.state.rows import Holding
+
+# Random operations of a compiled step whose counters nobody can read. Keras's layers draw from seed
+# generators, which are variables.
+_STATEFUL = frozenset(
+    {
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoisson",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    }
+)
+# The permutation comes of a sort: 4 million rows take half a second, in the background.
+_MOST_ROWS = 4_000_000
+
+
+class OnTensorFlow(Backend):
+    """See `Backend`."""
+
+    name = TENSORFLOW
+    data_ended = (StopIteration, tf.errors.OutOfRangeError)
+    reads_in_python = False
+
+    def own_variables(self, model: Any) -> list[Any]:
+        """Plain `tf.Variable`s."""
+        return variables.plain_variables(model)
+
+    def variables(self, model: Any, extra: Iterable[Any]) -> list[Holding]:
+        """See `variables.of_model`."""
+        return [*variables.of_model(model, extra)]
+
+    def metrics(self, model: Any) -> list[Holding]:
+        """See `variables.metrics_of`."""
+        return [*variables.metrics_of(model)]
+
+    def keep(self, item: Holding) -> Kept:
+        """
+        Free of cost: a reference.
+
+        TensorFlow gives a variable a new buffer when it is written while one is held.
+        """
+        value = item.holder.read_value()
+        return lambda: np.asarray(value)
+
+    def build(self, model: Any, iterator: Any) -> None:
+        """What a model does not let be made this way stays missing."""
+        spec = getattr(getattr(iterator, "_distributed_dataset", None), "element_spec", None)
+        if spec is not None and model._distribute_strategy is None:
+            try:
+                model._symbolic_build(data_batch=spec)
+            except Exception:  # noqa: S110 - a model with a step of its own is built by that step
+                pass
+
+    def own_order(self, iterator: Any, model: Any) -> EpochOrder | None:
+        """See `make_repeatable`."""
+        return make_repeatable(iterator, model)
+
+    def lost_order(self, iterator: Any) -> str | None:
+        """Arrays that are shuffled without a seed are drawn by the machine's entropy."""
+        return unrepeatable(iterator) or super().lost_order(iterator)
+
+    def stateful_operations(self, model: Any) -> list[str]:
+        """See `stateful_operations`."""
+        return stateful_operations(model.train_function)
+
+    def train_on(self, model: Any, source: Any) -> None:
+        """The step draws from the iterator itself."""
+        model.train_function(source)
+
+    def record(self, model: Any) -> Any:
+        """None where the model is spread over several devices."""
+        if getattr(model, "_distribute_strategy", None) is not None:
+            return None
+        from watchdog_app.agent.oom.on_tensorflow import TensorFlowRecord
+
+        return TensorFlowRecord()
+
+    def no_parts(self, model: Any) -> str | None:
+        """See `micro_keras`."""
+        if model._distribute_strategy is not None:
+            return "the model is spread over several devices"
+        from watchdog_app.agent.oom import micro_keras
+
+        return micro_keras.obstacle(model)
+
+    def parts(self, model: Any, micro: Any) -> Any:
+        """See `micro_keras`."""
+        from watchdog_app.agent.oom import micro_keras
+
+        return micro_keras.Parts(model, micro)
+
+
+class EpochOrder:
+    """Permutations that follow from `seed` and the number of the epoch."""
+
+    def __init__(self) -> None:
+        self._seed = tf.Variable(
+            int.from_bytes(os.urandom(7), "little"), dtype=tf.int64, trainable=False
+        )
+        self._epoch = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    @property
+    def seed(self) -> int:
+        """What a rescue has to hold."""
+        return int(self._seed.numpy())
+
+    @seed.setter
+    def seed(self, value: int) -> None:
+        self._seed.assign(value)
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Call before the epoch's first batch is drawn."""
+        self._epoch.assign(epoch)
+
+    def permutation(self, rows: int) -> Any:
+        """All rows in the order of the epoch, as a tensor."""
+        return tf.random.experimental.stateless_shuffle(
+            tf.range(rows, dtype=tf.int64), seed=tf.stack([self._seed, self._epoch])
+        )
+
+
+def make_repeatable(iterator: Any, model: Any) -> EpochOrder | None:
+    """
+    Exchange the order of a fit that shuffles arrays without a seed.
+
+    Args:
+        iterator: the fit's EpochIterator, before its first epoch.
+        model: the model that is fitted.
+
+    Returns:
+        The order, or None when there is nothing to do or it cannot be done; then nothing was
+        changed.
+    """
+    adapter: Any = getattr(iterator, "data_adapter", None)
+    if type(adapter).__name__ != "ArrayDataAdapter" or adapter._shuffle is not True:
+        return None
+    if _seeded() or model._distribute_strategy is not None or iterator.steps_per_epoch:
+        return None
+    arrays = _arrays(iterator._distributed_dataset)
+    if arrays is None or adapter._num_samples > _MOST_ROWS:
+        return None
+    order = EpochOrder()
+    made = _pipeline(order, arrays, adapter._num_samples, adapter._batch_size)
+    if made.element_spec != iterator._distributed_dataset.element_spec:
+        return None
+    iterator._distributed_dataset = made
+    return order
+
+
+def unrepeatable(iterator: Any) -> str | None:
+    """Whether Keras shuffles arrays in an order that nobody can tell later, in words."""
+    adapter: Any = getattr(iterator, "data_adapter", None)
+    if type(adapter).__name__ == "ArrayDataAdapter" and adapter._shuffle and not _seeded():
+        return "the shuffled order of arrays without a seed (keras.utils.set_random_seed)"
+    return None
+
+
+def _seeded() -> bool:
+    from tensorflow.python.eager import context
+
+    return context.global_seed() is not None
+
+
+def _arrays(dataset: Any) -> Any:
+    """The part of Keras's pipeline that repeats the whole arrays, None when it looks different."""
+    found = []
+    waiting = [dataset]
+    while waiting:
+        part = waiting.pop()
+        if type(part).__name__ == "_RepeatDataset":
+            found.append(part)
+        waiting.extend(part._inputs())
+    if len(found) != 1:
+        return None
+    dense = all(isinstance(spec, tf.TensorSpec) for spec in tf.nest.flatten(found[0].element_spec))
+    return found[0] if dense else None
+
+
+def _pipeline(order: EpochOrder, arrays: Any, rows: int, batch_size: int) -> Any:
+    whole = rows // batch_size * batch_size
+
+    def batches(indices: Any) -> Any:
+        found = tf.data.Dataset.from_tensor_slices(
+            tf.reshape(indices[:whole], [whole // batch_size, batch_size])
+        )
+        if whole < rows:
+            found = found.concatenate(tf.data.Dataset.from_tensors(indices[whole:]))
+        return found
+
+    def gather(indices: Any, data: Any) -> Any:
+        return tf.nest.map_structure(lambda tensor: tf.gather(tensor, indices, axis=0), data)
+
+    def permutation(_: Any) -> Any:
+        return order.permutation(rows)
+
+    # Nothing in them is to be converted, which took 50 to 150 ms.
+    as_it_is = tf.autograph.experimental.do_not_convert
+    indices = tf.data.Dataset.range(1).map(as_it_is(permutation)).prefetch(1)
+    made = tf.data.Dataset.zip((indices.flat_map(as_it_is(batches)), arrays))
+    made = made.map(as_it_is(gather), num_parallel_calls=tf.data.AUTOTUNE)
+    options = tf.data.Options()
+    # As Keras: serialising the pipeline would take a copy of the arrays.
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.DATA
+    return made.with_options(options).prefetch(tf.data.AUTOTUNE)
+
+
+def stateful_operations(train_function: Callable[..., Any] | None) -> list[str]:
+    """
+    Names of such operations in a traced training function, sorted; empty when there are none.
+
+    Also empty where the function cannot be looked into (run eagerly, not traced yet).
+    Source: `TensorFlowTrainer._make_function` closes over its tf.functions, Keras 3.
+    """
+    seen: set[int] = set()
+    found = {
+        operation
+        for concrete in _concrete_functions(train_function)
+        for operation in _operations(concrete.graph, seen)
+        if operation in _STATEFUL
+    }
+    return sorted(found)
+
+
+def is_traced(train_function: Callable[..., Any] | None) -> bool:
+    """Whether a training function has been run before."""
+    return any(True for _ in _concrete_functions(train_function))
+
+
+def _concrete_functions(function: Any) -> Iterator[Any]:
+    for cell in getattr(function, "__closure__", None) or ():
+        inner = cell.cell_contents
+        listing = getattr(inner, "_list_all_concrete_functions", None)
+        if listing is not None:
+            yield from listing()
+        elif getattr(inner, "__closure__", None):
+            yield from _concrete_functions(inner)
+
+
+def _operations(graph: Any, seen: set[int]) -> Iterator[str]:
+    if id(graph) in seen:
+        return
+    seen.add(id(graph))
+    for operation in graph.get_operations():
+        yield operation.type
+    for nested in getattr(graph, "_functions", {}).values():
+        inner = getattr(nested, "graph", None)
+        if inner is not None:
+            yield from _operations(inner, seen)

@@ -1,0 +1,122 @@
+"""Keras on PyTorch: its tensors in place, and the modules' own that Keras knows nothing of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from watchdog_app.agent.adapters.keras.backend import Backend, Kept
+from watchdog_app.agent.adapters.keras.model import Named, metrics_of, variables_of
+from watchdog_app.agent.loops import torch_tensors
+from watchdog_app.agent.loops.torch_state import circumstances
+from watchdog_app.agent.state.rows import OTHER, Holding, Row, numpy_type
+
+
+@dataclass(frozen=True, slots=True)
+class TorchVariable:
+    """One tensor of the training's state."""
+
+    name: str
+    group: str
+    holder: Any  # Keras's variable, or the tensor itself
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """Where the elements lie, for as long as the training lasts."""
+        if isinstance(self.holder, torch.Tensor):
+            return self.holder
+        found: torch.Tensor = self.holder.value
+        return found
+
+    @property
+    def row(self) -> Row:
+        """See `Holding`."""
+        return torch_tensors.row(self.name, self.tensor)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the raw elements."""
+        return int(self.tensor.numel() * self.tensor.element_size())
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """The tensor's own memory on a CPU, a copy from a GPU."""
+        name, dtype, shape = self.row
+        if not self.nbytes:
+            return np.zeros(shape, numpy_type(dtype))
+        raw = torch_tensors.entry(name, self.tensor).view()
+        return np.frombuffer(raw, numpy_type(dtype)).reshape(shape)
+
+    def assign(self, value: np.ndarray[Any, Any]) -> None:
+        """In place: modules and optimizers hold the same tensor."""
+        if self.nbytes:
+            _name, dtype, shape = self.row
+            raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+            torch_tensors.copy_into(self.tensor, torch_tensors.from_bytes(dtype, shape, raw))
+
+
+class OnTorch(Backend):
+    """See `Backend`."""
+
+    name = "torch"
+    draws_before_the_hooks = True
+
+    def obstacle(self) -> str | None:
+        """Several processes share one training."""
+        spread = torch.distributed
+        if spread.is_available() and spread.is_initialized() and spread.get_world_size() > 1:
+            return (
+                "This training runs in several processes, and a rescue holds the state of one. "
+                "Use torch.distributed.checkpoint."
+            )
+        return None
+
+    def own_variables(self, model: Any) -> list[Any]:
+        """Buffers of wrapped modules (running statistics) are no variables of Keras's."""
+        known = {id(each.value) for each in (*model.variables, *model.metrics_variables)}
+        return [(name, held) for name, held in _tensors(model) if id(held) not in known]
+
+    def variables(self, model: Any, extra: Iterable[Any]) -> list[Holding]:
+        """Keras's, and `extra`."""
+        found: list[Holding] = [TorchVariable(*each) for each in variables_of(model)]
+        names = {item.name for item in found}
+        for path, tensor in extra:
+            name = f"{OTHER}/{path}"
+            while name in names:
+                name += "~"
+            names.add(name)
+            found.append(TorchVariable(name, OTHER, tensor))
+        return found
+
+    def metrics(self, model: Any) -> list[Holding]:
+        """Those of its metrics alone."""
+        return [TorchVariable(*each) for each in metrics_of(model)]
+
+    def keep(self, item: Holding) -> Kept:
+        """A copy: PyTorch writes in place, and metrics are small."""
+        value = item.array().copy()
+        return lambda: value
+
+    def circumstances(self) -> dict[str, Any]:
+        """With PyTorch's threads and flags."""
+        return {**super().circumstances(), **circumstances()}
+
+    def train_on(self, model: Any, source: Any) -> None:
+        """The step is given its batch."""
+        model.train_function([next(source)])
+
+    def record(self, model: Any) -> Any:  # noqa: ARG002
+        """Of the tensors."""
+        from watchdog_app.agent.oom.on_torch import KerasRecord
+
+        return KerasRecord()
+
+
+def _tensors(model: Any) -> Iterator[Named]:
+    for name, parameter in model.named_parameters():
+        yield name, parameter
+    for name, buffer in model.named_buffers():
+        yield name, buffer

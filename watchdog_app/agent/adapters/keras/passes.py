@@ -1,0 +1,243 @@
+"""
+Passes over the data of a `fit` whose batches are drawn by Python in the training's own thread.
+
+So it is on PyTorch and JAX. The order of a pass follows from random numbers that
+are drawn as it begins: those of Python, NumPy and PyTorch, and of generators that
+the data holds. They are noted then, and put back when a resume begins that pass
+again; so no seed is needed. Keras asks for a new pass here and there long before
+it draws from it, which is a moment of its own: a DataLoader draws at both.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from watchdog_app.agent.adapters.keras.position import adapter_name
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.loops import own_random, randomness
+
+_ASKED = "asked"  # Keras has made the iterator
+_BEGUN = "begun"  # and draws its first batch
+
+GLOBAL_NUMBERS = (
+    "the order of a generator that draws global random numbers while it is read, if others draw "
+    "them too (give it a generator of its own)"
+)
+_LOOKS = 3  # draws of a generator at which the global random numbers are compared
+
+
+class DataPasses:
+    """
+    The passes of one EpochIterator, numbered as Keras makes them.
+
+    Args:
+        iterator: of the fit, before its first epoch.
+        say: tells the user a line.
+    """
+
+    def __init__(self, iterator: Any, say: Callable[[str], None]) -> None:
+        self._iterator = iterator
+        self._adapter = iterator.data_adapter
+        self._make = iterator._get_iterator
+        self._say = say
+        self._guard = Guard()
+        self._whole = adapter_name(iterator) == "GeneratorDataAdapter"
+        self._source = _source(iterator)
+        self._holders = _holders(self._source)
+        self._sketches = [own_random.sketch(each) for each in self._holders]
+        self._made = 0
+        self._noted: dict[int, dict[str, _Moment]] = {}
+        self._draws = False  # the generator was seen to draw global numbers
+        # On the way to the place of a rescue: what its passes began with, how many it had asked
+        # for, and those that were asked for here and there were not.
+        self._to_be: dict[int, Mapping[str, Any]] = {}
+        self._asked: int | None = None
+        self._later: list[Pass] = []
+
+    def install(self) -> None:
+        """From now on the iterator's passes are noted."""
+        vars(self._iterator)["_get_iterator"] = self._next_pass
+
+    def remove(self) -> None:
+        """Leave the iterator as Keras made it."""
+        vars(self._iterator).pop("_get_iterator", None)
+
+    def position(self) -> dict[str, Any]:
+        """Where the passes stand, as JSON: for `go_back` in another process."""
+        return {
+            "asked": self._made,
+            "began": [
+                [number, {name: moment.told() for name, moment in moments.items()}]
+                for number, moments in self._noted.items()
+            ],
+        }
+
+    def go_back(self, position: Mapping[str, Any] | None) -> None:
+        """Passes that are made from now on begin as those of the rescue did."""
+        if position is not None:
+            self._to_be = dict(position["began"])
+            self._asked = position["asked"]
+
+    def arrived(self) -> None:
+        """The finished batches were drawn, the random numbers put back; the training goes on."""
+        self._to_be, self._asked = {}, None
+        later, self._later = self._later, []
+        for part in later:
+            iter(part)
+
+    def lost(self) -> str | None:
+        """What a resume cannot repeat of the order, if anything."""
+        if not self._whole or 0 not in self._noted:
+            return None
+        first = self._noted[0].get(_BEGUN)
+        if first is None or (first.same_as(_Moment(), torch=False) and not self._draws):
+            return None
+        return GLOBAL_NUMBERS
+
+    def _next_pass(self) -> Pass:
+        self._made += 1
+        return Pass(self, self._made - 1, self._make)
+
+    def postpones(self, part: Pass) -> bool:
+        """A pass that the rescue had not asked for yet: it is, once the place is reached."""
+        if self._asked is None or part.number < self._asked:
+            return False
+        self._later.append(part)
+        return True
+
+    def moment(self, part: Pass, name: str) -> None:
+        """A pass is asked for, or begun."""
+        known = self._to_be.get(part.number, {}).get(name)
+        if known is not None:
+            _put_global(known)
+            if not own_random.put(own_random.find(self._source), known["own"]):
+                self._say(own_random.CHANGED)
+            for holder, orders in zip(self._holders, known["orders"], strict=False):
+                own_random.put_orders(holder, orders)
+        with self._guard:  # the training's own thread is on its way to its next batch
+            self._note(part, name)
+
+    def looks(self, part: Pass) -> bool:
+        """Whether to compare the global random numbers around the next draw."""
+        return self._whole and part.drawn <= _LOOKS and not self._draws
+
+    def drew(self, before: _Moment) -> None:
+        """A batch that was looked at is there."""
+        self._draws = not before.same_as(_Moment())
+
+    def skipped(self) -> None:
+        """A pass that is not drawn again has been begun once: a data set counts its iterators."""
+        if adapter_name(self._iterator) == "TFDatasetAdapter":
+            iter(self._adapter.get_tf_dataset())
+
+    def _note(self, part: Pass, name: str) -> None:
+        own = own_random.take(own_random.find(self._source)) if self._source is not None else []
+        orders = [
+            own_random.changed_orders(holder, sketch)
+            for holder, sketch in zip(self._holders, self._sketches, strict=True)
+        ]
+        self._noted.setdefault(part.number, {})[name] = _Moment(own, orders)
+        # Two are in use at the end of an epoch: the one drawn from, and the next one asked for.
+        for number in [each for each in self._noted if each < part.number - 1]:
+            if not (self._whole and number == 0):  # a generator is drawn again from its beginning
+                del self._noted[number]
+
+
+class Pass:
+    """One iterator over the data, which counts what is drawn."""
+
+    def __init__(self, passes: DataPasses, number: int, make: Callable[[], Any]) -> None:
+        self.number = number
+        self.drawn = 0
+        self._passes = passes
+        self._make = make
+        self._source: Iterator[Any] | None = None
+
+    def __iter__(self) -> Pass:
+        if self._source is None and not self._passes.postpones(self):
+            self._passes.moment(self, _ASKED)
+            self._source = iter(self._make())
+        return self
+
+    def __next__(self) -> Any:
+        if self._source is None:
+            raise StopIteration  # it was not asked for yet
+        if not self.drawn:
+            self._passes.moment(self, _BEGUN)
+        self.drawn += 1
+        if not self._passes.looks(self):
+            return next(self._source)
+        before = _Moment()
+        batch = next(self._source)
+        self._passes.drew(before)
+        return batch
+
+    def leave(self) -> None:
+        """On the way to its place, the resume is through with this pass."""
+        if not self.drawn:
+            self._passes.skipped()
+
+
+class _Moment:
+    """Random numbers of one moment: taken in 50 µs, made into JSON when a rescue is saved."""
+
+    def __init__(
+        self, own: own_random.States | None = None, orders: list[own_random.Orders] | None = None
+    ) -> None:
+        self._own = own or []
+        self._orders = orders or []
+        self._seen = randomness.look()
+        torch = _torch()
+        self._torch = None if torch is None else torch.get_rng_state()
+
+    def told(self) -> dict[str, Any]:
+        """As JSON values."""
+        text = None if self._torch is None else _torch_random().text(self._torch)
+        state = {"torch": text, "own": self._own, "orders": self._orders}
+        return {**randomness.of_look(self._seen), **state}
+
+    def same_as(self, other: _Moment, *, torch: bool = True) -> bool:
+        """Nobody has drawn global numbers in between; `torch`: of PyTorch's neither."""
+        if self._seen != other._seen:
+            return False
+        if not torch or self._torch is None or other._torch is None:
+            return True
+        return bool(self._torch.equal(other._torch))
+
+
+def _put_global(state: Mapping[str, Any]) -> None:
+    randomness.put(dict(state))
+    torch = _torch()
+    if state["torch"] is not None and torch is not None:
+        torch.set_rng_state(_torch_random().from_text(state["torch"]))
+
+
+def _torch() -> Any:
+    """PyTorch where the program has it."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "get_rng_state") else None
+
+
+def _torch_random() -> Any:
+    from watchdog_app.agent.loops import torch_random  # the program has PyTorch then
+
+    return torch_random
+
+
+def _source(iterator: Any) -> Any:
+    """What the passes are made from, for the generators that it draws from."""
+    name = adapter_name(iterator)
+    if name == "TorchDataLoaderAdapter":
+        return iterator.data_adapter._dataloader
+    # A PyDataset begins with its epoch, see `state`; a generator is drawn from its beginning.
+    return iterator.data_adapter.get_tf_dataset() if name == "TFDatasetAdapter" else None
+
+
+def _holders(source: Any) -> list[Any]:
+    """Objects of the program that may keep an order: what a DataLoader is made of."""
+    if source is None:
+        return []
+    parts = [getattr(source, name, None) for name in ("dataset", "sampler", "batch_sampler")]
+    return [part for part in parts if part is not None]

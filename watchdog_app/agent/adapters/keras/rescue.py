@@ -1,0 +1,539 @@
+"""
+The Rescue callback of a `fit`, whichever Keras calls it: what is done at each of its hooks.
+
+`keras` and `tf_keras` make it a callback of theirs; neither is imported here. Keras can call the
+callbacks in threads of its own, so that no step waits for its numbers. It does so on JAX and
+PyTorch where no callback has a batch hook, or each that has one says `async_safe`. A Rescue says so
+as well, and is told where Keras hands the step on.
+
+Source: `CallbackList._configure_async_dispatch` and `_async_dispatch`, Keras 3.6 to 3.15.
+"""
+
+# ruff: noqa: ARG002, D102 - the hooks and their arguments are Keras's, and documented there
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from watchdog_app.agent.adapters.keras import callbacks as callback_state
+from watchdog_app.agent.adapters.keras import position
+from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, UNKNOWN, Backend
+from watchdog_app.agent.adapters.keras.passes import DataPasses
+from watchdog_app.agent.adapters.keras.resume import Resumption
+from watchdog_app.agent.adapters.keras.state import FitState
+from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.oom import watch
+from watchdog_app.agent.oom.fit import FitWatch
+from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.runtime.link import Link
+from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.base.errors import RescueError, RescueMismatch
+from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
+from watchdog_app.rescue.identity.notebook import notebook_path
+
+_HOOK = "on_train_batch_end"
+
+
+def backend_of_keras() -> Backend | None:
+    """The backend that Keras runs on; None where it is one that does not train."""
+    import keras
+
+    name = keras.backend.backend()
+    if name == TENSORFLOW:
+        from watchdog_app.agent.adapters.keras.on_tensorflow import OnTensorFlow
+
+        return OnTensorFlow()
+    if name == "torch":
+        from watchdog_app.agent.adapters.keras.on_torch import OnTorch
+
+        return OnTorch()
+    if name == "jax":
+        from watchdog_app.agent.adapters.keras.on_jax import OnJax
+
+        return OnJax()
+    return None
+
+
+class FitRescue:
+    """See `watchdog_app.agent.keras.Rescue`."""
+
+    model: Any  # Keras's callbacks have it
+    # Else Keras waits for the numbers of each step.
+    async_safe = True
+    _behind: type[Behind]
+    _tells_at_start = True  # what a resume will not bring back
+    _backend: Callable[[], Backend | None] = staticmethod(backend_of_keras)
+    _find_iterator: Callable[[], Any] = staticmethod(position.find_iterator)
+    _unsupported: Callable[[Any], str | None] = staticmethod(position.unsupported)
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        resume: bool | str = True,
+        keep: int = 2,
+        on_oom: str | None = "save",
+        strict: bool = False,
+    ) -> None:
+        """
+        Touches nothing before `fit` begins.
+
+        Args:
+            directory: where rescues go; made when missing. A disk, not a tmpfs.
+            name: tells this training from others of the program, whatever their order.
+            resume: True goes on from an unfinished rescue of this training; False begins anew;
+                "newest" goes on from its newest rescue, finished or not; "force" from the newest
+                unfinished one of whatever training, unless that still runs.
+            keep: complete rescues that stay, at least 1.
+            on_oom: when a training step itself runs out of memory, "save" saves the state before
+                it and lets the error go on; "shrink" trains that batch and later ones in parts
+                that fit, as one step each; None leaves all to the program.
+            strict: raise RescueError after the first batch where a resume would not bring
+                everything back, in place of saying so.
+
+        Raises:
+            ValueError: `name`, `resume`, `keep` or `on_oom` is none of these.
+        """
+        super().__init__()
+        run_choice.check(resume, name)
+        watch.check(on_oom)
+        if keep < 1:
+            raise ValueError(f"keep must be at least 1, not {keep}")
+        self.directory = os.fspath(directory)
+        self.name = name
+        self.resume = resume
+        self.keep = keep
+        self.on_oom = on_oom
+        self.strict = strict
+        self._guard = Guard()
+        self._told: set[str] = set()
+        self._session: Session | None = None
+        self._beginning: run_choice.Beginning | None = None
+        self._state: FitState | None = None
+        self._resumption: Resumption | None = None
+        self._oom: FitWatch | None = None
+        self._steps_before = 0  # trained in the finished epochs
+        self._loss: float | None = None
+        self._first_epoch = True
+        self.validating = False
+        self._expected: tuple[int, str] | None = None  # announced
+        self._foreseen: Any = None  # what the buffers of a tf.data pipeline will take
+        self._postponed: str | None = None  # reason of a save that waits for the next batch
+        self._background: InBackground | None = None  # where Keras calls callbacks in threads
+        self._looked = False  # at what a resume will not bring back
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether a resume has not reached its place yet."""
+        return self._resumption is not None and not self._resumption.arrived
+
+    @property
+    def step_number(self) -> int:
+        """Batches trained since the beginning, over restarts."""
+        return self._steps_before + (self._state.course.next_batch if self._state else 0)
+
+    def save(self, reason: str = "asked by the program") -> str | None:
+        """
+        Save without the daemon having asked, from a hook of another callback.
+
+        In a batch hook the state is saved at once. Elsewhere (`on_epoch_end`) some callbacks have
+        seen what others have not: the save then happens before the next batch.
+
+        Returns:
+            The folder of the rescue; None when it is still to come, or could not be saved, which
+            was then said.
+        """
+        if self._session is None or self._state is None:
+            return None
+        hook = None if self._elsewhere() else position.batch_hook()
+        if hook is None or (hook[0].startswith("on_test") and not self.validating):
+            self._postponed = reason
+            return None
+        name, batch, logs = hook
+        if name == "on_train_batch_begin" and self._state.backend.draws_before_the_hooks:
+            self._postponed = reason
+            return None
+        if name == "on_train_batch_end":  # the caller may stand before us in the list
+            self._state.course.next_batch = batch + 1
+            if isinstance(logs, dict):
+                self._state.logs = logs
+        return self._save_here(reason)
+
+    def expect(self, bytes_: int, what: str) -> None:
+        """
+        Announce memory that the program is about to take: growth up to that is no leak.
+
+        May be called before `fit`. What was announced last counts; 0 takes it back.
+
+        Args:
+            bytes_: so much more than now.
+            what: as a person would call it: "the shuffle buffer".
+
+        Raises:
+            ValueError: `bytes_` is negative.
+        """
+        if bytes_ < 0:
+            raise ValueError(f"bytes_ must not be negative, but is {bytes_}")
+        if self._session is None:
+            self._expected = (int(bytes_), what)
+        else:
+            self._session.expect(int(bytes_), what)
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)  # type: ignore[misc]  # of Keras's callback
+        with self._guard:
+            inside_fit = self._find_iterator() is not None
+            if inside_fit and run_choice.may_resume(self.directory, self.resume, name=self.name):
+                callback_state.before_training_begins(position.siblings())
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        with self._guard:
+            self._begin(position.siblings())
+            self._hear_of_ends(position.caller())
+        # Errors of the resume are the user's to see: training anew in silence would be worse.
+        if self._session is not None and self._state is not None:
+            self._resumption = self._resume(self._session, self._state)
+            self._session.prepare()
+            if self._expected is not None:
+                self._session.expect(*self._expected)
+                self._expected = None  # a second fit does not take it again
+            else:
+                self._foresee(self._session, self._state.course.iterator)
+        if self._oom is not None:
+            with self._guard:
+                self._oom.begin(position.caller(), self)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._state is None:
+            return
+        if self._resumption is not None:
+            self._resumption.epoch_begins(epoch)
+        with self._guard:
+            if self._first_epoch and self._resumption is None:
+                self._state.course.first_epoch = epoch
+            self._first_epoch = False
+            self._state.epoch_begins(epoch)
+            if self._session is not None:
+                at = {"step": self.step_number, "batch": self._state.course.next_batch}
+                self._session.phase("train", epoch, **at)
+            if self._oom is not None:
+                self._oom.epoch_begins()
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        # The one place where every callback has seen the last batch and none the next.
+        session, state = self._session, self._state
+        if session is None or state is None:
+            return
+        course = state.course
+        course.next_batch, course.epoch_done = batch, False
+        step = self._steps_before + batch
+        if self._oom is not None:
+            self._oom.armed, self._oom.trained = True, step > 0
+        if step > 0 and not self._looked:
+            self._look_at_first_step(session, state)
+        if state.backend.draws_before_the_hooks:
+            session.step_begins()
+            return
+        if self._postponed is not None:
+            reason, self._postponed = self._postponed, None
+            self.save(reason)
+        if step > 0:
+            saved = session.boundary(step, epoch=course.epoch, batch=batch, loss=self._loss)
+            if saved is not None:
+                self._tell(saved)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        state = self._state
+        if state is None or self._elsewhere():
+            return
+        state.course.next_batch = batch + 1
+        if isinstance(logs, dict):  # a step of the user's own may return something else
+            state.logs = logs
+            self._loss = logs.get("loss")
+
+    def _batch_ended(self) -> None:
+        """Every callback has seen the batch."""
+        if self._session is None or self._state is None:
+            return
+        if self._state.backend.draws_before_the_hooks:
+            if self._postponed is not None:
+                reason, self._postponed = self._postponed, None
+                self._save_here(reason)
+            self._boundary()
+        # After the last batch comes what grows most: validation and other callbacks' checkpoints.
+        elif self._session.link.wanted is not None and self._state.course.last_batch_trained:
+            self._boundary()
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        if self._session is None or self._state is None:
+            return
+        with self._guard:
+            # An evaluation by itself, after a fit that was interrupted, is no place to save at.
+            inside_fit = self._find_iterator() is not None
+            if inside_fit:
+                self._session.phase("validate", self._state.course.epoch)
+            # This one puts other weights into the model for the validation.
+            swaps = any(type(c).__name__ == "SwapEMAWeights" for c in self._state.callbacks)
+            if inside_fit and not swaps:
+                self._state.course.epoch_done = True
+                self._boundary()  # the weights stay as they are until the validation has ended
+                self._state.validation_begins()
+                self.validating = True
+                if self._oom is not None:
+                    self._oom.validation_begins()
+
+    def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._session is None:
+            return
+        if self.validating and self._session.link.wanted is not None:
+            self._boundary()
+        self._session.look()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        if self._session is not None:
+            # What other callbacks do at the end of an epoch comes now.
+            self._session.phase("epoch_end")
+        if self.validating and self._state is not None:
+            self._state.validation_ends()
+            self.validating = False
+            if self._oom is not None:
+                self._oom.validation_ends()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if self._session is None or self._state is None:
+            return
+        with self._guard:
+            if self._resumption is not None:
+                self._resumption.epoch_ends()
+                self._resumption = None
+            self._steps_before += self._state.course.next_batch
+            self._state.course.epoch_ends()
+            self._session.gap()
+            self._session.phase("epoch_end", epoch)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        with self._guard:
+            if self._resumption is not None:
+                self._resumption.no_epoch_left()
+            elif self._session is not None:
+                if self._postponed is not None:
+                    self._save_at_end(self._session, self._postponed)
+                if self._beginning is not None:
+                    run_choice.finish(self._beginning)
+        self._close()
+
+    def _hear_of_ends(self, callbacks: Any) -> None:
+        """Of each step, when all other callbacks have, in the training's thread."""
+        if getattr(callbacks, "_async_train", False) and hasattr(callbacks, "_futures"):
+            self._background = InBackground(callbacks, self)
+        elif callbacks is not None:
+            callbacks.callbacks.append(self._behind(self))
+
+    def _elsewhere(self) -> bool:
+        """Whether one of Keras's threads is calling."""
+        return self._background is not None and self._background.elsewhere
+
+    def _begin(self, callbacks: list[Any]) -> None:
+        self._close()
+        backend = self._backend()
+        obstacle = UNKNOWN if backend is None else backend.obstacle()
+        if backend is None or obstacle is not None:
+            say(f"{obstacle} Nothing will be saved; the training goes on.")
+            return
+        iterator = self._find_iterator()
+        if self._unsupported(iterator) is not None:
+            iterator = None
+        course = position.Course(iterator)
+        self._state = state = FitState(self.model, callbacks, course, backend)
+        if iterator is not None:
+            state.order = backend.own_order(iterator, self.model)
+            # Workers run ahead from the beginning of the epoch: there is no moment to note.
+            if backend.reads_in_python and not position.reads_in_background(
+                iterator, in_python=True
+            ):
+                course.passes = DataPasses(iterator, say)
+                course.passes.install()
+        self._oom = FitWatch(self.model, state, self.on_oom, self._save_before)
+        self._session = self._open(iterator, state.marker)
+
+    def _open(self, iterator: Any, marker: Callable[[], Any]) -> Session:
+        begun = run_choice.begin(self.directory, self.resume, name=self.name)
+        self._beginning = begun
+        store = RescueStore(begun.directory, self.keep, report=say, run=begun.run)
+        link = Link("keras", store.directory, notebook_path())
+        session = Session(store, link, self._capture, marker=marker)
+        session.breakdown.holds([self.model])
+        session.breakdown.data(getattr(iterator, "data_adapter", None))
+        return session
+
+    def _capture(self) -> Capture:
+        if self._background is not None:
+            self._background.wait()
+        return self._oom.capture()  # type: ignore[union-attr]  # there with the session
+
+    def _resume(self, session: Session, state: FitState) -> Resumption | None:
+        if self._beginning is None:
+            return None
+        choice = run_choice.choose(self._beginning, session.store)
+        for line in choice.why:
+            say(line)
+        if choice.rescue is None:
+            return None
+        try:
+            with run_choice.restoring(choice.rescue.path):
+                resumption = Resumption(
+                    choice.rescue,
+                    self.model,
+                    state,
+                    position.caller(),
+                    forced=self._beginning.resume == "force",
+                )
+        except RescueMismatch as error:
+            if choice.certain:
+                raise
+            say(f"this training begins anew. {error}")
+            return None
+        run_choice.resumed(choice.rescue.path)
+        found = choice.rescue
+        if self._oom is not None:
+            self._oom.micro.remembered(found.meta)
+        session.link.goes_on_from(found.path, found.step, found.bytes, found.created_unix_s)
+        self._steps_before = choice.rescue.step - state.course.next_batch
+        for line in choice.notes:
+            say(line)
+        return resumption
+
+    def _save_at_end(self, session: Session, reason: str) -> None:
+        """A save that was asked for at the end of the last epoch: as if another were to begin."""
+        if self._state is not None:
+            self._state.epoch_begins(self._state.course.epoch + 1)
+            self._state.course.between_epochs = True
+            self._tell(session.save_now(reason, self.step_number))
+
+    def _foresee(self, session: Session, iterator: Any) -> None:
+        with self._guard:
+            if position.adapter_name(iterator) == "TFDatasetAdapter":
+                from watchdog_app.agent.telemetry import (
+                    dataset_buffers,  # the program has TensorFlow then
+                )
+
+                self._foreseen = dataset_buffers.Foreseen()
+                growth = self._foreseen.begins(iterator.data_adapter.get_tf_dataset())
+                if growth is not None:
+                    session.expect(growth.bytes, growth.what, at_most=growth.at_most)
+
+    def _save_here(self, reason: str) -> str | None:
+        """Save the state as it is, before the batch that comes next or runs."""
+        if self._session is None:
+            return None
+        saved = self._session.save_now(reason, self.step_number)
+        self._tell(saved)
+        return None if saved is None else saved.path
+
+    def _save_before(self, reason: str) -> str | None:
+        return self._save_here(reason) if self.step_number else None  # else nothing is trained
+
+    def _boundary(self) -> None:
+        if self._session is not None and self._state is not None:
+            course = self._state.course
+            told = {"epoch": course.epoch, "batch": course.next_batch, "loss": self._loss}
+            self._tell(self._session.boundary(self.step_number, **told))
+
+    def _tell(self, saved: SavedRescue | None) -> None:
+        if saved is not None and self._state is not None:
+            self._tell_lost(self._state.lost)
+
+    def _look_at_first_step(self, session: Session, state: FitState) -> None:
+        """Report what a resume will not bring back, while that can be mended."""
+        self._looked = True
+        lost: list[str] = []
+        with self._guard:
+            lost = state.not_restored(state.backend.take_random())
+            session.tell_not_restored(lost)
+        if lost and self.strict:
+            raise RescueError(
+                f"A resume of this training would not bring back: {'; '.join(lost)}. Nothing was "
+                "saved, as strict=True asks for."
+            )
+        if self._tells_at_start:
+            self._tell_lost(lost)
+
+    def _tell_lost(self, lost: list[str]) -> None:
+        """Say, once each, what a resume would not bring back."""
+        new = [text for text in lost if text not in self._told]
+        self._told.update(new)
+        if new:
+            say(f"a resume of this training will not bring back: {'; '.join(new)}.")
+
+    def _close(self) -> None:
+        if self._resumption is not None:  # a fit that was left in its first epoch
+            self._resumption.epoch_ends()
+        if self._foreseen is not None:
+            self._foreseen.settle()
+            self._foreseen = None
+        if self._state is not None and self._state.course.passes is not None:
+            self._state.course.passes.remove()
+        if self._oom is not None:
+            self._oom.end()
+            self._oom = None
+        if self._background is not None:
+            self._background.leave()
+            self._background = None
+        if self._session is not None:
+            self._session.end()
+        self._session = self._state = self._resumption = self._loss = self._postponed = None
+        self._steps_before, self._first_epoch, self.validating = 0, True, False
+        self._looked = False
+
+
+class Behind:
+    """Stands behind all others, so that a save after a batch holds what each made of it."""
+
+    def __init__(self, rescue: FitRescue) -> None:
+        super().__init__()
+        self._rescue = rescue
+        session, state = rescue._session, rescue._state
+        self._link = None if session is None else session.link
+        self._each_step = state is not None and state.backend.draws_before_the_hooks
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        # At each step, so that little is touched: after a step the caches hold the model.
+        link = self._link
+        if self._each_step or (link is not None and link.wanted is not None):
+            self._rescue._batch_ended()
+
+
+class InBackground:
+    """Keras calls the callbacks in threads of its own, and the Rescue in the training's."""
+
+    def __init__(self, callbacks: Any, rescue: FitRescue) -> None:
+        self._callbacks = callbacks
+        self._thread = threading.get_ident()
+        hand_on = getattr(callbacks, _HOOK)
+
+        def on_train_batch_end(batch: int, logs: Any = None) -> None:
+            hand_on(batch, logs)
+            rescue.on_train_batch_end(batch, logs)
+            rescue._batch_ended()
+
+        self._ours = on_train_batch_end
+        vars(callbacks)[_HOOK] = on_train_batch_end
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the caller is in one of Keras's threads."""
+        return threading.get_ident() != self._thread
+
+    def wait(self) -> None:
+        """Until every callback has seen every step so far; their errors are left to Keras."""
+        concurrent.futures.wait(list(self._callbacks._futures))
+
+    def leave(self) -> None:
+        """The fit is over: everything as Keras made it."""
+        if vars(self._callbacks).get(_HOOK) is self._ours:
+            del vars(self._callbacks)[_HOOK]

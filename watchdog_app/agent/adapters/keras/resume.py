@@ -1,0 +1,217 @@
+"""
+A Keras `fit` on its way from its start to the position of a rescue.
+
+Fit resets metrics and callbacks set learning rates as epochs begin, so the
+state is put back at the last moment: when the data has arrived at its place and
+before the next batch is trained. The variables are loaded at the start as well,
+for those who look at them earlier.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Set
+from functools import partial
+from typing import Any
+
+from watchdog_app.agent.adapters.keras import identity
+from watchdog_app.agent.adapters.keras.state import KIND, FitState, SavedFit
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.loops import own_random, randomness
+from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.state import matching
+from watchdog_app.base.text.quantities import format_duration
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.identity.compare import Decision, compare, described, judge, mismatch
+
+_METRICS_HOOK = "_get_metrics_result_or_logs"
+
+
+class Resumption:
+    """Made in `on_train_begin`; from then on the first epoch's hooks lead it to its end."""
+
+    def __init__(
+        self,
+        rescue: LoadedRescue,
+        model: Any,
+        state: FitState,
+        callbacks: Any = None,
+        *,
+        forced: bool = False,
+    ) -> None:
+        """
+        Compare, load the variables and get ready for the first epoch.
+
+        Args:
+            rescue: to go on from.
+            model: that is fitted.
+            state: of this fit.
+            callbacks: the CallbackList of this fit.
+            forced: go on although the program computes something else.
+
+        Raises:
+            RescueMismatch: the rescue does not fit the program; nothing was changed.
+        """
+        shown = described(rescue.path, rescue.step, rescue.created_unix_s)
+        if rescue.meta.get("kind") != KIND:
+            found = ["it was not saved by a Keras fit"]
+            raise mismatch(shown, found, may_be_forced=False)
+        verdict = compare(rescue.meta.get("identity"), state.identity)
+        if verdict.texts(Decision.NEVER):
+            judge(verdict, shown, forced=forced)
+        self._rescue = rescue
+        self._model = model
+        self._state = state
+        self._saved = saved = SavedFit(rescue.path, rescue.meta, rescue.read)
+        self._arrived = False
+        self._replay: Any = None
+        self._said: list[str] = []
+        course = state.course
+        self._find_place(verdict.keys())
+        iterator = course.iterator if saved.position["followed"] else None
+        saved.build(model, state)
+        current = state.variables()
+        # What the first training step alone can make, it makes during the replay.
+        waits = iterator is not None and saved.lacks(current)
+        found = saved.differences(current)
+        if found and not waits:
+            raise matching.mismatch(shown, verdict.texts(Decision.REFUSE) + found)
+        self._said += judge(verdict, shown, forced=forced)
+        changed = saved.changed(state)
+        self._loaded = not found
+        if not found:
+            saved.load_variables(current)
+            saved.merge_settings(model, state)
+        if state.order is not None and rescue.meta["order_seed"] is not None:
+            state.order.seed = rescue.meta["order_seed"]
+        course.continue_from(saved.position)
+        model._initial_epoch = course.epoch
+        if iterator is not None:
+            self._replay = state.backend.replay(
+                iterator,
+                saved.position,
+                before_epoch=self._before_epoch,
+                train_step=partial(state.backend.train_on, model) if waits else None,
+                arrived=self._arrive,
+                without_training=state.backend.without_training(
+                    model, callbacks, dict(saved.meta["logs"])
+                ),
+                data_ended=state.backend.data_ended,
+                say=say,
+            )
+            self._replay.install()
+            if course.passes is not None:
+                course.passes.go_back(saved.position.get("passes"))
+        self._tell(changed)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether everything is as it was when the rescue was saved."""
+        return self._arrived
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Call in `on_epoch_begin`, before anything else of ours."""
+        self._model._initial_epoch = None
+        if self._arrived:
+            return
+        if epoch != self._saved.position["epoch"] and self._replay is not None:
+            self._replay.remove()
+            self._replay = None
+            say(
+                f"another callback sent the training to epoch {epoch + 1}, the rescue is of epoch "
+                f"{self._saved.position['epoch'] + 1}: the epoch is trained from its first batch "
+                "with the variables of the rescue. Use BackupAndRestore or Rescue, not both."
+            )
+        if self._replay is None:
+            self._state.course.next_batch = 0
+            self._arrive()
+            self._model.reset_metrics()
+
+    def epoch_ends(self) -> None:
+        """Call in the first `on_epoch_end`."""
+        vars(self._model).pop(_METRICS_HOOK, None)
+        self._rescue.close()
+
+    def no_epoch_left(self) -> None:
+        """The fit ended without an epoch: it asks for fewer than the rescue has behind it."""
+        self._arrive()
+        self.epoch_ends()
+        self._model._initial_epoch = None
+        say(
+            f"nothing was trained: the rescue is of epoch {self._saved.position['epoch'] + 1}, and "
+            "fit was asked for no more than that. To train on, give fit a higher epochs=."
+        )
+
+    def _before_epoch(self) -> None:
+        order = self._saved.position["python_random"]
+        if order is not None:
+            randomness.put_python(order)
+            self._state.course.python_random = order
+
+        with run_choice.restoring(self._rescue.path):
+            as_before = self._saved.load_own_random(self._state)
+        if not as_before:
+            say(own_random.CHANGED)
+
+    def _arrive(self) -> None:
+        with run_choice.restoring(self._rescue.path):
+            self._put_back()
+        if self._state.course.passes is not None:
+            self._state.course.passes.arrived()
+
+    def _put_back(self) -> None:
+        self._arrived = True
+        at = self._saved.position
+        if self._replay is not None and not at.get("between_epochs"):
+            # Fit began the epoch at 0; where all of its batches are trained, none says otherwise.
+            self._state.course.next_batch = at["next_batch"]
+        current = self._state.variables()
+        found = self._saved.differences(current)
+        if found:
+            raise matching.mismatch(self._rescue.path, found)
+        # Between two epochs: fit and the callbacks have begun the epoch with what was loaded first.
+        if not (self._loaded and self._saved.position.get("between_epochs")):
+            anew = self._saved.load_variables(current)
+            self._say_all(self._saved.merge_settings(self._model, self._state))
+            for name in sorted({each.split("/")[1] for each in anew}):
+                say(f"the metric {name} begins anew.")
+        absent = self._saved.load_rest(self._state)
+        if absent:
+            say(f"the rescue holds the memory of callbacks that are gone: {', '.join(absent)}.")
+        # An epoch whose last batch was trained before the save has no logs of its own any more.
+        original = getattr(self._model, _METRICS_HOOK, None)
+        if self._saved.position.get("between_epochs"):
+            return
+        if original is not None:
+            last = self._saved.meta["logs"]
+            vars(self._model)[_METRICS_HOOK] = lambda logs: original(logs or last)
+
+    def _find_place(self, differ: Set[str]) -> None:
+        """The place of the rescue in the data of this program; see `identity.rebatched`."""
+        saved = self._saved
+        before = (saved.meta.get("identity") or {}).get("data", {})
+        saved.position, text = identity.rebatched(saved.position, before, self._state.identity.data)
+        if text is not None:
+            self._said.append(text)
+        # Of other data the place has no meaning.
+        if differ & {"kind", "rows", "elements", "batches"}:
+            saved.position = {**saved.position, "followed": False}
+
+    def _tell(self, changed: list[str]) -> None:
+        at = self._saved.position
+        age = format_duration(max(0.0, time.time() - self._rescue.created_unix_s))
+        place = f"after batch {at['next_batch']}" if self._replay else "from its first batch"
+        say(
+            f"going on from {self._rescue.path}: step {self._rescue.step}, epoch "
+            f"{at['epoch'] + 1}, {place}, saved {age} ago. {self._state.anew}"
+        )
+        self._say_all(self._said)
+        lost = self._saved.meta.get("not_restored")
+        if lost:
+            say(f"what does not come back: {'; '.join(lost)}.")
+        if changed:
+            say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
+
+    def _say_all(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            say(line)

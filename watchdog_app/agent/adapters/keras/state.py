@@ -1,0 +1,326 @@
+"""
+All of a Keras `fit` that a rescue holds: taken at a batch boundary, given back in a fresh fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from watchdog_app.agent.adapters.keras import callbacks as callback_state
+from watchdog_app.agent.adapters.keras import identity, position
+from watchdog_app.agent.adapters.keras.backend import Backend, Kept
+from watchdog_app.agent.adapters.keras.model import (
+    build_optimizers,
+    optimizer_targets,
+    optimizers_of,
+)
+from watchdog_app.agent.identity import attributes, environment, keras_facts
+from watchdog_app.agent.identity.attributes import Attributes
+from watchdog_app.agent.loops import own_random, randomness
+from watchdog_app.agent.runtime.session import Capture
+from watchdog_app.agent.state import matching, rows
+from watchdog_app.agent.state.rows import Holding, Row
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
+
+Read = Callable[[str], Any]  # name of a tensor in the rescue to its raw bytes
+KIND = "keras.fit"
+
+
+class FitState:
+    """The state of one running `fit`."""
+
+    def __init__(
+        self, model: Any, callbacks: Sequence[Any], course: position.Course, backend: Backend
+    ) -> None:
+        self.backend = backend
+        self.model = model
+        self.callbacks = callbacks
+        self.course = course
+        self.anew = "To begin anew: Rescue(..., resume=False)."  # as it is said at a resume
+        self.order: Any = None  # of ours, where Keras's own cannot be repeated
+        self.logs: dict[str, Any] = {}  # of the last batch, as Keras gave them to the callbacks
+        self._sources = _sources(course.iterator, backend)
+        self._sketch = own_random.sketch(self._sources)
+        self._own_orders: own_random.Orders = {}
+        self._own_random: own_random.States | None = None  # of the data, as the epoch began
+        self._callbacks_before = callback_state.baseline(callbacks)
+        self._random_at_epoch: randomness.State | None = None
+        self._extra: list[Any] | None = None
+        self._left_over = False
+        self._training_metrics: dict[int, Kept] | None = None
+        self._random_at_validation: randomness.State | None = None
+        # Now: callbacks may change rates as they go.
+        self.identity = identity.gather(model, course.iterator, backend.name)
+        self._identity = self.identity.to_json()
+        self._attributes = Attributes(identity.holders_of(model, course.iterator))
+        self._stateful: list[str] | None = None  # operations of the step, once it is traced
+        self.lost: list[str] = []  # what the last capture could not take, in words
+
+    def variables(self) -> list[Holding]:
+        """Every variable of the training, as they are now."""
+        if self._extra is None:
+            self._extra = self.backend.own_variables(self.model)
+        return self.backend.variables(self.model, self._extra)
+
+    def epoch_begins(self, epoch: int) -> None:
+        """Call in `on_epoch_begin`."""
+        self.course.epoch_begins(epoch)
+        self._left_over = self._left_over or position.batches_left_over(self.course.iterator)
+        if self.order is not None:
+            self.order.epoch_begins(epoch)
+        iterator = self.course.iterator
+        if position.shuffles_with_python(iterator):
+            self.course.python_random = randomness.take_python()
+        if position.reads_in_background(iterator, in_python=self.backend.reads_in_python):
+            self._random_at_epoch = randomness.take()
+        if self._sources is not None:
+            self._own_random = own_random.take(own_random.find(self._sources)) or None
+            if self._own_random:
+                self._own_orders = own_random.changed_orders(self._sources, self._sketch)
+        # The first batch of a training makes variables (slots, metrics, lazy layers).
+        self._extra = None
+
+    def validation_begins(self) -> None:
+        """Keep the training's metrics, which validation is about to overwrite."""
+        self.course.epoch_done = True
+        self._training_metrics = {
+            id(item.holder): self.backend.keep(item) for item in self.backend.metrics(self.model)
+        }
+        self._random_at_validation = self.backend.take_random()  # a resume begins it again
+
+    def validation_ends(self) -> None:
+        """Let go of what `validation_begins` kept."""
+        self._training_metrics = self._random_at_validation = None
+
+    def capture(self) -> Capture:
+        """
+        The tensors, to be read one by one, and the rest as JSON values.
+
+        `not_restored` in the latter lists in words what a resume cannot bring back.
+        """
+        held = self.variables()
+        states, arrays, lost = callback_state.take(self.callbacks)
+        entries = [rows.entry(item.row, item.nbytes, self._reader(item)) for item in held]
+        listed = [item.row for item in held]
+        for name, array in arrays.items():
+            row = (name, array.dtype.name, array.shape)
+            entries.append(rows.entry(row, array.nbytes, partial(np.asarray, array)))
+            listed.append(row)
+        changing = self._changing(states)
+        self.lost = lost = lost + self.not_restored(changing["random"])
+        meta = {
+            "kind": KIND,
+            "backend": self.backend.name,
+            "variables": listed,
+            "callback_arrays": len(arrays),
+            "optimizers": optimizer_targets(self.model),
+            "identity": self._attributes.identity(self._identity),
+            "settings": keras_facts.noted_settings(keras_facts.named_optimizers(self.model)),
+            **changing,
+            "environment": self.backend.circumstances(),
+            "not_restored": lost,
+        }
+        return Capture(entries, meta)
+
+    def put_attributes(self, saved: object) -> None:
+        """Set attributes that training had changed."""
+        self._attributes.put(saved)
+
+    def changing(self) -> dict[str, Any] | None:
+        """What of the JSON values is another with each batch; None where tensors are as well."""
+        if self._training_metrics is not None:
+            return None
+        states, arrays, _lost = callback_state.take(self.callbacks)
+        if arrays:
+            return None
+        return self._changing(states)
+
+    def _changing(self, callbacks: list[dict[str, Any]]) -> dict[str, Any]:
+        random_now = self._random_at_validation or self.backend.take_random()
+        return {
+            "position": self.course.position(),
+            "order_seed": None if self.order is None else self.order.seed,
+            "callbacks": callbacks,
+            attributes.KEY: self._attributes.moved(),
+            "own_random": self._own_random,
+            "own_orders": self._own_orders,
+            "logs": dict(_numbers(self.logs)),
+            "random": random_now,
+            "restore_python_random": not self._drawn_in_background(random_now),
+        }
+
+    def marker(self) -> ChangeMarker:
+        """How it is known from outside that a step has begun to change the weights."""
+        from watchdog_app.agent.snapshot import keras_marker
+
+        return keras_marker.of(self, self.backend.name)
+
+    @property
+    def compiled(self) -> bool:
+        """Whether XLA, or a strategy, has an order of its own for what a step does."""
+        strategy = getattr(self.model, "_distribute_strategy", None)
+        return strategy is not None or bool(getattr(self.model, "jit_compile", False))
+
+    def optimizers(self) -> list[Any]:
+        """Of the model."""
+        return optimizers_of(self.model)
+
+    def not_restored(self, random_now: randomness.State) -> list[str]:
+        """What a resume from here would start anew, in words; empty when nothing."""
+        iterator = self.course.iterator
+        lost = []
+        if iterator is None:
+            lost.append(
+                "the place within the epoch: its batches are trained again (this works with "
+                "Keras 3.8 and later)"
+            )
+        elif self.order is None:
+            order = self.backend.lost_order(iterator)
+            if order is not None:
+                lost.append(order)
+            order = None if self.course.passes is None else self.course.passes.lost()
+            if order is not None:
+                lost.append(order)
+            if self._left_over:
+                lost.append(position.LEFT_OVER)
+        if self._drawn_in_background(random_now):
+            lost.append(
+                "Python's and NumPy's global random numbers, which the data pipeline draws ahead "
+                "of the training (give the data set a generator of its own)"
+            )
+        if self._stateful is None:
+            self._stateful = self.backend.stateful_operations(self.model)
+        if self._stateful:
+            lost.append(
+                f"random numbers that the training step draws with {', '.join(self._stateful)} "
+                f"({self.backend.stateful_remedy})"
+            )
+        return lost + callback_state.changed_since(
+            self._callbacks_before, self.callbacks, self.course.epoch
+        )
+
+    def _drawn_in_background(self, random_now: randomness.State) -> bool:
+        before = self._random_at_epoch
+        if before is None:
+            return False
+        if before.get("numpy") != random_now.get("numpy"):
+            return True
+        # Keras itself shuffles a PyDataset with Python's generator, which is replayed.
+        shuffled = position.shuffles_with_python(self.course.iterator)
+        return not shuffled and before["python"] != random_now["python"]
+
+    def _reader(self, item: Holding) -> Callable[[], np.ndarray[Any, Any]]:
+        return (self._training_metrics or {}).get(id(item.holder), item.array)
+
+
+class SavedFit:
+    """A rescue of a `fit`, to be given back to a fresh one."""
+
+    def __init__(self, path: str, meta: Mapping[str, Any], read: Read) -> None:
+        self.path = path
+        self.meta = meta
+        self.position: dict[str, Any] = meta["position"]
+        listed = [(name, dtype, tuple(shape)) for name, dtype, shape in meta["variables"]]
+        self._rows: dict[str, Row] = {row[0]: row for row in listed}
+        of_model = listed[: len(listed) - meta["callback_arrays"]]
+        self._variables = [row for row in of_model if not _is_metric(row)]
+        self._metrics = [row for row in of_model if _is_metric(row)]
+        self._read_raw = read
+
+    def build(self, model: Any, state: FitState) -> None:
+        """
+        Make the variables that Keras makes with the first batch: metrics, slots, lazy layers.
+
+        Draws no data. What a model does not let be made this way stays missing.
+        """
+        state.backend.build(model, state.course.iterator)
+        build_optimizers(model, self.meta["optimizers"])
+
+    def differences(self, current: Sequence[Holding]) -> list[str]:
+        """What keeps this rescue from fitting the program, in words. Metrics do not."""
+        return matching.differences(self._variables, _others(current))
+
+    def lacks(self, current: Sequence[Holding]) -> bool:
+        """The program lacks variables of the rescue, and differs in nothing else."""
+        found = self.differences(current) + matching.differences(self._metrics, _metrics(current))
+        return bool(found) and all(text.endswith(matching.RESCUE_ONLY) for text in found)
+
+    def load_variables(self, current: Sequence[Holding]) -> list[str]:
+        """Set all variables, one at a time; returns metrics that begin anew."""
+        matching.load(self._variables, _others(current), self.read)
+        return matching.load_those_that_fit(self._metrics, _metrics(current), self.read)
+
+    def merge_settings(self, model: Any, state: FitState) -> tuple[str, ...]:
+        """Once the variables are loaded: set what the program changed on purpose. In words."""
+        optimizers = keras_facts.named_optimizers(model)
+        return keras_facts.merge(optimizers, self.meta, state.identity.settings)
+
+    def load_own_random(self, state: FitState) -> bool:
+        """Set the data's own generators as the epoch began; False: they are others now."""
+        before = self.meta.get("own_random")
+        if not before or state._sources is None:
+            return not before
+        own_random.put_orders(state._sources, self.meta["own_orders"])
+        return own_random.put(own_random.find(state._sources), before)
+
+    def load_rest(self, state: FitState) -> list[str]:
+        """Give callbacks and global random numbers back; returns callbacks that are not there."""
+        state.put_attributes(self.meta.get(attributes.KEY))
+        absent = callback_state.put(state.callbacks, self.meta["callbacks"], self.read)
+        state.backend.put_random(
+            self.meta["random"], python_and_numpy=bool(self.meta["restore_python_random"])
+        )
+        return absent
+
+    def changed(self, state: FitState) -> list[str]:
+        """Circumstances that are not as they were, in words."""
+        return environment.differences(self.meta["environment"], state.backend.circumstances())
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """One tensor of the rescue."""
+        return rows.from_bytes(self._rows[name], self._read_raw(name))
+
+
+def _sources(iterator: Any, backend: Backend) -> Any:
+    """
+    What is iterated over anew in each epoch, for the generators that it draws from.
+
+    None where one iterator lasts for the whole fit: that one draws its past again. Passes that
+    Python draws see to their own, see `passes`.
+    """
+    if iterator is None or iterator.steps_per_epoch:
+        return None
+    name = position.adapter_name(iterator)
+    if name == "PyDatasetAdapter":
+        return iterator.data_adapter.py_dataset
+    if name == "TFDatasetAdapter" and not backend.reads_in_python:
+        return iterator.data_adapter.get_tf_dataset()
+    return None
+
+
+def _is_metric(row: Row) -> bool:
+    return row[0].startswith(f"{rows.METRIC}/")
+
+
+def _metrics(current: Sequence[Holding]) -> list[Holding]:
+    return [item for item in current if _is_metric(item.row)]
+
+
+def _others(current: Sequence[Holding]) -> list[Holding]:
+    return [item for item in current if not _is_metric(item.row)]
+
+
+def _numbers(logs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """As Keras gives them to callbacks: it may still have tensors, and metrics of metrics."""
+    for name, value in logs.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        elif hasattr(value, "__float__") and getattr(value, "shape", ()) == ():
+            yield name, float(value)

@@ -1,0 +1,173 @@
+"""
+A Keras `fit` whose callbacks run out of memory: the state is whole between two steps, and is saved.
+
+Keras calls all callbacks through one CallbackList, and there stands the watch while a `fit` trains.
+Some callbacks have heard of the batch or the epoch then, and others have not: a batch whose step
+has ended counts as trained, and what callbacks would have made of it is said in the rescue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from watchdog_app.agent.adapters.keras import callbacks as callback_state
+from watchdog_app.agent.adapters.keras import position
+from watchdog_app.agent.adapters.keras.model import is_a
+from watchdog_app.agent.adapters.keras.state import FitState
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.oom import watch
+
+_MOMENTS = {
+    "on_epoch_begin": "the beginning of an epoch",
+    "on_train_batch_begin": "the beginning of a batch",
+    "on_train_batch_end": "the end of a batch",
+    "on_test_begin": "the beginning of the validation",
+    "on_test_batch_begin": "a batch of the validation",
+    "on_test_batch_end": "a batch of the validation",
+    "on_test_end": "the end of the validation",
+    "on_epoch_end": "the end of an epoch",
+}
+_DRAWN = (
+    "random numbers of Python, NumPy and PyTorch that the batch was drawn with, which memory ran "
+    "out before (give the data a generator of its own)"
+)
+
+
+class Fit(Protocol):
+    """The Rescue of the fit, which is one of its callbacks."""
+
+    validating: bool  # with the weights of the training
+
+    @property
+    def on_its_way(self) -> bool:
+        """Whether a resume has not reached its place yet."""
+
+    def on_epoch_end(self, epoch: int) -> None:
+        """As Keras calls it."""
+
+
+class CallbackWatch:
+    """Waits for errors of memory in the callbacks of one `fit`, from `begin` to `end`."""
+
+    def __init__(
+        self,
+        callbacks: Any,
+        fit: Fit,
+        state: FitState,
+        failed: Callable[[Exception, str, list[str], bool], None],
+    ) -> None:
+        """
+        Args:
+            callbacks: the CallbackList of the fit; None where nothing of the kind calls.
+            fit: one of them.
+            state: of the fit.
+            failed: is told the error, the moment, what is not exact, and whether the state is set
+                to where the training stands.
+        """
+        self._callbacks = callbacks
+        self._fit = fit
+        self._state = state
+        self._failed = failed
+        self._ours: dict[str, tuple[Any, Any]] = {}
+        self._guard = Guard()
+
+    def begin(self) -> None:
+        """From now on they are watched."""
+        if self._callbacks is None:
+            return
+        hooks = vars(self._callbacks)
+        for name in _MOMENTS:
+            before, ours = hooks.get(name), self._watched(name, getattr(self._callbacks, name))
+            self._ours[name] = before, ours
+            hooks[name] = ours
+
+    def end(self) -> None:
+        """Everything as Keras made it."""
+        hooks = {} if self._callbacks is None else vars(self._callbacks)
+        for name, (before, ours) in self._ours.items():
+            if hooks.get(name) is not ours:
+                continue
+            if before is None:
+                del hooks[name]
+            else:
+                hooks[name] = before
+        self._ours = {}
+
+    def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **named: Any) -> Any:
+            try:
+                return call(*args, **named)
+            except Exception as error:
+                if self._ours and watch.is_of_memory(error):
+                    with self._guard:
+                        watch.free()
+                        inexact = self._inexact(name, error)
+                        whole = self._stand(name, (*args, *named.values()))
+                        self._failed(error, _MOMENTS[name], inexact, whole)
+                raise
+
+        return watched
+
+    def _stand(self, hook: str, args: tuple[Any, ...]) -> bool:
+        """Set the course to where the training stands; False where that cannot be saved."""
+        fit, state = self._fit, self._state
+        if fit.on_its_way:
+            return False
+        course = state.course
+        if hook == "on_train_batch_begin":
+            course.next_batch, course.epoch_done = int(args[0]), False
+        elif hook == "on_train_batch_end":
+            course.next_batch = int(args[0]) + 1
+            if len(args) > 1 and isinstance(args[1], Mapping):
+                state.logs = dict(args[1])
+        elif hook == "on_test_begin" and not fit.validating:
+            course.epoch_done = True
+            return not any(is_a(each, "SwapEMAWeights") for each in state.callbacks)
+        elif hook.startswith("on_test"):
+            return fit.validating  # else the metrics are the validation's, and those before gone
+        elif hook == "on_epoch_end":
+            if len(course.ended) <= course.epoch - course.first_epoch:
+                fit.on_epoch_end(course.epoch)
+            state.epoch_begins(course.epoch + 1)
+            course.between_epochs = True
+        elif course.epoch != int(args[0]):  # on_epoch_begin, and ours is still to come
+            state.epoch_begins(int(args[0]))
+            course.between_epochs = True
+        return True
+
+    def _inexact(self, hook: str, error: Exception) -> list[str]:
+        """What callbacks make of this moment twice or never, in words."""
+        listed = list(getattr(self._callbacks, "callbacks", ()))
+        failed = _failing(hook, error)
+        at = next((at for at, each in enumerate(listed) if each is failed), None)
+        twice = hook.endswith("_begin")
+        found = list[str]()
+        if not hook.startswith("on_test"):
+            others = listed if at is None else listed[:at] if twice else listed[at + 1 :]
+            names = [type(each).__name__ for each in others if callback_state.does(each, hook)]
+            if names:
+                what = "had done already, and do again" if twice else "had still to do"
+                found.append(
+                    f"what callbacks {what} at {_MOMENTS[hook]}, where memory ran out: "
+                    f"{', '.join(names)}"
+                )
+        if hook == "on_train_batch_begin":
+            course = self._state.course
+            drawn = self._state.backend.draws_before_the_hooks and course.passes is not None
+            if drawn and position.adapter_name(course.iterator) != "ArrayDataAdapter":
+                found.append(_DRAWN)
+        return found
+
+
+def _failing(hook: str, error: Exception) -> Any:
+    """The callback that an error comes from; None where that cannot be told."""
+    place = error.__traceback__
+    while place is not None:
+        frame = place.tb_frame
+        if frame.f_code.co_name.removeprefix("_") == hook:
+            held = frame.f_locals
+            if "callback" in held and is_a(held.get("self"), "CallbackList"):
+                return held["callback"]
+        place = place.tb_next
+    return None

@@ -1,0 +1,413 @@
+"""
+A Keras `fit` whose training step runs out of memory: the state before that step is saved.
+
+Keras looks up `model.train_function` for each step, and there stands the watch while a `fit`
+trains. An error goes on to the program, with a note of what was saved. With on_oom="shrink" the
+batch is trained in parts instead, and the fit goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from watchdog_app.agent.adapters.keras.model import of_keras
+from watchdog_app.agent.adapters.keras.state import FitState
+from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.oom import watch
+from watchdog_app.agent.oom.callbacks import CallbackWatch, Fit
+from watchdog_app.agent.oom.micro import FIELD, MicroBatches
+from watchdog_app.agent.oom.record import Pace, Record, split
+from watchdog_app.agent.runtime.session import Capture
+from watchdog_app.agent.state.rows import MODEL, OPTIMIZER, Holding
+
+_INEXACT = (
+    "statistics, metrics and counters as they were before the batch that ran out of memory, and "
+    "weights that are certain to be of a whole step (the last look at them was some steps before)"
+)
+_SEED = "seed_generator_state"  # as Keras calls them: a seed, and how often it was drawn from
+_COUNT, _RATE = "/iteration", "/learning_rate"  # of optimizers; no step changes the second
+_FETCH = ("[[IteratorGetNext", "[Op:IteratorGetNext")
+
+
+class FitWatch:
+    """Watches the steps of one `fit`, from `begin` to `end`."""
+
+    def __init__(
+        self,
+        model: Any,
+        state: FitState,
+        on_oom: str | None,
+        save: Callable[[str], str | None],
+    ) -> None:
+        """
+        Args:
+            model: that is fitted.
+            state: of the fit.
+            on_oom: as `Rescue` was given it.
+            save: saves the state as it is, with the place before the current batch; the argument
+                is the reason, the answer the folder.
+        """
+        self._model = model
+        self._state = state
+        self._save = save
+        self.micro = MicroBatches()  # what is known of how much fits
+        self.armed = False  # a batch of this fit has begun, and its step has not
+        self.trained = False  # there are steps before it, which a rescue would hold
+        self._inexact: list[str] = []  # what of the state that is saved is not as it was
+        self._callbacks: CallbackWatch | None = None
+        self._coupled = False  # the loss compares the samples of a batch
+        self._guard = Guard()
+        self._parts: Any = None
+        self._original: Any = None
+        self._ours: Any = None
+        self._test: tuple[Any, Any] | None = None
+        self._record: Record | None = None
+        self._pace = Pace(always=on_oom == "shrink")
+        self._counters = StepCounters()
+        self._steps = 0  # of this fit that were begun, for the looks at the counters
+        self._changed = True
+        self._on_oom = on_oom
+
+    def capture(self) -> Capture:
+        """The state of the fit, with what is known here."""
+        capture = self._state.capture()
+        self._state.lost += self._inexact  # the same list as in what is saved
+        return replace(capture, meta={**capture.meta, FIELD: self.micro.size})
+
+    def begin(self, callbacks: Any, fit: Fit) -> None:
+        """
+        The fit begins: its train_function is there.
+
+        Args:
+            callbacks: its CallbackList; None where nothing of the kind calls.
+            fit: one of them.
+        """
+        if self._on_oom is None:
+            return
+        self._callbacks = CallbackWatch(callbacks, fit, self._state, self._callback_failed)
+        self._callbacks.begin()
+        backend = self._state.backend
+        if self._on_oom == "shrink":
+            obstacle = backend.no_parts(self._model)
+            if obstacle is None:
+                self._parts = backend.parts(self._model, self.micro)
+            else:
+                self._cannot(obstacle)
+        self._record = backend.record(self._model)
+        self._stand()
+
+    def epoch_begins(self) -> None:
+        """Variables may have come; a callback may have made another train_function."""
+        self._changed = True
+        if self._on_oom is not None and self._model.train_function is not self._ours:
+            self._stand()
+
+    def validation_begins(self) -> None:
+        """The model's test_function is there, and the weights are not touched by it."""
+        original = getattr(self._model, "test_function", None)
+        if self._on_oom is None or original is None or self._test is not None:
+            return
+
+        def watched(*args: Any) -> Any:
+            try:
+                return original(*args)
+            except Exception as error:
+                self._validation_failed(error)
+                raise
+
+        self._test = (original, watched)
+        self._model.test_function = watched
+
+    def validation_ends(self) -> None:
+        """The model's own test_function again."""
+        test, self._test = self._test, None
+        if test is not None and self._model.test_function is test[1]:
+            self._model.test_function = test[0]
+
+    def end(self) -> None:
+        """The fit is over: the model is as it was."""
+        self.validation_ends()
+        if self._callbacks is not None:
+            self._callbacks.end()
+            self._callbacks = None
+        if self._ours is not None and self._model.train_function is self._ours:
+            self._model.train_function = self._original
+        self._original = self._ours = self._record = self._parts = None
+
+    def _cannot(self, obstacle: str) -> None:
+        say(
+            f'on_oom="shrink" cannot go on with smaller parts of a batch here: {obstacle}. When '
+            "memory runs out the training is saved, and the error is raised."
+        )
+
+    def _stand(self) -> None:
+        original = self._model.train_function
+        if original is None:
+            return
+
+        # A closure, so that the step's graph is found behind it.
+        def watched(*args: Any) -> Any:
+            return self._step(original, args)
+
+        self._original, self._ours = original, watched
+        self._model.train_function = watched
+
+    def _step(self, original: Any, args: tuple[Any, ...]) -> Any:
+        # A fit may be left by an error of a callback: what trains the model then is not ours.
+        if self._ours is None or not self.armed:
+            return original(*args)
+        self.armed = False
+        self._steps += 1
+        if self._parts is not None:
+            return self._step_in_parts(original, *args)
+        # Before the first step there is nothing to save, and it makes the slots.
+        if self.trained and self._record is not None and self._pace.due(time.perf_counter()):
+            with self._guard:
+                self._before()
+        try:
+            done = original(*args)
+        except StopIteration:
+            raise
+        except Exception as error:
+            if watch.is_of_memory(error):
+                self._failed(error, args)
+            self.end()
+            raise
+        if self._record is not None:
+            self._record.let_go()
+        return done
+
+    def _step_in_parts(self, original: Any, iterator: Any) -> Any:
+        done: Any = None
+        for number in range(int(self._model.steps_per_execution)):
+            try:
+                data = next(iterator)
+            except StopIteration:
+                # Keras's step on data that ended may count it as one: so it does without us.
+                return original(iterator) if number == 0 else done
+            except Exception as error:
+                if watch.is_of_memory(error):
+                    with self._guard:
+                        self._before()
+                    self._failed(error, ())
+                self.end()
+                raise
+            whole = self._parts.whole(original, iterator.element_spec)
+            done = self._one_batch(whole, data, number)
+        return done
+
+    def _one_batch(self, whole: Callable[[Any], Any], data: Any, number: int) -> Any:
+        count = self._parts.count(data)
+        self._parts.build(data)
+        self._before()
+        ran_out: Exception | None = None
+        while True:
+            try:
+                if count is not None and self.micro.divides(count):
+                    done = self._parts.train(data, count)
+                else:
+                    done = whole(data)
+            except Exception as error:
+                of_memory = watch.is_of_memory(error)
+                if not of_memory or count is None or not self._tries_smaller(data, count):
+                    self._state.course.next_batch += number
+                    if of_memory or ran_out is not None:
+                        self._failed(error, ())
+                    self.end()
+                    if ran_out is not None and not of_memory:
+                        raise error from ran_out  # the model can do nothing with a part
+                    raise
+                watch.drop_frames(error)
+                ran_out = error
+            else:
+                if self._record is not None:
+                    self._record.let_go()
+                return done
+            watch.free()
+
+    def _tries_smaller(self, data: Any, count: int) -> bool:
+        record, before = self._record, self.micro.size
+        if record is None or not record.untouched() or not self.micro.halve(count):
+            return False
+        coupled = before is None and self._parts.couples_samples(data, count)
+        record.put_back()
+        if coupled:
+            self.micro.size = None
+            self._coupled = True
+            self._cannot(self._parts.coupled)
+            return False
+        say(f"memory ran out in a training step; {self.micro.told(count)}.")
+        if self._parts.inexact and self.micro.divides(count):
+            self._guard.tell_once(
+                f"the numbers will be close to those of whole batches but not equal: "
+                f"{self._parts.inexact}."
+            )
+        return True
+
+    def _before(self) -> None:
+        """Keep what the step that begins may change."""
+        record = self._record
+        if record is None:
+            return
+        began = time.perf_counter()
+        if self._changed:
+            variables = self._state.variables()
+            trained = {id(getattr(each, "value", each)) for each in self._model.trainable_variables}
+            trained |= {id(each) for each in self._model.trainable_variables}
+            places = [at for at, item in enumerate(variables) if id(item.holder) in trained]
+            record.of(*split(variables, places))
+            self._counters.of(variables)
+            # The first step makes slots and metrics.
+            self._changed = not getattr(getattr(self._model, "optimizer", None), "built", True)
+        record.take()
+        self._counters.look(self._steps)
+        self._pace.took(began, time.perf_counter())
+
+    def _failed(self, error: Exception, args: tuple[Any, ...]) -> None:
+        """Memory ran out in a step: save what was before it, and say so in the error."""
+        with self._guard:
+            watch.free()
+            whole, exact = self._as_before(args, error)
+            if whole:
+                self._inexact = [] if exact else [_INEXACT]
+                path = self._save(watch.REASON)
+                text = watch.saved_text(
+                    "in a training step", path, "before that batch", self._advice()
+                )
+            else:
+                text = watch.torn_text(
+                    "in a training step, while its gradients were being applied",
+                    "half of this step and half of the one before",
+                )
+            watch.say_and_note(error, text)
+
+    def _advice(self) -> str:
+        if self._parts is not None and not self._coupled:
+            return "Not even its smallest part fits: free memory elsewhere, or use a smaller model."
+        if self._on_oom == "shrink" or self._state.backend.no_parts(self._model) is not None:
+            return "Use a smaller batch_size, for which a training begins anew."
+        return (
+            'With Rescue(..., on_oom="shrink") a batch that does not fit is trained in parts, and '
+            "the training goes on."
+        )
+
+    def _as_before(self, args: tuple[Any, ...], error: Exception) -> tuple[bool, bool]:
+        """Whether the weights are whole, and whether all else is as before the step."""
+        told = self._state.backend.undo_step(self._model, args)
+        if told is not None:
+            return told, True
+        record = self._record
+        if record is None or not record.taken:
+            return True, self._only_drew(error)
+        if not record.untouched():
+            return False, False
+        record.put_back()
+        record.let_go()
+        return True, True
+
+    def _only_drew(self, error: Exception) -> bool:
+        """It ran out before it had its batch, and its counters are put back."""
+        model = self._model
+        one_step = getattr(model, "steps_per_execution", 1) == 1
+        simple = one_step and of_keras(type(model).train_step.__module__, ("keras",))
+        return simple and ran_out_in_fetch(error) and self._counters.put_back(self._steps)
+
+    def _validation_failed(self, error: Exception) -> None:
+        if not watch.is_of_memory(error):
+            return
+        with self._guard:
+            watch.free()
+            path = self._save(watch.REASON)
+            advice = "Give fit a smaller validation_batch_size."
+            text = watch.saved_text("in the validation", path, "before that batch", advice)
+            watch.say_and_note(error, text)
+
+    def _callback_failed(
+        self, error: Exception, moment: str, inexact: list[str], whole: bool
+    ) -> None:
+        """
+        Memory ran out in a callback, and the fit is left: save what is trained, and say so.
+
+        Args:
+            error: that leaves the fit.
+            moment: when the callbacks were called.
+            inexact: what a resume will not bring back for that reason.
+            whole: the course is set to where the training stands; else nothing can be saved.
+        """
+        if self._record is not None:
+            self._record.let_go()
+        self._inexact = inexact
+        path = self._save(watch.REASON) if whole else None
+        advice = "Let the callback take less memory, or leave it out."
+        watch.say_and_note(
+            error, watch.saved_text(f"in a callback, at {moment}", path, "there", advice)
+        )
+        self.end()
+
+
+class StepCounters:
+    """Of one fit. Steps are counted from wherever the caller likes."""
+
+    def __init__(self) -> None:
+        self._items: list[Holding] | None = None  # not known yet
+        self._looks: list[tuple[int, list[Any]]] = []  # the last two: step, and what was there
+
+    def of(self, variables: Iterable[Holding]) -> None:
+        """The variables that the training has now; what was seen of others is forgotten."""
+        items = list[Holding]()
+        for each in variables:
+            name = each.row[0].partition("~")[0]  # the second of a name
+            alone = each.group == OPTIMIZER and each.row[2] == ()
+            if (each.group == MODEL and name.endswith(_SEED)) or (alone and name.endswith(_COUNT)):
+                items.append(each)
+            elif alone and not name.endswith(_RATE):
+                self._items = None  # what an optimizer does with it, nobody knows here
+                return
+        known = [id(each.holder) for each in self._items or ()]
+        if self._items is None or known != [id(each.holder) for each in items]:
+            self._items, self._looks = items, []
+
+    def look(self, step: int) -> None:
+        """This step is about to begin."""
+        if self._items:
+            self._looks = [*self._looks[-1:], (step, self._read())]
+
+    def put_back(self, step: int) -> bool:
+        """
+        This step has failed: make them what they were before it.
+
+        Returns:
+            Whether that is certain. If not, they are left alone.
+        """
+        if self._items is None:
+            return False
+        if not self._items:
+            return True
+        if len(self._looks) < 2 or self._looks[1][0] > step:
+            return False
+        (first, earlier), (last, later) = self._looks
+        before = []
+        for then, seen, now in zip(earlier, later, self._read(), strict=True):
+            each_step, rest = divmod(seen - then, last - first)
+            expected = seen + each_step * (step - last)
+            moved = np.array_equal(now, expected + each_step)
+            if np.any(rest) or not (moved or np.array_equal(now, expected)):
+                return False
+            before.append(expected)
+        for item, value in zip(self._items, before, strict=True):
+            item.assign(np.asarray(value, item.row[1]))
+        return True
+
+    def _read(self) -> list[Any]:
+        return [each.array().astype(np.int64) for each in self._items or ()]
+
+
+def ran_out_in_fetch(error: BaseException) -> bool:
+    """Whether TensorFlow says that it was the data of a step that did not come."""
+    text = str(error)
+    return any(each in text for each in _FETCH)

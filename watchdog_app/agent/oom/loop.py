@@ -1,0 +1,245 @@
+"""
+A training loop of the program's own that runs out of memory: the state before that step.
+
+At the end of each step, as often as it pays, a record is kept of what the next one may change.
+When an error of memory leaves the program, that is put back and saved, unless an optimizer has
+been at the weights since.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.loops import own_random
+from watchdog_app.agent.loops.passes import EpochPasses
+from watchdog_app.agent.oom import watch
+from watchdog_app.agent.oom.record import Pace, Record
+
+INEXACT = (
+    "random numbers, statistics and gradients that are being added up as they were before the "
+    "batch that ran out of memory, or weights that are certain to be of a whole step (the last "
+    "look at them was some steps before)"
+)
+GRADIENTS = "gradients that are being added up without those of the batch that ran out of memory"
+AFTERWARDS = (
+    "what the program does after the last batch of an epoch, or with no batch at all: memory ran "
+    "out there, and what was done of it is done again"
+)
+
+
+class LoopWatch:
+    """Waits for errors of memory in one loop, from its making to `end`."""
+
+    def __init__(
+        self,
+        record: Record,
+        passes: EpochPasses[Any, Any],
+        save: Callable[[str], str | None],
+        *,
+        shrinks: bool,
+    ) -> None:
+        """
+        Args:
+            record: of what a step may change, as the framework keeps it.
+            passes: over the loop's data.
+            save: saves the state as it is; the argument is the reason, the answer the folder.
+            shrinks: the program asked for parts of batches.
+        """
+        self.inexact: list[str] = []  # how the save under way is not as of the step's end
+        self._record = record
+        self._passes = passes
+        self._save = save
+        self._shrinks = shrinks
+        self._guard = Guard()
+        self._pace, self._pace_of_passes = Pace(), Pace()
+        self._place = LastPlace(passes)
+        self._told: BaseException | None = None
+        self._steps = 0
+        watch.watch(self)
+
+    def stepped(self) -> None:
+        """A step has ended."""
+        self._steps += 1
+        try:
+            self._record.stepped()
+            if self._record.taken or self._pace.due(time.perf_counter()):
+                self._may_record(self._pace)
+            else:
+                self._place.note(own=False)
+        except Exception as error:
+            self._guard.caught(error)
+
+    def pass_begun(self) -> None:
+        """
+        A pass over the data has begun, or the rescue's has been found again.
+
+        What lies between two epochs has been done then, and is not to be done twice: a scheduler's
+        step.
+        """
+        if self._steps and self._place.is_beginning():
+            self._may_record(self._pace_of_passes)
+
+    def out_of_memory(self, error: BaseException) -> None:
+        """An error of memory leaves the loop: save what was before the step, and say so."""
+        if self._told is error:
+            return
+        self._told = error
+        with self._guard:
+            watch.say_and_note(error, self._rescue(error))
+
+    def end(self) -> None:
+        """The training is over."""
+        watch.forget(self)
+        self._record.let_go()
+        self._place.forget()
+        self._told = None
+
+    def _may_record(self, pace: Pace) -> None:
+        began = time.perf_counter()
+        try:
+            due = pace.due(began)
+            if due:
+                self._record.take()
+                pace.took(began, time.perf_counter())
+            else:
+                self._record.let_go()
+            self._place.note(own=due)
+        except Exception as error:
+            self._record.let_go()  # the record and the place are of one moment or of none
+            self._guard.caught(error)
+
+    def _rescue(self, error: BaseException) -> str:
+        watch.free()
+        if self._steps == 0:
+            return "memory ran out before a step had ended: there was nothing to save."
+        recorded = self._record.taken
+        if not self._record.untouched() if recorded else watch.in_optimizer(error):
+            return watch.torn_text(
+                "while an optimizer was at work, or after it and before rescue.step()",
+                "not those of a whole step",
+            )
+        inexact = [] if recorded and self._place.is_of_this_epoch() else [INEXACT]
+        if not recorded:
+            self._record.drop_gradients()
+        elif not self._record.put_back():
+            inexact.append(GRADIENTS)
+        if not self._place.has_moved():
+            inexact.append(AFTERWARDS)
+        self.inexact = inexact
+        try:
+            with self._place.put_back():
+                path = self._save(watch.REASON)
+        finally:
+            self.inexact = []
+        advice = (
+            "Not even the smallest part of a batch fits: free memory elsewhere."
+            if self._shrinks
+            else 'With Rescue(..., on_oom="shrink") and its helper for the step a batch that does '
+            "not fit is trained in parts: see docs/agent.md."
+        )
+        return watch.saved_text("in a training step", path, "before that step", advice)
+
+
+class LastPlace:
+    """Where the passes of one loop stood; costs a microsecond to note."""
+
+    def __init__(self, passes: EpochPasses[Any, Any]) -> None:
+        self._passes = passes
+        self._epoch: list[Any] | None = None  # the list itself: another one in each epoch
+        self._latest: dict[int, Any] = {}
+        self._sources: list[tuple[Any, int, int]] = []
+        self._counts: list[tuple[int, bool, int]] = []  # of each pass of the epoch
+        self._own: list[list[Any]] | None = None
+
+    def note(self, *, own: bool) -> None:
+        """
+        The loop is at a place that it can be brought back to.
+
+        Args:
+            own: note also the random numbers that the data draws for itself.
+        """
+        epoch = self._passes._epoch
+        if epoch is not self._epoch or len(epoch) != len(self._counts):
+            self._epoch, self._latest = epoch, dict(self._passes._latest)
+            self._sources = [
+                (source, source.passes, source.total)
+                for each in self._latest.values()
+                if (source := getattr(each, "source", None)) is not None
+            ]
+        if self._sources:
+            self._counts = [_count(each) for each in epoch]
+        elif len(epoch) == 1:  # at each step of most PyTorch loops
+            only = epoch[0]
+            self._counts = [(only.drawn, only.finished, 0)]
+        else:
+            self._counts = [(each.drawn, each.finished, 0) for each in epoch]
+        self._own = [own_random.take(each.generators) for each in epoch] if own else None
+
+    def is_beginning(self) -> bool:
+        """Whether the pass that has just begun is the only one that is being read."""
+        return all(each.finished for each in self._passes._epoch[:-1])
+
+    def is_of_this_epoch(self) -> bool:
+        """Whether no other epoch has begun since."""
+        return self._passes._epoch is self._epoch
+
+    def has_moved(self) -> bool:
+        """Whether a batch was drawn since, or a pass begun; True where there are no passes."""
+        epoch = self._passes._epoch
+        if not epoch:
+            return True
+        return epoch is not self._epoch or [each.drawn for each in epoch] != [
+            drawn for drawn, _, _ in self._counts
+        ]
+
+    def forget(self) -> None:
+        """Keep nothing alive."""
+        self.__init__(self._passes)  # type: ignore[misc]
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Within it the passes stand as noted; own random numbers stay as put back."""
+        if self._epoch is None:
+            yield
+            return
+        passes, old = self._passes, self._epoch
+        epoch, latest = passes._epoch, passes._latest
+        same = epoch is old
+        # In an epoch that has begun since, and read nothing that was noted, nothing has been had.
+        kept = old[: len(self._counts)] if same else []
+        now = [_count(each) for each in kept]
+        sources = [(source, source.passes, source.total) for source, _, _ in self._sources]
+        passes._epoch = kept
+        passes._latest = dict(self._latest)
+        for source, begun, total in self._sources:
+            source.passes, source.total = begun, total
+        for each, count in zip(kept, self._counts, strict=False):
+            each.ahead = each.drawn != count[0]
+            _set(each, count)
+        for each, states in zip(kept, self._own or [], strict=False):
+            own_random.put(each.generators, states)
+        try:
+            yield
+        finally:
+            passes._epoch, passes._latest = epoch, latest
+            for source, begun, total in sources:
+                source.passes, source.total = begun, total
+            for each, count in zip(kept, now, strict=True):
+                each.ahead = False
+                _set(each, count)
+
+
+def _count(each: Any) -> tuple[int, bool, int]:
+    source = getattr(each, "source", None)
+    return each.drawn, each.finished, 0 if source is None else source.total
+
+
+def _set(each: Any, count: tuple[int, bool, int]) -> None:
+    each.drawn, each.finished = count[:2]
+    source = getattr(each, "source", None)
+    if source is not None:
+        source.total = count[2]

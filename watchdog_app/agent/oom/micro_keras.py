@@ -1,0 +1,321 @@
+"""
+One step of a Keras model on TensorFlow with its batch in parts, as if it had been whole.
+
+Each part's gradients are weighed by what the loss divides by (its samples, their weights, the
+entries that are not masked), added up, and applied once: the optimizer, its schedule and its own
+accumulation see one step. Metrics see every part once. Statistics of a batch (BatchNormalization)
+and random numbers (Dropout) are each part's own, and cannot be the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import tree
+
+from watchdog_app.agent.adapters.keras.model import of_keras
+from watchdog_app.agent.oom.micro import MicroBatches
+
+_COUPLED = (
+    "its loss for a batch is not the mean of its losses for parts of it: it compares the samples "
+    "of a batch with each other, or adds them up"
+)
+_MEANS = ("sum_over_batch_size", "mean")
+_WEIGHTED = "mean_with_sample_weight"
+_OWN_STEP = ("train_step", "compute_loss")
+# Of the trial whether a loss compares the samples of a batch.
+_FARTHEST = 1e-3  # relative: rounding is 1e-6 in float32
+_FARTHEST_HALF = 2e-2  # with 16 bits
+_ROWS = 8  # little memory is left
+
+
+def obstacle(model: Any) -> str | None:
+    """Why the batches of a model cannot be trained in parts, in words; None when they can."""
+    for name in _OWN_STEP:
+        if name in vars(model) or not of_keras(getattr(type(model), name).__module__):
+            return f"the model has a {name} of its own"
+    layers = list(model._flatten_layers())
+    if any(getattr(each, "stateful", False) for each in layers):
+        return "a stateful layer keeps a state for each sample of a batch"
+    ends = tree.flatten(getattr(model, "inputs", None))
+    if any(each is not None and each.shape[:1] not in ((), (None,)) for each in ends):
+        return "its Input has a batch_size of its own"
+    if any(getattr(each, "activity_regularizer", None) for each in layers):
+        return "an activity_regularizer adds up over the samples of a batch"
+    losses = _losses(model)
+    kinds = {str(getattr(each, "reduction", _MEANS[0])) for each in losses}
+    unknown = kinds - {*_MEANS, _WEIGHTED, "sum"}
+    if unknown:
+        return f"a loss has the reduction {', '.join(sorted(unknown))}"
+    if len({"mean" if kind in _MEANS else kind for kind in kinds}) > 1:
+        return "its losses have different reductions"
+    several = len(losses) > 1 or len(getattr(model, "outputs", None) or [None]) > 1
+    masks = any(_masks(layer) for layer in layers)
+    if several and (masks or kinds - {*_MEANS}):
+        return "it has several losses, and not each is a mean over the samples"
+    if "sum" in kinds and (model.losses or masks):
+        return "a loss that is a sum is added to one that is not"
+    return None
+
+
+def _losses(model: Any) -> list[Any]:
+    return [each for each in tree.flatten(getattr(model, "loss", None)) if each is not None]
+
+
+def _masks(layer: Any) -> bool:
+    return bool(getattr(layer, "mask_zero", False)) or isinstance(layer, keras.layers.Masking)
+
+
+class Parts:
+    """Trains a model on batches in parts."""
+
+    coupled = _COUPLED  # why not, where `couples_samples`
+
+    def __init__(self, model: Any, micro: MicroBatches) -> None:
+        self._model = model
+        self._micro = micro
+        self._sums: list[Any] = []  # gradients so far, of each trainable weight
+        self._totals: list[Any] = []  # of the weights of the parts, and of their losses
+        self._has_gradient: list[bool] = []
+        self._whole: tuple[Any, Any, Callable[[Any], Any]] | None = None
+        self._functions: tuple[Any, Any, Any] | None = None
+        losses = _losses(model)
+        # A part's mean has larger gradients than the batch's, which 16 bits might not hold.
+        self._scales = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+        self._reduction = str(getattr(losses[0], "reduction", _MEANS[0])) if losses else _MEANS[0]
+
+    @property
+    def inexact(self) -> str:
+        """What the model has that sees parts and not the batch, in words; empty when nothing."""
+        layers = list(self._model._flatten_layers())
+        named = {type(each).__name__ for each in layers}
+        found = []
+        if any("BatchNorm" in name for name in named):
+            found.append("BatchNormalization takes the statistics of each part")
+        if any("SpectralNorm" in name for name in named):
+            found.append("SpectralNormalization moves on with each part")
+        if any(getattr(each, "_losses", None) for each in layers):
+            found.append("losses that layers add are taken for means over the samples")
+        if any(getattr(each, "seed_generator", None) for each in layers):
+            found.append("random layers (Dropout) draw for each part")
+        return "; ".join(found)
+
+    def couples_samples(self, data: Any, count: int) -> bool:
+        """
+        Whether the loss of a batch is another one than that of its parts; tried on one that fits.
+
+        A contrastive loss compares the samples of a batch with each other, and nothing in its
+        code says so. Nothing is trained; metrics may move. False where nobody can tell.
+        """
+        try:
+            return self._couples_samples(_cut(_plain(data), self._micro.parts(count)[0]))
+        except Exception:  # a loss that is only for graphs, or memory that ran out once more
+            return False
+
+    def _couples_samples(self, data: Any) -> bool:
+        rows = min(_ROWS, int(_leaves(data)[0].shape[0]))
+        if rows < 2:
+            return False
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(_cut(data, slice(0, rows)))
+        y_pred = self._model(x, training=False)
+        predicted = tree.flatten(y_pred)
+        if any(getattr(each, "_keras_mask", None) is not None for each in predicted):
+            return False  # it does not survive the cut
+        if any(each.shape.rank == 0 or each.shape[0] != rows for each in predicted):
+            return False
+
+        def loss(where: slice) -> tuple[float, float]:
+            part = _cut((x, y, y_pred, weights), where)
+            value = self._model.compute_loss(
+                x=part[0], y=part[1], y_pred=part[2], sample_weight=part[3], training=False
+            )
+            return float(value), float(self._weight(part[0], part[2], part[3]))
+
+        whole, _ = loss(slice(0, rows))
+        parts = [loss(slice(0, rows // 2)), loss(slice(rows // 2, rows))]
+        divisor = 1.0 if self._reduction == "sum" else sum(counts for _, counts in parts)
+        if not divisor:
+            return False
+        together = sum(value * counts for value, counts in parts) / divisor
+        half = any(each.dtype in (tf.float16, tf.bfloat16) for each in predicted)
+        farthest = _FARTHEST_HALF if half else _FARTHEST
+        # Not `>`: what is no number says nothing.
+        return abs(whole - together) > farthest * max(abs(whole), abs(together), 1e-6)
+
+    def count(self, data: Any) -> int | None:
+        """The samples of a batch; None where it cannot be divided."""
+        sizes = {
+            int(each.shape[0]) if isinstance(each, tf.Tensor) and each.shape.rank else None
+            for each in _leaves(_plain(data))
+        }
+        return sizes.pop() if len(sizes) == 1 else None
+
+    def build(self, data: Any) -> None:
+        """
+        Make the variables that come with the first step: one that fails must not make them half.
+        """
+        model = self._model
+        optimizer = model.optimizer
+        if optimizer is None or optimizer.built:
+            return
+        try:
+            model._symbolic_build(data_batch=_plain(data))
+        except Exception:  # noqa: S110 - the step itself says what is wrong
+            pass
+
+    def whole(self, original: Any, spec: Any) -> Callable[[Any], Any]:
+        """
+        Keras's own step, of one batch that was drawn before.
+
+        Compiled for batches of the shapes that the data set tells: as in Keras's step, which
+        draws them itself. Known sizes would be folded into the graph, and round otherwise.
+        """
+        if self._model.run_eagerly:
+            return lambda data: original([data])
+        if self._whole is None or self._whole[0] is not original or self._whole[1] != spec:
+
+            def step(data: Any) -> Any:
+                return original([data])
+
+            self._whole = original, spec, tf.function(step, input_signature=[spec], autograph=False)
+        return self._whole[2]
+
+    def train(self, data: Any, count: int) -> Any:
+        """One step on a batch of `count` samples, in the parts that are known to fit."""
+        plain = _plain(data)
+        flat = _leaves(plain)
+        add, apply = self._compiled(plain, flat)
+        for index, part in enumerate(self._micro.parts(count)):
+            share = tf.constant((part.stop - part.start) / count if self._scales else 1.0)
+            add(index == 0)(share, *[each[part] for each in flat])
+        return apply(tf.constant(count))
+
+    def _compiled(self, plain: Any, flat: list[Any]) -> tuple[Any, Any]:
+        """
+        The step's functions for batches of these shapes, whatever their number of samples is.
+
+        It is unknown to the graph, as in Keras's own: metrics that weigh by it go by that.
+        """
+        known = self._whole[1] if self._whole is not None else None
+        specs = [each for each in tf.nest.flatten(known) if isinstance(each, tf.TensorSpec)]
+        shapes = [each.shape for each in (specs if len(specs) == len(flat) else flat)]
+        signature = tuple(
+            tf.TensorSpec([None, *shape[1:]], each.dtype)
+            for shape, each in zip(shapes, flat, strict=True)
+        )
+        if self._functions is None or self._functions[0] != signature:
+            self._functions = signature, *self._make(plain, signature)
+        return self._functions[1:]
+
+    def _make(self, plain: Any, signature: tuple[Any, ...]) -> tuple[Any, Any]:
+        model = self._model
+        weights = list(model.trainable_weights)
+        if len(self._sums) != len(weights):
+            with tf.init_scope():
+                self._sums = [
+                    tf.Variable(tf.zeros(each.shape, each.dtype), trainable=False)
+                    for each in weights
+                ]
+                self._totals = [tf.Variable(0.0, trainable=False) for _ in range(2)]
+
+        def adding(begins: bool) -> Any:
+            def add(share: Any, *flat: Any) -> None:
+                leaves = iter(flat)
+                data = tree.map_structure(
+                    lambda each: None if each is None else next(leaves), structure
+                )
+                self._add(data, weights, share, begins=begins)
+
+            return add
+
+        def apply(count: Any) -> Any:
+            return self._apply(weights, count)
+
+        # Without the tensors, which this would keep.
+        structure = tree.map_structure(lambda each: None if each is None else 0, plain)
+        adders = {begins: adding(begins) for begins in (True, False)}
+        if not model.run_eagerly:
+            options = {"autograph": False, "jit_compile": bool(model.jit_compile)}
+            adders = {
+                begins: tf.function(add, input_signature=(tf.TensorSpec([]), *signature), **options)
+                for begins, add in adders.items()
+            }
+            apply = tf.function(apply, **options)
+        return adders.__getitem__, apply
+
+    def _add(self, data: Any, weights: list[Any], share: Any, *, begins: bool) -> None:
+        model = self._model
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+        with tf.GradientTape() as tape:
+            y_pred = model(x, training=True)
+            loss = model.compute_loss(
+                x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
+            )
+            by = share if self._scales and self._reduction != "sum" else None
+            scaled = model.optimizer.scale_loss(loss if by is None else loss * _as(by, loss))
+        gradients = tape.gradient(scaled, weights)
+        self._has_gradient = [each is not None for each in gradients]
+        weight = self._weight(x, y_pred, sample_weight)
+        counts = weight if by is None else tf.cast(weight, tf.float32) / by
+        added = [(total, value, counts) for total, value in zip(self._sums, gradients, strict=True)]
+        added += [(self._totals[0], 1.0, weight), (self._totals[1], loss, weight)]
+        for total, value, times in added:
+            if value is None:
+                continue
+            term = tf.convert_to_tensor(value, total.dtype) * tf.cast(times, total.dtype)
+            if begins:
+                total.assign(term)
+            else:
+                total.assign_add(term)
+        model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
+
+    def _apply(self, weights: list[Any], count: Any) -> Any:
+        model = self._model
+        divisor, loss = self._totals
+        over = tf.constant(1.0) if self._reduction == "sum" else tf.convert_to_tensor(divisor)
+        model._loss_tracker.update_state(tf.math.divide_no_nan(loss, over), sample_weight=count)
+        gradients = [
+            tf.math.divide_no_nan(total, tf.cast(over, total.dtype)) if has else None
+            for total, has in zip(self._sums, self._has_gradient, strict=True)
+        ]
+        model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+        return model.get_metrics_result()
+
+    def _weight(self, x: Any, y_pred: Any, sample_weight: Any) -> Any:
+        """What the loss of a part was divided by."""
+        if self._reduction == "sum":
+            return tf.constant(1.0)
+        mask = getattr(y_pred, "_keras_mask", None)
+        if self._reduction == _WEIGHTED and sample_weight is not None:
+            weights = tf.cast(sample_weight, tf.float32)
+            return tf.reduce_sum(weights if mask is None else weights * _like(mask, weights))
+        if mask is not None:
+            return tf.reduce_sum(tf.cast(mask, tf.float32))
+        return tf.cast(tf.shape(_leaves(x)[0])[0], tf.float32)
+
+
+def _as(value: Any, like: Any) -> Any:
+    return tf.cast(value, like.dtype)
+
+
+def _like(mask: Any, weights: Any) -> Any:
+    found = tf.cast(mask, weights.dtype)
+    return found if found.shape.rank == weights.shape.rank else tf.ones_like(weights)
+
+
+def _plain(data: Any) -> Any:
+    """A batch with None where a data set has nothing."""
+    return tree.map_structure(
+        lambda each: None if isinstance(each, tf.experimental.Optional) else each, data
+    )
+
+
+def _leaves(data: Any) -> list[Any]:
+    return [each for each in tree.flatten(data) if each is not None]
+
+
+def _cut(data: Any, where: slice) -> Any:
+    return tree.map_structure(lambda each: None if each is None else each[where], data)

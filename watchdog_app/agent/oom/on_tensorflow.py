@@ -1,0 +1,199 @@
+"""TensorFlow out of memory: what a failed step has moved, and a batch of a loop in parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+from tensorflow import raw_ops
+
+from watchdog_app.agent.oom import micro as batches
+from watchdog_app.agent.oom.micro import MicroBatches
+from watchdog_app.agent.oom.record import Record, split
+from watchdog_app.agent.state.rows import METRIC, OPTIMIZER, Holding
+
+_MOST_SAMPLED = 64
+_ELEMENTS = 8  # of each that is sampled, about
+_LOOKS = 2  # at which variables may be new: the first step makes slots
+_AGAIN = 500  # and after so many more: layers may have been frozen
+
+
+class TensorFlowRecord(Record):
+    """
+    References to small variables: TensorFlow writes to a new buffer while one is held.
+
+    Of weights and slots some elements of each are kept.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known: list[int] = []
+        self._readers: list[Callable[[], Any]] = []
+        self._samplers: list[Callable[[], Any]] = []
+
+    def of(self, small: Sequence[Holding], trained: Sequence[Holding]) -> None:
+        """See `Record`."""
+        known = [id(item.holder) for item in (*small, *trained)]
+        if known == self._known:
+            return
+        super().of(small, trained)
+        self._known = known
+        step = max(1, -(-len(trained) // _MOST_SAMPLED))
+        self._readers = [_reading(item.holder) for item in small]
+        self._samplers = [_sampling(item) for item in trained[::step]]
+
+    def _values(self) -> Sequence[Any]:
+        return [read() for read in self._readers]
+
+    def _marks(self) -> list[Any]:
+        return [read() for read in self._samplers]
+
+    def _same(self, before: list[Any], now: list[Any]) -> bool:
+        return all(
+            np.asarray(old).tobytes() == np.asarray(new).tobytes()
+            for old, new in zip(before, now, strict=True)
+        )
+
+    def _set(self, item: Any, value: Any) -> None:
+        item.holder.assign(value)
+
+
+class LoopState(Protocol):
+    """The named objects of a loop."""
+
+    def variables(self) -> Sequence[Holding]:
+        """All of them."""
+
+    def take_random(self) -> dict[str, Any]:
+        """Global random numbers and those of named generators, as JSON."""
+
+    def put_random(self, state: dict[str, Any]) -> None:
+        """Set them."""
+
+
+class LoopRecord(TensorFlowRecord):
+    """Of a loop of the program's own, with its random numbers."""
+
+    def __init__(self, state: LoopState) -> None:
+        super().__init__()
+        self._state = state
+        self._numbers: dict[str, Any] = {}
+        self._count = 0
+
+    def take(self) -> None:
+        """See `Record`."""
+        if self._count < _LOOKS or self._count % _AGAIN == 0:
+            variables = self._state.variables()
+            trained = [
+                place
+                for place, item in enumerate(variables)
+                if item.group not in (METRIC, OPTIMIZER) and item.holder.trainable
+            ]
+            self.of(*split(variables, trained))
+        self._count += 1
+        super().take()
+        self._numbers = self._state.take_random()
+
+    def put_back(self) -> bool:
+        """See `Record`."""
+        self._state.put_random(self._numbers)
+        return super().put_back()
+
+
+def _reading(variable: Any) -> Callable[[], Any]:
+    """What reads a variable, at half the price of its `read_value`."""
+    try:
+        handle, dtype = variable.handle, variable.dtype
+        raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    except Exception:  # one that is spread over devices
+        read: Callable[[], Any] = variable.read_value
+        return read
+    return lambda: raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+
+
+def _sampling(item: Holding) -> Callable[[], Any]:
+    """
+    What reads some elements of a variable.
+
+    Never by a gather from the variable itself: after one, TensorFlow copies the whole variable at
+    every read for the rest of its life (`copy_on_read_mode`), in each training step as well.
+    """
+    variable, shape = item.holder, item.row[2]
+    if shape == ():
+        return _reading(variable)
+    stride = max(1, math.prod(shape) // _ELEMENTS)
+    if "CPU" not in str(variable.device):
+        return lambda: tf.reshape(variable.read_value(), [-1])[::stride]
+    read = _reading(variable)
+
+    def some() -> Any:
+        whole = np.asarray(read())  # the variable's own memory: only the elements are copied
+        return whole.reshape(-1)[::stride].copy()
+
+    return some
+
+
+def gradients(
+    batch: Any,
+    loss_of: Callable[..., Any],
+    variables: Sequence[Any],
+    *,
+    micro: MicroBatches,
+    shrinks: bool,
+    take: Callable[[], None],
+    put_back: Callable[[], object],
+    reduction: str,
+    weight: Callable[..., Any] | None,
+) -> tuple[Any, list[Any]]:
+    """
+    The loss of `batch` and its gradients in `variables`.
+
+    Args:
+        batch: a tensor, or tuples, lists and dicts of tensors of one length.
+        loss_of: called with the batch, or with its members where it is a tuple or list.
+        variables: that are trained.
+        micro: what is known of how much fits, and learns.
+        shrinks: go on with smaller parts after an error of memory.
+        take: keeps what a forward pass changes (statistics, seeds).
+        put_back: puts that back.
+        reduction: of the loss over the samples, "mean" or "sum".
+        weight: what a mean divides by, given what `loss_of` is; None: the samples.
+    """
+    batches.check(reduction)
+    trained = [getattr(each, "value", each) for each in variables]
+    count = batches.size_of(batch, _rows) if shrinks else None
+    if count is None:
+        return _of(batch, loss_of, trained)
+    take()
+
+    def attempt(parts: list[slice]) -> tuple[Any, list[Any]]:
+        if len(parts) == 1:
+            return _of(batch, loss_of, trained)
+        loss: Any = None
+        sums: list[Any] = [None] * len(trained)
+        for part, share in batches.divided(batch, parts, reduction, weight):
+            value, found = _of(part, loss_of, trained)
+            value = value * tf.cast(share, value.dtype)
+            loss = value if loss is None else loss + value
+            for index in range(len(trained)):
+                gradient, found[index] = found[index], None  # one at a time in memory
+                if gradient is None:
+                    continue
+                term = tf.convert_to_tensor(gradient) * tf.cast(share, gradient.dtype)
+                sums[index] = term if sums[index] is None else sums[index] + term
+        return loss, sums
+
+    return batches.in_parts(micro, count, attempt, put_back)
+
+
+def _of(batch: Any, loss_of: Callable[..., Any], trained: list[Any]) -> tuple[Any, list[Any]]:
+    with tf.GradientTape() as tape:
+        loss = batches.call(loss_of, batch)
+    return loss, list(tape.gradient(loss, trained))
+
+
+def _rows(leaf: Any) -> int | None:
+    return int(leaf.shape[0]) if isinstance(leaf, tf.Tensor) and leaf.shape.rank else None

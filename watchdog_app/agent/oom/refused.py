@@ -1,0 +1,235 @@
+"""
+Memory that the guard refused: below the error that leaves the program a line says so.
+
+A refusal is an ordinary MemoryError, and what its reader needs is not in it: that it was the
+guard, where the limit stands, and what to type. Nothing is said of an error that the program
+catches, and none where something else refused: the size alone, a `raise` in Python, `ulimit -v`.
+
+Used at the start of every Python under a guard: what is imported here is there already.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from watchdog_app.base.linux.process import read_statm
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType, TracebackType
+    from typing import Any
+
+    from watchdog_app.guard.record import GuardRecord
+
+FOLDER = "WATCHDOG_GUARD"  # as `segment_layout` has it: its last part names the guard
+LIMIT = "WATCHDOG_GUARD_LIMIT"  # bytes, where there is no group and reservations alone are limited
+
+# Who else shows an error to people: what it has once it is complete. The agent's hook waits for it.
+WAITED_FOR = {
+    "threading": ("_after_fork", __name__),
+    "IPython.core.interactiveshell": ("InteractiveShellABC", __name__),
+}
+
+_main_hook: Any = None  # what was there before ours
+_thread_hook: Any = None
+_init_events: Any = None
+
+
+def watch() -> None:
+    """Say so from now on, below tracebacks of this process; does nothing where it does already."""
+    global _main_hook
+    if _main_hook is None:
+        _main_hook, sys.excepthook = sys.excepthook, _left_program
+
+
+def attach(module: ModuleType) -> None:
+    """What shows errors in threads, or in cells, has been imported."""
+    global _thread_hook, _init_events
+    held: Any = module
+    if module.__name__ == "threading":
+        if _thread_hook is None:
+            _thread_hook, held.excepthook = held.excepthook, _left_thread
+    elif _init_events is None:
+        _init_events = held.InteractiveShell.init_events
+        held.InteractiveShell.init_events = _events_begin
+
+
+def detach() -> None:
+    """As it was, unless somebody else has put theirs on top."""
+    global _main_hook, _thread_hook, _init_events
+    if sys.excepthook is _left_program:
+        sys.excepthook, _main_hook = _main_hook, None
+    threading: Any = sys.modules.get("threading")
+    if threading is not None and threading.excepthook is _left_thread:
+        threading.excepthook, _thread_hook = _thread_hook, None
+    shell: Any = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
+    if shell is not None and shell.init_events is _events_begin:
+        shell.init_events, _init_events = _init_events, None
+
+
+def _left_program(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    (_main_hook or sys.__excepthook__)(kind, error, trace)
+    _tell(error, lives=hasattr(sys, "ps1"))
+
+
+def _left_thread(args: Any) -> None:
+    _thread_hook(args)
+    _tell(args.exc_value, lives=True)
+
+
+def _events_begin(shell: Any) -> None:
+    _init_events(shell)
+    shell.events.register("post_run_cell", _cell_ended)
+
+
+def _cell_ended(result: Any = None) -> None:
+    # IPython has shown the error by now.
+    _tell(getattr(result, "error_in_exec", None), lives=True)
+
+
+def _tell(error: BaseException | None, *, lives: bool) -> None:
+    """Never raises: nothing of ours may come between a program and its error."""
+    try:
+        if not isinstance(error, Exception):
+            return
+        line = explained(error, lives=lives)
+        if line is not None:
+            from watchdog_app.agent.contain import say
+
+            say(line)
+    except Exception:  # noqa: S110
+        pass
+
+
+def explained(error: Exception, *, lives: bool) -> str | None:
+    """
+    What is said of an error that leaves the program; None: it was not the guard.
+
+    Args:
+        error: of any kind.
+        lives: the program goes on, as a notebook or another thread does.
+    """
+    from watchdog_app.agent.oom import watch
+
+    if not watch.is_of_memory(error) or _by_hand(error):
+        return None
+    wanted = wanted_bytes(error)
+    room = _room_bytes()
+    # The supervisor follows what the program does: the room may be a little wider by now.
+    if room is None or (wanted is not None and wanted < room // 2):
+        return None
+    from watchdog_app.base.text.quantities import format_bytes
+
+    what = "what does not fit" if wanted is None else f"these {format_bytes(wanted)}"
+    guard = _guard()
+    if guard is None:
+        limit = os.environ.get(LIMIT, "")
+        if not limit.isdigit():
+            return None
+        return (
+            f"its guard refused {what}: each process may reserve {format_bytes(int(limit))} "
+            f"here. {_again(_needed(int(limit), int(limit), wanted), wanted)}"
+        )
+    used = max(guard.used_bytes, held_bytes())
+    return (
+        f"its guard refused {what}: the limit is {format_bytes(guard.limit_bytes)}, and "
+        f"{format_bytes(used)} are held. {_way_out(guard, used, wanted, lives=lives)}"
+    )
+
+
+def _way_out(guard: GuardRecord, used: int, wanted: int | None, *, lives: bool) -> str:
+    from watchdog_app.base.text.quantities import format_bytes, size_above
+    from watchdog_app.guard import limits
+
+    needed = _needed(guard.limit_bytes, used, wanted)
+    free = limits.room_around(guard.group)
+    # With what is free now, whoever holds it: what is beyond that no limit helps.
+    if (wanted or 0) > free.free_bytes or guard.follows_machine:
+        return (
+            f"Only {format_bytes(free.free_bytes)} are free here, so a higher limit does not help: "
+            "ask for less (a smaller batch, chunks, a smaller type), or end something else first."
+        )
+    if not lives:
+        return _again(needed, wanted)
+    return (
+        f"{_unknown(wanted)}Give it more from a terminal, and run that again: "
+        f"watchdog limit {guard.pid} {size_above(needed)}"
+    )
+
+
+def _needed(limit: int, used: int, wanted: int | None) -> int:
+    """A limit that lets it have what it asked for; where that is not known, twice the limit."""
+    return 2 * limit if wanted is None else max(limit, used + wanted)
+
+
+def _unknown(wanted: int | None) -> str:
+    return "How much it asked for is not known. " if wanted is None else ""
+
+
+def _again(bytes_: int, wanted: int | None) -> str:
+    from watchdog_app.base.text.quantities import size_above
+
+    limit = size_above(bytes_)
+    return f"{_unknown(wanted)}Run it again with more: watchdog exec --limit {limit} -- ..."
+
+
+def wanted_bytes(error: BaseException) -> int | None:
+    """What an allocation asked for, as NumPy and PyTorch say it; None: it is not said."""
+    shape, dtype = getattr(error, "shape", None), getattr(error, "dtype", None)
+    if isinstance(shape, tuple) and isinstance(getattr(dtype, "itemsize", None), int):
+        found = int(dtype.itemsize)  # type: ignore[union-attr]
+        for each in shape:
+            found *= int(each)
+        return found
+    import re
+
+    said = re.search(r"tried to allocate (\d+) bytes", str(error)[:4000])
+    return None if said is None else int(said[1])
+
+
+def _by_hand(error: BaseException) -> bool:
+    """Whether a `raise` in Python made it: no allocation failed there."""
+    if type(error) is not MemoryError:
+        return False
+    import re
+    import traceback
+
+    places = traceback.extract_tb(error.__traceback__)
+    return not places or re.search(r"\braise\b", places[-1].line or "") is not None
+
+
+def _room_bytes() -> int | None:
+    """What this process may still reserve under the guard's limit; None: another one is nearer."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    statm = read_statm()
+    if soft == resource.RLIM_INFINITY or statm is None:
+        return None
+    room = max(0, soft - statm.data_bytes)
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if space != resource.RLIM_INFINITY and space - statm.size_bytes < room:
+        return None
+    return room
+
+
+def held_bytes() -> int:
+    """By this process, without the pages of files and libraries, which no limit counts."""
+    statm = read_statm()
+    return 0 if statm is None else statm.resident_bytes - statm.shared_bytes
+
+
+def _guard() -> GuardRecord | None:
+    """The guard that this process is in, as its supervisor has written it down."""
+    name = os.path.basename(os.environ.get(FOLDER, "").rstrip("/"))
+    if not name:
+        return None
+    from watchdog_app.guard import cgroup, record
+
+    found = record.read(os.path.join(record.root(), name))
+    if found is None or cgroup.guard_of(os.getpid()) != cgroup.name_of(found.pid, found.start_time):
+        return None
+    return found

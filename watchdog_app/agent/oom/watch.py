@@ -1,0 +1,228 @@
+"""
+Memory that ran out inside the program: which errors say so, where they leave it, what is said.
+
+The frameworks word it in many ways, and none of them has a class of its own for it that
+others share: `is_of_memory` knows them by type and text, and imports none of them. A loop of
+somebody's own has no place where its errors come by. They do come by `sys.excepthook`, and in a
+notebook where IPython tells that a cell has ended.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+import weakref
+from types import TracebackType
+from typing import Any, Protocol
+
+from watchdog_app.agent.contain import Guard, say
+from watchdog_app.base.oom_text import says_memory
+
+REASON = "out of memory in the program"
+
+CHOICES = ("save", "shrink", None)
+
+_CAUSES = 5  # errors that lie behind an error and are looked at
+_TYPES = frozenset(
+    {
+        "OutOfMemoryError",  # torch, CuPy
+        "_ArrayMemoryError",  # NumPy: a MemoryError
+        "ArrayMemoryError",
+    }
+)
+# Frameworks whose errors are told from those of others by their text alone.
+_FRAMEWORKS = ("tensorflow.", "torch", "jax", "jaxlib.", "keras.", "cupy", "builtins")
+SAID = "watchdog: memory ran out"  # the beginning of a note whose text was said
+
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
+_guard = Guard("the look at errors of memory")
+_before: Any = None  # the hook that was there
+_events: Any = None  # IPython's, while we listen
+_stays = False  # our hook, as something was said
+
+
+def check(on_oom: object) -> None:
+    """
+    Refuse what is no choice of `on_oom`.
+
+    Raises:
+        ValueError: it is neither "save" nor "shrink" nor None.
+    """
+    if on_oom not in CHOICES:
+        raise ValueError(f'on_oom must be "save", "shrink" or None, not {on_oom!r}')
+
+
+def is_of_memory(error: BaseException | None) -> bool:
+    """
+    Whether `error`, or one that it was raised from, says that memory ran out.
+
+    Known are Python's and NumPy's MemoryError, TensorFlow's ResourceExhaustedError and what it
+    makes of a MemoryError in a data pipeline, torch.OutOfMemoryError and the RuntimeError of its
+    CPU allocator, and the RESOURCE_EXHAUSTED of XLA and JAX. A full disk is none of them.
+    """
+    for _ in range(_CAUSES):
+        if error is None:
+            return False
+        if _says_so(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, MemoryError):
+        return True
+    kind = type(error)
+    if kind.__name__ in _TYPES:
+        return True
+    if not isinstance(error, Exception) or isinstance(error, OSError):
+        return False
+    if not (kind.__module__ or "").startswith(_FRAMEWORKS):
+        return False
+    exhausted = kind.__name__ == "ResourceExhaustedError"
+    if not exhausted and not isinstance(error, RuntimeError) and not hasattr(error, "error_code"):
+        return False
+    # The text of a graph's error goes on with the whole stack of its operations.
+    said = says_memory(str(error)[:4000])
+    return exhausted if said is None else said
+
+
+def in_optimizer(error: BaseException) -> bool:
+    """Whether one of PyTorch's optimizers was at work when `error` was raised."""
+    place = error.__traceback__
+    while place is not None:
+        if str(place.tb_frame.f_globals.get("__name__", "")).startswith("torch.optim."):
+            return True
+        place = place.tb_next
+    return False
+
+
+def drop_frames(error: BaseException) -> None:
+    """
+    Let go of what the functions below the caller held when `error` was raised.
+
+    For an error that goes no further: the local variables of each function that it came through
+    keep activations alive as long as the error itself.
+    """
+    below = error.__traceback__
+    if below is not None and below.tb_next is not None:
+        traceback.clear_frames(below.tb_next)
+    error.__traceback__ = None
+    error.__context__ = None
+
+
+def free() -> None:
+    """Give back what nobody holds any more, to the system and to the GPU's allocator."""
+    gc.collect()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def saved_text(where: str, path: str | None, as_it_was: str, advice: str) -> str:
+    """
+    What is said of memory that ran out.
+
+    Args:
+        where: e.g. "in a training step".
+        path: of the rescue; None: none was saved.
+        as_it_was: of which moment the rescue is, e.g. "before that batch".
+        advice: what to do, as a sentence.
+    """
+    if path is None:
+        return f"memory ran out {where}; no rescue was saved. {advice}"
+    return (
+        f"memory ran out {where}. The training was saved as it was {as_it_was}: {path}. The next "
+        'run of the program goes on from there; in this same process, Rescue(..., resume="newest") '
+        f"does. {advice}"
+    )
+
+
+def torn_text(where: str, weights: str) -> str:
+    """What is said where weights are not those of a whole step."""
+    return (
+        f"memory ran out {where}: the weights in memory are {weights}. They were not saved; an "
+        "earlier rescue, if there is one, stands and is gone on from by the next run."
+    )
+
+
+class Training(Protocol):
+    """A training that is to be told."""
+
+    def out_of_memory(self, error: BaseException) -> None:
+        """The program was left by this error of memory."""
+
+
+def watch(training: Training) -> None:
+    """Tell `training` of such an error, until `forget`; keeps nothing alive."""
+    global _events
+    _open.add(training)
+    _hook_in()
+    events = _cells()
+    if events is not None and _events is None:
+        _events = events
+        events.register("post_run_cell", _cell_ended)
+
+
+def forget(training: Training) -> None:
+    """The training is over. With the last one everything is as it was."""
+    global _before, _events
+    _open.discard(training)
+    if _open:
+        return
+    if _before is not None and sys.excepthook is _hook and not _stays:
+        sys.excepthook, _before = _before, None
+    events, _events = _events, None
+    if events is not None:
+        events.unregister("post_run_cell", _cell_ended)
+
+
+def say_and_note(error: BaseException, text: str) -> None:
+    """
+    At once, since an error may be caught, and in the error, for whoever keeps or logs it.
+
+    In a cell only at once: IPython shows errors without asking the hook, right below what is said.
+    """
+    global _stays
+    say(text)
+    if _cells() is not None:
+        return
+    error.add_note(f"watchdog: {text}")
+    _stays = True  # the training is over before the error leaves the program
+    _hook_in()
+
+
+def _cells() -> Any:
+    """IPython's events where this is a prompt or a notebook, else None."""
+    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
+    return getattr(get() if get else None, "events", None)
+
+
+def _hook_in() -> None:
+    global _before
+    if _before is None:
+        _before, sys.excepthook = sys.excepthook, _hook
+
+
+def tell(error: BaseException | None) -> None:
+    """The program was left by `error`: each training that is open hears of it, once."""
+    if error is None or not is_of_memory(error):
+        return
+    for training in list(_open):
+        with _guard:
+            training.out_of_memory(error)
+
+
+def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    tell(error)
+    # It was said at once: not a second time below the traceback.
+    notes = getattr(error, "__notes__", None)
+    if isinstance(notes, list):
+        notes[:] = [each for each in notes if not str(each).startswith(SAID)]
+    (_before or sys.__excepthook__)(kind, error, trace)
+
+
+def _cell_ended(result: Any = None) -> None:
+    # IPython has shown the error by now: what is noted in it is only said.
+    tell(getattr(result, "error_in_exec", None))
