@@ -25,7 +25,7 @@ from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.guard import copier  # noqa: E402
 from watchdog_app.rescue.checkpoint.owner import own  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
-from watchdog_app.rescue.segment import segment_folder, segment_layout  # noqa: E402
+from watchdog_app.rescue.segment import segment, segment_folder  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 REASON = "a test"
@@ -38,7 +38,7 @@ WANTED = 3  # steps that were copied
 def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of this process, as `watchdog exec` would have told it."""
     where = tempfile.mkdtemp(prefix="watchdog-test-", dir="/dev/shm")
-    monkeypatch.setenv(segment_layout.ENVIRONMENT, where)
+    monkeypatch.setenv(segment.ENVIRONMENT, where)
     me, threads = own(), torch.get_num_threads()
     torch.set_num_threads(1)
     yield segment_folder.path_for(where, me.pid, me.start_time)

@@ -213,11 +213,11 @@ def test_who_is_ended_far_below_the_limit_is_not_told_to_raise_it():
     # What it used is read again while it ends.
     held = a_guard(state="ending", because=ASKED, used_bytes=1, events=[{"kind": "stopped"}])
 
-    assert "is ended: somebody asked for that." in messages.told(low)
-    assert "higher" not in messages.told(low) + messages.past(low)
+    assert "is ended: somebody asked for that." in messages.report(low)
+    assert "higher" not in messages.report(low) + messages.past(low)
     for ended in (high, held):
-        assert "at its memory limit of 4.00 GiB: somebody asked for that." in messages.told(ended)
-        assert "higher" in messages.told(ended)
+        assert "at its memory limit of 4.00 GiB: somebody asked for that." in messages.report(ended)
+        assert "higher" in messages.report(ended)
 
 
 def test_what_is_ending_is_not_begun_again():
@@ -390,7 +390,7 @@ def test_every_state_can_be_told(state):
     guard = a_guard(state=state, rescues=[{"path": "/r\x1b[2J", "step": 3}], agents=1, saved=1)
     guard.name = "evil\n\x1b]0;x\x07.py"
 
-    told = messages.told(guard)
+    told = messages.report(guard)
 
     assert told
     assert "\x1b" not in told
@@ -412,7 +412,7 @@ def test_a_limit_that_is_proposed_lets_it_go_on(stage):
     """It may hold more than its limit: the reserve, or what it held when that was lowered."""
     guard = a_guard(state=stage, used_bytes=6 * GIB)
 
-    assert f" {size_above(6 * GIB)}" in messages.told(guard)
+    assert f" {size_above(6 * GIB)}" in messages.report(guard)
 
 
 @pytest.mark.parametrize(
@@ -432,14 +432,14 @@ def test_a_hold_says_what_is_saved_and_all_that_can_be_done(more, said):
     """In sentences, each reason once, and with the words to type."""
     guard = a_guard(state="stopped", **more)
 
-    told = messages.told(guard)
+    told = messages.report(guard)
 
     assert f"{said}\n" in told
     for words in (f"limit {guard.pid} ", f"limit {guard.pid} --go-on", f"limit {guard.pid} --end"):
         assert f"watchdog {words}" in told
     assert "where the shell shows its prompt" in told
     guard.notebook = True
-    assert "shell" not in messages.told(guard)  # in the terminal of its server
+    assert "shell" not in messages.report(guard)  # in the terminal of its server
 
 
 @pytest.mark.parametrize("stage", ["refusing", "ending"])
@@ -449,7 +449,7 @@ def test_after_a_save_the_next_run_is_said_to_go_on(stage):
 
     assert (
         "watchdog exec --limit 6G -- ...   (it finds its rescue, and goes on or says how)"
-        in messages.told(guard)
+        in messages.report(guard)
     )
 
 

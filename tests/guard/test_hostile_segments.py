@@ -13,7 +13,7 @@ from watchdog_app.guard import copier
 from watchdog_app.guard.copier import CopyError
 from watchdog_app.rescue.checkpoint.owner import own
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
-from watchdog_app.rescue.segment import segment_folder, segment_layout
+from watchdog_app.rescue.segment import segment, segment_folder
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.segment import Segment
@@ -260,7 +260,7 @@ def test_nothing_is_written_outside_of_what_was_registered(tmp_path):
 
 def test_a_kill_between_any_two_writes_leaves_a_whole_table(published):
     """The old one or the new one; a table that is being written does not count."""
-    before = published.page.table()
+    before = published.page.newest()
 
     def killed(view):
         view[:16] = bytes(16)
@@ -268,7 +268,7 @@ def test_a_kill_between_any_two_writes_leaves_a_whole_table(published):
 
     with pytest.raises(KeyboardInterrupt):
         published.page.publish(STEP + 1, 1, 1000, killed)
-    after = published.page.table()
+    after = published.page.newest()
     assert (before.sequence, before.step, before.body) == (after.sequence, after.step, after.body)
     assert 1 == published.page.sequence % 2
 
@@ -289,7 +289,7 @@ def test_a_process_finds_its_own_page_the_spare_one_or_makes_it(tmp_path):
     first_path = segment_folder.claim(where, 11, 22)
     second_path = segment_folder.claim(where, 11, 23)
     assert 262144 == os.path.getsize(first_path)
-    assert segment_layout.PAGE_BYTES == os.path.getsize(second_path)
+    assert segment.SEGMENT_BYTES == os.path.getsize(second_path)
     assert first_path == segment_folder.claim(where, 11, 22)
     assert {"11.22", "11.23"} == set(os.listdir(where))
 

@@ -167,14 +167,16 @@ class Guards:
         guard = self.of(task)
         if guard is None or not guard.stopped:
             return None
-        what, _, choices = messages.told(guard).partition("\n")
+        what, _, choices = messages.report(guard).partition("\n")
         if not choices:
             return f"{what} Ask again in a moment."
         return f"{what} {choices.partition(chr(10))[0]}"  # of an answer in one line
 
     def acting(self) -> list[str]:
         """What `explain` says of the guards whose limit was met, for who asks of everything."""
-        return [messages.told(guard) for guard in self._guards.values() if guard.state != "running"]
+        return [
+            messages.report(guard) for guard in self._guards.values() if guard.state != "running"
+        ]
 
     def settled(self, decision: Decision) -> str | None:
         """Why nobody is warned of a limit any more: its guard has met it, and has told of that."""
@@ -214,7 +216,7 @@ class Guards:
         if quiet and (guard.state != "running" or _shown(before).urgency is None):
             return
         now = time.time()
-        text = messages.told(guard)
+        text = messages.report(guard)
         self._log.warning(f"a guard is {guard.state}", pid=guard.pid, name=guard.name)
         key = next((key for key, value in self._of.items() if value == name), None)
         notification = _notification(guard, text, key, now)

@@ -33,7 +33,7 @@ from watchdog_app.rescue.checkpoint.runs import Run
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.segment import snapshot as snapshots
 from watchdog_app.rescue.segment.memory import ForeignMemory
-from watchdog_app.rescue.segment.segment import Published, Segment, SegmentDamaged
+from watchdog_app.rescue.segment.segment import RawSnapshot, Segment, SegmentDamaged
 from watchdog_app.rescue.segment.snapshot import Snapshot, SnapshotDamaged, Tensor
 
 REASON = "copied from outside"
@@ -50,30 +50,30 @@ class Look:
     """
     Whether a training can be copied as it stands.
 
-    `state`: "ready": yes. "in_step": large tensors are being changed. "stale": the table is of an
-    earlier boundary. "none": nothing is published. "damaged": what is published is wrong, or this
-    process may not read the training's memory.
+    `state`: "ready": yes. "in_step": large tensors are being changed. "stale": the snapshot is of
+    an earlier boundary. "none": nothing is published. "damaged": what is published is wrong, or
+    this process may not read the training's memory.
     """
 
     state: State
     sequence: int
-    step: int  # of the table where it is ready, else of the last boundary
+    step: int  # of the snapshot where it is ready, else of the last boundary
     bytes: int  # of the state; 0 where unknown
     why: str | None = None  # in words, where it is not ready
     directory: str | None = None  # where the rescue would go
 
 
-def look(pid: int, start_time: int, page: str) -> Look:
+def look(pid: int, start_time: int, segment: str) -> Look:
     """
-    Whether process `pid` can be copied now, of what it says in the page at path `page`.
+    Whether process `pid` can be copied now, of what it says in the segment at path `segment`.
 
-    Costs a millisecond, and never raises of what is in the page.
+    Costs a millisecond, and never raises of what is in the segment.
     """
     try:
-        with Segment(page) as found:
+        with Segment(segment) as found:
             return _look(pid, start_time, found)
     except FileNotFoundError:
-        return Look("none", 0, 0, 0, "there is no page")
+        return Look("none", 0, 0, 0, "there is no segment")
     except (OSError, SegmentDamaged) as error:
         return Look("damaged", 0, 0, 0, str(error))
 
@@ -81,7 +81,7 @@ def look(pid: int, start_time: int, page: str) -> Look:
 def copy(  # noqa: PLR0917 - as the words of the command line
     pid: int,
     start_time: int,
-    page: str,
+    segment: str,
     directory: str | None = None,
     deadline_s: float = 60.0,
     reason: str = REASON,
@@ -92,8 +92,8 @@ def copy(  # noqa: PLR0917 - as the words of the command line
     Args:
         pid: should be frozen or stopped; if it moves meanwhile, nothing is saved.
         start_time: of it, so that no other process of that number is meant.
-        page: path of its page.
-        directory: that its agent has registered; a page that names another is not believed.
+        segment: path of its segment.
+        directory: that its agent has registered; a segment that names another is not believed.
         deadline_s: from now.
         reason: as the rescue tells it.
 
@@ -102,14 +102,14 @@ def copy(  # noqa: PLR0917 - as the words of the command line
     """
     end_mono_s = time.monotonic() + deadline_s
     try:
-        with Segment(page) as found, ForeignMemory(pid) as memory:
+        with Segment(segment) as found, ForeignMemory(pid) as memory:
             seen = _look(pid, start_time, found, memory)
-            published = found.table()
+            published = found.newest()
             if seen.state != "ready" or published is None:
                 raise CopyError(f"process {pid} cannot be copied: {seen.why}")
-            table = _read(pid, published)
-            _check_directory(pid, table.directory, directory)
-            moved = partial(_moved, table, memory)
+            snapshot = _read(pid, published)
+            _check_directory(pid, snapshot.directory, directory)
+            moved = partial(_moved, snapshot, memory)
             still = partial(_check_still, pid, start_time, found, seen.sequence, moved)
 
             def progress(done: int, total: int) -> None:
@@ -118,49 +118,49 @@ def copy(  # noqa: PLR0917 - as the words of the command line
                 if done >= total:  # all is read, and nothing counts yet
                     still()
 
-            return _write(table, memory, progress, reason)
+            return _write(snapshot, memory, progress, reason)
     except (OSError, WatchdogError) as error:
         if isinstance(error, CopyError):
             raise
         raise CopyError(f"process {pid} was not copied: {error}") from error
 
 
-def _look(pid: int, start_time: int, page: Segment, memory: ForeignMemory | None = None) -> Look:
-    sequence, step = page.sequence, page.step
-    if page.owner is None:
-        return Look("none", sequence, step, 0, "its agent has not come to its page yet")
-    if page.owner != (pid, start_time) or start_time_of(pid) != start_time:
-        return Look("damaged", sequence, step, 0, "the page is another process's")
-    if page.reason is not None:
-        return Look("none", sequence, step, 0, page.reason)
+def _look(pid: int, start_time: int, segment: Segment, memory: ForeignMemory | None = None) -> Look:
+    sequence, step = segment.sequence, segment.step
+    if segment.owner is None:
+        return Look("none", sequence, step, 0, "its agent has not come to its segment yet")
+    if segment.owner != (pid, start_time) or start_time_of(pid) != start_time:
+        return Look("damaged", sequence, step, 0, "the segment is another process's")
+    if segment.reason is not None:
+        return Look("none", sequence, step, 0, segment.reason)
     if sequence % 2:
         return Look("in_step", sequence, step, 0, "it is in the middle of a step")
-    published = page.table()
+    published = segment.newest()
     if published is None:
         return Look("none", sequence, step, 0, "it has published nothing yet")
     known = published.state_bytes
     if published.sequence != sequence:
-        told = (
+        late = (
             f"what it laid ready to be saved is of step {published.step}, and it stands at {step}"
         )
-        return Look("stale", sequence, step, known, told)
+        return Look("stale", sequence, step, known, late)
     try:
-        table = _read(pid, published)
+        snapshot = _read(pid, published)
         if memory is None:
             with ForeignMemory(pid) as opened:
-                why = _moved(table, opened)
+                why = _moved(snapshot, opened)
         else:
-            why = _moved(table, memory)
+            why = _moved(snapshot, memory)
     except (OSError, SnapshotDamaged) as error:
-        return Look("damaged", sequence, step, 0, _told(error))
+        return Look("damaged", sequence, step, 0, _reason(error))
     if why is not None:
-        return Look("in_step", sequence, step, known, why, table.directory)
-    return Look("ready", sequence, table.step, known, None, table.directory)
+        return Look("in_step", sequence, step, known, why, snapshot.directory)
+    return Look("ready", sequence, snapshot.step, known, None, snapshot.directory)
 
 
-def _read(pid: int, published: Published) -> Snapshot:
+def _read(pid: int, published: RawSnapshot) -> Snapshot:
     """
-    The table, with no more bytes than the process can have.
+    The snapshot, with no more bytes than the process can have.
 
     Raises:
         SnapshotDamaged: what is published is wrong.
@@ -169,27 +169,27 @@ def _read(pid: int, published: Published) -> Snapshot:
     return snapshots.read(published.body, most_bytes=0 if statm is None else statm.size_bytes)
 
 
-def _moved(table: Snapshot, memory: ForeignMemory) -> str | None:
+def _moved(snapshot: Snapshot, memory: ForeignMemory) -> str | None:
     """What tells that the large tensors are not as they were published; None where nothing does."""
-    for marker in table.markers:
+    for marker in snapshot.markers:
         if int.from_bytes(memory.read([(marker.address, 8)]), "little") != marker.value:
             return "its step has begun to change the weights"
-    if memory.read(_sampled(table)) != table.samples:
+    if memory.read(_sampled(snapshot)) != snapshot.samples:
         return "its weights have been changed since the last boundary"
     return None
 
 
-def _sampled(table: Snapshot) -> Sequence[tuple[int, int]]:
+def _sampled(snapshot: Snapshot) -> Sequence[tuple[int, int]]:
     return [
         (each.address + place, snapshots.SAMPLE_BYTES)
-        for each in table.tensors
+        for each in snapshot.tensors
         if each.address is not None
         for place in snapshots.sample_places(each.nbytes)
     ]
 
 
 def _check_still(
-    pid: int, start_time: int, page: Segment, sequence: int, moved: Callable[[], str | None]
+    pid: int, start_time: int, segment: Segment, sequence: int, moved: Callable[[], str | None]
 ) -> None:
     """
     Before the rescue begins to count.
@@ -197,31 +197,33 @@ def _check_still(
     Raises:
         CopyError: the training has moved meanwhile.
     """
-    if page.sequence != sequence:
+    if segment.sequence != sequence:
         raise CopyError(f"process {pid} went on while it was copied")
     why = moved()
     if why is not None or start_time_of(pid) != start_time:
         raise CopyError(f"process {pid} went on while it was copied: {why or 'it has ended'}")
 
 
-def _check_directory(pid: int, told: str, registered: str | None) -> None:
+def _check_directory(pid: int, named: str, registered: str | None) -> None:
     """
     Write nowhere but where the training itself would.
 
     Raises:
         CopyError: the folder is not the one that was registered, or not this user's.
     """
-    if registered is not None and os.path.realpath(told) != os.path.realpath(registered):
+    if registered is not None and os.path.realpath(named) != os.path.realpath(registered):
         raise CopyError(
-            f"its page names the folder {told!r}, and its agent had registered {registered!r}"
+            f"its segment names the folder {named!r}, and its agent had registered {registered!r}"
         )
-    found = os.lstat(told)
+    found = os.lstat(named)
     owner = os.stat(f"/proc/{pid}").st_uid
     if not stat.S_ISDIR(found.st_mode) or owner != os.geteuid() or found.st_uid != owner:
-        raise CopyError(f"the folder {told!r} is not one of the user that process {pid} belongs to")
+        raise CopyError(
+            f"the folder {named!r} is not one of the user that process {pid} belongs to"
+        )
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, PermissionError):
         return (
             "its memory may not be read by this process: the kernel's Yama restricts it "
@@ -238,7 +240,7 @@ class _Remote(TensorEntry):
 
 
 def _write(
-    table: Snapshot, memory: ForeignMemory, progress: Callable[[int, int], None], reason: str
+    snapshot: Snapshot, memory: ForeignMemory, progress: Callable[[int, int], None], reason: str
 ) -> SavedRescue:
     """
     Into the folder that the snapshot names, under its owner's name; older rescues are pruned.
@@ -247,25 +249,25 @@ def _write(
         RescueError: the disk refused.
         OSError: a tensor cannot be read.
     """
-    owner = Owner.parse(table.owner)
+    owner = Owner.parse(snapshot.owner)
     if owner is None:
-        raise RescueError(f"{table.owner!r} is no owner of rescues.")
-    meta = {**table.meta, "reason": reason}
+        raise RescueError(f"{snapshot.owner!r} is no owner of rescues.")
+    meta = {**snapshot.meta, "reason": reason}
     with acting_for(owner):
-        store = RescueStore(table.directory, table.keep, run=_run(table))
+        store = RescueStore(snapshot.directory, snapshot.keep, run=_run(snapshot))
         try:
-            entries = [_entry(each, memory) for each in table.tensors]
-            return store.save(entries, meta, progress, step=table.step)
+            entries = [_entry(each, memory) for each in snapshot.tensors]
+            return store.save(entries, meta, progress, step=snapshot.step)
         finally:
             store.close()
 
 
-def _run(table: Snapshot) -> Run | None:
+def _run(snapshot: Snapshot) -> Run | None:
     """The run that the training has said to be; its lock is the training's."""
-    told = table.meta.get(runs.KEY)
-    run = told.get("id") if isinstance(told, dict) else None
+    noted = snapshot.meta.get(runs.KEY)
+    run = noted.get("id") if isinstance(noted, dict) else None
     known = isinstance(run, str) and run_lock.ID.fullmatch(run) is not None
-    return Run(str(run), table.directory) if known else None
+    return Run(str(run), snapshot.directory) if known else None
 
 
 def _entry(tensor: Tensor, memory: ForeignMemory) -> TensorEntry:

@@ -20,7 +20,7 @@ from watchdog_app.base.linux.cgroups import Room
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.guard import backends, cgroup, limits, messages, process, reservation
 from watchdog_app.guard.record import GuardRecord, prepare
-from watchdog_app.rescue.segment.segment_layout import ENVIRONMENT
+from watchdog_app.rescue.segment.segment import ENVIRONMENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

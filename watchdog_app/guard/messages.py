@@ -31,41 +31,37 @@ def started(record: GuardRecord) -> str:
     )
 
 
-def told(record: GuardRecord) -> str:
+_REPORTS = {
+    "stopped": "{who} has come to its memory limit of {limit} and was stopped there: it loses "
+    "nothing. {saved}\n{choices}",
+    "copying": "{who} stands still for a moment, near its memory limit of {limit}, while its guard "
+    "saves what can be saved.",
+    "refusing": "{who} has come to its memory limit of {limit}. {saved} From here on further "
+    "memory is refused: the program gets a MemoryError.\n"
+    "Give it more:  watchdog limit {pid} {next}\n"
+    "If it ends:    {again}",
+    "unlimited": "{who} goes on without a memory limit of its own. {saved} "
+    "The next limit is the machine's, at about {limit}, and that one kills.",
+    "ending": "{who} is ended{where}. {saved}{higher}",
+}
+
+
+def report(record: GuardRecord) -> str:
     """What has happened to a guard, by its state; several lines."""
-    who = f"{_plain(record.name)} (pid {record.pid})"
-    limit = format_bytes(record.limit_bytes)
-    saved = _rescue(record)
-    if record.state == "stopped":
-        return (
-            f"{who} has come to its memory limit of {limit} and was stopped there: it loses "
-            f"nothing. {saved}\n{choices(record)}"
-        )
-    if record.state == "copying":
-        return (
-            f"{who} stands still for a moment, near its memory limit of {limit}, while its guard "
-            "saves what can be saved."
-        )
-    if record.state == "refusing":
-        return (
-            f"{who} has come to its memory limit of {limit}. {saved} From here on further "
-            f"memory is refused: the program gets a MemoryError.\n"
-            f"Give it more:  watchdog limit {record.pid} {next_limit(record)}\n"
-            f"If it ends:    {_again(record)}"
-        )
-    if record.state == "unlimited":
-        return (
-            f"{who} goes on without a memory limit of its own. {saved} "
-            f"The next limit is the machine's, at about {limit}, and that one kills."
-        )
-    if record.state == "ending":
-        because = f": {_plain(record.because)}" if record.because else ""
-        text = f"{who} is ended{_where(record)}{because}. {saved}"
-        return (
-            f"{text}\nStart it again with a higher one: {_again(record)}" if full(record) else text
-        )
     shell = "" if record.notebook else " Where a shell shows its prompt, fg brings it back."
-    return f"{who} goes on; its limit is {limit}.{shell}"
+    again = _again(record)
+    return _REPORTS.get(record.state, "{who} goes on; its limit is {limit}.{shell}").format(
+        who=f"{_plain(record.name)} (pid {record.pid})",
+        pid=record.pid,
+        limit=format_bytes(record.limit_bytes),
+        saved=_rescue(record),
+        choices=choices(record),
+        next=next_limit(record),
+        again=again,
+        where=_where(record),
+        higher=f"\nStart it again with a higher one: {again}" if full(record) else "",
+        shell=shell,
+    )
 
 
 def choices(record: GuardRecord) -> str:
@@ -88,8 +84,7 @@ def cause_of_end(record: GuardRecord) -> str | None:
     """Of what a program in it died, where its guard ended it: goes after its name; else None."""
     if record.state != "ending":
         return None
-    because = f": {_plain(record.because)}" if record.because else ""
-    return f"ended by its guard{_where(record)}{because}"
+    return f"ended by its guard{_where(record)}"
 
 
 def full(record: GuardRecord) -> bool:
@@ -102,7 +97,9 @@ def full(record: GuardRecord) -> bool:
 
 
 def _where(record: GuardRecord) -> str:
-    return f" at its memory limit of {format_bytes(record.limit_bytes)}" if full(record) else ""
+    """Where and why it is ended."""
+    limit = f" at its memory limit of {format_bytes(record.limit_bytes)}" if full(record) else ""
+    return f"{limit}: {_plain(record.because)}" if record.because else limit
 
 
 def stopped_at_end(record: GuardRecord) -> str | None:
@@ -149,7 +146,7 @@ def explained(record: GuardRecord) -> str:
         f"{format_bytes(record.reserve_bytes)} more "
         "kept back for saving. At that limit it is stopped and not killed."
     )
-    return text if record.state == "running" else f"{text}\n{told(record)}"
+    return text if record.state == "running" else f"{text}\n{report(record)}"
 
 
 def _rescue(record: GuardRecord) -> str:

@@ -271,7 +271,7 @@ class Supervisor:
         record.used_bytes = self._held_bytes
         record.since_unix_s = time.time()
         self._take_results()
-        text = messages.told(record)
+        text = messages.report(record)
         record.note(record.state, text)
         self._write(always=True)
         messages.write_to_terminal(record.pid, text)

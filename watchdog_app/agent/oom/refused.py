@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from watchdog_app.guard.record import GuardRecord
 
-FOLDER = "WATCHDOG_GUARD"  # as `segment_layout` has it: its last part names the guard
+FOLDER = "WATCHDOG_GUARD"  # as `rescue.segment.segment` has it: its last part names the guard
 LIMIT = "WATCHDOG_GUARD_LIMIT"  # bytes, where there is no group and reservations alone are limited
 
 # Who else shows an error to people: what it has once it is complete. The agent's hook waits for it.

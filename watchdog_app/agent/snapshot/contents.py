@@ -18,11 +18,11 @@ import numpy as np
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import Gathering
-from watchdog_app.rescue.segment.segment_layout import PAGE_BYTES
+from watchdog_app.rescue.segment.segment import SEGMENT_BYTES
 
 SMALL_BYTES = 2048  # goes into the table in any case
 _LARGEST_BYTES = 256 * 1024  # that goes there where it must
-_MOST_BYTES = PAGE_BYTES // 4  # of all of them
+_MOST_BYTES = SEGMENT_BYTES // 4  # of all of them
 _SETTLED = 3  # looks that see the same elements
 
 Covers = Callable[[str, int], bool]  # name and address of a tensor: changed behind a mark alone

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from watchdog_app.agent.snapshot.publisher import Publisher
     from watchdog_app.rescue.checkpoint.store import RescueStore
 
-ENVIRONMENT = "WATCHDOG_GUARD"  # as `rescue.segment.segment_layout` has it
+ENVIRONMENT = "WATCHDOG_GUARD"  # as `rescue.segment.segment` has it
 
 
 class OwnSegment:

@@ -26,8 +26,7 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.rescue.checkpoint.owner import own
 from watchdog_app.rescue.segment import segment_folder
 from watchdog_app.rescue.segment import snapshot as tables
-from watchdog_app.rescue.segment.segment import Segment
-from watchdog_app.rescue.segment.segment_layout import ENVIRONMENT
+from watchdog_app.rescue.segment.segment import ENVIRONMENT, Segment
 from watchdog_app.rescue.segment.snapshot import Marker, News
 
 _SHARE = 0.004  # of the time may go into tables

@@ -1,11 +1,30 @@
 """
-The page that a training publishes itself in: read from outside while the training stands still.
+The segment that a training publishes itself in: read from outside while the training stands still.
 
 A file in memory that the watchdog makes, sizes and touches, so that it is charged to nobody in
 the training's group. The agent maps it and writes; whoever watches maps it too. Everything that
-the agent writes is in place before it counts: there are two areas for the table, and the number
+the agent writes is in place before it counts: there are two areas for the snapshot, and the number
 of the one that is valid, and then the sequence number, are set last. A kill or a freeze between
-any two instructions leaves the old table or the new one.
+any two instructions leaves the old snapshot or the new one.
+
+    slot (of 8 bytes, little-endian)     written by
+    0  magic                             the watcher
+    1  version of this layout            the watcher
+    2  bytes of the file                 the watcher
+    3  pid, 4  start time                the agent
+    5  sequence: odd inside a step       the agent
+    6  which area is valid               the agent
+    7  step at this sequence             the agent
+    8  publish after every batch         the watcher
+    9  pid that will read               the watcher
+    10 pid that was permitted to read    the agent
+    11 bytes a snapshot would take       the agent, where it is too long
+    12 bytes of the reason               the agent, where there is no snapshot
+    13 publish for more than is free     the watcher, where nothing refuses a jump
+    16 area 0: stamp, length, CRC-32, step, bytes of the state
+    24 area 1: the same
+
+The reason, as text, begins at byte 256. The areas share what is behind byte 4096.
 """
 
 from __future__ import annotations
@@ -18,33 +37,6 @@ import zlib
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.rescue.segment.segment_layout import (
-    AREAS,
-    ASK,
-    AT_STEP,
-    BASE,
-    CRC,
-    EAGER,
-    LENGTH,
-    MAGIC,
-    MAGIC_AT,
-    MOST_BYTES,
-    NEEDED,
-    PERMITTED,
-    PID,
-    READER,
-    REASON,
-    REASON_AT,
-    REASON_BYTES,
-    SEQUENCE,
-    STAMP,
-    START,
-    STATE,
-    STEP,
-    VERSION,
-    VERSION_AT,
-    WHICH,
-)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,13 +44,29 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+SEGMENT_BYTES = 4 * 1024 * 1024
+MOST_BYTES = 256 * 1024 * 1024
+ENVIRONMENT = "WATCHDOG_GUARD"  # a folder: there a task that `watchdog exec` started finds its own
+
+MAGIC = int.from_bytes(b"WDSEGMNT", "little")
+VERSION = 4
+BASE = 4096
+REASON_AT, REASON_BYTES = 256, 1024
+STRIDE = 64 * 4096  # of a new segment
+SPARE = "spare"
+
+(MAGIC_AT, VERSION_AT, BYTES_AT, PID, START, SEQUENCE, WHICH, STEP) = range(8)
+(ASK, READER, PERMITTED, NEEDED, REASON, EAGER) = range(8, 14)
+AREAS = (16, 24)
+STAMP, LENGTH, CRC, AT_STEP, STATE = range(5)
+
 
 class SegmentDamaged(WatchdogError):
-    """What is in a page is not what this layout allows. The message says what."""
+    """What is in a segment is not what this layout allows. The message says what."""
 
 
-class Published:
-    """A table as it lies in a page: whole, by its checksum."""
+class RawSnapshot:
+    """A snapshot as it lies in a segment: whole, by its checksum."""
 
     __slots__ = ("body", "sequence", "state_bytes", "step")
 
@@ -70,15 +78,15 @@ class Published:
 
 
 class Segment:
-    """A page, mapped. Whoever watches uses the methods of the first half, the agent the others."""
+    """A segment, mapped. Whoever watches uses the first half of the methods, the agent the rest."""
 
     def __init__(self, path: str) -> None:
         """
-        Map the page at `path`.
+        Map the segment at `path`.
 
         Raises:
             OSError: there is none, or it belongs to somebody else.
-            SegmentDamaged: it is no page of this layout.
+            SegmentDamaged: it is no segment of this layout.
         """
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
         try:
@@ -86,7 +94,7 @@ class Segment:
             if not stat.S_ISREG(found.st_mode) or paths.foreign(found):
                 raise PermissionError(errno.EACCES, "it is no file of this user's", path)
             if not BASE < found.st_size <= MOST_BYTES or found.st_size % 4096:
-                raise SegmentDamaged(f"{path} is {found.st_size} bytes long, which no page is")
+                raise SegmentDamaged(f"{path} is {found.st_size} bytes long, which no segment is")
             self._memory = mmap.mmap(fd, found.st_size)
         finally:
             os.close(fd)
@@ -97,7 +105,7 @@ class Segment:
         slots = self._slots
         if slots[MAGIC_AT] != MAGIC or slots[VERSION_AT] != VERSION:
             self.close()
-            raise SegmentDamaged(f"{path} is no page, or one of another version of watchdog")
+            raise SegmentDamaged(f"{path} is no segment, or one of another version of watchdog")
 
     def close(self) -> None:
         """Let go of the mapping; may be called twice."""
@@ -119,11 +127,11 @@ class Segment:
     # For whoever watches. --------------------------------------------------------------
 
     def ask_every_batch(self, on: bool) -> None:
-        """A limit is near: the table shall be as of every batch, not only as often as is free."""
+        """A limit is near: publish after every batch, not only as often as is free."""
         self._slots[ASK] = int(on)
 
     def ask_eagerly(self, on: bool) -> None:
-        """A jump can come at any time: tables are worth more than is free."""
+        """A jump can come at any time: snapshots are worth more than is free."""
         self._slots[EAGER] = int(on)
 
     def permit(self, pid: int) -> None:
@@ -152,20 +160,20 @@ class Segment:
 
     @property
     def needed_bytes(self) -> int | None:
-        """Size of a page that would hold the table, where this one does not."""
+        """Size of a segment that would hold the snapshot, where this one does not."""
         return int(self._slots[NEEDED]) or None
 
     @property
     def reason(self) -> str | None:
-        """Why there is no table, in the agent's words: untrusted."""
+        """Why there is no snapshot, in the agent's words: untrusted."""
         length = self._slots[REASON]
         if not 0 < length <= REASON_BYTES:
             return None
         return bytes(self._bytes[REASON_AT : REASON_AT + length]).decode("utf-8", "replace")
 
-    def table(self) -> Published | None:
+    def newest(self) -> RawSnapshot | None:
         """
-        The newest whole table, which may be stale: compare its sequence with `sequence`.
+        The newest whole snapshot, which may be stale: compare its sequence with `sequence`.
 
         Raises:
             SegmentDamaged: lengths or checksum are wrong.
@@ -178,12 +186,12 @@ class Segment:
         if stamp == 0:
             return None
         if not 0 < length <= self._area or stamp % 2:
-            raise SegmentDamaged(f"a table of {length} bytes, stamped {stamp}")
+            raise SegmentDamaged(f"a snapshot of {length} bytes, stamped {stamp}")
         begin = BASE + which * self._area
         body = bytes(self._bytes[begin : begin + length])
         if zlib.crc32(body) != crc:
-            raise SegmentDamaged("the table does not match its checksum")
-        return Published(stamp, step, state, body)
+            raise SegmentDamaged("the snapshot does not match its checksum")
+        return RawSnapshot(stamp, step, state, body)
 
     @property
     def fresh(self) -> bool:
@@ -195,7 +203,7 @@ class Segment:
 
     @property
     def state_bytes(self) -> int:
-        """What a save would write, by the word of the newest table; 0: there is none."""
+        """What a save would write, by the word of the newest snapshot; 0: there is none."""
         which = self._slots[WHICH]
         at = AREAS[which & 1]
         return int(self._slots[at + STATE]) if self._slots[at + STAMP] else 0
@@ -204,12 +212,12 @@ class Segment:
 
     @property
     def asked(self) -> bool:
-        """Whether the table is wanted after every batch."""
+        """Whether the snapshot is wanted after every batch."""
         return bool(self._slots[ASK])
 
     @property
     def eager(self) -> bool:
-        """Whether tables are worth more than is free."""
+        """Whether snapshots are worth more than is free."""
         return bool(self._slots[EAGER])
 
     @property
@@ -225,7 +233,7 @@ class Segment:
     def begin(self, pid: int, start_time: int) -> None:
         """This process publishes here from now on; nothing is published yet."""
         slots = self._slots
-        slots[SEQUENCE] = slots[SEQUENCE] // 2 * 2 + 3  # odd, and no table has it
+        slots[SEQUENCE] = slots[SEQUENCE] // 2 * 2 + 3  # odd, and no snapshot has it
         slots[PID], slots[START] = pid, start_time
         self.unable(None)
 
@@ -235,7 +243,7 @@ class Segment:
         slots[SEQUENCE] |= 1
 
     def boundary(self, step: int) -> None:
-        """A boundary without a table: one that was published before is stale now."""
+        """A boundary without a snapshot: one that was published before is stale now."""
         slots = self._slots
         slots[SEQUENCE] |= 1
         slots[STEP] = max(0, step)
@@ -245,16 +253,16 @@ class Segment:
         self, step: int, state_bytes: int, length: int, write: Callable[[memoryview], int]
     ) -> bool:
         """
-        A boundary with a table.
+        A boundary with a snapshot.
 
         Args:
             step: steps that are complete.
-            state_bytes: of the tensors that the table tells of.
-            length: of the table.
+            state_bytes: of the tensors that the snapshot tells of.
+            length: of the snapshot.
             write: fills a view of that length and gives its CRC-32.
 
         Returns:
-            False where the table is too long: the boundary is then one without a table.
+            False where the snapshot is too long: the boundary is then one without a snapshot.
         """
         slots = self._slots
         slots[SEQUENCE] |= 1
@@ -278,7 +286,7 @@ class Segment:
         return True
 
     def unable(self, why: str | None) -> None:
-        """Say why there is no table; None takes it back."""
+        """Say why there is no snapshot; None takes it back."""
         text = b"" if why is None else why.encode("utf-8", "replace")[:REASON_BYTES]
         self._bytes[REASON_AT : REASON_AT + len(text)] = text
         self._slots[REASON] = len(text)

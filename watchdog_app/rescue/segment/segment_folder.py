@@ -1,4 +1,4 @@
-"""Where the pages of this user's trainings are, and how one comes to be there."""
+"""Where the segments of this user's trainings are, and how one comes to be there."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from contextlib import suppress
 
 from watchdog_app.base import paths
 from watchdog_app.base.linux.files import in_memory
-from watchdog_app.rescue.segment.segment_layout import (
+from watchdog_app.rescue.segment.segment import (
     ASK,
     MAGIC,
-    PAGE_BYTES,
     READER,
+    SEGMENT_BYTES,
     SPARE,
     STRIDE,
     VERSION,
@@ -25,15 +25,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_FOLDER = "pages"
+_FOLDER = "segments"
 _SHARED = "/dev/shm"  # noqa: S108
 
 
 def folder(env: Mapping[str, str] = os.environ) -> str:
     """
-    Where this user's pages are: beside the daemon's socket, if that is in memory.
+    Where this user's segments are: beside the daemon's socket, if that is in memory.
 
-    A page on a disk would be written to it all the time, and read from it when memory is short.
+    A segment on a disk would be written to it all the time, and read from it when memory is short.
     """
     runtime = paths.runtime_dir(env)
     if not sys.platform.startswith("linux") or in_memory(_existing(os.path.abspath(runtime))):
@@ -44,7 +44,7 @@ def folder(env: Mapping[str, str] = os.environ) -> str:
 
 
 def clear(where: str) -> None:
-    """Remove the pages of processes that have ended."""
+    """Remove the segments of processes that have ended."""
     for name in os.listdir(where):
         pid, _, start_time = name.partition(".")
         if pid.isdigit() and start_time.isdigit() and not os.path.exists(f"/proc/{pid}"):
@@ -54,7 +54,7 @@ def clear(where: str) -> None:
 
 def leave(where: str) -> None:
     """Whoever made the folder ends: what nobody maps any more goes, and the folder where it can."""
-    with suppress(OSError):  # pages that trainings still publish in are kept for the next
+    with suppress(OSError):  # segments that trainings still publish in are kept for the next
         clear(where)
         os.rmdir(where)
         if os.path.dirname(os.path.dirname(where)) == _SHARED:
@@ -63,7 +63,7 @@ def leave(where: str) -> None:
 
 def prepare(where: str) -> None:
     """
-    Make the folder for pages.
+    Make the folder for segments.
 
     Raises:
         OSError: it cannot be made, or is somebody else's.
@@ -76,13 +76,13 @@ def prepare(where: str) -> None:
 
 
 def path_for(where: str, pid: int, start_time: int) -> str:
-    """The page of one process in a folder of pages."""
+    """The segment of one process in a folder of segments."""
     return os.path.join(where, f"{pid}.{start_time}")
 
 
-def make(path: str, size_bytes: int = PAGE_BYTES) -> None:
+def make(path: str, size_bytes: int = SEGMENT_BYTES) -> None:
     """
-    A new page at `path`, every byte of it there: charged to this process's group.
+    A new segment at `path`, every byte of it there: charged to this process's group.
 
     Raises:
         OSError: there is one already, or there is no room.
@@ -103,7 +103,7 @@ def make(path: str, size_bytes: int = PAGE_BYTES) -> None:
 
 
 def ask(path: str, on: bool) -> None:
-    """`Segment.ask_every_batch` by somebody who keeps no page mapped. Raises OSError."""
+    """`Segment.ask_every_batch` by somebody who keeps no segment mapped. Raises OSError."""
     _set(path, ASK, int(on))
 
 
@@ -120,9 +120,9 @@ def _set(path: str, slot: int, value: int) -> None:
         os.close(fd)
 
 
-def make_spare(where: str, size_bytes: int = PAGE_BYTES) -> bool:
+def make_spare(where: str, size_bytes: int = SEGMENT_BYTES) -> bool:
     """
-    Have a page ready for the next process that begins to publish; whether one was made.
+    Have a segment ready for the next process that begins to publish; whether one was made.
 
     Raises:
         OSError: there is no room.
@@ -136,7 +136,7 @@ def make_spare(where: str, size_bytes: int = PAGE_BYTES) -> bool:
 
 def claim(where: str, pid: int, start_time: int) -> str:
     """
-    The page of this process: its own where there is one, else the spare one, else a new one.
+    The segment of this process: its own where there is one, else the spare one, else a new one.
 
     Raises:
         OSError: none can be had.

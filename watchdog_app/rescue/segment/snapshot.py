@@ -2,13 +2,13 @@
 What a training publishes at a boundary: everything that a rescue would hold, or where it lies.
 
 Large tensors are told by address; small ones, which a step moves before it touches the large, are
-in the table with their bytes. The rest is the JSON of a rescue: what hardly ever changes in one
+in the snapshot with their bytes. The rest is the JSON of a rescue: what hardly ever changes in one
 text, what changes with each step in another, which wins. Of each large tensor a few elements are
 noted as well: whoever copies compares them, and sees what was changed without the agent's knowing.
 
     head | static JSON | changing JSON | addresses | noted elements | bytes of small tensors
 
-A table that is read was written by somebody else's process: nothing in it is believed.
+A snapshot that is read was written by somebody else's process: nothing in it is believed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ITEM_BYTES = {
 
 
 class SnapshotDamaged(WatchdogError):
-    """A table says what none can say. The message says what."""
+    """A snapshot says what none can say. The message says what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A table that is whole, and whose numbers fit together."""
+    """A snapshot that is whole, and whose numbers fit together."""
 
     owner: str  # pid.start_time.namespace
     directory: str
@@ -126,13 +126,13 @@ def changing_text(step: int, markers: Iterable[Marker], news: Sequence[News]) ->
 
 
 def length_of(parts: Sequence[bytes | bytearray | memoryview]) -> int:
-    """Of the table that `write` makes of the five parts."""
+    """Of the snapshot that `write` makes of the five parts."""
     return _HEAD.size + sum(map(len, parts))
 
 
 def write(view: memoryview, parts: Sequence[bytes | bytearray | memoryview]) -> int:
     """
-    Put a table into `view`, which is of the right length; its CRC-32.
+    Put a snapshot into `view`, which is of the right length; its CRC-32.
 
     Args:
         view: of `length_of(parts)` bytes.
@@ -151,7 +151,7 @@ def write(view: memoryview, parts: Sequence[bytes | bytearray | memoryview]) -> 
 
 def read(body: bytes, *, most_bytes: int) -> Snapshot:
     """
-    The table in `body`.
+    The snapshot in `body`.
 
     Args:
         body: as published.
