@@ -18,6 +18,7 @@ from watchdog_app.core.diagnosis.exits import journal_level, should_notify
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.explain.advice import Shortage, sentences
 from watchdog_app.core.explain.exits import about_death
+from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Attribution, Regime
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, ExitFacts, LastError
 from watchdog_app.core.model.history import SwapTraffic
@@ -33,7 +34,8 @@ from watchdog_app.core.model.machine import (
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
 from watchdog_app.core.model.tasks import group as tasks_of
-from watchdog_app.daemon.guards import Guards, guard_end, newest_rescue
+from watchdog_app.daemon.agents import Agent, Agents
+from watchdog_app.daemon.guards import Guards, guard_end
 from watchdog_app.daemon.log import Log
 from watchdog_app.guard import messages, record
 from watchdog_app.guard.record import GuardRecord, prepare
@@ -116,7 +118,7 @@ def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(pl
     rescue = {"pid": 4711, "path": str(places), "step": 145}
     past(state="ending", agents=1, saved=1, rescues=[rescue], saved_unix_s=50.0)
     guard = guard_end(KEY, None)
-    found = newest_rescue(None, guard)
+    found = guard.rescue
 
     assert (str(places), 145, 50.0) == (found.path, found.step, found.saved_unix_s)
     entry = {"pid": 4711, "name": "fit.py", "cause": "guard", "next_limit": guard.next_limit,
@@ -127,6 +129,32 @@ def test_the_next_start_is_told_with_a_higher_limit_and_goes_on_from_the_copy(pl
     assert "  cd /w && watchdog exec --limit 1.25G -- python3 fit.py" in told
     assert "watchdog limit" not in told
     assert "Halve the batch" in told
+
+
+@pytest.mark.parametrize(("copied_unix_s", "step"), [(50.0, 145), (10.0, 100), (20.4, 100)])
+def test_a_living_training_has_the_newer_of_its_own_rescue_and_the_copied_one(
+    places, copied_unix_s, step
+):
+    """As status, explain and the policy know it, before any end."""
+    group = places / "watchdog-guard-4711-99"
+    group.mkdir()
+    guard = a_guard(state="stopped")
+    guard.group = str(group)
+    guard.rescues = [{"pid": 4711, "path": str(places), "step": 145}]
+    guard.saved_unix_s = copied_unix_s
+    prepare(guard.pid, guard.start_time)
+    guard.write()
+    guards = Guards(observer_of(), Log())
+    guards.look()
+    nothing = SimpleNamespace()
+    agents = Agents(nothing, nothing, nothing, lambda _: True, interval_s=1.0)
+    own = RescueRecord("/r/own", 100, 5, 0.1, 20.0, by_lines=True)
+    agents._agents[KEY] = Agent(KEY, None, AgentState(KEY, "keras", "/r", rescue=own), None, None)
+
+    agents.copied_by_guards(guards.rescues())
+
+    found = agents.get(KEY).view.rescue
+    assert (step, True) == (found.step, found.by_lines)
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,21 @@ class Agents:
         agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
         return rescue
 
+    def copied_by_guards(self, rescues: Mapping[int, RescueRecord]) -> None:
+        """
+        Take in what supervisors of guards have copied, where it is later than the agent's own.
+
+        Args:
+            rescues: by PID.
+        """
+        for agent in self._agents.values():
+            newest = later_rescue(agent.view, rescues.get(agent.key.pid))
+            if newest is not None and newest is not agent.view.rescue:
+                age_s = max(0.0, time.time() - newest.saved_unix_s)
+                agent.view = replace(
+                    agent.view, rescue=newest, rescue_mono_s=time.monotonic() - age_s
+                )
+
     def saving(self, agent: Agent, saving: bool) -> None:
         """It has begun to write a rescue, or has ended doing so."""
         agent.view = replace(agent.view, saving=saving)
@@ -294,6 +309,14 @@ def key_of(connection: Connection, pid: int, start_time: int) -> ProcessKey:
     raise RequestError(
         f"An agent speaks for its own process alone: you are {you}, not {pid}. {remedy}", REFUSED
     )
+
+
+def later_rescue(view: AgentState | None, copied: RescueRecord | None) -> RescueRecord | None:
+    """The rescue to go on from: the agent's own, or a later one that was copied from outside."""
+    own = None if view is None else view.rescue
+    if copied is None or (own is not None and own.saved_unix_s >= copied.saved_unix_s - 1.0):
+        return own
+    return copied if own is None else replace(copied, by_lines=own.by_lines)
 
 
 def record(kind: type[T], params: requests.Params) -> T:

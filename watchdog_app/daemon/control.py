@@ -94,6 +94,7 @@ class Control:
         """The status to whoever subscribed to it, unless they have one of a moment ago."""
         parts = self._parts
         parts.faults.guard("guards", parts.guards.look)
+        parts.agents.copied_by_guards(parts.guards.rescues())
         due = now_mono_s - self._sent_mono_s >= _PUBLISH_S
         if due and parts.server.has_subscribers("status"):
             self._sent_mono_s = now_mono_s

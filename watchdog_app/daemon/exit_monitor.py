@@ -23,8 +23,8 @@ from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, Evidence, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon.agents import Agent
-from watchdog_app.daemon.guards import guard_end, newest_rescue
+from watchdog_app.daemon.agents import Agent, later_rescue
+from watchdog_app.daemon.guards import guard_end
 from watchdog_app.daemon.last_seen import LastSeen
 from watchdog_app.daemon.poller import PidFds, Poller
 from watchdog_app.daemon.status import Look
@@ -327,7 +327,7 @@ class ExitMonitor:
             None if task is None else task.info.notebook or task.info.script,
             cause=cause,
             evidence=[*evidence_of(facts), *end.worker],
-            rescue=newest_rescue(end.view, facts.guard),
+            rescue=later_rescue(end.view, facts.guard.rescue if facts.guard else None),
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
@@ -476,7 +476,7 @@ def _worker_exit(
     grew: Mapping[str, Any],
 ) -> Exit:
     """Of a worker whose task lives on; told as news of that task."""
-    rescue = newest_rescue(view, facts.guard)
+    rescue = later_rescue(view, facts.guard.rescue if facts.guard else None)
     about = {} if view is None else about_task(task.info, task.rss_bytes, view)
     entry = worker_entry(
         task, pid, time.time(), cause, evidence_of(facts), rescue=rescue, about={**about, **grew}

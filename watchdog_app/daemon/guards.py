@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from watchdog_app.client.jsonrpc import BAD_PARAMS, REFUSED
 from watchdog_app.client.requests import LimitGuard
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.actions import ACTIONS
-from watchdog_app.core.model.agent import AgentState, RescueRecord
+from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.decisions import Decision, Notification, NotificationAction, Topic
 from watchdog_app.core.model.exits import GuardEnd
 from watchdog_app.core.model.machine import ProcessKey, Task
@@ -143,6 +142,15 @@ class Guards:
         """Return what happened to guards since the last call."""
         news, self._news = self._news, []
         return news
+
+    def rescues(self) -> dict[int, RescueRecord]:
+        """The newest rescue that a supervisor has copied of each process, by PID."""
+        return {
+            pid: found
+            for guard in self._guards.values()
+            for pid in {each.get("pid") for each in guard.rescues}
+            if isinstance(pid, int) and (found := _copied_rescue(guard, pid)) is not None
+        }
 
     def of(self, task: ProcessKey) -> GuardRecord | None:
         """The guard that a task is in."""
@@ -340,15 +348,6 @@ def _was_refused(guard: GuardRecord) -> bool:
         each.get("kind") == "refusing" and float(each.get("unix_s") or 0.0) > since
         for each in guard.events
     )
-
-
-def newest_rescue(view: AgentState | None, guard: GuardEnd | None) -> RescueRecord | None:
-    """The rescue to go on from: the agent's own, or a later one that was copied from outside."""
-    own = None if view is None else view.rescue
-    copied = None if guard is None else guard.rescue
-    if copied is None or (own is not None and own.saved_unix_s >= copied.saved_unix_s - 1.0):
-        return own
-    return copied if own is None else replace(copied, by_lines=own.by_lines)
 
 
 def _copied_rescue(guard: GuardRecord, pid: int) -> RescueRecord | None:
