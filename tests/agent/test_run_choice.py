@@ -82,19 +82,36 @@ def unfinished(folder: Path) -> list[int]:
     return [left.names[-1].step for left in runs.left_in(str(folder)) if not left.finished]
 
 
-def test_an_empty_folder_gives_nothing_and_says_nothing(tmp_path: Path):
-    """The first run of a program."""
-    assert Choice(None) == choose(tmp_path / "rescues")
+FINISHED = {"finished": True}
+LATER = {"training": 2}
 
 
-def test_the_newest_rescue_of_another_process_is_chosen(tmp_path: Path):
-    """What a killed run left."""
-    left_by_another(tmp_path, 10, 20)
+@pytest.mark.parametrize(
+    ("left", "resume", "step", "why"),
+    [
+        ([], True, None, ""),
+        ([([10, 20], {})], True, 20, ""),
+        ([([10], FINISHED)], True, None, ""),
+        ([([10], FINISHED)], "newest", 10, ""),
+        ([([10], FINISHED), ([3], {})], True, 3, ""),
+        ([([40], LATER)], True, None, "waits for it"),
+        ([([40], LATER)], "newest", None, "belongs to another training"),
+        ([([40], LATER)], "force", 40, ""),
+    ],
+)
+def test_the_newest_unfinished_rescue_of_this_training_is_chosen(
+    tmp_path: Path, left: list[tuple[list[int], dict[str, int]]], resume, step, why: str
+):
+    """Of what processes that ended have left; a line names what is left alone."""
+    for steps, how in left:
+        left_by_another(tmp_path, *steps, **how)
 
-    chosen = choose(tmp_path).rescue
+    choice = choose(tmp_path, resume)
 
-    assert chosen is not None
-    assert 20 == chosen.step
+    assert step == (choice.rescue and choice.rescue.step)
+    assert (not why and not choice.why) or (1 == len(choice.why) and why in choice.why[0])
+    forced = resume == "force"
+    assert forced == any("belongs to another training" in note for note in choice.notes)
 
 
 def test_resume_false_chooses_nothing_and_replaces_the_rescue_later(tmp_path: Path):
@@ -108,34 +125,6 @@ def test_resume_false_chooses_nothing_and_replaces_the_rescue_later(tmp_path: Pa
 
     assert [2] == unfinished(tmp_path)
     assert 2 == len(list(tmp_path.glob("rescue-*")))
-
-
-def test_rescues_of_a_training_that_ended_well_are_left_alone(tmp_path: Path):
-    """The next run trains anew."""
-    left_by_another(tmp_path, 10, finished=True)
-
-    assert Choice(None) == choose(tmp_path)
-
-
-def test_newest_takes_finished_rescues_too(tmp_path: Path):
-    """To train further from what is there."""
-    left_by_another(tmp_path, 10, finished=True)
-
-    chosen = choose(tmp_path, "newest").rescue
-
-    assert chosen is not None
-    assert 10 == chosen.step
-
-
-def test_a_rescue_after_the_finished_ones_is_chosen(tmp_path: Path):
-    """A training that ended well, and the same once more that did not."""
-    left_by_another(tmp_path, 10, finished=True)
-    left_by_another(tmp_path, 3)
-
-    chosen = choose(tmp_path).rescue
-
-    assert chosen is not None
-    assert 3 == chosen.step
 
 
 def test_a_finished_rescue_is_not_chosen_because_the_newer_one_is_damaged(tmp_path: Path):
@@ -179,17 +168,6 @@ def test_newest_goes_back_to_a_rescue_of_this_process(tmp_path: Path, notebook):
     assert 5 == chosen.step
 
 
-def test_a_rescue_that_waits_for_a_later_training_is_named(tmp_path: Path):
-    """The first fit of two is trained again; nobody wonders about the rescue of the second."""
-    left_by_another(tmp_path, 40, training=2)
-
-    choice = choose(tmp_path)
-
-    assert choice.rescue is None
-    assert 1 == len(choice.why)
-    assert "waits for it" in choice.why[0]
-
-
 def test_the_second_training_goes_on_when_its_turn_comes(tmp_path: Path):
     """The first had ended, the second was killed: the first is trained anew before it."""
     left_by_another(tmp_path, 40, training=2)
@@ -201,31 +179,10 @@ def test_the_second_training_goes_on_when_its_turn_comes(tmp_path: Path):
     assert 40 == chosen.step
 
 
-def test_newest_leaves_another_training_of_the_program_alone(tmp_path: Path):
-    """Two trainings that both say "newest" do not go on from one state."""
-    left_by_another(tmp_path, 4, training=2)
-
-    choice = choose(tmp_path, "newest")
-
-    assert choice.rescue is None
-    assert "belongs to another training" in choice.why[0]
-
-
 def test_newest_of_nothing_is_an_error(tmp_path: Path):
     """The user asked to go on; beginning anew in silence would be wrong."""
     with pytest.raises(RescueError, match="no rescue"):
         choose(tmp_path, "newest")
-
-
-def test_force_takes_another_training_and_says_so(tmp_path: Path):
-    """A person has decided."""
-    left_by_another(tmp_path, 4, training=2)
-
-    choice = choose(tmp_path, "force")
-
-    assert choice.rescue is not None
-    assert 4 == choice.rescue.step
-    assert any("belongs to another training" in note for note in choice.notes)
 
 
 @pytest.mark.parametrize("resume", ["yes", None, 0, 1])
