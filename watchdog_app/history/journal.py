@@ -234,7 +234,7 @@ class Journal:
             )
             self._db.execute(
                 "DELETE FROM hits WHERE task NOT IN (SELECT id FROM series)"
-                " OR ceiling NOT IN (SELECT id FROM series)"
+                " OR resource NOT IN (SELECT id FROM series)"
             )
         self._db.execute("PRAGMA incremental_vacuum").fetchall()
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from watchdog_app.base import paths
 from watchdog_app.base.durable import make_folders, sync_folder
 
-_SCHEMA_VERSION = 2
+_SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE entries (
   id INTEGER PRIMARY KEY, unix_ms INTEGER NOT NULL, kind TEXT NOT NULL,
@@ -30,8 +30,8 @@ CREATE TABLE series (
 CREATE TABLE points (
   series INTEGER NOT NULL, unix_ms INTEGER NOT NULL, used, limit_, swap,
   PRIMARY KEY (series, unix_ms)) WITHOUT ROWID;
-CREATE TABLE hits (task INTEGER NOT NULL, ceiling INTEGER NOT NULL,
-  PRIMARY KEY (task, ceiling)) WITHOUT ROWID;
+CREATE TABLE hits (task INTEGER NOT NULL, resource INTEGER NOT NULL,
+  PRIMARY KEY (task, resource)) WITHOUT ROWID;
 CREATE TABLE state (key TEXT PRIMARY KEY, data TEXT NOT NULL) WITHOUT ROWID;
 """
 _MOST_SET_ASIDE = 3

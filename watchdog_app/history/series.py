@@ -25,6 +25,8 @@ _BAND_SHARE = 0.005  # a move is this share of the value ...
 # ... and at least this much by unit: a sensor of heat wavers by a degree from look to look.
 _BAND_LEAST = {"bytes": 1024.0 * 1024, "celsius": 2.0, "watts": 10.0, "ratio": 0.01}
 
+_TOLD = ("kind", "ident", "name", "path", "pid", "unit")  # columns that a reader gets
+
 
 class Pace(Enum):
     """How closely a series is kept; the value is the least time between two points of it."""
@@ -188,7 +190,7 @@ def read_series(
         chosen += [
             row[0]
             for row in db.execute(
-                f"SELECT DISTINCT ceiling FROM hits WHERE task IN ({marks})",  # noqa: S608
+                f"SELECT DISTINCT resource FROM hits WHERE task IN ({marks})",  # noqa: S608
                 tuple(chosen),
             )
         ]
@@ -201,25 +203,13 @@ def read_series(
         (*values, limit),
     ):
         points.setdefault(id_, []).append([ms / 1000, used, top, swap])
-    found: list[dict[str, Any]] = []
-    for id_ in chosen if chosen is not None else sorted(points):
-        row = db.execute(
-            "SELECT kind, ident, name, path, pid, unit FROM series WHERE id = ?", (id_,)
-        ).fetchone()
-        if id_ in points and row is not None:
-            kind, ident, name, path, pid, unit = row
-            found.append(
-                {
-                    "kind": kind,
-                    "ident": ident,
-                    "name": name,
-                    "path": path,
-                    "pid": pid,
-                    "unit": unit,
-                    "points": points[id_][::-1],
-                }
-            )
-    return found
+    rows = db.execute("SELECT id, kind, ident, name, path, pid, unit FROM series")
+    told = {id_: rest for id_, *rest in rows}
+    return [
+        {**dict(zip(_TOLD, told[id_], strict=True)), "points": points[id_][::-1]}
+        for id_ in (chosen if chosen is not None else sorted(points))
+        if id_ in points and id_ in told
+    ]
 
 
 def of_task(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]:
