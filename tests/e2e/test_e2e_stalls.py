@@ -22,12 +22,12 @@ WAYS = {
     "queue": ("a queue that no thread fills", "wait_for_a_queue"),
     "fifo": ("a pipe that no program writes to", "read_a_fifo"),
     "library": ("does not return and keeps Python from running", "the agent's own thread gets no"),
-    "fork": ("forked while another thread held a lock", "has one thread"),
+    "fork": ("a lock that no process will release", "no worker runs"),
     "killed": ("a worker process that has ended", "has ended since the last step"),
     "stopped": ("somebody has stopped process", "state T"),
     "lock": ("a lock that no other thread is left to release", "take_a_lock_of_the_dead"),
     "twice": ("a lock that no other thread is left to release", "take_a_lock_twice"),
-    "pipe": ("a pipe that nobody reads from", "pipe_write"),
+    "pipe": ("a pipe, terminal or connection that no program reads", "pipe_write"),
     "busy": ("it still computes", "cores since the last step"),
 }
 DAILY_WAYS = ("queue", "lock", "busy")
