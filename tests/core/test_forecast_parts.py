@@ -141,6 +141,16 @@ def test_a_curve_tells_its_speed_and_how_that_grows():
     assert 6.4 == replace(both, bend=None, slope=10.0).time_to(64.0)
 
 
+@pytest.mark.parametrize(("ignore", "agreement", "bends"), [(1.0, 0.9, True), (3.0, 0.8, False)])
+def test_a_bend_is_more_than_noise_from_nine_tenths_of_the_pairs_on(ignore, agreement, bends):
+    """One of ten pairs, then two, differ by no more than noise."""
+    curve = blocks(5, lambda i: i * i, lambda i: i * i + 1)
+
+    (both,) = read_scale(curve, curve[:-1], 2, ignore)
+
+    assert (agreement, bends) == (both.agreement, both.bend is not None)
+
+
 @pytest.mark.parametrize(
     ("times", "values", "expected"),
     [

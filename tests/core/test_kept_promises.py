@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 
 PROMISES = {
     "a silent save needs less evidence than a notification": {
-        "test_at_risk": ["test_a_doubtful_end_within_reach_opens_the_eager_tier_alone"],
+        "test_policy_danger": ["test_a_doubtful_end_within_reach_opens_the_eager_tier_alone"],
         "test_engine_scenarios": [
             "test_the_warning_comes_before_the_save_and_the_save_before_the_pause"
         ],
@@ -54,7 +54,7 @@ PROMISES = {
         ],
     },
     "memory of copies of forks is told from memory of unwatched programs": {
-        "test_culprits_copies": [
+        "test_culprits": [
             "test_what_workers_stop_sharing_is_growth_of_their_task",
             "test_where_nobody_looked_what_no_task_explains_is_of_other_programs",
         ]
