@@ -10,8 +10,9 @@ from simulation import MB, Machine, Program
 
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Decision, DecisionKind
-from watchdog_app.core.model.machine import HostMemory, Pressure, Snapshot, TaskKind
+from watchdog_app.core.model.machine import HostMemory, Pressure, ProcessKey, Snapshot, TaskKind
 from watchdog_app.core.model.resource import Reading, ResourceKind
+from watchdog_app.core.policy.phases import Phases
 
 EPOCH_S = 100.0
 PHASE_S = 12.0  # the last of an epoch
@@ -401,3 +402,15 @@ def test_the_notice_of_a_buffer_that_will_not_fit_begins_with_why():
     assert told.title.startswith("Memory limit reached soon")
     assert "grows by" not in told.body
     assert "from now" not in told.body
+
+
+def test_a_phase_that_recurs_quickly_is_foreseen_half_a_cycle_after_its_end():
+    """Every ten seconds: not eight seconds after it, when the next one has all but begun."""
+    known, foreseen = Phases(), []
+    for t in range(26):
+        phase = "validate" if t % 10 in (6, 7) else "train"
+        view = AgentState(ProcessKey(1, 1), "keras", "/r", training=True, phase=phase)
+        known.observe(float(t), (600 if phase == "validate" else 400) * MB, view)
+        foreseen += [t] if list(known.coming(float(t))) else []
+
+    assert [23, 24, 25] == foreseen

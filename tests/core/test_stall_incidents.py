@@ -15,7 +15,7 @@ from watchdog_app.core.model.agent import (
     ThreadDump,
     ThreadState,
 )
-from watchdog_app.core.model.settings import RuleSettings, Settings, StallSettings
+from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, StallSettings
 from watchdog_app.core.policy.engine import Engine
 
 SETTINGS = Settings(stalls=StallSettings(idle_s=10.0))
@@ -111,7 +111,11 @@ def test_without_anybody_who_looks_it_is_told_all_the_same():
 
     (decision,) = training.decisions
     said = decision.notification
+    assert ("Stalled: train.py", "normal") == (said.title, said.urgency)
+    assert "since step 200" in said.body
     assert "why is not known" in said.body
+    assert "watchdog stacks train.py" in said.body
+    assert ["snooze", "show"] == [each.key for each in said.actions]
 
 
 def test_what_is_not_known_is_said_to_be_not_known():
@@ -206,9 +210,19 @@ def test_another_daemon_goes_on_with_it_and_does_not_tell_it_twice():
     assert "makes steps again" in training.decisions[1].reason
 
 
-def test_a_rule_can_silence_stalls_and_the_incident_is_there_all_the_same():
-    """`resource = "stalled"`, as for every other kind."""
-    training = Stalled(replace(SETTINGS, rules=(RuleSettings(resource="stalled", notify=False),)))
+@pytest.mark.parametrize(
+    ("changes", "protecting"),
+    [
+        ({"rules": (RuleSettings(resource="stalled", notify=False),)}, True),
+        ({"actions": ActionSettings(notify=False)}, True),
+        ({}, False),
+    ],
+    ids=["by a rule", "by the switch", "while protection is off"],
+)
+def test_stalls_can_be_silenced_and_the_incident_is_there_all_the_same(changes, protecting):
+    """As for every other kind of resource."""
+    training = Stalled(replace(SETTINGS, **changes))
+    training.engine.protecting = protecting
 
     tick = training.look(30)
 

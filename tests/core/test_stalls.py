@@ -8,7 +8,6 @@ import pytest
 from simulation import Machine, Program, flat
 
 from watchdog_app.core.diagnosis.stalls import StallDetector
-from watchdog_app.core.model.settings import ActionSettings, Settings
 
 STEP_S = 0.1
 
@@ -129,41 +128,3 @@ def test_what_has_ended_is_forgotten():
     training.stalls.follow(training.now + 1, [], {})
 
     assert {} == training.stalls._places
-
-
-@pytest.mark.parametrize(
-    ("settings", "protecting", "told"),
-    [
-        (Settings(), True, True),
-        (Settings(), False, False),
-        (Settings(actions=ActionSettings(notify=False)), True, False),
-    ],
-)
-def test_the_engine_tells_of_it_where_notices_are_wanted(settings, protecting, told):
-    """In words that say where it stands and how to look closer."""
-    machine = Machine(Program(10, "train.py", flat(100), step_s=0.1, save_s=1.0), settings=settings)
-    machine.engine.protecting = protecting
-    machine.run(20)
-    program = machine.programs[0]
-    program.step_s = 1e6  # no further step ends
-    agent = replace(machine._agent(program), step=200, step_s=0.1)
-    found = []
-    for _ in range(100):
-        machine.now += 1.0
-        task = machine._task(program)
-        tick = machine.engine.tick(
-            machine._snapshot(), [task], machine.readings(), {task.key: agent}
-        )
-        found += tick.decisions
-
-    assert told is bool(found)
-    if told:
-        (decision,) = found
-        said = decision.notification
-        assert "Stalled: train.py" == said.title
-        assert "stalled" == said.topic
-        assert "normal" == said.urgency
-        assert "since step 200" in said.body
-        assert "watchdog stacks train.py" in said.body
-        assert said.incident
-        assert ["snooze", "show"] == [each.key for each in said.actions]
