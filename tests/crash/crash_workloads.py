@@ -30,6 +30,7 @@ from watchdog_app.rescue.checkpoint.names import (
     mark_finished,
 )
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
+from watchdog_app.rescue.checkpoint.runs import Run
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 DAY_S = 86400.0
@@ -80,11 +81,15 @@ class Rescues(Workload):
 
     def set_up(self, root: str) -> None:
         """One rescue is there, of an earlier process."""
-        self._save(RescueStore(f"{root}/rescues"), 0)
+        self._save(self._store(f"{root}/rescues"), 0)
+
+    def _store(self, directory: str, report: Callable[[str], None] | None = None) -> RescueStore:
+        """Of the one training, in whatever process."""
+        return RescueStore(directory, report=report, run=Run("0123456789ab", directory))
 
     def run(self, root: str) -> None:
         """Save, prune, and note the end."""
-        store = RescueStore(f"{root}/rescues", report=lambda _: None)
+        store = self._store(f"{root}/rescues")
         # A process that was refused says it and goes on, as a training does.
         with suppress(RescueError):
             store.prepare(2)
@@ -109,7 +114,7 @@ class Rescues(Workload):
         whole = how in ("killed", "kill", "fail")
         for name in complete_ones(directory):
             problems += self._judge(f"{directory}/{name}", name, whole)
-        store = RescueStore(directory, report=said.append)
+        store = self._store(directory, said.append)
         found = store.newest()
         promised = last(marks, "saved")
         if self.name == "rescues":

@@ -8,13 +8,16 @@ import subprocess
 import sys
 import time
 
+from watchdog_app.rescue.checkpoint.runs import Run
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
+RUN = "0123456789ab"
 SAVER = """
-import sys
+import os, sys
 from watchdog_app.rescue.checkpoint.format import TensorEntry
+from watchdog_app.rescue.checkpoint.runs import Run
 from watchdog_app.rescue.checkpoint.store import RescueStore
-store = RescueStore(sys.argv[1])
+store = RescueStore(sys.argv[1], run=Run(sys.argv[3] or os.urandom(6).hex(), sys.argv[1]))
 store.prepare(4, rehearse=False)
 step = int(sys.argv[2])
 print("ready", flush=True)
@@ -28,9 +31,9 @@ while True:
 """
 
 
-def start(directory, first):
+def start(directory, first, run=""):
     process = subprocess.Popen(
-        [sys.executable, "-c", SAVER, directory, str(first)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", SAVER, directory, str(first), run], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout.readline() == "ready\n"
     return process
@@ -46,7 +49,7 @@ def kill(process):
 
 def measured_save_s(directory):
     """Seconds of a save by such a process, now."""
-    process = start(directory, 0)
+    process = start(directory, 0, RUN)
     began = time.monotonic()
     for _ in range(4):
         process.stdout.readline()
@@ -65,13 +68,13 @@ def test_killed_at_any_moment_the_last_complete_rescue_is_found(tmp_path):
     """Many kills, each at another moment; no damage is ever reported, no rubbish piles up."""
     directory = str(tmp_path / "r")
     said = []
-    store = RescueStore(directory, report=said.append)
+    store = RescueStore(directory, report=said.append, run=Run(RUN, directory))
     save_s = measured_save_s(directory)  # the moments are spread over the saves of this machine
     last = store.newest().step
     halves = 0
 
     for attempt in range(40):
-        process = start(directory, last + 1)
+        process = start(directory, last + 1, RUN)
         time.sleep(save_s * 3 * attempt / 40)
         saved = kill(process)
         halves += any(name.startswith(".partial") for name in os.listdir(directory))

@@ -74,8 +74,8 @@ class RescueStore:
     """
     The rescues in one folder.
 
-    Several processes may use one folder: a process removes only rescues of
-    its own and those whose writer has ended. Not for two threads at a time.
+    Several processes may use one folder: each removes only rescues of its own run. Not for two
+    threads at a time.
     """
 
     def __init__(
@@ -104,7 +104,6 @@ class RescueStore:
         self._streamer = Streamer()
         self._reserve = Reserve()
         self._said: set[str] = set()
-        self._neighbours: set[str] = set()  # owners of rescues here that were seen alive
 
     def prepare(self, tensors: int = 0, rehearse: bool = True) -> Rehearsal | None:
         """
@@ -124,7 +123,6 @@ class RescueStore:
         self._streamer.prepare()
         self.hold_reserve(tensors)
         self._clean()
-        self._prunable()  # sees who else is at work here
         if in_memory(self.directory):
             self._say_once(
                 f"The rescue folder {self.directory} lies in memory (tmpfs): a save there takes "
@@ -371,24 +369,12 @@ class RescueStore:
             shutil.rmtree(os.path.join(self.directory, text), ignore_errors=True)
 
     def _prunable(self) -> list[RescueName]:
-        """Old to new. A rescue that others may still need is not among them."""
+        """Old to new: those of this run; without one, of this process."""
         if self.run is not None:
             return list(filter(self.run.may_prune, names.complete_ones(self.directory)))
-        found = []
-        for name in names.complete_ones(self.directory):
-            if name.run is not None:
-                continue
-            if names.in_use(self.directory, name):
-                self._neighbours.add(name.owner_text)
-            elif not names.prunable(self.directory, name):
-                continue
-            elif name.owner_text == str(own()) or not (
-                # When a neighbour dies, its training wants to go on from what it left.
-                name.owner_text in self._neighbours
-                or format.not_ours_to_judge(os.path.join(self.directory, str(name)))
-            ):
-                found.append(name)
-        return found
+        mine = (None, str(own()))
+        every = names.complete_ones(self.directory)
+        return [name for name in every if (name.run, name.owner_text) == mine]
 
     def _opens(self, name: RescueName) -> bool:
         try:
