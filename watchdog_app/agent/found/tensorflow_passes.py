@@ -17,7 +17,7 @@ from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.loops import own_random
-from watchdog_app.agent.loops.passes import INFINITE, Passes, Source, SourcePass, anchor_of
+from watchdog_app.agent.loops.passes import INFINITE, Passes, SourcePass
 
 
 class WatchedPass(SourcePass):
@@ -52,14 +52,7 @@ class WatchedPasses(Passes):
 
     def made(self, dataset: Any, place: Hashable) -> WatchedPass:
         """The program is about to make an iterator over `dataset` there."""
-        anchor: Any = dataset
-        with self._guard:
-            anchor = anchor_of(dataset)
-        source = self._sources.get(id(anchor))
-        if source is None or source.get() is not anchor:
-            source = self._sources[id(anchor)] = Source(anchor)
-            with self._guard:
-                source.sketch = own_random.sketch(dataset)
+        source = self._source_of(dataset)
         now = WatchedPass(source, source.passes)
         now.of = self
         source.passes += 1

@@ -302,14 +302,7 @@ class Passes(EpochPasses[SourcePass, _Recorded]):
             RescueMismatch: as the first batch is drawn; the pass that the rescue was in had
                 another number of batches.
         """
-        anchor: Any = dataset
-        with self._guard:
-            anchor = anchor_of(dataset)
-        source = self._sources.get(id(anchor))
-        if source is None or source.get() is not anchor:
-            source = self._sources[id(anchor)] = Source(anchor)
-            with self._guard:
-                source.sketch = own_random.sketch(dataset)
+        source = self._source_of(dataset)
         place = len(self._epoch)
         with self._guard:
             self._look_at(dataset, source, self._latest.get(place))
@@ -319,6 +312,18 @@ class Passes(EpochPasses[SourcePass, _Recorded]):
         self._epoch.append(now)
         self._latest[place] = now
         return self._run(dataset, now, known, arrived)
+
+    def _source_of(self, dataset: Any) -> Source:
+        """What the passes over a data set are counted for."""
+        anchor = dataset
+        with self._guard:
+            anchor = _anchor_of(dataset)
+        source = self._sources.get(id(anchor))
+        if source is None or source.get() is not anchor:
+            source = self._sources[id(anchor)] = Source(anchor)
+            with self._guard:
+                source.sketch = own_random.sketch(dataset)
+        return source
 
     def _run(
         self,
@@ -413,7 +418,7 @@ class _Looks:
         return item
 
 
-def anchor_of(dataset: Any) -> Any:
+def _anchor_of(dataset: Any) -> Any:
     """
     The object whose passes advance the order: of a tf.data pipeline its last shuffle.
 
