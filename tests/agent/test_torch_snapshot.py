@@ -19,8 +19,8 @@ torch = pytest.importorskip("torch")
 from found_torch import loader, only, rescues  # noqa: E402
 from torch import nn  # noqa: E402
 
-from watchdog_app.agent.loops import torch_random  # noqa: E402
 from watchdog_app.agent.oom import watch  # noqa: E402
+from watchdog_app.agent.state import torch_random  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.guard import copier  # noqa: E402
 from watchdog_app.rescue.checkpoint.owner import own  # noqa: E402

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from watchdog_app.agent.loops import torch_tensors
-from watchdog_app.agent.loops.torch_tensors import Tensors
+from watchdog_app.agent.state import torch_tensors
+from watchdog_app.agent.state.torch_tensors import Tensors
 
 pytestmark = pytest.mark.torch
 

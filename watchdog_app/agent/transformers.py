@@ -20,7 +20,7 @@ import torch
 
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import TRANSFORMERS, LibraryRescue
-from watchdog_app.agent.loops import torch_random
+from watchdog_app.agent.state import torch_random
 from watchdog_app.base.durable import private
 from watchdog_app.base.errors import RescueMismatch
 

@@ -18,9 +18,9 @@ import torch
 
 from watchdog_app.agent import frames
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.loops import torch_tensors
 from watchdog_app.agent.loops.torch_state import SavedTorch
 from watchdog_app.agent.runtime import run_choice
+from watchdog_app.agent.state import torch_tensors
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 

@@ -23,10 +23,10 @@ from watchdog_app.agent.found import names, source_loops, tensorflow_passes
 from watchdog_app.agent.found.names import Found, Named
 from watchdog_app.agent.found.tensorflow_passes import WatchedPasses
 from watchdog_app.agent.found.training import FoundTraining
-from watchdog_app.agent.loops import own_random, randomness, variables
 from watchdog_app.agent.loops.loop_state import LoopState
 from watchdog_app.agent.runtime.link import named_ones
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Untold
+from watchdog_app.agent.state import own_random, randomness, variables
 
 UNPLACED = "the place in data that is no tf.data.Dataset (rescue.step_number counts the steps)"
 _KINDS = (

@@ -18,7 +18,6 @@ from typing import Any
 
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.identity.data_facts import batches
-from watchdog_app.agent.loops import own_random, torch_random
 from watchdog_app.agent.loops.passes import COUNTED
 from watchdog_app.agent.loops.torch_data import (
     PERSISTENT,
@@ -27,7 +26,8 @@ from watchdog_app.agent.loops.torch_data import (
     begun_anew,
     reference,
 )
-from watchdog_app.agent.loops.torch_tensors import Tensors
+from watchdog_app.agent.state import own_random, torch_random
+from watchdog_app.agent.state.torch_tensors import Tensors
 
 AHEAD = "batches that the loop had drawn and not trained on yet: they are left out"
 SEVERAL = (

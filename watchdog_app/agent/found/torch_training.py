@@ -22,11 +22,11 @@ from watchdog_app.agent.found import libraries, names, source_loops
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
-from watchdog_app.agent.loops import own_random, torch_random
 from watchdog_app.agent.loops.torch_parts import Part, claimed, drives, parameters
 from watchdog_app.agent.loops.torch_state import TorchState
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.session import Session
+from watchdog_app.agent.state import own_random, torch_random
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

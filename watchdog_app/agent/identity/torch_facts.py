@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from watchdog_app.agent.identity import code, gathering, keras_facts
-from watchdog_app.agent.loops import torch_tensors
+from watchdog_app.agent.state import torch_tensors
 from watchdog_app.rescue.identity.run import RunIdentity
 
 FRAMEWORK = "a PyTorch loop"

@@ -19,11 +19,10 @@ import tensorflow as tf
 
 from watchdog_app.agent.identity import attributes, environment, keras_facts, tensorflow_facts
 from watchdog_app.agent.identity.attributes import Attributes
-from watchdog_app.agent.loops import own_random, randomness, state_values, variables
 from watchdog_app.agent.loops.passes import Passes
-from watchdog_app.agent.loops.variables import Row, StateVariable
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.state import matching
+from watchdog_app.agent.state import matching, own_random, randomness, state_values, variables
+from watchdog_app.agent.state.variables import Row, StateVariable
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.identity.compare import mismatch
 

@@ -27,7 +27,7 @@ from watchdog_app.agent.identity.data_facts import (
     first_batch,
     same_sample,
 )
-from watchdog_app.agent.loops import own_random, randomness
+from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.rescue.identity.compare import mismatch
 
 COUNTED = (

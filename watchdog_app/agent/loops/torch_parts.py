@@ -16,8 +16,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from watchdog_app.agent.contain import describe
-from watchdog_app.agent.loops import own_random, torch_tensors
-from watchdog_app.agent.loops.torch_tensors import Tensors
+from watchdog_app.agent.state import own_random, torch_tensors
+from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.format import Row
 

@@ -16,16 +16,12 @@ import torch
 from watchdog_app.agent.identity import attributes, environment, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.torch_graph import Graphs
-from watchdog_app.agent.loops import (
-    own_random,
-    torch_parts,
-    torch_random,
-    torch_tensors,
-)
+from watchdog_app.agent.loops import torch_parts
 from watchdog_app.agent.loops.torch_data import Passes
 from watchdog_app.agent.loops.torch_parts import Part
-from watchdog_app.agent.loops.torch_tensors import Tensors
 from watchdog_app.agent.runtime.session import Capture
+from watchdog_app.agent.state import own_random, torch_random, torch_tensors
+from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.format import Row
 from watchdog_app.rescue.identity.compare import merge_settings, mismatch

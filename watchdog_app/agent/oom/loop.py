@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.loops import own_random
 from watchdog_app.agent.loops.passes import EpochPasses
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.record import Pace, Record
+from watchdog_app.agent.state import own_random
 
 INEXACT = (
     "random numbers, statistics and gradients that are being added up as they were before the "

@@ -18,7 +18,6 @@ from typing import Any, Protocol
 import torch
 
 from watchdog_app.agent.identity import attributes
-from watchdog_app.agent.loops import torch_random, torch_tensors
 from watchdog_app.agent.loops.torch_parts import (
     ModulePart,
     OptimizerPart,
@@ -26,9 +25,10 @@ from watchdog_app.agent.loops.torch_parts import (
     TensorPart,
     parameters,
 )
-from watchdog_app.agent.loops.torch_tensors import Tensors
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Refresh, Refreshed
 from watchdog_app.agent.snapshot.contents import Contents, sampled
+from watchdog_app.agent.state import torch_random, torch_tensors
+from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.snapshot import News
 

@@ -1,1 +1,1 @@
-"""Which saved tensor belongs to which variable."""
+"""Tensors, values and random numbers of a training, as a rescue holds them."""

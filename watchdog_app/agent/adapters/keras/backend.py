@@ -17,7 +17,7 @@ import numpy as np
 
 from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.identity import environment
-from watchdog_app.agent.loops import randomness
+from watchdog_app.agent.state import randomness
 from watchdog_app.agent.state.rows import Holding
 
 Kept = Callable[[], np.ndarray[Any, Any]]
@@ -175,7 +175,7 @@ def one_empty_step(model: Any, callbacks: Any, step: Callable[..., Any]) -> Iter
 def take_random() -> randomness.State:
     """Python's, NumPy's, TensorFlow's, PyTorch's and Keras's global random numbers, as JSON."""
     if _torch_is_loaded():
-        from watchdog_app.agent.loops import torch_random
+        from watchdog_app.agent.state import torch_random
 
         state = torch_random.take()
     else:
@@ -190,7 +190,7 @@ def take_random() -> randomness.State:
 def put_random(state: randomness.State, *, python_and_numpy: bool) -> None:
     """Set what `take_random` returned, of the frameworks that are loaded here too."""
     if "torch" in state and _torch_is_loaded():
-        from watchdog_app.agent.loops import torch_random
+        from watchdog_app.agent.state import torch_random
 
         if not python_and_numpy:
             now = randomness.take()

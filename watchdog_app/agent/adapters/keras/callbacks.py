@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from watchdog_app.agent.adapters.keras.model import is_a, of_keras
-from watchdog_app.agent.loops import state_values
+from watchdog_app.agent.state import state_values
 
 _FIELDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("ReduceLROnPlateau", ("best", "wait", "cooldown_counter")),

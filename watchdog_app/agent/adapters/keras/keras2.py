@@ -23,7 +23,7 @@ from watchdog_app.agent.adapters.keras.backend import Backend, one_empty_step
 from watchdog_app.agent.adapters.keras.model import optimizers_of
 from watchdog_app.agent.adapters.keras.on_tensorflow import OnTensorFlow, stateful_operations
 from watchdog_app.agent.adapters.keras.position import FreshReplay, ended_earlier
-from watchdog_app.agent.loops import variables
+from watchdog_app.agent.state import variables
 from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, Holding
 
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, Backend, Kept
-from watchdog_app.agent.loops import variables
+from watchdog_app.agent.state import variables
 from watchdog_app.agent.state.rows import Holding
 
 # Random operations of a compiled step whose counters nobody can read. Keras's layers draw from seed

@@ -16,7 +16,7 @@ from typing import Any
 
 from watchdog_app.agent.adapters.keras.position import adapter_name
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.loops import own_random, randomness
+from watchdog_app.agent.state import own_random, randomness
 
 _ASKED = "asked"  # Keras has made the iterator
 _BEGUN = "begun"  # and draws its first batch
@@ -221,7 +221,7 @@ def _torch() -> Any:
 
 
 def _torch_random() -> Any:
-    from watchdog_app.agent.loops import torch_random  # the program has PyTorch then
+    from watchdog_app.agent.state import torch_random  # the program has PyTorch then
 
     return torch_random
 

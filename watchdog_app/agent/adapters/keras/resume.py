@@ -17,9 +17,8 @@ from typing import Any
 from watchdog_app.agent.adapters.keras import identity
 from watchdog_app.agent.adapters.keras.state import KIND, FitState, SavedFit
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.loops import own_random, randomness
 from watchdog_app.agent.runtime import run_choice
-from watchdog_app.agent.state import matching
+from watchdog_app.agent.state import matching, own_random, randomness
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.identity.compare import Decision, compare, described, judge, mismatch

@@ -20,9 +20,8 @@ from watchdog_app.agent.adapters.keras.model import (
 )
 from watchdog_app.agent.identity import attributes, environment, keras_facts
 from watchdog_app.agent.identity.attributes import Attributes
-from watchdog_app.agent.loops import own_random, randomness
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.state import matching, rows
+from watchdog_app.agent.state import matching, own_random, randomness, rows
 from watchdog_app.agent.state.rows import Holding, Row
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.loops import values
+from watchdog_app.agent.state import values
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 

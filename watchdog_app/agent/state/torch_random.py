@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from watchdog_app.agent.loops import randomness
+from watchdog_app.agent.state import randomness
 
 State = dict[str, Any]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from watchdog_app.agent.loops import values
+from watchdog_app.agent.state import values
 from watchdog_app.rescue.checkpoint import format
 from watchdog_app.rescue.checkpoint.format import Row, TensorEntry
 
