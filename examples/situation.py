@@ -1,5 +1,5 @@
 """
-The stage on which the examples of this folder play, each one situation that ends trainings.
+The sandbox on which the examples of this folder play, each one situation that ends trainings.
 
 A small machine, made by a limit around the training alone: a real memory group, or, where the
 error is to reach the program, a limit on its address space. A watchdog daemon of the example's
@@ -27,7 +27,7 @@ from watchdog_app.base import children
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.client.client import Client
-from watchdog_app.demo.stage import AddressSpace, Stage
+from watchdog_app.demo.sandbox import AddressSpace, Sandbox
 from watchdog_app.guard.cgroup import Cgroup
 
 FIXED = "EXAMPLE_FIXED"  # in the environment of a training that follows the advice
@@ -64,14 +64,14 @@ def play(
         0 if the work was saved and gone on with.
     """
     folder = tempfile.mkdtemp(prefix=f"watchdog-{os.path.basename(script)[:-3]}-")
-    stage = Stage(folder, os.path.abspath(script))
+    sandbox = Sandbox(folder, os.path.abspath(script))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        stage.prepare(framework)
+        sandbox.prepare(framework)
         # Read from the disk once, outside: else its files fill the small machine, and reading
         # them again and again is all that happens at the limit.
         _read_once(framework)
-        story = _Story(stage, room_mib * MIB, swap_mib * MIB, soft)
+        story = _Story(sandbox, room_mib * MIB, swap_mib * MIB, soft)
         return 0 if _told(story, gone_wrong, advice_followed) else 1
     except WatchdogError as error:
         print(f"{error}", file=sys.stderr)
@@ -79,7 +79,7 @@ def play(
     except KeyboardInterrupt:
         return 130
     finally:
-        stage.close()
+        sandbox.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -117,14 +117,14 @@ def _told(story: _Story, gone_wrong: str, advice_followed: str) -> bool:
 class _Story:
     """One example under way: what the training and the watchdog say, as they say it."""
 
-    def __init__(self, stage: Stage, room_bytes: int, swap_bytes: int, soft: bool) -> None:
-        self._stage = stage
+    def __init__(self, sandbox: Sandbox, room_bytes: int, swap_bytes: int, soft: bool) -> None:
+        self._sandbox = sandbox
         self._room, self._swap, self._soft = room_bytes, swap_bytes, soft
         self._limit: int | None = None  # as found in the first run
         self._began = time.monotonic()
-        self._daemon = stage.start_daemon()
+        self._daemon = sandbox.start_daemon()
         self._notices = Client.connect(
-            os.path.join(stage.env["WATCHDOG_RUNTIME_DIR"], "daemon.sock")
+            os.path.join(sandbox.env["WATCHDOG_RUNTIME_DIR"], "daemon.sock")
         )
         self._notices.call("subscribe", topics=["notifications"])
         self._runs = 0
@@ -140,22 +140,22 @@ class _Story:
 
     def follow_advice(self) -> None:
         """From now on the training is as advised; as if its text was changed: the same command."""
-        self._stage.env[FIXED] = "1"
+        self._sandbox.env[FIXED] = "1"
 
     def run(self, *arguments: str) -> int:
         """Start the training, tell what happens until it has ended; its exit status."""
         self._runs += 1
         group: Cgroup | None = None
         if not self._soft:
-            group = self._stage.limit(_WIDE_BYTES, self._swap)
+            group = self._sandbox.limit(_WIDE_BYTES, self._swap)
         log = f"train-{self._runs}.log"
-        child = self._stage.train(log, *arguments, group=group)
+        child = self._sandbox.train(log, *arguments, group=group)
         self._pid = child.pid
         said = self._lines(log)
         end = time.monotonic() + _PATIENCE_S
         while child.poll() is None:
             if time.monotonic() > end:
-                raise WatchdogError(f"The training hangs; it said last:\n{self._stage.tail(log)}")
+                raise WatchdogError(f"The training hangs; it said last:\n{self._sandbox.tail(log)}")
             for line in said:
                 if line == READY:
                     self._narrow(child, group)
@@ -173,7 +173,7 @@ class _Story:
         """What `watchdog explain` says of it."""
         done = subprocess.run(
             [*children.command(["explain", str(self._pid)])],
-            env={**self._stage.env, "COLUMNS": "100"},
+            env={**self._sandbox.env, "COLUMNS": "100"},
             capture_output=True,
             text=True,
             check=False,
@@ -197,7 +197,7 @@ class _Story:
 
     def _lines(self, log: str) -> Iterator[str]:
         """Complete lines as they are written; ends each time that there are no more."""
-        return _Tail(os.path.join(self._stage.folder, log))
+        return _Tail(os.path.join(self._sandbox.folder, log))
 
     def _training_said(self, line: str) -> None:
         if "going on from" in line:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from watchdog_app.demo.stage import Stage
+from watchdog_app.demo.sandbox import Sandbox
 
 NAME = "PYTHONDONTWRITEBYTECODE"
 TESTS = Path(__file__).parent
@@ -24,7 +24,7 @@ def test_children_of_tests_write_and_use_bytecode():
 
 
 def test_trainings_of_the_demo_write_and_use_bytecode(tmp_path):
-    assert NAME not in Stage(str(tmp_path)).env
+    assert NAME not in Sandbox(str(tmp_path)).env
 
 
 def test_no_test_starts_a_child_that_compiles_everything_again():

@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     import tempfile
 
     from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
-    from watchdog_app.demo.play import Play
-    from watchdog_app.demo.stage import Stage
+    from watchdog_app.demo.sandbox import Sandbox
+    from watchdog_app.demo.story import Story
 
     story = sys.stderr if args.json else sys.stdout
 
@@ -52,18 +52,18 @@ def run(args: argparse.Namespace) -> int:
     folder = args.directory or tempfile.mkdtemp(prefix="watchdog-demo-")
     if args.directory and os.path.exists(folder) and os.listdir(folder):
         raise UsageError(f"{folder} is not empty. Name a new folder for the demo.")
-    stage = Stage(os.path.abspath(folder))
+    sandbox = Sandbox(os.path.abspath(folder))
     done = False
     try:
-        stage.prepare()
-        report = Play(stage, say).run()
+        sandbox.prepare()
+        report = Story(sandbox, say).run()
         done = True
     finally:
-        stage.close()
+        sandbox.close()
         if args.keep or args.directory or not done:
-            say(f"          left to look at: {stage.folder}")
+            say(f"          left to look at: {sandbox.folder}")
         else:
-            shutil.rmtree(stage.folder, ignore_errors=True)
+            shutil.rmtree(sandbox.folder, ignore_errors=True)
     if args.json:
         print(json.dumps(report.as_dict(), indent=2))
     else:

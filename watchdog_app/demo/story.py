@@ -1,5 +1,5 @@
 """
-The demo's plot: a training leaks, is seen, is saved, is killed, goes on.
+The demo's story: a training leaks, is seen, is saved, is killed, goes on.
 
 Everything told is read from outside: the daemon's status as any client gets it,
 the exit status of the training, and the losses that the script itself wrote.
@@ -18,13 +18,13 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import MIB, format_bytes, format_duration, format_rate
 from watchdog_app.client.client import Client
 from watchdog_app.demo import losses
-from watchdog_app.demo.stage import Stage
+from watchdog_app.demo.sandbox import Sandbox
 from watchdog_app.guard.cgroup import Cgroup
 
 # Over the RSS of the same training without the bug. RSS counts libraries that the group is not
 # charged for, so the leak has about twice as much: some 650 steps of a thousand.
 HEADROOM_BYTES = 300 * MIB
-_PATIENCE_S = 300.0  # for one act; a hung one ends the demo with its log
+_PATIENCE_S = 300.0  # for one step; a hung one ends the demo with its log
 
 
 @dataclass(slots=True)
@@ -51,11 +51,11 @@ class Report:
         return asdict(self)
 
 
-class Play:
-    """One run of the demo on a stage. `say` gets each line of the story."""
+class Story:
+    """One run of the demo in a sandbox. `say` gets each line."""
 
-    def __init__(self, stage: Stage, say: Callable[[str], None]) -> None:
-        self._stage = stage
+    def __init__(self, sandbox: Sandbox, say: Callable[[str], None]) -> None:
+        self._sandbox = sandbox
         self._say = say
         self._began = time.monotonic()
         self.report = Report()
@@ -64,15 +64,15 @@ class Play:
 
     def run(self) -> Report:
         """
-        All acts, in order.
+        All of it, in order.
 
         Raises:
-            WatchdogError: a process of the demo failed in a way that is not in the plot.
+            WatchdogError: a process of the demo failed in a way that is no part of the story.
         """
         report = self.report
-        client = self._stage.start_daemon()
+        client = self._sandbox.start_daemon()
         self._tell(f"a daemon of the demo's own watches (pid {client.daemon_pid})")
-        reference = self._stage.train(
+        reference = self._sandbox.train(
             "reference.log", "--losses", "reference.csv", "--rescues", "none",
             "--keep-mib", "0", nice=10,
         )  # fmt: skip
@@ -81,18 +81,17 @@ class Play:
         report.limit_bytes = limit_bytes
         while True:
             report.starts += 1
-            group = self._stage.limit(limit_bytes)
+            group = self._sandbox.limit(limit_bytes)
             report.how = group.kind
             self._announce(group)
-            child = self._stage.train("train.log", group=group)
+            child = self._sandbox.train("train.log", group=group)
             status = self._follow(client, child)
             if status == 0:
                 break
             self._death(child.pid, status, group, client)
             group.close()
             if report.starts > 4:
-                raise WatchdogError("The training was killed five times; its log ends:\n"
-                                    + self._stage.tail("train.log"))  # fmt: skip
+                raise self._failed("The training was killed five times", "train.log")
         self._wait(reference, "the reference run")
         self._verdict()
         client.close()
@@ -112,8 +111,7 @@ class Play:
         deadline = time.monotonic() + _PATIENCE_S
         while len(losses.read(self._path("reference.csv"))) < 5:
             if reference.poll() is not None or time.monotonic() > deadline:
-                raise WatchdogError("The reference run failed; its log ends:\n"
-                                    + self._stage.tail("reference.log"))  # fmt: skip
+                raise self._failed("The reference run failed", "reference.log")
             time.sleep(0.1)
         while time.monotonic() < deadline:
             for task in client.call("status")["tasks"]:
@@ -121,8 +119,7 @@ class Play:
                     key = "ram_bytes"
                     return int(task[key])
             time.sleep(0.2)
-        raise WatchdogError("The daemon does not see the reference run; its log ends:\n"
-                            + self._stage.tail("daemon.log"))  # fmt: skip
+        raise self._failed("The daemon does not see the reference run", "daemon.log")
 
     def _follow(self, client: Client, child: subprocess.Popen[bytes]) -> int:
         """Tell what the daemon shows of the training until it ends; its exit status."""
@@ -130,8 +127,7 @@ class Play:
         deadline = time.monotonic() + _PATIENCE_S
         while child.poll() is None:
             if time.monotonic() > deadline:
-                raise WatchdogError("The training hangs; its log ends:\n"
-                                    + self._stage.tail("train.log"))  # fmt: skip
+                raise self._failed("The training hangs", "train.log")
             status = client.call("status")
             task = next((t for t in status["tasks"] if t["pid"] == child.pid), None)
             if task is not None:
@@ -187,12 +183,10 @@ class Play:
         """Tell what killed it, what that cost, and what the daemon says of it."""
         report = self.report
         if status > 0 and group.kind != "address space limit":
-            raise WatchdogError("The training failed by itself; its log ends:\n"
-                                + self._stage.tail("train.log"))  # fmt: skip
+            raise self._failed("The training failed by itself", "train.log")
         written = losses.read(self._path("losses.csv"))
         if not written or self._rescue is None:
-            raise WatchdogError("The training died before a rescue was made; the daemon's log "
-                                "ends:\n" + self._stage.tail("daemon.log"))  # fmt: skip
+            raise self._failed("The training died before a rescue was made", "daemon.log")
         last = max(written)
         died_unix_s = written[last].unix_s
         cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
@@ -247,11 +241,13 @@ class Play:
         try:
             child.wait(_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise WatchdogError(f"{what} hangs; its log ends:\n"
-                                + self._stage.tail("reference.log")) from None  # fmt: skip
+            raise self._failed(f"{what} hangs", "reference.log") from None
+
+    def _failed(self, what: str, log: str) -> WatchdogError:
+        return WatchdogError(f"{what}. {log} ends:\n{self._sandbox.tail(log)}")
 
     def _path(self, name: str) -> str:
-        return f"{self._stage.folder}/{name}"
+        return f"{self._sandbox.folder}/{name}"
 
     def _tell(self, text: str) -> None:
         self._say(f"{time.monotonic() - self._began:6.1f} s  {text}")

@@ -1,9 +1,8 @@
 """
-The stage on which the demo and the examples play: a folder, a daemon of its own, a limit, the
-training.
+The sandbox of the demo and the examples: a folder, a daemon of its own, a limit, the training.
 
-Nothing here touches the user's own daemon, journal or configuration: the
-stage's live in its folder and end with it.
+Nothing here touches the user's own daemon, journal or configuration: the sandbox's live in its
+folder and end with it.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class AddressSpace(Cgroup):
         """Nothing to remove."""
 
 
-class Stage:
+class Sandbox:
     """
     Folder, environment and processes of one demo; closes them all.
 
