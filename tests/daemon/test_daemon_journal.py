@@ -554,12 +554,8 @@ def test_nothing_is_done_while_there_is_nothing_to_write(tmp_path, monkeypatch):
     assert not turns.acquire(timeout=0.2)
 
     writer.add_series([points("a", (1.0, 5.0, 9.0))], at_rest=True)
-    end = time.monotonic() + 60
-    while not written.is_set() and time.monotonic() < end:
-        writer.collect()
-        time.sleep(0.01)
+    until(lambda: writer.collect() or written.is_set())
     writer.close(10)
-    assert written.is_set()
 
 
 # Which points are kept

@@ -185,15 +185,11 @@ class UnwatchedMembers:
                 # 0: a process of another pid namespace, of which nothing can be read.
                 if seen > _MOST_PROCESSES or pid == 0:
                     return None
-                if pid not in watched:
-                    held += self._resident(pid)
+                statm = None if pid in watched else process.read_statm(pid, self._proc)
+                held += 0 if statm is None else statm.resident_bytes  # None also: it has ended
         except SensorError:
             return None
         return held
-
-    def _resident(self, pid: int) -> int:
-        statm = process.read_statm(pid, self._proc)
-        return 0 if statm is None else statm.resident_bytes  # it has ended
 
 
 def _fills(group: CgroupMemory) -> bool:

@@ -129,7 +129,7 @@ class Describer:
             uid,
             self._user(uid),
             read_exe(self._proc, pid),
-            reads=Reads(argv_of, environ_of, self._cwd_of),
+            reads=Reads(argv_of, environ_of, lambda pid: _read_link(f"{self._proc}/{pid}/cwd")),
         )
         # With a terminal of its own it is what a notebook runs by `!python train.py`: the shell
         # between the two has become the program.
@@ -185,9 +185,6 @@ class Describer:
             return None
         found = now_unix_s - uptime_s + stat.start_ticks / TICKS_PER_S
         return found if before is None or abs(found - before) >= _CLOCK_SET_S else before
-
-    def _cwd_of(self, pid: int) -> str | None:
-        return _read_link(f"{self._proc}/{pid}/cwd")
 
     def _user(self, uid: int) -> str | None:
         if uid not in self._users:
