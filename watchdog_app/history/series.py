@@ -25,7 +25,7 @@ _BAND_SHARE = 0.005  # a move is this share of the value ...
 # ... and at least this much by unit: a sensor of heat wavers by a degree from look to look.
 _BAND_LEAST = {"bytes": 1024.0 * 1024, "celsius": 2.0, "watts": 10.0, "ratio": 0.01}
 
-_TOLD = ("kind", "ident", "name", "path", "pid", "unit")  # columns that a reader gets
+_COLUMNS = ("kind", "ident", "name", "path", "pid", "unit")  # columns that a reader gets
 
 
 class Pace(Enum):
@@ -204,11 +204,11 @@ def read_series(
     ):
         points.setdefault(id_, []).append([ms / 1000, used, top, swap])
     rows = db.execute("SELECT id, kind, ident, name, path, pid, unit FROM series")
-    told = {id_: rest for id_, *rest in rows}
+    known = {id_: rest for id_, *rest in rows}
     return [
-        {**dict(zip(_TOLD, told[id_], strict=True)), "points": points[id_][::-1]}
+        {**dict(zip(_COLUMNS, known[id_], strict=True)), "points": points[id_][::-1]}
         for id_ in (chosen if chosen is not None else sorted(points))
-        if id_ in points and id_ in told
+        if id_ in points and id_ in known
     ]
 
 

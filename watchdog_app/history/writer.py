@@ -193,7 +193,7 @@ class JournalWriter:
             if not self._reading:
                 return
             job, done, wanted = self._questions.popleft()
-        self._worker.submit(partial(self._answer, job, wanted), partial(_told, done, wanted))
+        self._worker.submit(partial(self._answer, job, wanted), partial(_call_back, done, wanted))
 
     # In the thread
 
@@ -299,6 +299,6 @@ class JournalWriter:
         )
 
 
-def _told(done: Done, wanted: Callable[[], bool], value: Any, error: Exception | None) -> None:
+def _call_back(done: Done, wanted: Callable[[], bool], value: Any, error: Exception | None) -> None:
     if wanted():
         done(value, error)
