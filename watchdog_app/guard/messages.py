@@ -48,9 +48,9 @@ _REPORTS = {
 
 def report(record: GuardRecord) -> str:
     """What has happened to a guard, by its state; several lines."""
-    shell = "" if record.notebook else " Where a shell shows its prompt, fg brings it back."
+    prompt = "" if record.notebook else " Where a shell shows its prompt, fg brings it back."
     again = _again(record)
-    return _REPORTS.get(record.state, "{who} goes on; its limit is {limit}.{shell}").format(
+    return _REPORTS.get(record.state, "{who} goes on; its limit is {limit}.{prompt}").format(
         who=f"{_plain(record.name)} (pid {record.pid})",
         pid=record.pid,
         limit=format_bytes(record.limit_bytes),
@@ -60,7 +60,7 @@ def report(record: GuardRecord) -> str:
         again=again,
         where=_where(record),
         higher=f"\nStart it again with a higher one: {again}" if full(record) else "",
-        shell=shell,
+        prompt=prompt,
     )
 
 
