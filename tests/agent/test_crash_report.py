@@ -21,7 +21,7 @@ assert crash_report.listen()
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a program to its end: its exit status, what it wrote, and its last words."""
+    """Run a program to its end: its exit status, what it wrote, and its crash report."""
 
     def go(code, env=None, begin=BEGIN):
         program = tmp_path / "train.py"
@@ -35,7 +35,7 @@ def run(tmp_path):
             text=True,
         ) as process:
             said, _ = process.communicate(timeout=60)
-        folder = tmp_path / "state" / "last-words"
+        folder = tmp_path / "state" / "crash-reports"
         left = sorted(folder.iterdir()) if folder.is_dir() else []
         mine = [one for one in left if one.name.startswith(f"{process.pid}-")]
         words = None
@@ -102,7 +102,7 @@ def test_who_ends_of_its_own_will_leaves_nothing(run, tmp_path, code, status):
     ended, _, words = run(code)
 
     assert (status, None) == (ended, words)
-    assert [] == list((tmp_path / "state" / "last-words").iterdir())
+    assert [] == list((tmp_path / "state" / "crash-reports").iterdir())
 
 
 def test_what_the_program_switched_on_itself_is_left_alone(run):
@@ -157,10 +157,10 @@ def test_damaged_words_are_no_words(text):
 
 def test_a_link_or_a_foreign_file_is_not_read(tmp_path):
     """Nobody lends the daemon's eyes to another file."""
-    (tmp_path / "last-words").mkdir()
+    (tmp_path / "crash-reports").mkdir()
     secret = tmp_path / "secret"
     secret.write_text("Uncaught Secret: x\n")
-    (tmp_path / "last-words" / "1-2").symlink_to(secret)
+    (tmp_path / "crash-reports" / "1-2").symlink_to(secret)
 
     assert crash_reports.read(str(tmp_path), ProcessKey(1, 2)) is None
     assert secret.exists()

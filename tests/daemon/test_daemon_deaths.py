@@ -67,7 +67,7 @@ def test_every_end_is_written_down_with_how_that_is_known(world, ended):
     assert "SIGABRT, at abort.py:4 in step" in seen("abort")[2]
     assert "ended by ValueError at error.py:4 in step" == seen("error")[2]
     assert all(each["evidence"] for each in found.values())
-    assert [] == list((world.folder / "state" / "last-words").iterdir())
+    assert [] == list((world.folder / "state" / "crash-reports").iterdir())
 
 
 def test_how_a_large_program_ended_is_known_though_its_memory_goes_first(world):

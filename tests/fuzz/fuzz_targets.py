@@ -175,7 +175,7 @@ def kernel_lines(data: bytes) -> None:
 
 
 @target
-def last_words(data: bytes) -> None:
+def crash_report(data: bytes) -> None:
     """What a Python that crashed has left."""
     crash_reports.parse(data.decode("utf-8", "replace"))
 

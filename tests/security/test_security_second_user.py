@@ -341,7 +341,7 @@ def test_a_journal_of_a_stranger_is_not_opened(tmp_path, name):
 
 
 @pytest.mark.parametrize("trap", ["stranger", "hard link", "pipe", "link"])
-def test_last_words_are_written_into_no_trap(tmp_path, monkeypatch, trap):
+def test_crash_reports_are_written_into_no_trap(tmp_path, monkeypatch, trap):
     """A file that lies there already under our own name: not one byte goes into it."""
     from watchdog_app.agent.runtime import crash_report
     from watchdog_app.rescue.checkpoint import owner

@@ -1,7 +1,7 @@
 """
 How programs word it that memory ran out: told from a disk, a quota or descriptors that did.
 
-The agent asks of an exception that it holds, the daemon of a dead program's last words.
+The agent asks of an exception that it holds, the daemon of the crash report of a dead program.
 An exception is known by its name and the first line of its text: Python's and NumPy's MemoryError,
 torch.OutOfMemoryError, TensorFlow's ResourceExhaustedError, XLA's RESOURCE_EXHAUSTED, and the
 RuntimeError or OSError that says it in words. A full disk and a quota are none of them.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-FOLDER = "last-words"
+FOLDER = "crash-reports"
 _MOST_FILES = 200  # of processes that no daemon has asked after
 _OLD_S = 7 * 86400.0
 _MOST_FRAMES = 4

@@ -77,7 +77,7 @@ def grew(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _lost_a_worker(entry: Mapping[str, Any]) -> bool:
-    """Whether its last words say that a worker was killed."""
+    """Whether its crash report says that a worker was killed."""
     return any(
         each.get("source") == "python" and _WORKER.search(str(each.get("text"))) is not None
         for each in objects(entry, "evidence")

@@ -16,7 +16,7 @@ from watchdog_app.base.text.plain import redact
 from watchdog_app.core.model.exits import LastError
 from watchdog_app.core.model.machine import ProcessKey
 
-FOLDER = "last-words"
+FOLDER = "crash-reports"
 _MOST_BYTES = 16 * 1024
 _MOST_FRAMES = 8
 _LONGEST = 200

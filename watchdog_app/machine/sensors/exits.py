@@ -1,5 +1,5 @@
 """
-What can be asked at an end: the kernel's counts, its log, Python's last words, the neighbours.
+What can be asked at an end: the kernel's counts, its log, Python's crash report, the neighbours.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class ExitEvidence:
     Asks them.
 
     Args:
-        folder: of the state, where last words lie; None: nobody leaves any.
+        folder: of the state, where crash reports lie; None: nobody leaves any.
         proc: where proc is mounted.
     """
 
