@@ -41,7 +41,7 @@ class Guard:
         self.part = part
         self.count = 0
         self.first_traceback: str | None = None
-        self._told: set[str] = set()
+        self._said: set[str] = set()
 
     def caught(self, error: Exception) -> None:
         """
@@ -65,8 +65,8 @@ class Guard:
 
     def tell_once(self, message: str) -> None:
         """Say something that is no error of ours, the first time that it comes up."""
-        if message not in self._told:
-            self._told.add(message)
+        if message not in self._said:
+            self._said.add(message)
             say(message)
 
     def __enter__(self) -> Guard:

@@ -145,13 +145,15 @@ def _note(kind: type[BaseException], error: BaseException, trace: TracebackType 
         _failed = True
     if ends and _file is not None and issubclass(kind, Exception):
         try:
-            os.write(_file, _told(kind, error, trace))
+            os.write(_file, _described(kind, error, trace))
         except Exception:  # noqa: S110 - nothing of ours may come between a program and its error
             pass
     (_before or sys.__excepthook__)(kind, error, trace)
 
 
-def _told(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> bytes:
+def _described(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> bytes:
     """Type, first line of the text, and the innermost places; no values of variables."""
     try:
         message = str(error).strip().partition("\n")[0][:_LONGEST]

@@ -296,7 +296,8 @@ def finish(beginning: Beginning) -> None:
     for name in names.complete_ones(folder):
         earlier = name.run is None and name.sequence <= through
         if name.run == run.id or (earlier and not names.in_use(folder, name)):
-            names.mark_finished(os.path.join(folder, str(name)))
+            with suppress(FileNotFoundError):  # it was pruned just now
+                names.mark_finished(os.path.join(folder, str(name)))
     run.let_go(remove=True)
 
 
@@ -325,14 +326,14 @@ def _begin(
     if adopted is not None:
         return Beginning(root, adopted, resume=False)
     program = program_key.program()
-    told = _sorted_out(root, resume, program, training)
-    key = program_key.record(program, training, told.salt or os.urandom(program_key.SALT_BYTES))
-    why = _lines(told, resume)
+    seen = _sorted_out(root, resume, program, training)
+    key = program_key.record(program, training, seen.salt or os.urandom(program_key.SALT_BYTES))
+    why = _lines(seen, resume)
 
-    same = frozenset(left.run for left in told.same_finished if left.run)
+    same = frozenset(left.run for left in seen.same_finished if left.run)
     if found:
         return Beginning(root, runs.new(root, key, same), resume=False)
-    mine = told.mine if told.mine_exactly or not told.candidates else None
+    mine = seen.mine if seen.mine_exactly or not seen.candidates else None
     if mine is not None and mine.run is not None:
         held = _mine.get((mine.directory, mine.run))
         held = held or runs.take(mine, key, same)  # what did not fit before
@@ -344,30 +345,30 @@ def _begin(
                 begun.why = []
             return begun
     if program.pooled and training.name is None and resume is not False:
-        told.others += [(left, _POOLED) for left in told.candidates]
-        told.candidates = []
-        why = _lines(told, resume)
-    while told.candidates:
-        left = told.candidates.pop()
+        seen.others += [(left, _POOLED) for left in seen.candidates]
+        seen.candidates = []
+        why = _lines(seen, resume)
+    while seen.candidates:
+        left = seen.candidates.pop()
         run = runs.take(left, key, same)
         if run is None:
-            told.others.append((left, _RUNS))
-            why = _lines(told, resume)
+            seen.others.append((left, _RUNS))
+            why = _lines(seen, resume)
             continue
         if resume is False:
             return Beginning(root, run, resume)
         notes = program_key.changes(left.key, program)
-        notes += [text for text in (told.notes.get(left.path),) if text]
+        notes += [text for text in (seen.notes.get(left.path),) if text]
         notes += [
             f"another unfinished run of this training waits in {each.path} "
             f"(step {each.names[-1].step})."
-            for each in reversed(told.candidates)
+            for each in reversed(seen.candidates)
             if not each.finished and each.run is not None
         ]
-        why = [line for line, every in _told(told) if every]
+        why = [line for line, every in _lines_of_others(seen) if every]
         return Beginning(root, run, resume, left.names, why[:_MOST_NAMED], notes)
     begun = Beginning(root, runs.new(root, key, same), resume, why=why)
-    begun.nothing = not told.anything
+    begun.nothing = not seen.anything
     return begun
 
 
@@ -382,14 +383,14 @@ def _sorted_out(
     program: program_key.Program,
     training: program_key.Training,
 ) -> _Sorted:
-    told = _Sorted()
+    seen = _Sorted()
     lefts = runs.left_in(root)
-    told.anything = bool(lefts)
-    told.salt = next(_salts(lefts), None)
+    seen.anything = bool(lefts)
+    seen.salt = next(_salts(lefts), None)
     run_lock.remove_unused(root, {left.run for left in lefts if left.run})
     for left in lefts:
         if names.is_strangers(left.directory, left.names[-1]):
-            told.others.append((left, _STRANGERS))
+            seen.others.append((left, _STRANGERS))
             continue
         another = (
             None
@@ -398,40 +399,40 @@ def _sorted_out(
         )
         if left.finished:
             if another is None:
-                told.same_finished.append(left)
+                seen.same_finished.append(left)
                 if resume == "newest":
-                    told.candidates.append(left)
+                    seen.candidates.append(left)
             elif resume == "newest":
-                told.others.append((left, another))
+                seen.others.append((left, another))
             continue
         if left.held_here:
             if another is None:
-                told.mine, told.mine_exactly = left, True
+                seen.mine, seen.mine_exactly = left, True
             elif resume in _CHOICES and another_training(left, program, None) is None:
-                if not told.mine_exactly:
-                    told.mine = left  # what this process began before, and goes back to on purpose
+                if not seen.mine_exactly:
+                    seen.mine = left  # what this process began before, and goes back to on purpose
             elif left.run is None:
-                told.others.append((left, _OF_THIS_PROCESS))
+                seen.others.append((left, _OF_THIS_PROCESS))
             continue
         verdict = left.verdict()
         if verdict.life == "alive":
-            told.others.append((left, _alive(verdict)))
+            seen.others.append((left, _alive(verdict)))
         elif another is None or resume == "force" or left.unjudged:
             if another is not None:
-                told.notes[left.path] = f'{left.path} {another}; resume="force" goes on from it.'
+                seen.notes[left.path] = f'{left.path} {another}; resume="force" goes on from it.'
             elif verdict.life == "left" and verdict.owner is not None:
                 ago = format_duration(verdict.silent_s or 0.0)
-                told.notes[left.path] = f"{left.path} was left {ago} ago by {verdict.whose}."
+                seen.notes[left.path] = f"{left.path} was left {ago} ago by {verdict.whose}."
             elif (before := moved_from(left, program)) is not None:
-                told.notes[left.path] = (
+                seen.notes[left.path] = (
                     f"{before} and its rescues have moved to {program.path}: this is taken for the "
                     "same program."
                 )
-            told.candidates.append(left)
+            seen.candidates.append(left)
         else:
-            told.others.append((left, another))
-    told.candidates.sort(key=lambda each: each.newest_ns)
-    return told
+            seen.others.append((left, another))
+    seen.candidates.sort(key=lambda each: each.newest_ns)
+    return seen
 
 
 _OF_THIS_PROCESS = "is of this process"
@@ -492,18 +493,18 @@ def _alive(verdict: run_lock.Verdict) -> str:
     )
 
 
-def _lines(told: _Sorted, resume: bool | str) -> list[str]:
+def _lines(seen: _Sorted, resume: bool | str) -> list[str]:
     """What is left alone by a training that begins anew."""
     if resume is False:
         return []
-    mine = told.mine
+    mine = seen.mine
     lines = []
     if mine is not None and resume is True:
         lines.append(
             f"{mine.path} is of this process, whose variables are newer; it is left alone. "
             'To go back to it: Rescue(..., resume="newest").'
         )
-    lines += [line for line, _ in _told(told)]
+    lines += [line for line, _ in _lines_of_others(seen)]
     if len(lines) > _MOST_NAMED:
         lines[_MOST_NAMED:] = [
             f"{len(lines) - _MOST_NAMED} more runs there are left alone. See: watchdog rescues"
@@ -511,10 +512,10 @@ def _lines(told: _Sorted, resume: bool | str) -> list[str]:
     return lines
 
 
-def _told(told: _Sorted) -> list[tuple[str, bool]]:
+def _lines_of_others(seen: _Sorted) -> list[tuple[str, bool]]:
     """A line for each run that is left alone, the newest first; whether it is said at any rate."""
     lines = []
-    for left, why in reversed(told.others):
+    for left, why in reversed(seen.others):
         if "runs" in why or "still run" in why:
             text = (
                 f"{left.path} {why}: it is left alone and this training begins anew. To go on "

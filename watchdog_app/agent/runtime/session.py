@@ -87,7 +87,7 @@ class Session:
         self._next_report = 0.0
         self._rearm_at: float | None = None
         self._phase: str | None = None
-        self._told: Mapping[str, Any] = {}  # the position as told last
+        self._position: Mapping[str, Any] = {}  # the position as told last
         self._allocators = Allocators(clock)
         self.breakdown = Breakdown(clock)
         self._announcements = Announcements(link, self.breakdown, self.guard, clock)
@@ -192,7 +192,7 @@ class Session:
     def publish(self, step: int, **position: Any) -> None:
         """The first moment between two steps, before anybody hears that one has ended."""
         if self.published is not None:
-            self._told = position
+            self._position = position
             self.published.boundary(step)
 
     def save_now(self, reason: str, step: int) -> SavedRescue | None:
@@ -297,7 +297,7 @@ class Session:
 
     def _attend(self, now: float, step: int, position: Mapping[str, Any]) -> SavedRescue | None:
         request = self.link.wanted
-        self._told = position
+        self._position = position
         saved = None
         if request is not None:
             self.link.wanted = None
@@ -363,20 +363,20 @@ class Session:
             "reason": reason,
             "program_path": program_path(),
             kernel_cells.KEY: kernel_cells.record(),
-            **self._told_beside(),
+            **self._beside(),
             **capture.meta,
         }
         if self.store.run is not None:
             meta[runs.KEY] = self.store.run.record()
         return Capture(capture.entries, meta)
 
-    def _told_beside(self) -> dict[str, Any]:
-        return {"loss": _plain_number(self._told.get("loss"))}
+    def _beside(self) -> dict[str, Any]:
+        return {"loss": _plain_number(self._position.get("loss"))}
 
     def _open_page(self) -> None:
         if self.published is None:
             take = partial(self._whole, "")
-            self.published = self._page.open(self.link.page, self.store, take, self._told_beside)
+            self.published = self._page.open(self.link.page, self.store, take, self._beside)
 
     def _note(self, capture: Capture) -> None:
         self.state_bytes = sum(entry.nbytes for entry in capture.entries)

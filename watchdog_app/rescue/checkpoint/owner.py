@@ -59,10 +59,9 @@ class Owner:
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
-    def read(cls, told: object) -> Owner | None:
+    def read(cls, values: Any) -> Owner | None:
         """What `to_json` wrote; None where it is something else."""
         try:
-            values: Any = told
             job = values["job"]
             return cls(
                 pid=int(values["pid"]),

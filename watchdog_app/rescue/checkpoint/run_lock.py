@@ -210,18 +210,18 @@ def claim(directory: str, run: str, *, new: bool = False) -> RunLock:
         time.sleep(_POLL_S)
 
 
-def look(directory: str, run: str, told: Owner | None, newest_unix_s: float | None) -> Verdict:
+def look(directory: str, run: str, named: Owner | None, newest_unix_s: float | None) -> Verdict:
     """
     Whether the owner of a run lives. Never raises.
 
     Args:
         directory: of its rescues.
         run: its id.
-        told: whose it is, by its newest rescue; its lock knows better.
+        named: whose it is, by its newest rescue; its lock knows better.
         newest_unix_s: when its newest rescue was written.
     """
     beat = newest_unix_s
-    owner = told
+    owner = named
     locks = False
     try:
         fd = _open(path_of(directory, run), os.O_RDONLY)
@@ -233,7 +233,7 @@ def look(directory: str, run: str, told: Owner | None, newest_unix_s: float | No
         try:
             found = os.fstat(fd)
             beat = max(found.st_mtime, newest_unix_s or 0.0)
-            owner = _read(fd) or told
+            owner = _read(fd) or named
             try:
                 if not _lock(fd, exclusive=False):
                     return Verdict("alive", owner)
