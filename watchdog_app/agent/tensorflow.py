@@ -43,6 +43,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
     """
 
     framework = "tensorflow"
+    _compares_library = True
 
     _announced = False  # by the program: it knows better
     _for_parts: on_tensorflow.LoopRecord | None = None

@@ -52,13 +52,11 @@ class Audit:
         self.finds_its_place = False  # by rescue.step_number or rescue.epoch
         self._rescue = rescue
         self._named = named
-        self._known = set(_ids_within(named.values()))
+        self._known = set(ids_within(named.values()))
         self._counters: dict[str, None] = {}
         self._names: dict[str, None] = {}
-        for each in _program_frames(frame):
-            text = code.text_of(each.f_code)
-            if text is not None:
-                self._look_at(each, text)
+        for each, text, values in texts_around(frame):
+            self._look_at(each.f_lineno, text, values)
 
     def lost(self) -> list[str]:
         """In words, as `not_restored` of a rescue has them; empty when nothing was found."""
@@ -76,11 +74,9 @@ class Audit:
             )
         return found
 
-    def _look_at(self, frame: FrameType, text: ast.AST) -> None:
-        own = frames.locals_of(frame) if frame.f_code.co_flags & inspect.CO_NEWLOCALS else {}
-        values = {**frame.f_globals, **own}
+    def _look_at(self, line: int, text: ast.AST, values: Mapping[str, Any]) -> None:
         whole = code.without_quiet(text)
-        loops = [each for each in _own_nodes(whole) if _surrounds(each, frame.f_lineno)]
+        loops = loops_around(whole, line)
         self.finds_its_place = self.finds_its_place or any(
             isinstance(each, ast.Attribute)
             and each.attr in _OF_PLACE
@@ -128,10 +124,10 @@ class Audit:
             if not isinstance(each, ast.Call):
                 continue
             if isinstance(each.func, ast.Attribute) and each.func.attr in _ADVANCE:
-                thing = _value(each.func.value, values)
+                thing = value_of(each.func.value, values)
                 if _has_state(thing) and not self._is_known(thing):
                     self._names[ast.unparse(each.func.value)] = None
-            called = _value(each.func, values)
+            called = value_of(each.func, values)
             plain = code.unwrapped(called)[0] if callable(called) else None
             if plain is None or id(plain) in seen or len(seen) >= _DEPTH * 8:
                 continue
@@ -159,7 +155,7 @@ class Audit:
         return found
 
     def _is_rescue(self, node: ast.AST, values: Mapping[str, Any]) -> bool:
-        return _value(node, values) is self._rescue
+        return value_of(node, values) is self._rescue
 
     def _is_known(self, thing: object) -> bool:
         if thing is self._rescue or id(thing) in self._known:
@@ -178,7 +174,23 @@ def _program_frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _own_nodes(text: ast.AST) -> Iterator[ast.AST]:
+def texts_around(
+    frame: FrameType | None,
+) -> Iterator[tuple[FrameType, ast.AST, dict[str, Any]]]:
+    """The frames of the program whose text is known, from `frame` outwards, with their names."""
+    for each in _program_frames(frame):
+        text = code.text_of(each.f_code)
+        if text is not None:
+            own = frames.locals_of(each) if each.f_code.co_flags & inspect.CO_NEWLOCALS else {}
+            yield each, text, {**each.f_globals, **own}
+
+
+def loops_around(text: ast.AST, line: int) -> list[ast.AST]:
+    """The loops of a text that a line of it lies in, outer ones first."""
+    return [each for each in own_nodes(text) if _surrounds(each, line)]
+
+
+def own_nodes(text: ast.AST) -> Iterator[ast.AST]:
     """All of a text but its inner functions and classes, outer ones first."""
     waiting = deque(ast.iter_child_nodes(text))
     while waiting:
@@ -207,7 +219,7 @@ def _changed(loop: ast.AST, values: Mapping[str, Any]) -> Iterator[str]:
     """Containers, arrays and tensors that iterations change in place and none makes anew."""
     stored = {name for name, is_load in _body_events(loop) if not is_load}
     found: list[str | None] = []
-    for each in _own_nodes(loop):
+    for each in own_nodes(loop):
         if isinstance(each, ast.Call):
             name = _base_of_change(each)
             found.append(name if isinstance(values.get(name or ""), _CONTAINERS) else None)
@@ -281,12 +293,12 @@ def _base(node: ast.AST) -> str | None:
     return node.id if isinstance(node, ast.Name) else None
 
 
-def _value(node: ast.AST, values: Mapping[str, Any]) -> Any:
+def value_of(node: ast.AST, values: Mapping[str, Any]) -> Any:
     """What `name` or `name.attribute` stands for, without running code of the program."""
     if isinstance(node, ast.Name):
         return values.get(node.id)
     if isinstance(node, ast.Attribute):
-        thing = _value(node.value, values)
+        thing = value_of(node.value, values)
         found = getattr(thing, "__dict__", {}).get(node.attr)
         if found is None and code.is_own(type(thing)):
             method = getattr(type(thing), node.attr, None)
@@ -306,7 +318,7 @@ def _has_state(thing: object) -> bool:
         return False
 
 
-def _ids_within(things: Iterable[Any]) -> Iterator[int]:
+def ids_within(things: Iterable[Any]) -> Iterator[int]:
     """Of the objects that were named, and of those that belong to them."""
     for thing in things:
         found = [thing]

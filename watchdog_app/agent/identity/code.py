@@ -231,7 +231,7 @@ def statements(path: str | None) -> list[tuple[str, int, int]]:
     try:
         source = _source(path or "")
         return [
-            (_hash(ast.dump(each)), each.lineno, each.end_lineno or each.lineno)
+            (text_hash(ast.dump(each)), each.lineno, each.end_lineno or each.lineno)
             for each in (ast.parse(source).body if source else ())
         ]
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -273,7 +273,7 @@ class _Fingerprinter:
             )
             return number
         tree = _Meaning(written.node, _Names(function, owner, written.changed, self)).tree
-        entry[1] = _hash(ast.dump(tree, annotate_fields=False))
+        entry[1] = text_hash(ast.dump(tree, annotate_fields=False))
         entry[3] = _of_text(written.node)
         return number
 
@@ -645,7 +645,7 @@ def _attribute(thing: object, key: str) -> object:
 
 
 def _of_text(node: ast.AST) -> str:
-    return _hash(ast.dump(_Meaning(node, _NoNames()).tree, annotate_fields=False))
+    return text_hash(ast.dump(_Meaning(node, _NoNames()).tree, annotate_fields=False))
 
 
 def _file_of(code: CodeType) -> str:
@@ -658,10 +658,11 @@ def _file_of(code: CodeType) -> str:
 
 
 def _of_bytecode(code: CodeType) -> str:
-    return _hash(repr(_compiled(code)))
+    return text_hash(repr(_compiled(code)))
 
 
-def _hash(text: str) -> str:
+def text_hash(text: str) -> str:
+    """Some digits of a hash of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
 
 

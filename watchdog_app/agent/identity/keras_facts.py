@@ -182,7 +182,17 @@ def merge(
             value = merged.values.get(f"{whose}{key}")
             if isinstance(value, int | float) and value != loaded.get(f"{whose}{key}"):
                 setattr(optimizer, key, value)
-    return merged.said
+    said = [
+        f"{key.replace('_', ' ')}: {_kind_of_rate(now)} of the program is used from here on (was "
+        f"{_kind_of_rate(base[key])})."
+        for key, now in mine.items()
+        if key.endswith(LEARNING_RATE) and type(now) is not type(base.get(key, now))
+    ]
+    return (*merged.said, *said)
+
+
+def _kind_of_rate(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else f"the schedule {value[0]}"
 
 
 def _is_rate(key: str, value: Any) -> bool:
@@ -209,6 +219,12 @@ def class_of(thing: Any) -> str:
         if not code.is_own(kind):
             return str(kind.__name__)
     return type(thing).__name__
+
+
+def described(thing: Any) -> str:
+    """A loss or another object without variables, with its configuration."""
+    config = _try(thing.get_config) if hasattr(thing, "get_config") else None
+    return f"{class_of(thing)} {sorted(_plain_settings(config or {}).items(), key=str)}"
 
 
 def _describe(layer: Any, config: Mapping[str, Any] | None, inputs: Any, found: Layers) -> None:

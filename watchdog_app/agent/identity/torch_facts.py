@@ -19,6 +19,8 @@ _IN_PLACE = re.compile(r"(, )?inplace=\w+")
 _TORCH_LAYERS = "torch.nn."
 # What a schedule starts from: it follows the learning rate of its optimizer.
 _BEGINNINGS = ("initial_lr", "base_lrs")
+# Of an optimizer: with them it keeps more for each parameter.
+_WITH_SLOTS = ("momentum", "amsgrad", "centered")
 _PLACES = frozenset(("last_epoch",))  # of a schedule: given, and moved on with each step
 
 
@@ -62,6 +64,31 @@ def put_settings(objects: Mapping[str, Any], values: Mapping[str, Any]) -> None:
             if value != now:
                 # JSON has no tuples.
                 holder[key] = tuple(value) if isinstance(holder[key], tuple) else value
+
+
+def without_new_slots(
+    objects: Mapping[str, Any], theirs: Mapping[str, Any], mine: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    """
+    The program's settings, but for those that need slots which the rescue does not hold.
+
+    Returns:
+        The settings, and what is to be said of those that stay as they are in the rescue.
+    """
+    # This one makes them as it steps.
+    others = {n: each for n, each in objects.items() if not isinstance(each, torch.optim.SGD)}
+    kept = {
+        f"{label}'s {key}"
+        for label, _ in _holders(others)
+        for key in _WITH_SLOTS
+        if not theirs.get(f"{label}'s {key}", True) and mine.get(f"{label}'s {key}")
+    }
+    said = [
+        f"{key}: {theirs[key]} of the rescue goes on: it holds no state for {mine[key]}, which the "
+        "program says."
+        for key in sorted(kept)
+    ]
+    return {key: theirs[key] if key in kept else value for key, value in mine.items()}, said
 
 
 def follows(key: str) -> bool:

@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from watchdog_app.agent.contain import Guard, say
-from watchdog_app.agent.identity import environment
+from watchdog_app.agent.identity import environment, loop_code
 from watchdog_app.agent.identity.audit import Audit
+from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.loops.passes import UNSEEN, EpochPasses
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.loop import LoopWatch
@@ -31,7 +32,14 @@ from watchdog_app.agent.runtime.session import Capture, Session
 from watchdog_app.base.errors import RescueError, RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
-from watchdog_app.rescue.identity.compare import Decision, compare, described, judge, mismatch
+from watchdog_app.rescue.identity.compare import (
+    Decision,
+    changed_functions,
+    compare,
+    described,
+    judge,
+    mismatch,
+)
 from watchdog_app.rescue.identity.notebook import notebook_path
 from watchdog_app.rescue.identity.run import RunIdentity
 
@@ -75,6 +83,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
     """
 
     framework: ClassVar[str]  # as the daemon is told
+    # Nothing else tells which of a library's functions a loss is computed with.
+    _compares_library: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -126,6 +136,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._placed = False  # epochs() or data() leads the loop to its place
         self._strict = strict
         self._named = state
+        self._losses: Functions | None = None  # that losses are computed with; None: not known
         self._audited: list[str] | None = None  # what a resume will not bring back of the loop
         self._beginning = run_choice.begin(self.directory, resume, name=name)
         store = RescueStore(self._beginning.directory, keep, report=say, run=self._beginning.run)
@@ -341,7 +352,12 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._audited = []
         audit = None
         with self._guard:
-            audit = Audit(sys._getframe(1), self, self._named)
+            frame = sys._getframe(1)
+            audit = Audit(frame, self, self._named)
+            self._losses = loop_code.functions(
+                frame, self, self._named, of_library=self._compares_library
+            )
+        self._compare_losses()
         if audit is not None:
             self._audited = audit.lost()
         if audit is None or not audit.finds_its_place:
@@ -359,6 +375,16 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._words.not_restored(lost)
         if self._session is not None:
             self._session.tell_not_restored(lost)
+
+    def _compare_losses(self) -> None:
+        """Raise RescueMismatch where the functions behind the losses compute something else."""
+        saved = None if self._saved is None else self._saved.meta.get("identity", {}).get("losses")
+        if isinstance(saved, list) and self._losses is not None:
+            found: list[str] = []
+            with self._guard:
+                found = list(changed_functions(saved, self._losses))
+            if found:
+                self._refuse(found)
 
     def _look_at(self, loss: Any) -> None:
         """Look at the loss, or at the next one that there is."""
@@ -398,7 +424,9 @@ class LoopRescue(ABC, Generic[S, V, P]):
         lost.extend(self._audited or ())
         if self._oom is not None:
             lost.extend(self._oom.inexact)
-        return replace(capture, meta={**capture.meta, FIELD: self.micro.size})
+        identity = {**capture.meta["identity"], "losses": self._losses}
+        meta = {**capture.meta, "identity": identity, FIELD: self.micro.size}
+        return replace(capture, meta=meta)
 
     def _resume(self, session: Session) -> None:
         choice = run_choice.choose(self._beginning, session.store)

@@ -169,7 +169,7 @@ class TorchState:
         """
         base = (saved.meta.get("identity") or {}).get("settings", {})
         theirs = torch_facts.settings_of(self._objects)
-        mine = self.identity.settings
+        mine, kept = torch_facts.without_new_slots(self._objects, theirs, self.identity.settings)
         beginnings = {key: value for key, value in theirs.items() if torch_facts.follows(key)}
         others = {key: value for key, value in theirs.items() if key not in beginnings}
         merged = merge_settings(base, others, mine)
@@ -178,7 +178,7 @@ class TorchState:
         if not moved:
             values |= merge_settings(base, beginnings, mine).values
         torch_facts.put_settings(self._objects, values)
-        return merged.said
+        return (*merged.said, *kept)
 
     def take_random(self) -> dict[str, Any]:
         """The global random numbers and those of the named generators, as JSON."""

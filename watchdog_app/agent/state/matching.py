@@ -26,6 +26,7 @@ _NUMBER = re.compile(r"_\d+(?=[/_:]|$)")
 
 def differences(saved: Sequence[Row], current: Sequence[Holding]) -> list[str]:
     """What keeps a rescue from fitting: one plain phrase a variable, empty when it fits."""
+    saved, current = _without_rates(saved, current)
     now = [item.row for item in current]
     if _pairs(saved, now) is not None:
         return []
@@ -69,6 +70,7 @@ def load(
     Raises:
         ValueError: it does not fit; `differences` says why.
     """
+    saved, current = _without_rates(saved, current)
     pairs = _pairs(saved, [item.row for item in current])
     if pairs is None:
         raise ValueError("the rescue does not fit these variables")
@@ -97,9 +99,26 @@ def load_those_that_fit(
     return left
 
 
+def _without_rates(
+    saved: Sequence[Row], current: Sequence[Holding]
+) -> tuple[Sequence[Row], Sequence[Holding]]:
+    """Leave learning rates out where one side has a schedule in place of a variable."""
+    rates = [row[0] for row in saved if _is_rate(row[0])]
+    if len(rates) == sum(_is_rate(item.name) for item in current):
+        return saved, current
+    return (
+        [row for row in saved if row[0] not in rates],
+        [item for item in current if not _is_rate(item.name)],
+    )
+
+
+def _is_rate(name: str) -> bool:
+    return name.startswith(f"{OPTIMIZER}/") and _plain_path(name).endswith("/learning_rate")
+
+
 def _pairs(saved: Sequence[Row], now: Sequence[Row]) -> list[str] | None:
     """The saved name for each variable there is now; None when they do not fit one to one."""
-    for key_of in (_plain_path, _last_part):
+    for key_of in (_plain_path, _last_part, _last_word):
         before, after = _grouped(saved, key_of), _grouped(now, key_of)
         if before.keys() != after.keys():
             continue
@@ -154,6 +173,16 @@ def _last_part(name: str) -> str:
     """
     first, _, last = _plain_path(name).rpartition("/")
     return f"{first.partition('/')[0]}/{last}"
+
+
+def _last_word(name: str) -> str:
+    """
+    Group and last word of the name: `optimizer/momentum`.
+
+    Layers that a person has renamed are in the names of their slots.
+    """
+    group, _, rest = _last_part(name).partition("/")
+    return f"{group}/{rest.rpartition('_')[2]}"
 
 
 def _described(row: Row) -> str:

@@ -282,7 +282,19 @@ def _settings(
 
 
 def _code(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
-    before, after = list(saved.code), list(now.code)
+    yield from changed_functions(saved.code, now.code)
+
+
+def changed_functions(
+    saved: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
+) -> Iterator[str]:
+    """
+    Which functions compute something else, in words.
+
+    Args:
+        saved, now: as `code` of a `RunIdentity`.
+    """
+    before, after = list(saved), list(now)
     if len(before) != len(after):
         names = {each["name"] for each in before} & {each["name"] for each in after}
         for each in after:

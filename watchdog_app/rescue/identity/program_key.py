@@ -128,6 +128,7 @@ def record(program: Program, training: Training, salt: bytes) -> dict[str, Any]:
         "given": arguments.record(_given(training), salt),
         "turn": training.turn,
         "place": training.place,
+        "functions": _functions(),
         "rank": training.rank,
         "task": training.task,
     }
@@ -200,7 +201,9 @@ def _another(saved: Mapping[str, Any], program: Program, training: Training | No
     begun = training.site
     other: list[str] = []
     if training.name is None and begun is not None and saved["site"] is not None:
-        same = (saved["site"], saved["turn"]) == (begun.function, training.turn)
+        renamed = _is_renamed(saved, begun.function) and saved["place"] == training.place
+        same = saved["site"] == begun.function or renamed
+        same = same and saved["turn"] == training.turn
         other = arguments.differing(saved["given"], _given(training)) if same else []
     elif training.name is None:
         same = saved["place"] == training.place
@@ -210,6 +213,30 @@ def _another(saved: Mapping[str, Any], program: Program, training: Training | No
         return None
     values = f" (another value of {_listed(other)})" if other else ""
     return f"belongs to another training of {program.shown}{values}"
+
+
+def _is_renamed(saved: Mapping[str, Any], now: str) -> bool:
+    """Whether the function that began a training is gone, and this one is new in the program."""
+    before, functions = saved["site"], saved.get("functions")
+    if not isinstance(functions, list) or " < " in before or " < " in now:
+        return False
+    module, _, old = before.partition(".")
+    own, _, new = now.partition(".")
+    old, new = (each.partition(".")[0].partition("#")[0] for each in (old, new))
+    there = _functions()
+    gone, is_new = old in functions and old not in there, new in there and new not in functions
+    return module == own == "__main__" and gone and is_new
+
+
+def _functions() -> list[str]:
+    """The names of the program's functions and classes, as far as they are defined by now."""
+    main = vars(sys.modules["__main__"]) if "__main__" in sys.modules else {}
+    return sorted(
+        name
+        for name, value in list(main.items())
+        if isinstance(value, FunctionType | type)
+        and getattr(value, "__module__", None) == "__main__"
+    )
 
 
 def _listed(differing: list[str]) -> str:

@@ -1,0 +1,161 @@
+"""
+The functions of the program that a loop computes its losses with, read off its text.
+
+`objective(model, batch)` belongs to no object that could be named. Those functions count that are
+given a model, or what one has computed, and whose value reaches a backward pass: augmentation,
+validation, metrics and logging do not.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from types import FrameType, MethodType
+from typing import Any
+
+from watchdog_app.agent.identity import audit, code, keras_facts
+
+_DEPTH = 3  # of functions that the loop calls
+_MOST = 64
+_Scope = Mapping[str, Any]
+
+
+def functions(
+    frame: FrameType | None, rescue: object, named: Mapping[str, Any], *, of_library: bool
+) -> keras_facts.Functions | None:
+    """
+    Those of the loop around `rescue.step()`, in order; None where no backward pass is seen.
+
+    Args:
+        frame: that calls it, or one that it called.
+        rescue: itself.
+        named: the objects that were given to it.
+        of_library: note the functions and losses of libraries, too: no autograd graph tells them.
+    """
+    for each, text, values in audit.texts_around(frame):
+        loops = audit.loops_around(text, each.f_lineno)
+        if loops:
+            found = _Losses(rescue, named, of_library=of_library)
+            found.look_at(loops[-1], values, 0)
+            if found.seen:
+                return found.functions[:_MOST]
+    return None
+
+
+class _Losses:
+    """What reaches the backward passes of one loop."""
+
+    def __init__(self, rescue: object, named: Mapping[str, Any], *, of_library: bool) -> None:
+        self.functions: keras_facts.Functions = []
+        self.seen = False
+        self._rescue = rescue
+        self._models = set(audit.ids_within(named.values()))
+        self._of_library = of_library
+
+    def look_at(self, text: ast.AST, values: _Scope, depth: int) -> None:
+        """Follow a text, and the functions that it calls, to backward passes."""
+        calls = [each for each in audit.own_nodes(text) if isinstance(each, ast.Call)]
+        for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
+            losses = self._losses(call, values)
+            if losses:
+                self.seen = True
+                self._reached(losses, _assigned(text), values)
+                continue
+            called = audit.value_of(call.func, values)
+            inside = _inside(called) if depth < _DEPTH and callable(called) else None
+            if inside is not None:
+                self.look_at(inside[0], {**inside[1], **_given(call, called, values)}, depth + 1)
+
+    def _losses(self, call: ast.Call, values: _Scope) -> list[ast.expr]:
+        """What a call computes gradients of."""
+        if not isinstance(call.func, ast.Attribute):
+            return []
+        whose, method = call.func.value, call.func.attr
+        if method in ("backward", "gradients") and audit.value_of(whose, values) is self._rescue:
+            return [ast.copy_location(ast.Call(each, [], []), each) for each in call.args[1:2]]
+        if method == "backward":
+            return call.args[:1] or [whose]
+        return call.args[:1] if method in ("gradient", "minimize") else []
+
+    def _reached(
+        self, losses: list[ast.expr], assigned: Mapping[str, list[ast.expr]], values: _Scope
+    ) -> None:
+        for call in _calls_behind(losses, assigned):
+            called = audit.value_of(call.func, values)
+            given = [*call.args, *(each.value for each in call.keywords)]
+            if isinstance(call.func, ast.Attribute):
+                given.append(call.func.value)
+            if not callable(called) or not self._holds_model(given, assigned, values):
+                continue
+            plain = code.unwrapped(called)[0]
+            if plain is not None:
+                self.functions += keras_facts.of_function(called, code.name(called))
+            elif self._of_library and id(called) not in self._models:
+                name = getattr(called, "__name__", None)
+                shown = name if isinstance(name, str) else keras_facts.class_of(called)
+                if shown != "cast":
+                    told = code.text_hash(keras_facts.described(called)) if name is None else shown
+                    self.functions.append({"name": shown, "at": "", "functions": [[shown, told]]})
+
+    def _holds_model(
+        self, given: list[ast.expr], assigned: Mapping[str, list[ast.expr]], values: _Scope
+    ) -> bool:
+        return any(
+            id(audit.value_of(node, values)) in self._models
+            for node in _behind(given, assigned)
+            if isinstance(node, ast.Name | ast.Attribute)
+        )
+
+
+def _assigned(text: ast.AST) -> dict[str, list[ast.expr]]:
+    """The values that the variables of a text are given in it."""
+    found: dict[str, list[ast.expr]] = {}
+    for each in audit.own_nodes(text):
+        targets = each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)]
+        if isinstance(each, ast.Assign | ast.AnnAssign | ast.AugAssign) and each.value is not None:
+            for target in targets:
+                for node in ast.walk(target) if target is not None else ():
+                    if isinstance(node, ast.Name):
+                        found.setdefault(node.id, []).append(each.value)
+    return found
+
+
+def _behind(values: list[ast.expr], assigned: Mapping[str, list[ast.expr]]) -> Iterator[ast.AST]:
+    """All nodes that values are made of, those of the variables in them too."""
+    waiting, seen = list(values), set()
+    while waiting:
+        for node in ast.walk(waiting.pop()):
+            yield node
+            if isinstance(node, ast.Name) and node.id not in seen:
+                seen.add(node.id)
+                waiting += assigned.get(node.id, ())
+
+
+def _calls_behind(values: list[ast.expr], assigned: Mapping[str, list[ast.expr]]) -> list[ast.Call]:
+    found = {id(each): each for each in _behind(values, assigned) if isinstance(each, ast.Call)}
+    return sorted(found.values(), key=lambda each: (each.lineno, each.col_offset))
+
+
+def _inside(called: Any) -> tuple[ast.AST, dict[str, Any]] | None:
+    """Text and outer names of a function of the program."""
+    plain = code.unwrapped(called)[0]
+    text = None if plain is None else code.text_of(plain.__code__)
+    if plain is None or text is None:
+        return None
+    outer = code.values_of(plain)
+    for name in plain.__code__.co_varnames:
+        outer.pop(name, None)
+    return text, outer
+
+
+def _given(call: ast.Call, called: Any, values: _Scope) -> dict[str, Any]:
+    """The parameters of a function as far as a call says what they stand for."""
+    plain = code.unwrapped(called)[0]
+    names = [] if plain is None else list(plain.__code__.co_varnames[: plain.__code__.co_argcount])
+    found = {names[0]: called.__self__} if names and isinstance(called, MethodType) else {}
+    for name, value in zip(names[len(found) :], call.args, strict=False):
+        found[name] = audit.value_of(value, values)
+    found |= {
+        each.arg: audit.value_of(each.value, values) for each in call.keywords if each.arg in names
+    }
+    return found
