@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import linecache
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -19,3 +22,33 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert hook.switch_on()
     yield tmp_path
     hook.switch_off()
+
+
+@pytest.fixture
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No daemon; faults of ours are raised."""
+    monkeypatch.setenv("WATCHDOG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("WATCHDOG_AGENT_STRICT", "1")
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """A module of this text, imported anew."""
+    count = 0
+
+    def load(text: str) -> ModuleType:
+        nonlocal count
+        count += 1
+        name = f"program_{count}"
+        path = tmp_path / name / "train.py"
+        path.parent.mkdir()
+        path.write_text(text)
+        module = ModuleType(name)
+        module.__file__ = str(path)
+        monkeypatch.setitem(sys.modules, name, module)
+        linecache.clearcache()
+        exec(compile(text, str(path), "exec"), vars(module))
+        return module
+
+    return load

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -305,6 +306,11 @@ def changed_functions(
                 yield f"the code of {each['name']} is in the rescue only"
         before = [each for each in before if each["name"] in names]
         after = [each for each in after if each["name"] in names]
+        counts = [Counter(each["name"] for each in side) for side in (before, after)]
+        for name in sorted(names):
+            if counts[0][name] != counts[1][name]:
+                uses = f"{counts[1][name]} times in the program, {counts[0][name]} in the rescue"
+                yield f"{name} is used {uses}"
     for then, each in zip(before, after, strict=False):
         changed = _changed_function(then["functions"], each["functions"])
         if changed is None:

@@ -1,0 +1,121 @@
+"""
+Whether a rescue fits a program that was edited since: one contract for all frameworks.
+
+The edits stand in `identity_edits`; a wrong verdict on a real program becomes a row there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import identity_edits as edits
+import pytest
+
+from watchdog_app.base.errors import RescueMismatch
+
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+pytestmark = [pytest.mark.usefixtures("nobody"), pytest.mark.timeout(900)]
+
+Load = Callable[[str], ModuleType]
+Verdict = Callable[[Load, Path, str, str], list[str]]  # what keeps it from being resumed
+
+
+def of_fit(kind: str) -> Verdict:
+    """On a Keras fit of one kind of model."""
+
+    def differences(load: Load, _: Path, before: str, after: str) -> list[str]:
+        from watchdog_app.rescue.identity.compare import Decision, compare
+
+        held = json.loads(json.dumps(identity_of(load(before), kind).to_json()))
+        found = compare(held, identity_of(load(after), kind))
+        return found.texts(Decision.REFUSE) + found.texts(Decision.NEVER)
+
+    return differences
+
+
+def identity_of(module: ModuleType, kind: str) -> Any:
+    from keras import backend
+    from keras.src.trainers.epoch_iterator import EpochIterator
+
+    from watchdog_app.agent.fit import fit_identity
+
+    x, y = module.data()
+    iterator = EpochIterator(x, y, batch_size=module.BATCH_SIZE, shuffle=True)
+    return fit_identity.gather(module.make(kind), iterator, backend.backend())
+
+
+def of_loop(framework: str) -> Verdict:
+    """On a loop that was saved after two steps and makes another one."""
+
+    def differences(load: Load, folder: Path, before: str, after: str) -> list[str]:
+        rescue_of = import_module(f"watchdog_app.agent.{framework}").Rescue
+        module = load(before)
+        objects = module.make()
+        rescue = rescue_of(folder, name="a", **objects)
+        module.train(rescue, **objects, steps=2)
+        assert rescue.save() is not None
+        module = load(after)
+        objects = module.make()
+        try:
+            rescue = rescue_of(folder, name="a", resume="newest", **objects)
+            module.train(rescue, **objects, steps=1)
+        except RescueMismatch as error:
+            return list(error.differences)
+        assert 3 == rescue.step_number
+        return []
+
+    return differences
+
+
+PROGRAMS: dict[str, tuple[Verdict, str]] = {
+    **{f"{kind} fit": (of_fit(kind), edits.KERAS) for kind in edits.KERAS_KINDS},
+    "torch": (of_loop("torch"), edits.TORCH),
+    "tensorflow": (of_loop("tensorflow"), edits.TENSORFLOW),
+}
+
+
+def rows(legal: bool) -> list[Any]:
+    """Of all frameworks: the program, the edit, and what the refusal names."""
+    found = []
+    for name in PROGRAMS:
+        kind, fit, _ = name.partition(" fit")
+        table = "KERAS" if fit else name.upper()
+        mark = pytest.mark.torch if name == "torch" else pytest.mark.tensorflow
+        edited = vars(edits)[f"{table}_LEGAL" if legal else f"{table}_OTHERS"]
+        for edit, (before, after, *more) in edited.items():
+            if not (fit and more) or kind in more[0]:
+                values = (name, (before, after), *more[-1:])
+                found.append(pytest.param(*values, marks=mark, id=f"{name}-{edit}"))
+    return found
+
+
+@pytest.mark.parametrize(("name", "edit"), rows(legal=True))
+def test_a_legal_edit_is_never_refused(
+    program: Load, tmp_path: Path, name: str, edit: tuple[str, str]
+):
+    """Whatever a person may change between two starts of one training."""
+    differences, text = PROGRAMS[name]
+
+    found = differences(program, tmp_path / "rescues", text, edits.edited(text, *edit))
+
+    assert [] == found
+
+
+@pytest.mark.parametrize(("name", "edit", "named"), rows(legal=False))
+def test_another_computation_is_refused_and_named(
+    program: Load, tmp_path: Path, name: str, edit: tuple[str, str], named: str
+):
+    """Names, shapes and types of all tensors are equal: only the identity tells."""
+    differences, text = PROGRAMS[name]
+
+    found = differences(program, tmp_path / "rescues", text, edits.edited(text, *edit))
+
+    assert any(named in each for each in found), found
