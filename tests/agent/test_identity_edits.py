@@ -45,11 +45,11 @@ def identity_of(module: ModuleType, kind: str) -> Any:
     from keras import backend
     from keras.src.trainers.epoch_iterator import EpochIterator
 
-    from watchdog_app.agent.fit import fit_identity
+    from watchdog_app.agent.adapters.keras.identity import gather
 
     x, y = module.data()
     iterator = EpochIterator(x, y, batch_size=module.BATCH_SIZE, shuffle=True)
-    return fit_identity.gather(module.make(kind), iterator, backend.backend())
+    return gather(module.make(kind), iterator, backend.backend())
 
 
 def of_loop(framework: str) -> Verdict:
