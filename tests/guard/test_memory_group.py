@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from watchdog_app.base.errors import ActionError
+from watchdog_app.base.linux.process import read_stat
+from watchdog_app.guard import backends
 from watchdog_app.guard.backends import create
+from watchdog_app.guard.cgroup_v1 import CgroupV1
 
 MIB = 2**20
 
@@ -72,3 +77,40 @@ def test_a_machine_without_groups_is_told_what_to_do(tmp_path, monkeypatch):
 
     with pytest.raises(ActionError, match="root"):
         create("x", MIB, root=str(tmp_path))
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize("by_signals", [False, True])
+def test_who_waits_at_the_limit_is_frozen_and_stopped_and_runs_on(by_signals):
+    """Also without the freezer's hierarchy; who was stopped by somebody else stays so."""
+    group = CgroupV1.make(backends.ROOT, f"watchdog-test-v1-{os.getpid()}", 60 * MIB, 0)
+    if group is None:
+        pytest.skip("no cgroup v1 memory hierarchy that can be written")
+    if by_signals and group.freezer is not None:
+        os.rmdir(group.freezer)
+        group.freezer = None
+    grows = "held = [bytearray(b'x') * (1 << 20) for _ in range(120)]; print('all', flush=True)"
+    argv = [sys.executable, "-S", "-c"]
+    hog = subprocess.Popen([*argv, "input();" + grows], stdin=-1, stdout=-1, text=True)
+    other = subprocess.Popen([*argv, "input()"], stdin=-1, text=True)
+    try:
+        for each in (hog, other):
+            group.enter(each.pid)
+        group.hold()
+        os.kill(other.pid, signal.SIGSTOP)
+        hog.stdin.write("\n")
+        hog.stdin.flush()
+        until(group.at_limit, lambda: "never at its limit", 30)
+        frozen = group.freeze()
+        stopped = group.stop(), read_stat(hog.pid).state
+        group.set_limit(200 * MIB)
+        group.resume()
+        said = hog.stdout.read()
+        still = read_stat(other.pid).state
+    finally:
+        group.lift_limit()
+        group.close()
+        for each in (hog, other):
+            each.communicate()
+
+    assert (True, (True, "T"), "all\n", "T") == (frozen, stopped, said, still)

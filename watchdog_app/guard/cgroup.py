@@ -27,7 +27,7 @@ from watchdog_app.base.linux.process import all_halted, read_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from typing import Final
 
 PREFIX: Final = "watchdog-guard-"
@@ -62,7 +62,7 @@ class Cgroup:
         self.limit_bytes = limit_bytes
         self.swap_bytes = swap_bytes
         self._stopped = self._frozen = False
-        self._stopped_before: set[int] = set()
+        self._stopped_before: set[int] | None = None  # by somebody else: they stay so
 
     def enter(self, pid: int) -> None:
         """Move a process into the group; what it starts from now on is in it as well."""
@@ -103,11 +103,8 @@ class Cgroup:
 
     def freeze(self) -> bool:
         """A barrier for a copy; False: somebody still runs."""
-        raise NotImplementedError
-
-    def thaw(self) -> None:
-        """Undo `freeze`: whoever was not stopped runs."""
-        raise NotImplementedError
+        self._note_stopped()
+        return self._freeze()
 
     def usage(self) -> Usage:
         """What the group holds now."""
@@ -128,10 +125,9 @@ class Cgroup:
             False: somebody takes no SIGSTOP (PID 1 of a namespace, another user's process); then
             everyone is frozen instead.
         """
-        pids = self.pids()
-        if not again and not self._stopped:
-            stats = (read_stat(pid) for pid in pids)
-            self._stopped_before = {each.pid for each in stats if each and each.state in "Tt"}
+        if again:
+            self._stopped_before = set()
+        self._note_stopped()
         self._stopped, self._frozen = True, False
         end_mono_s = time.monotonic() + _STOP_S
         while not self.is_stopped():
@@ -150,11 +146,12 @@ class Cgroup:
         return True
 
     def resume(self, everyone: bool = False) -> None:
-        """Everyone runs whom `stop` has stopped, or `freeze` frozen; `everyone`: by whomever."""
-        self.thaw()
+        """Everyone runs whom `stop` or `freeze` has stopped; `everyone`: and whoever else did."""
+        self._unfreeze()
+        before, self._stopped_before = self._stopped_before or set(), None
         if self._stopped or everyone:
             self._stopped = False
-            self._signal(signal.SIGCONT, self._stopped_before)
+            self._signal(signal.SIGCONT, set() if everyone else before)
 
     def is_stopped(self) -> bool:
         """Whether every thread is stopped."""
@@ -193,10 +190,20 @@ class Cgroup:
             self._signal(signal.SIGKILL)
             time.sleep(0.02)  # killed processes leave the group when they are reaped
 
-    def _unfreeze(self) -> None:
-        self.thaw()
+    def _note_stopped(self) -> None:
+        """Before anybody is frozen: a stopped thread looks asleep then."""
+        if self._stopped_before is None:
+            stats = (read_stat(pid) for pid in self.pids())
+            self._stopped_before = {each.pid for each in stats if each and each.state in "Tt"}
 
-    def _signal(self, number: int, but: Sequence[int] | set[int] = ()) -> None:
+    def _freeze(self) -> bool:
+        raise NotImplementedError
+
+    def _unfreeze(self) -> None:
+        """Let run who was not stopped by a signal."""
+        raise NotImplementedError
+
+    def _signal(self, number: int, but: Collection[int] = ()) -> None:
         for pid in self.pids():
             if pid not in but:
                 with suppress(OSError):

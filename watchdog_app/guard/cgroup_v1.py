@@ -110,11 +110,11 @@ class CgroupV1(Cgroup):
         # An enclosing group that has met its own limit makes this true as well: not our business.
         return self.usage().used_bytes >= self.limit_bytes * _FULL_SHARE
 
-    def freeze(self) -> bool:
-        """As `Cgroup.freeze`."""
+    def _freeze(self) -> bool:
         if self.freezer is not None:
             group = Group(self.freezer, 1)
             return group.freeze(_FREEZE_DEADLINE_S, lambda: all_halted(self.pids()))
+        self._stopped = True
         end_mono_s = time.monotonic() + _FREEZE_DEADLINE_S
         while True:
             self._signal(signal.SIGSTOP)
@@ -123,12 +123,6 @@ class CgroupV1(Cgroup):
             if time.monotonic() > end_mono_s:
                 return False
             time.sleep(_POLL_S)
-
-    def thaw(self) -> None:
-        """As `Cgroup.thaw`."""
-        self._unfreeze()
-        if self.freezer is None and not self._stopped:
-            self._signal(signal.SIGCONT)
 
     def remove(self) -> bool:
         """As `Cgroup.remove`."""

@@ -127,13 +127,8 @@ class CgroupV2(Cgroup):
         # The event comes for page cache as well, which the kernel then gives back by itself.
         return self.usage().held_bytes >= self.limit_bytes * _FULL_SHARE
 
-    def freeze(self) -> bool:
-        """As `Cgroup.freeze`."""
+    def _freeze(self) -> bool:
         return Group(self.path, 2).freeze(_FREEZE_DEADLINE_S)
-
-    def thaw(self) -> None:
-        """As `Cgroup.thaw`."""
-        Group(self.path, 2).thaw()
 
     def remove(self) -> bool:
         """As `Cgroup.remove`."""
@@ -141,6 +136,9 @@ class CgroupV2(Cgroup):
             os.close(self._event)
             self._event = None
         return super().remove()
+
+    def _unfreeze(self) -> None:
+        Group(self.path, 2).thaw()
 
     def _limit_swap(self) -> None:
         if os.path.exists(f"{self.path}/memory.swap.max"):

@@ -35,7 +35,10 @@ _PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11
 _PIDFD_INFO_EXIT = 1 << 3
 # Threads that do not run before somebody lets them, by the kernel function that they wait in. One
 # that sleeps at the limit of its group (cgroup v1) cannot be frozen: it is in a page fault.
-_HALTED = (b"__refrigerator", b"mem_cgroup_oom_synchronize", b"do_freezer_trap", b"do_exit")
+_HALTED = (
+    *(b"__refrigerator", b"mem_cgroup_oom_synchronize", b"do_freezer_trap", b"do_exit"),
+    b"do_signal_stop",  # stopped and frozen, it looks asleep
+)
 
 
 class Stat:
