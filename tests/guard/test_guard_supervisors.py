@@ -68,6 +68,33 @@ def test_the_standby_is_started_anew_too(desk):
     assert "stopped" == desk.record(hog)["state"]
 
 
+def test_supervisors_that_end_again_and_again_give_the_limit_back_to_the_kernel(desk):
+    """Nobody waits for ever, and nobody starts processes for ever."""
+    program = desk.start("sleep", "60", options=("--limit", "100M"))
+    comm = Path(f"/proc/{program.pid}/comm")
+    desk.until(lambda: comm.read_text() == "sleep\n", "it never began")
+    killed = {None}
+    for _ in range(6):
+        pid = desk.until(
+            lambda: (
+                pid := (desk.record(program) or {}).get("supervisor_pid", None)
+            ) not in killed and pid,
+            "not again",
+        )  # fmt: skip
+        os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
+    control = Path(desk.record(program)["group"], "memory.oom_control")
+
+    desk.until(lambda: "oom_kill_disable 0" in control.read_text(), "it still holds")
+    alive = program.poll() is None
+    program.kill()
+    program.wait()
+    desk.run("exec", "--limit", "100M", "--", "true")
+
+    assert alive
+    assert desk.record(program) is None
+
+
 def kill_both(desk, process):
     """The supervisor and its standby at one blow, so that neither can start the other."""
     record = desk.record(process)
