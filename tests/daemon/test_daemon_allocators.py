@@ -18,8 +18,8 @@ CARD = {"device": "GPU:0", "used_bytes": 5, "limit_bytes": 8}
 
 def reported(**fields: Any) -> tuple[AllocatorMemory, ...]:
     nothing = cast(Any, None)
-    agents = Agents(nothing, nothing, nothing, lambda key: True, interval_s=1.0)
-    agent = Agent(KEY, None, AgentState(KEY, "keras", "/r"), None, None)
+    agents = Agents(nothing, nothing, lambda key: True, interval_s=1.0)
+    agent = Agent(KEY, None, AgentState(KEY, "keras", "/r"), None)
     agents.report(agent, requests.Report.read({"training": True, **fields}), 1.0)
     return agent.view.allocators
 

@@ -104,7 +104,7 @@ def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
     (tmp_path / "proc").mkdir()
     poller = Poller(lambda error: None)
     machine = LinuxMachine(proc=str(tmp_path / "proc"))
-    agents = Agents(poller, None, OutOfProcessCopies(lambda: None), machine.alive, interval_s=1.0)
+    agents = Agents(None, OutOfProcessCopies(lambda: None), machine.alive, interval_s=1.0)
     faults = Faults(log)
     observer = Observer(
         Settings(),

@@ -54,7 +54,7 @@ def test_a_launcher_whose_end_is_seen_before_its_worker_s_has_the_worker_s_rescu
     task = Task(ROOT, "run.py", TaskKind.SCRIPT, 1000, members, 0, 0, 0.0, info)
     monitor = ExitMonitor(
         Poller(),
-        agent_of=lambda key: None,
+        agents=SimpleNamespace(get=lambda key: None, keys=list, forget=lambda key: None),
         was_paused=lambda key: False,
         units=Units(),
         worker_ended=lambda: None,
@@ -62,7 +62,7 @@ def test_a_launcher_whose_end_is_seen_before_its_worker_s_has_the_worker_s_rescu
     rescue = RescueRecord("/r/rescue-90", 90, 1, 0.1, 7e8)
     view = AgentState(WORKER, "keras", "/r", training=True, rescue=rescue)
     agent = SimpleNamespace(
-        key=WORKER, handle=None, view=view, said_bye=False, failed=False, notebook=None
+        key=WORKER, view=view, said_bye=False, finished=False, failed=False, notebook=None
     )
 
     monitor.follow(sample(task, mono_s=1.0))

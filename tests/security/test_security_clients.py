@@ -398,15 +398,13 @@ def test_an_agent_cannot_speak_for_another_process(world, raw):
 
 def test_an_agent_that_cannot_be_told_from_others_is_refused():
     """In a container with processes of its own the kernel names none: its word is not taken."""
-    poller = Poller(lambda _: None)
-    agents = Agents(poller, None, OutOfProcessCopies(lambda: None), lambda _: True, interval_s=1.0)
+    agents = Agents(None, OutOfProcessCopies(lambda: None), lambda _: True, interval_s=1.0)
     hidden = SimpleNamespace(peer=transport.Peer(0, None))
     said = {"pid": 1, "start_time": 1, "framework": "x", "directory": "/"}
 
     with pytest.raises(RequestError, match="another container"):
         agents.register(hidden, requests.RegisterAgent.read(said))
     assert () == agents.views()
-    poller.close()
 
 
 @pytest.mark.parametrize("peer", [None, 8])
@@ -434,6 +432,7 @@ class OneAgent:
             within=lambda _: [self.mine],
             out_of_process=SimpleNamespace(ask_every_batch=lambda *_: None),
             send=lambda *message: self.sent.append(message),
+            keys=lambda: [self.mine.key],
         )
         self.checkpoints = Checkpoints(agents, Log(False))
 

@@ -37,6 +37,7 @@ class AgentMethods:
         self, connection: Connection, params: requests.RegisterAgent, _: Reply
     ) -> Answer:
         agent = self._agents.register(connection, params)
+        self._parts.exit_monitor.follow_agent(agent.key)
         if params.notebook is not None:
             self._parts.observer.kernels.hear(agent.key, params.notebook)
         self._log.info(

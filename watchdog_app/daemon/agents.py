@@ -7,17 +7,15 @@ process that is, the kernel says.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from watchdog_app.base import codec
 from watchdog_app.base.errors import RequestError
-from watchdog_app.base.linux.process import innermost_pid, open_pidfd
+from watchdog_app.base.linux.process import innermost_pid
 from watchdog_app.client import requests
 from watchdog_app.client.jsonrpc import PROTOCOL_VERSION, REFUSED, notification
 from watchdog_app.core.model.agent import (
@@ -29,7 +27,6 @@ from watchdog_app.core.model.agent import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
-from watchdog_app.daemon.poller import READ, Poller
 from watchdog_app.daemon.rpc import Connection, RpcServer
 
 T = TypeVar("T")
@@ -43,7 +40,6 @@ class Agent:
     connection: Connection | None
     view: AgentState
     notebook: str | None
-    handle: int | None  # becomes readable when the process ends
     by_lines: bool = False  # its program does not go on from a rescue by itself
     considered: int | None = None  # the announcement that it was last told of
     said_bye: bool = False
@@ -56,7 +52,6 @@ class Agents:
     Every agent that is connected, or was and whose process has not ended yet.
 
     Args:
-        poller: tells of the ends of their processes.
         server: sends to them.
         copies: of trainings that were stopped.
         alive: whether a process still runs.
@@ -65,7 +60,6 @@ class Agents:
 
     def __init__(
         self,
-        poller: Poller,
         server: RpcServer,
         copies: OutOfProcessCopies,
         alive: Callable[[ProcessKey], bool],
@@ -73,10 +67,8 @@ class Agents:
         interval_s: float,
     ) -> None:
         self.interval_s = interval_s
-        self._poller = poller
         self._server = server
         self._alive = alive
-        self._ended: deque[Agent] = deque()  # still among the others, with its handle
         self._agents: dict[ProcessKey, Agent] = {}
         self.out_of_process = copies
 
@@ -88,10 +80,7 @@ class Agents:
             RequestError: it speaks for another process.
         """
         key = key_of(connection, params.pid, params.start_time)
-        handle = open_pidfd(key.pid)
-        if not self._alive(key):  # looked at after the handle was opened: the handle is of it
-            if handle is not None:
-                os.close(handle)
+        if not self._alive(key):
             raise RequestError(
                 f"Process {key.pid} with start time {key.start_time} is not running here.", REFUSED
             )
@@ -100,10 +89,8 @@ class Agents:
         outdated = connection.protocol < PROTOCOL_VERSION
         by_lines = not params.resumes_itself
         rescue, rescue_mono_s = _rescue_before(params.rescue, by_lines)
-        if old is not None:
-            if old.view.rescue is not None:
-                rescue, rescue_mono_s = old.view.rescue, old.view.rescue_mono_s
-            self._forget(old)
+        if old is not None and old.view.rescue is not None:
+            rescue, rescue_mono_s = old.view.rescue, old.view.rescue_mono_s
         agent = Agent(
             key,
             connection,
@@ -116,12 +103,9 @@ class Agents:
                 rescue_mono_s=rescue_mono_s,
             ),
             params.notebook,
-            handle,
             by_lines,
         )
         self._agents[key] = agent
-        if handle is not None:
-            self._poller.add(handle, READ, lambda _: self._process_ended(agent))
         return agent
 
     def send(self, agent: Agent, method: str, params: dict[str, Any]) -> None:
@@ -203,35 +187,25 @@ class Agents:
             if agent.connection is connection:
                 agent.connection = None
                 agent.view = replace(agent.view, saving=False)
-                if agent.finished:
-                    # Its next training gets a page of its own.
-                    self.out_of_process.forget(agent.key)
-                    self._forget(agent)
+                if agent.finished:  # its next training gets a page of its own
+                    self.forget(agent.key)
 
-    def look(self) -> None:
-        """Find ends of processes without a handle, by their connections."""
-        for agent in list(self._agents.values()):
-            gone = agent.handle is None and agent.connection is None
-            if gone and not self._alive(agent.key):
-                self._process_ended(agent)
+    def gone(self) -> list[Agent]:
+        """Those without a connection whose processes have ended."""
+        return [
+            agent
+            for agent in self._agents.values()
+            if agent.connection is None and not self._alive(agent.key)
+        ]
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether `ended` has something to give."""
-        return bool(self._ended)
+    def forget(self, key: ProcessKey) -> None:
+        """The process of an agent has ended, or its training has."""
+        self.out_of_process.forget(key)
+        self._agents.pop(key, None)
 
-    def ended(self) -> Iterator[Agent]:
-        """
-        Yield the agents whose processes have ended and whose trainings did not end well.
-
-        Each comes once. Its handle is closed when the next one is asked for.
-        """
-        while self._ended:
-            agent = self._ended.popleft()
-            try:
-                yield agent
-            finally:
-                self._forget(agent)
+    def keys(self) -> Collection[ProcessKey]:
+        """The processes of all agents, connected or not."""
+        return self._agents.keys()
 
     def connected(self) -> list[Agent]:
         """Those that can be asked: of this protocol, and their training has not ended."""
@@ -261,29 +235,8 @@ class Agents:
         return self._agents.get(key)
 
     def close(self) -> None:
-        """Give the handles back."""
+        """End what is being copied."""
         self.out_of_process.close()
-        for agent in list(self._agents.values()):
-            self._forget(agent)
-
-    def _process_ended(self, agent: Agent) -> None:
-        if self._agents.get(agent.key) is not agent or any(each is agent for each in self._ended):
-            return
-        if agent.handle is not None:
-            self._poller.remove(agent.handle)
-        self.out_of_process.forget(agent.key)
-        if agent.finished:
-            self._forget(agent)
-        else:
-            self._ended.append(agent)
-
-    def _forget(self, agent: Agent) -> None:
-        if self._agents.get(agent.key) is agent:
-            del self._agents[agent.key]
-        if agent.handle is not None:
-            self._poller.remove(agent.handle)
-            os.close(agent.handle)
-            agent.handle = None
 
 
 def key_of(connection: Connection, pid: int, start_time: int) -> ProcessKey:

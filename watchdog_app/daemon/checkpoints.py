@@ -193,6 +193,8 @@ class Checkpoints:
         for key in [key for key, seen in self._near.items() if now_mono_s - seen > _NEAR_S]:
             del self._near[key]
             self.agents.out_of_process.ask_every_batch(key, False)
+        for key in {rescue.agent for rescue in self._open.values()} - set(self.agents.keys()):
+            self.agent_gone(key, "The training has ended before it could save.")
         for rescue in [r for r in self._open.values() if now_mono_s >= r.until_mono_s]:
             waited = format_duration(rescue.until_mono_s - rescue.asked_mono_s)
             if rescue.accepted:

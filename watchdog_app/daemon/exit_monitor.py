@@ -23,7 +23,7 @@ from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, Evidence, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon.agents import Agent, later_rescue
+from watchdog_app.daemon.agents import Agent, Agents, later_rescue
 from watchdog_app.daemon.guards import guard_end
 from watchdog_app.daemon.last_seen import LastSeen
 from watchdog_app.daemon.poller import PidFds, Poller
@@ -99,7 +99,7 @@ class ExitMonitor:
     Follows every task and worker to its end.
 
     Args:
-        agent_of: the agent in a process, None where there is none.
+        agents: those in trainings; one is forgotten when its process has ended.
         was_paused: whether we hold a task paused.
         units: asks systemd.
         worker_ended: called when a worker has ended: only a sample shows what that means.
@@ -110,14 +110,14 @@ class ExitMonitor:
         self,
         poller: Poller,
         *,
-        agent_of: Callable[[ProcessKey], Agent | None],
+        agents: Agents,
         was_paused: Callable[[ProcessKey], bool],
         units: UnitQuestions,
         worker_ended: Callable[[], None],
         folder: str | None = None,
         proc: str = "/proc",
     ) -> None:
-        self._agent_of = agent_of
+        self._agents = agents
         self._was_paused = was_paused
         self._units = units
         self._proc = proc
@@ -125,6 +125,8 @@ class ExitMonitor:
         # Opened by pid alone: if that is another process by now, its end finds no task.
         self._roots = PidFds(poller, self._ended)
         self._workers = PidFds(poller, lambda _: worker_ended())
+        self._trainings = PidFds(poller, self._training_ended)  # an agent may live between looks
+        self._worker_ended = worker_ended
         self._seen = LastSeen()
         self._looked_mono_s = time.monotonic()
         self._lost: dict[ProcessKey, _Lost] = {}  # by task
@@ -182,6 +184,7 @@ class ExitMonitor:
                 self._ended(key)
         self._roots.follow(self._watched)
         self._workers.follow({m.key for task in look.tasks for m in task.members[1:]})
+        self._trainings.follow(self._agents.keys())
         self._seen.infos = look.snapshot.infos
         self._looked_mono_s = look.snapshot.mono_s
 
@@ -189,22 +192,29 @@ class ExitMonitor:
         """An agent has told what grows in its task, which may die before the next look."""
         self._seen.learn_growth(task, growth)
 
+    def follow_agent(self, key: ProcessKey) -> None:
+        """An agent has come, whose process may end before the next look."""
+        self._trainings.add(key)
+
     def agent_ended(self, agent: Agent) -> None:
-        """The process of an agent has ended without a good-bye."""
-        watched = self._holder(agent.key)
+        """The process of an agent has ended."""
+        self._worker_ended()
+        watched, handle = self._holder(agent.key), self._trainings.fd(agent.key)
+        self._agents.forget(agent.key)
         if watched is not None and watched.task.key == agent.key:
-            self._ended(agent.key)
-        else:  # a training in a worker process, or one that lived between two looks
+            self._ended(agent.key, agent)
+        elif not agent.finished:  # in a worker process, or one that lived between two looks
             task = watched.task if watched is not None else None
             for end in self._waiting:  # its launcher's end was seen before its own
                 if end.view is None and end.task is not None and _has(end.task, agent.key):
                     end.view, task = agent.view, end.task
-            self._gather(agent.key, task, agent.handle, agent)
+            self._gather(agent.key, task, handle, agent)
 
     def close(self) -> None:
         """Give the handles back."""
         self._roots.close()
         self._workers.close()
+        self._trainings.close()
         self._watched.clear()
         self._evidence.close()
 
@@ -217,12 +227,18 @@ class ExitMonitor:
             key.pid, key.start_time, self._proc
         )
 
-    def _ended(self, key: ProcessKey) -> None:
+    def _training_ended(self, key: ProcessKey) -> None:
+        agent = self._agents.get(key)
+        if agent is not None:
+            self.agent_ended(agent)
+
+    def _ended(self, key: ProcessKey, agent: Agent | None = None) -> None:
         watched = self._watched.pop(key, None)
         if watched is None:
             return
+        agent = agent or self._agents.get(key)
         try:
-            self._gather(key, watched.task, self._roots.fd(key), self._agent_of(key), watched)
+            self._gather(key, watched.task, self._roots.fd(key), agent, watched)
         finally:
             self._roots.release(key)
             self._lost.pop(key, None)
@@ -403,7 +419,7 @@ class ExitMonitor:
             if cause.memory:
                 self._counts.claim(info.cgroup, alive_mono_s)
             self._done.append(key)
-            agent = self._agent_of(key)
+            agent = self._agents.get(key)
             view = None if agent is None else agent.view
             earlier = self._lost_worker(now.key)
             kept = view if view is not None or earlier is None else earlier.view

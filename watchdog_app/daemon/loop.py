@@ -233,12 +233,9 @@ class Loop:
             self._parts.pace.look_soon()
 
     def _end_agents(self) -> None:
-        """Agents whose processes have ended, and not well."""
-        parts = self._parts
-        for agent in parts.agents.ended():
-            parts.checkpoints.agent_gone(agent.key, "The training has ended before it could save.")
-            parts.exit_monitor.agent_ended(agent)
-            parts.pace.look_soon()
+        """Agents whose processes have ended, where no handle has said so."""
+        for agent in self._parts.agents.gone():
+            self._parts.exit_monitor.agent_ended(agent)
 
     def _announce(self) -> None:
         for notification, entry, task in self._parts.guards.take_news():
@@ -258,7 +255,6 @@ class Loop:
         parts.checkpoints.expire(now_mono_s)
         parts.inspections.expire(now_mono_s)
         parts.dispatcher.look(now_mono_s)
-        parts.agents.look()
         while parts.journal.notes:
             self._log.warning(parts.journal.notes.popleft())
 
@@ -280,7 +276,7 @@ class Loop:
 
     def _wait_s(self, now_mono_s: float) -> float:
         parts = self._parts
-        if parts.server.busy or parts.agents.has_ended:
+        if parts.server.busy:
             return 0.0
         # Chores wait for the next look where that comes soon.
         due = [parts.pace.next_look_mono_s, self._next_chores_mono_s + _CHORES_S]

@@ -76,9 +76,7 @@ class Parts:
         machine = open_machine(patience_s=PATIENCE_S)
         interval_s = self.settings.watch.interval_s
         self.copies = OutOfProcessCopies(self.waker.wake)
-        self.agents = Agents(
-            self.poller, self.server, self.copies, machine.alive, interval_s=interval_s
-        )
+        self.agents = Agents(self.server, self.copies, machine.alive, interval_s=interval_s)
         self.observer = Observer(
             self.settings,
             machine,
@@ -123,7 +121,7 @@ class Parts:
         self.restarts = Restarts(self.observer.kernels)
         self.exit_monitor = ExitMonitor(
             self.poller,
-            agent_of=self.agents.get,
+            agents=self.agents,
             was_paused=self.pauses.has,
             units=UnitQuestions(self.waker.wake),
             worker_ended=self.pace.look_soon,

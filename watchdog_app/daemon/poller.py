@@ -123,14 +123,18 @@ class PidFds:
     def follow(self, keys: Collection[ProcessKey]) -> None:
         """Follow these, and nobody else any more."""
         now = set(keys)
-        most = handle_share(_MOST)
         for key in self._handles.keys() - now:
             self.release(key)
         for key in now - self._handles.keys():
-            handle = open_pidfd(key.pid) if len(self._handles) < most else None
-            self._handles[key] = handle
-            if handle is not None:
-                self._poller.add(handle, READ, lambda _, key=key: self._end(key))  # type: ignore[misc]
+            self.add(key)
+
+    def add(self, key: ProcessKey) -> None:
+        """Follow this one, too."""
+        self.release(key)
+        handle = open_pidfd(key.pid) if len(self._handles) < handle_share(_MOST) else None
+        self._handles[key] = handle
+        if handle is not None:
+            self._poller.add(handle, READ, lambda _: self._end(key))
 
     def fd(self, key: ProcessKey) -> int | None:
         """The handle of a process; None: there is none."""
