@@ -14,7 +14,7 @@ REFUSED_CALLS = {"settrace", "setprofile", "settrace_all_threads", "setprofile_a
 REFUSED_CALLS |= {"from_address", "string_at", "get_referrers", "get_referents"}
 REFUSED_MODULES = {"dis", "opcode", "bdb"}
 # What grows in a program is looked for on request, see `watchdog leaks`.
-ALLOWED = {("reporting/python_growth.py", "get_objects")}
+ALLOWED = {("telemetry/diagnose.py", "get_objects")}
 
 
 def uses(path: Path) -> Iterator[str]:

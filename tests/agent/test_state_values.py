@@ -11,8 +11,8 @@ import pytest
 import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras import callbacks as callback_state
-from watchdog_app.agent.loops.loop_state import LoopState
-from watchdog_app.agent.loops.passes import Passes
+from watchdog_app.agent.adapters.passes import Passes
+from watchdog_app.agent.adapters.tensorflow_state import LoopState
 from watchdog_app.agent.state import matching, state_values
 
 pytestmark = pytest.mark.tensorflow

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from watchdog_app.agent.loops.passes import LAZY, Passes
+from watchdog_app.agent.adapters.passes import LAZY, Passes
 from watchdog_app.base.errors import RescueMismatch
 
 

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
+from watchdog_app.agent.adapters.torch_data import Passes
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import LIGHTNING, LibraryRescue
-from watchdog_app.agent.loops.torch_data import Passes
 from watchdog_app.agent.state import torch_random
 from watchdog_app.base.durable import private
 from watchdog_app.base.errors import RescueMismatch

@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import position
+from watchdog_app.agent.adapters.loop import LoopRescue
+from watchdog_app.agent.adapters.passes import Passes
+from watchdog_app.agent.adapters.tensorflow_state import LoopState, SavedLoop
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.loops.loop import LoopRescue
-from watchdog_app.agent.loops.loop_state import LoopState, SavedLoop
-from watchdog_app.agent.loops.passes import Passes
 from watchdog_app.agent.oom import on_tensorflow
 from watchdog_app.agent.telemetry import dataset_buffers
 

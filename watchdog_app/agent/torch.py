@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from watchdog_app.agent.adapters.loop import LoopRescue
+from watchdog_app.agent.adapters.torch_data import Passes
+from watchdog_app.agent.adapters.torch_state import SavedTorch, TorchState, circumstances
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.loops.loop import LoopRescue
-from watchdog_app.agent.loops.torch_data import Passes
-from watchdog_app.agent.loops.torch_state import SavedTorch, TorchState, circumstances
 from watchdog_app.agent.oom import on_torch
 
 __all__ = ["Rescue"]

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from watchdog_app.agent import frames
+from watchdog_app.agent.adapters.torch_state import SavedTorch
 from watchdog_app.agent.contain import say
-from watchdog_app.agent.loops.torch_state import SavedTorch
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.base.errors import RescueMismatch

@@ -14,9 +14,9 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import position
+from watchdog_app.agent.adapters.passes import INFINITE, Passes, SourcePass
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.identity.data_facts import batches
-from watchdog_app.agent.loops.passes import INFINITE, Passes, SourcePass
 from watchdog_app.agent.state import own_random
 
 

@@ -16,16 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.agent.contain import say
-from watchdog_app.agent.identity.data_facts import batches
-from watchdog_app.agent.loops.passes import COUNTED
-from watchdog_app.agent.loops.torch_data import (
+from watchdog_app.agent.adapters.passes import COUNTED
+from watchdog_app.agent.adapters.torch_data import (
     PERSISTENT,
     Pass,
     Passes,
     begun_anew,
     reference,
 )
+from watchdog_app.agent.contain import say
+from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random, torch_random
 from watchdog_app.agent.state.torch_tensors import Tensors
 

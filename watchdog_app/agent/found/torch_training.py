@@ -17,13 +17,13 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from watchdog_app.agent.adapters.torch_parts import Part, claimed, drives, parameters
+from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.found import libraries, names, source_loops
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
-from watchdog_app.agent.loops.torch_parts import Part, claimed, drives, parameters
-from watchdog_app.agent.loops.torch_state import TorchState
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.agent.state import own_random, torch_random

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from watchdog_app.agent.adapters.passes import EpochPasses
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.loops.passes import EpochPasses
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.record import Pace, Record
 from watchdog_app.agent.state import own_random

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent.loops.torch_state import TorchState
+from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.oom import micro as batches
 from watchdog_app.agent.oom.micro import MicroBatches
 from watchdog_app.agent.oom.record import Record

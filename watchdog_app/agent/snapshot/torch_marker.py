@@ -17,14 +17,14 @@ from typing import Any, Protocol
 
 import torch
 
-from watchdog_app.agent.identity import attributes
-from watchdog_app.agent.loops.torch_parts import (
+from watchdog_app.agent.adapters.torch_parts import (
     ModulePart,
     OptimizerPart,
     Part,
     TensorPart,
     parameters,
 )
+from watchdog_app.agent.identity import attributes
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Refresh, Refreshed
 from watchdog_app.agent.snapshot.contents import Contents, sampled
 from watchdog_app.agent.state import torch_random, torch_tensors

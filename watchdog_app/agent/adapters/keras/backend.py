@@ -87,7 +87,7 @@ class Backend(ABC):
     def lost_order(self, iterator: Any) -> str | None:
         """What makes the order of this data impossible to repeat, if anything does."""
         if self.reads_in_python and position.adapter_name(iterator) == "TorchDataLoaderAdapter":
-            from watchdog_app.agent.loops.torch_data import (
+            from watchdog_app.agent.adapters.torch_data import (
                 PERSISTENT,  # the program has PyTorch then
             )
 

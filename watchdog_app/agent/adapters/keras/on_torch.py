@@ -11,7 +11,7 @@ import torch
 
 from watchdog_app.agent.adapters.keras.backend import Backend, Kept
 from watchdog_app.agent.adapters.keras.model import Named, metrics_of, variables_of
-from watchdog_app.agent.loops.torch_state import circumstances
+from watchdog_app.agent.adapters.torch_state import circumstances
 from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.state.rows import OTHER, Holding, Row, numpy_type
 

@@ -17,9 +17,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import attributes, environment, keras_facts, tensorflow_facts
 from watchdog_app.agent.identity.attributes import Attributes
-from watchdog_app.agent.loops.passes import Passes
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state import matching, own_random, randomness, state_values, variables
 from watchdog_app.agent.state.variables import Row, StateVariable

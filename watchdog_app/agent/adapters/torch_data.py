@@ -24,10 +24,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from watchdog_app.agent.adapters.passes import LAZY, EpochPasses, Recorded
+from watchdog_app.agent.adapters.passes import Pass as AnyPass
 from watchdog_app.agent.identity.attributes import Attributes, Values
 from watchdog_app.agent.identity.data_facts import batches
-from watchdog_app.agent.loops.passes import LAZY, EpochPasses, Recorded
-from watchdog_app.agent.loops.passes import Pass as AnyPass
 from watchdog_app.agent.state import own_random, randomness, torch_random, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from watchdog_app.agent.adapters import torch_parts
+from watchdog_app.agent.adapters.torch_data import Passes
+from watchdog_app.agent.adapters.torch_parts import Part
 from watchdog_app.agent.identity import attributes, environment, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.torch_graph import Graphs
-from watchdog_app.agent.loops import torch_parts
-from watchdog_app.agent.loops.torch_data import Passes
-from watchdog_app.agent.loops.torch_parts import Part
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state import own_random, torch_random, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors

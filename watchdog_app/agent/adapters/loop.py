@@ -17,11 +17,11 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
+from watchdog_app.agent.adapters.passes import UNSEEN, EpochPasses
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.identity import environment, loop_code
 from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.identity.keras_facts import Functions
-from watchdog_app.agent.loops.passes import UNSEEN, EpochPasses
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.loop import LoopWatch
 from watchdog_app.agent.oom.micro import FIELD, MicroBatches

@@ -1,1 +1,0 @@
-"""Training loops of the program's own: their objects, random numbers and passes over data."""
