@@ -48,7 +48,7 @@ MAY_IMPORT = {
     "guard": {"core", "rescue", "client", "base"},
     "demo": {"client", "guard.backends", "guard.cgroup", "base"},
     "estimate": {"core", "agent.telemetry", "base"},
-    "doctor": {"core", "machine", "config", "client", "agent.internals", "base"},
+    "doctor": {"core", "machine", "config", "client", "install.pythons", "agent.internals", "base"},
 }
 # Single modules that may reach further, and why.
 EXCEPTIONS = {

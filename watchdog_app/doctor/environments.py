@@ -18,6 +18,7 @@ from watchdog_app.base.errors import UsageError
 from watchdog_app.base.text.quantities import GIB, format_bytes
 from watchdog_app.doctor import children
 from watchdog_app.doctor.machine import Machine, Process
+from watchdog_app.install.pythons import kernels
 
 GIVEN = "--python"  # the source of an environment that was named
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
@@ -99,8 +100,9 @@ def find(machine: Machine, running: Iterable[Process]) -> list[tuple[str, str]]:
             found.append((machine.path(where), f"{name} on the PATH"))
     if machine.is_real and sys.executable and not frozen():
         found.append((sys.executable, "watchdog's own"))
-    for python, name in _kernelspecs(machine):
-        found.append((python, f"Jupyter kernel {name}"))
+    for each in kernels(machine.env, machine.root.rstrip("/")):
+        if each.python is not None and os.access(each.python, os.X_OK):
+            found.append((each.python, f"Jupyter kernel {each.name}"))
     distinct: dict[str, tuple[str, str]] = {}
     for python, source in found:
         # By folder: the python of a virtual environment is a link to another's.
@@ -264,20 +266,3 @@ def _of_process(machine: Machine, process: Process) -> str | None:
     if os.path.isabs(first) and os.path.basename(first).startswith("python"):
         return first if os.access(first, os.X_OK) else None
     return None
-
-
-def _kernelspecs(machine: Machine) -> list[tuple[str, str]]:
-    home = machine.env.get("HOME", "")
-    shared = machine.env.get("JUPYTER_DATA_DIR") or f"{home}/.local/share/jupyter"
-    found = []
-    for folder in (shared, "/usr/local/share/jupyter", "/usr/share/jupyter"):
-        for name in machine.names(folder, "kernels"):
-            try:
-                text = machine.read(folder, "kernels", name, "kernel.json") or ""
-                python = json.loads(text)["argv"][0]
-            except (ValueError, KeyError, IndexError, TypeError):
-                continue
-            usable = isinstance(python, str) and os.path.isabs(python)
-            if usable and "python" in os.path.basename(python) and os.access(python, os.X_OK):
-                found.append((python, name))
-    return found

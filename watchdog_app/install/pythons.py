@@ -91,16 +91,22 @@ def _said(error: Exception) -> str:
     return "asked for its version it said something else"
 
 
-def kernels(env: Mapping[str, str] = os.environ) -> Iterator[Kernel]:
-    """Every kernelspec that Jupyter would find here, the first of each name."""
+def kernels(env: Mapping[str, str] = os.environ, root: str = "") -> Iterator[Kernel]:
+    """
+    Every kernelspec that Jupyter would find here, the first of each name.
+
+    Args:
+        env: of the user.
+        root: folder with the file system to look in; "": this machine's.
+    """
     seen = set()
     for folder in _folders(env):
         try:
-            names = sorted(os.listdir(folder))
+            names = sorted(os.listdir(f"{root}{folder}"))
         except OSError:
             continue
         for name in names:
-            where = os.path.join(folder, name)
+            where = f"{root}{os.path.join(folder, name)}"
             if name.lower() in seen or not os.path.isfile(os.path.join(where, "kernel.json")):
                 continue
             seen.add(name.lower())
