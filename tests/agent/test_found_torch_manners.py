@@ -31,6 +31,7 @@ from watchdog_app.agent import hook  # noqa: E402
 from watchdog_app.agent.found.torch_signals import trainings  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.rescue.checkpoint import names  # noqa: E402
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -140,6 +141,26 @@ def test_trainings_one_after_the_other_are_runs_of_their_own(here: Path):
     assert first.parent == second.parent
     assert all(each.name.startswith("rescue-0000000009-") for each in (first, second))
     assert names.RescueName.parse(first.name).run != names.RescueName.parse(second.name).run
+
+
+def test_optimizers_that_step_several_times_in_turn_are_one_training(here: Path):
+    """As a policy and its value function do: a rescue holds both."""
+    policy, value = nn.Linear(3, 1), nn.Linear(3, 1)
+    steppers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in (policy, value)]
+    for epoch in range(8):
+        if epoch == 1:
+            time.sleep(0.55)
+        if epoch == 5:
+            ask(only())
+        for model, optimizer in zip((policy, value), steppers, strict=True):
+            for _ in range(5):
+                optimizer.zero_grad()
+                model(torch.ones(2, 3)).sum().backward()
+                optimizer.step()
+
+    (path,) = rescues(here)
+    with LoadedRescue(str(path)) as saved:
+        assert {"policy", "value"} <= saved.meta["parts"].keys()
 
 
 def test_a_training_with_a_rescue_of_its_own_is_left_alone(here: Path):

@@ -165,7 +165,7 @@ class FoundTraining(ABC):
         if key not in self._optimizers:
             self._join(optimizer, frame)
         elif self._newcomer is not None:
-            if key == self._newcomer:  # and those before it step no more
+            if key == self._newcomer and not self._reaches_others(optimizer, frame):
                 self.end(well=self.ended_well())
                 self.may_begin_again = True
                 return
@@ -232,6 +232,11 @@ class FoundTraining(ABC):
         `sys.exit()`. Where it was left in the middle of its data, the rescues are kept for it.
         """
         self._close(well=well and (self._of_library or not self._passes.cut_short))
+
+    def _reaches_others(self, newcomer: Any, frame: FrameType) -> bool:
+        """Whether the program has names for optimizers that it may step again."""
+        others = [each for each in self.optimizers() if each is not newcomer]
+        return bool(names.names_of(others, frame))
 
     def _stands_in(self, loops: Sequence[Loop]) -> bool:
         standing = source_loops.places(current_frames().get(self._thread))
