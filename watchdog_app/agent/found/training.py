@@ -25,6 +25,8 @@ from watchdog_app.agent.found import folders, names, resume_lines, source_loops
 from watchdog_app.agent.found.detector import Detector, Head
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
+from watchdog_app.agent.identity import loop_code
+from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
@@ -106,6 +108,7 @@ class FoundTraining(ABC):
         self._optimizers: dict[int, Callable[[], Any]] = {}
         self._newcomer: int | None = None  # an optimizer that came late, and stepped last
         self._names: list[Named] = []
+        self._losses: Functions | None = None  # that they are computed with; None: not known
         self._moved = True  # a pass, since the iteration before
         self._lost: list[str] = []
         self._told = False
@@ -274,6 +277,10 @@ class FoundTraining(ABC):
             self.over = True
             self._tell_why("no name of the program leads to some of what it trains")
             return
+        with self._guard:
+            named = {each.name: each.get() for each in self._names}
+            of_library = self.framework == "tensorflow"
+            self._losses = loop_code.functions(frame, object(), named, of_library=of_library)
         self.directory, waits = resume_lines.place()
         self._made_above = folders.made_above(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)
@@ -379,7 +386,9 @@ class FoundTraining(ABC):
             "" if code is None else f"{os.path.basename(code.co_filename)}, {code.co_name}",
         )
         self._lost = [*state.lost, *self._not_restored()]
-        told = {"not_restored": self._lost, resume_lines.KEY: found.to_json(), **more}
+        identity = {**capture.meta["identity"], "losses": self._losses}
+        told = {"not_restored": self._lost, "identity": identity, **more}
+        told[resume_lines.KEY] = found.to_json()
         return Capture(capture.entries, {**capture.meta, **told})
 
     def _held(self) -> dict[str, Any]:

@@ -90,12 +90,27 @@ class _Losses:
             plain = code.unwrapped(called)[0]
             if plain is not None:
                 self.functions += keras_facts.of_function(called, code.name(called))
+                self._methods(call, called, values)
             elif self._of_library and id(called) not in self._models:
                 name = getattr(called, "__name__", None)
                 shown = name if isinstance(name, str) else keras_facts.class_of(called)
                 if shown != "cast":
                     told = code.text_hash(keras_facts.described(called)) if name is None else shown
                     self.functions.append({"name": shown, "at": "", "functions": [[shown, told]]})
+
+    def _methods(self, call: ast.Call, called: Any, values: _Scope) -> None:
+        """Those of models that a function is given, which its own text does not tell apart."""
+        inside = _inside(called)
+        if inside is None:
+            return
+        scope = {**inside[1], **_given(call, called, values)}
+        for each in audit.own_nodes(inside[0]):
+            method = each.func if isinstance(each, ast.Call) else None
+            if not isinstance(method, ast.Attribute):
+                continue
+            if id(audit.value_of(method.value, scope)) in self._models:
+                own = audit.value_of(method, scope)
+                self.functions += keras_facts.of_function(own, code.name(own))
 
     def _holds_model(
         self, given: list[ast.expr], assigned: Mapping[str, list[ast.expr]], values: _Scope

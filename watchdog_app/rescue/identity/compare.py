@@ -201,7 +201,8 @@ def merge_settings(
             continue
         own = mine[key]
         before, then, now = _shown(base[key]), _shown(moved), _shown(own)
-        shown = key.replace("_", " ")
+        whose, mark, what = key.rpartition("'s ")
+        shown = f"{whose}{mark}{what.replace('_', ' ')}"
         as_it_was = _same(moved, base[key])
         values[key] = own if as_it_was else moved
         if as_it_was and not _same(own, moved):
