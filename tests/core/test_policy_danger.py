@@ -16,6 +16,8 @@ from watchdog_app.core.model.decisions import (
     DecisionKind,
     Expected,
     Forecast,
+    Outcome,
+    OutcomeStatus,
     Regime,
     Stage,
 )
@@ -24,7 +26,14 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings, Settings, StageSettings
 from watchdog_app.core.policy.danger import Danger, Tick, stage_of, still_holds
 from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
-from watchdog_app.core.policy.pausing import follow_paused, may_pause, pause, pause_target, unsaved
+from watchdog_app.core.policy.pausing import (
+    follow_paused,
+    may_pause,
+    pause,
+    pause_target,
+    record,
+    unsaved,
+)
 from watchdog_app.core.policy.reporting import Reporting, blamed
 from watchdog_app.core.policy.saving import Saving
 from watchdog_app.core.policy.schedule import CheckpointSchedule
@@ -232,6 +241,20 @@ def test_a_paused_task_runs_again_when_there_is_twice_the_room(used, since, resu
 
     assert resumed is (DecisionKind.RESUME in [each.kind for each in decisions])
     assert stopped.key in found.incident.paused
+
+
+def test_a_resume_that_failed_is_tried_again_after_a_minute():
+    """And then there must have been room for as long as ever."""
+    stopped = task(1, 100)
+    stopped = replace(stopped, members=(replace(stopped.members[0], state="T"),))
+    found = danger(stopped, shares=(1.0,), used=900.0)
+    found.incident.paused[stopped.key] = PausedTask(950.0, 50.0 * MB, 0.0, 980.0)
+    (decision,) = follow_paused(found)
+
+    record(found.incident, decision, Outcome("d", OutcomeStatus.FAILED, 1.7e9, 0.1, ""), 1000.0)
+
+    paused = found.incident.paused[stopped.key]
+    assert (None, 1060.0) == (paused.resuming, paused.room_since_mono_s)
 
 
 def test_a_task_that_a_person_has_resumed_is_left_running():

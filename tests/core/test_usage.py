@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 from support import records
 
+from watchdog_app.core.model.decisions import Observation
+from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.history import History
 from watchdog_app.core.model.machine import CgroupMemory, Snapshot
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.resource import ResourceKind
+from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
+from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy.attribution import attribute
-from watchdog_app.core.policy.tracker import TaskUsage, held_bytes
+from watchdog_app.core.policy.tracker import TaskUsage, Tracker, held_bytes
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/train"
@@ -104,3 +107,20 @@ def test_who_fills_shared_memory_is_blamed_for_it():
         return process(2, 100 + 20 * t, shared=20 * t, shmem=20 * t)
 
     assert ["p2"] == blamed(reader, sharing)
+
+
+@pytest.mark.parametrize(
+    ("kind", "device", "per_s"),
+    [(ResourceKind.GPU_MEMORY, "GPU-0", 100.0), (ResourceKind.TEMPERATURE, None, 0.0)],
+)
+def test_what_a_card_said_once_is_one_sample_however_often_it_is_shown(kind, device, per_s):
+    """It is no plateau; a sensor of the machine's own is read with each look."""
+    tracker, key = Tracker(Settings()), ResourceKey(kind, "x")
+    for second in range(4):
+        hardware = Hardware(gpus_mono_s=min(1.0, second))
+        used = 100.0 * min(1.0, second)
+        reading = Reading(key, "x", used, 1000.0, True, (), device=device)
+        snapshot = Snapshot(float(second), 0.0, HOST, (), hardware=hardware)
+        tracker.follow(Observation(snapshot, {}, (reading,), {}))
+
+    assert per_s == tracker.rate(key, 1.0)
