@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 from support import records
 
-from watchdog_app.core.model.decisions import Observation
+from watchdog_app.core.model.decisions import (
+    Assessment,
+    Attribution,
+    Contributor,
+    Forecast,
+    Observation,
+    Regime,
+    Stage,
+)
 from watchdog_app.core.model.hardware import Hardware
 from watchdog_app.core.model.history import History
 from watchdog_app.core.model.machine import CgroupMemory, Snapshot
@@ -14,7 +22,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
 from watchdog_app.core.model.tasks import group
 from watchdog_app.core.policy.attribution import attribute
-from watchdog_app.core.policy.tracker import TaskUsage, Tracker, held_bytes
+from watchdog_app.core.policy.tracker import TaskUsage, Tracker, held_bytes, outlooks
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/train"
@@ -60,7 +68,7 @@ def test_a_task_holds_what_cannot_be_taken_back_from_it(members, expected):
     assert expected * MIB == held_bytes(task)
 
 
-def blamed(first, second):
+def guilty_of(first, second):
     """Who is guilty of a group that fills by what is no file, after half a minute."""
     usage, resource = (TaskUsage(), TaskUsage()), History()
     for second_s in range(31):
@@ -94,7 +102,7 @@ def test_who_reads_a_mapped_file_is_not_blamed_for_its_neighbours_leak():
     def leaking(t):
         return process(2, 100 + 20 * t, shared=10, shmem=0)
 
-    assert ["p2"] == blamed(reader, leaking)
+    assert ["p2"] == guilty_of(reader, leaking)
 
 
 def test_who_fills_shared_memory_is_blamed_for_it():
@@ -106,7 +114,7 @@ def test_who_fills_shared_memory_is_blamed_for_it():
     def sharing(t):
         return process(2, 100 + 20 * t, shared=20 * t, shmem=20 * t)
 
-    assert ["p2"] == blamed(reader, sharing)
+    assert ["p2"] == guilty_of(reader, sharing)
 
 
 @pytest.mark.parametrize(
@@ -124,3 +132,35 @@ def test_what_a_card_said_once_is_one_sample_however_often_it_is_shown(kind, dev
         tracker.follow(Observation(snapshot, {}, (reading,), {}))
 
     assert per_s == tracker.rate(key, 1.0)
+
+
+AHEAD = Forecast(100.0, 50.0, 200.0)
+
+
+@pytest.mark.parametrize(
+    ("stage", "forecast", "notify", "fatal", "grows", "shown"),
+    [
+        (Stage.OK, None, False, True, True, False),
+        (Stage.OK, AHEAD, False, True, True, True),
+        (Stage.WATCH, None, False, True, True, True),
+        (Stage.WATCH, AHEAD, False, True, False, False),
+        # One that does not make it grow is shown it where it certainly dies with it.
+        (Stage.SAVE, AHEAD, True, True, False, True),
+        (Stage.SAVE, AHEAD, False, True, False, False),
+        (Stage.WARN, AHEAD, True, True, False, False),
+        (Stage.SAVE, AHEAD, True, False, False, False),
+    ],
+)
+def test_a_task_is_shown_the_end_that_it_brings_on_or_dies_with(
+    *, stage, forecast, notify, fatal, grows, shown
+):
+    """An idle notebook has no time to exhaustion only because something else is growing."""
+    one, key = records.task(records.process(1)), ResourceKey(ResourceKind.CGROUP, GROUP)
+    reading = Reading(key, "g", 1.0, 2.0, fatal, (one.key,))
+    known = Assessment(stage, Regime.LINEAR, 1.0, 0.5, forecast, "rising", notify=notify)
+    blamed = Attribution((Contributor(one.key, "x", 1.0, 1.0),) if grows else ())
+
+    found = outlooks((one,), {one.key: TaskUsage()}, (reading,), {key: known}, {key: blamed})
+
+    assert (key if shown else None) == found[one.key].resource
+    assert (forecast if shown else None) == found[one.key].forecast
