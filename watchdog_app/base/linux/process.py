@@ -132,8 +132,12 @@ def read_stat(pid: int | str, proc: str = "/proc") -> Stat | None:
         proc: where the proc file system is mounted.
     """
     try:
-        return Stat(read_bytes(f"{proc}/{pid}/stat", _STAT_BYTES, once=True))
-    except (SensorError, ValueError):
+        file = os.open(f"{proc}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return Stat(os.read(file, _STAT_BYTES))
+        finally:
+            os.close(file)
+    except (OSError, ValueError):
         return None
 
 
