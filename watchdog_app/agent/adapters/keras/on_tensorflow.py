@@ -252,11 +252,6 @@ def stateful_operations(train_function: Callable[..., Any] | None) -> list[str]:
     return sorted(found)
 
 
-def is_traced(train_function: Callable[..., Any] | None) -> bool:
-    """Whether a training function has been run before."""
-    return any(True for _ in _concrete_functions(train_function))
-
-
 def _concrete_functions(function: Any) -> Iterator[Any]:
     for cell in getattr(function, "__closure__", None) or ():
         inner = cell.cell_contents
