@@ -52,7 +52,8 @@ def loop(training_step, batches, ask_at=None):
             now = time.monotonic()
             training.session.link.wanted = CheckpointRequest("1", "a test", now, 60.0)
         training_step(batch)
-    return training.session and training.session.saved and training.session.saved.step
+    session = training and training.session
+    return session and session.saved and session.saved.step
 
 
 def fit_beside():
@@ -118,8 +119,17 @@ def nameless():
 
     hidden = queue.Queue()
     hidden.put((network(), keras.optimizers.Adam()))
-    loop(lambda batch: step(*hidden.queue[0], batch), [x[:8]] * 5)
-    return signals.trainings.of_this_thread().session is not None
+
+    def training_step(batch):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(hidden.queue[0][0](batch) ** 2)
+        hidden.queue[0][1].apply(
+            tape.gradient(loss, hidden.queue[0][0].trainable_variables),
+            hidden.queue[0][0].trainable_variables,
+        )
+
+    loop(training_step, [x[:8]] * 5)
+    return signals.trainings.of_this_thread() is not None
 
 
 def seconds(function, count=20_000):
