@@ -449,10 +449,12 @@ class LoopRescue(ABC, Generic[S, V, P]):
             return
         self._saved = saved
         self.step_number = rescue.step
-        self.epoch = saved.position["epoch"] or 0
-        self._passes.forced = self._beginning.resume == "force"
-        self._passes.continue_from(saved.position["passes"])
-        self.micro.remembered(saved.meta)
+        with run_choice.restoring(rescue.path):
+            self.epoch = int(saved.position["epoch"] or 0)
+            self._passes.forced = self._beginning.resume == "force"
+            self._passes.continue_from(saved.position["passes"])
+            self.micro.remembered(saved.meta)
+            differences = environment.differences(saved.meta["environment"], self._circumstances())
         run_choice.resumed(rescue.path)
         session.link.goes_on_from(rescue.path, rescue.step, rescue.bytes, rescue.created_unix_s)
         self._words.resumed(
@@ -460,7 +462,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             saved.position["epoch"],
             saved.meta.get("not_restored") or (),
             said,
-            environment.differences(saved.meta["environment"], self._circumstances()),
+            differences,
         )
         for line in choice.notes:
             say(line)

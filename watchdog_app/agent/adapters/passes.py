@@ -192,10 +192,10 @@ class EpochPasses(ABC, Generic[P, R]):
         """
         known, self._first = self._first, None
         now = contents(batch)
-        if known is None or now is None or known == list(now):
+        if not known or now is None or known == list(now):
             return
         if known[0] != now[0]:
-            before, after = ", ".join(known[0]), ", ".join(now[0])
+            before, after = (", ".join(map(str, each)) for each in (known[0] or (), now[0]))
             found = f"a batch of the data is {after} in the program, {before} in the rescue"
             if not self.forced:
                 raise mismatch("that this training goes on from", [found])

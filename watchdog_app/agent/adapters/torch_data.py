@@ -26,10 +26,12 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from watchdog_app.agent.adapters.passes import LAZY, EpochPasses, Recorded
 from watchdog_app.agent.adapters.passes import Pass as AnyPass
+from watchdog_app.agent.contain import describe
 from watchdog_app.agent.identity.attributes import Attributes, Values
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random, randomness, torch_random, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
+from watchdog_app.base.errors import RescueError
 
 PERSISTENT = (
     "random numbers that the workers of a DataLoader with persistent_workers=True draw, after the "
@@ -236,7 +238,13 @@ class Passes(EpochPasses[Pass, _Recorded]):
 
     def _put_beginning(self, now: Pass, known: _Recorded) -> None:
         """Random numbers as the pass of the rescue began."""
-        torch_random.put(known.begin or {})
+        try:
+            torch_random.put(known.begin or {})
+        except Exception as error:
+            raise RescueError(
+                f"The random numbers in the rescue cannot be given back ({describe(error)}). "
+                "Nothing on disk was changed. To begin anew: Rescue(..., resume=False)."
+            ) from error
         self._put_own(now, known.begin_own)
 
     def _hand_out(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:

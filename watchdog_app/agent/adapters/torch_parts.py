@@ -285,6 +285,12 @@ class OptimizerPart(StatefulPart):
         # First away with the slots that are there: never two sets of them in memory.
         self.thing.state.clear()
         value = torch_tensors.decode(state, read)
+        numbers = {each for group in value["param_groups"] for each in group["params"]}
+        for key in value["state"]:
+            if isinstance(key, int) and key not in numbers:  # PyTorch would leave it out silently
+                raise ValueError(
+                    f"{self.name} has a state for parameter {key}, which is in no group"
+                )
         self.thing.load_state_dict(value)
         trained = parameters(self.thing)
         for index, slots in value["state"].items():
