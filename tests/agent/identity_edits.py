@@ -411,7 +411,11 @@ TENSORFLOW_LEGAL = {
 }
 
 TENSORFLOW_OTHERS = {
-    "loss in the loop": ("tf.reduce_mean(", "tf.reduce_sum(", "the code of reduce_sum is in"),
+    "loss in the loop": (
+        "tf.reduce_mean(",
+        "tf.reduce_sum(",
+        "reduce_sum is used in the program, reduce_mean",
+    ),
     "activation": ('"relu"', '"gelu"', "Dense 1's activation is gelu in the program, relu in"),
     "call": ("self.last(h)", "self.last(h) * 2", "the code of Net.call (train.py:"),
     "module": ("* self.factor", "- self.factor", "the code of Scale.__call__ (train.py:"),

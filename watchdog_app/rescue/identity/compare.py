@@ -316,6 +316,9 @@ def changed_functions(
         changed = _changed_function(then["functions"], each["functions"])
         if changed is None:
             continue
+        if not each["at"] and then["name"] != each["name"]:  # of a library
+            yield f"{each['name']} is used in the program, {then['name']} in the rescue"
+            continue
         inner = f" ({changed}, which it calls)" if changed != each["name"] else ""
         yield f"the code of {_at(each)} has changed{inner}"
 
