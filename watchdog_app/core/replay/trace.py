@@ -29,6 +29,7 @@ from watchdog_app.core.model.resource import ResourceKind
 
 SIGNALS = ("unrecl", "used", "ws", "usage", "rss")  # the first that a file has is played
 _FAILED = {"oom", "memory_error"}
+_MOST_LINE = 65_536  # characters
 _FLUSH_S = 1.0
 
 Sample = tuple[float, float, float]  # (time in s, used, limit)
@@ -67,7 +68,7 @@ def read(path: str, signal: str | None = None, limit: float | None = None) -> Tr
     cut = False
     try:
         with _open(path) as file:
-            table = csv.DictReader(file)
+            table = csv.DictReader(_lines(path, file))
             columns = tuple(table.fieldnames or ())
             chosen = _column(path, columns, signal, limit)
             side = _side(path)
@@ -181,6 +182,14 @@ def _open(path: str) -> Iterator[TextIO]:
             newline="",
         ) as text:
             yield text
+
+
+def _lines(path: str, file: TextIO) -> Iterator[str]:
+    """The lines of a trace: a packed one of some kB may hold one of gigabytes."""
+    while line := file.readline(_MOST_LINE):
+        if len(line) == _MOST_LINE and not line.endswith("\n"):
+            raise UsageError(f"The file {path} is no trace: a line of it does not end.")
+        yield line
 
 
 def _column(path: str, columns: tuple[str, ...], signal: str | None, limit: float | None) -> str:
