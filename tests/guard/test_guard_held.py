@@ -169,14 +169,7 @@ def test_who_takes_no_sigstop_is_frozen_instead_and_goes_on_with_more(desk):
         pytest.skip("no PID namespace of its own can be had here")
     hog = desk.hog(200, 0, limit="60M", options=("--no-refuse",), front=alone)
 
-    def found():
-        for path in (desk.folder / "run" / "guard").glob("1.*/guard.json"):
-            record = json.loads(path.read_text())
-            if record["state"] == "stopped":
-                return record
-        return None
-
-    record = desk.until(found, "never stopped")
+    record = desk.until(lambda: first_stopped(desk), "never stopped")
     states = [state(pid) for pid in pids_in(record["group"])]
     used = Path(record["group"], "memory.usage_in_bytes").read_text()
     time.sleep(0.5)
@@ -189,6 +182,28 @@ def test_who_takes_no_sigstop_is_frozen_instead_and_goes_on_with_more(desk):
     assert abs(int(later) - int(used)) < MIB
     assert 0 == raised.returncode, raised.stderr
     assert ("all of it\n", 0) == (said, code)
+
+
+def test_runuser_that_stops_with_its_command_continues_with_it(desk):
+    """su and sudo do so, too: a script that waits for one of them would wait for ever."""
+    front = ("runuser", "-u", "root", "--")
+    hog = desk.hog(200, 0, limit="60M", options=("--no-refuse",), front=front)
+
+    record = desk.until(lambda: first_stopped(desk), "never stopped")
+    desk.until(lambda: state(hog.pid) == "T", "runuser never stops")
+    raised = desk.run("limit", str(record["pid"]), "400M")
+
+    assert 0 == raised.returncode, raised.stderr
+    assert ("all of it\n", 0) == (hog.stdout.read(), desk.end(hog))
+
+
+def first_stopped(desk):
+    """The record of a guard whose program is stopped, whatever its pid here."""
+    for path in (desk.folder / "run" / "guard").glob("*/guard.json"):
+        record = json.loads(path.read_text())
+        if record["state"] == "stopped":
+            return record
+    return None
 
 
 def was_stopped(pid: int) -> bool:

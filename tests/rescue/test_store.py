@@ -377,7 +377,7 @@ def _start(pid):
     return start_time(pid)
 
 
-@pytest.mark.parametrize("owner", ["alive", DEAD, STRANGER])
+@pytest.mark.parametrize("owner", ["alive", DEAD, STRANGER], ids=["alive", "dead", "stranger"])
 def test_rescues_of_others_are_never_pruned(store, owner):
     """Their training may want to go on from them, today or in a year."""
     if owner == "alive":

@@ -63,6 +63,7 @@ class Cgroup:
         self.swap_bytes = swap_bytes
         self._stopped = self._frozen = False
         self._stopped_before: set[int] | None = None  # by somebody else: they stay so
+        self._parents: list[tuple[int, int]] = []  # (pid, start ticks), that may stop, too
 
     def enter(self, pid: int) -> None:
         """Move a process into the group; what it starts from now on is in it as well."""
@@ -121,14 +122,19 @@ class Cgroup:
         Whoever waits at the limit is given a little room, as it takes no signal before; the caller
         sets the limit anew. Who was stopped before stays stopped at `resume`, unless `again`.
 
+        sudo, su and runuser stop when their command does: `resume` continues them, too.
+
         Returns:
-            False: somebody takes no SIGSTOP (PID 1 of a namespace, another user's process); then
-            everyone is frozen instead.
+            False: somebody takes no SIGSTOP (PID 1 of a namespace, another user's process), or a
+            parent could not be continued as it is another user's; then everyone is frozen instead.
         """
         if again:
             self._stopped_before = set()
         self._note_stopped()
         self._stopped, self._frozen = True, False
+        if not self._note_parents(again):
+            self._frozen = self.freeze()
+            return False
         end_mono_s = time.monotonic() + _STOP_S
         while not self.is_stopped():
             if time.monotonic() > end_mono_s:
@@ -152,6 +158,7 @@ class Cgroup:
         if self._stopped or everyone:
             self._stopped = False
             self._signal(signal.SIGCONT, set() if everyone else before)
+            self._continue_parents()
 
     def is_stopped(self) -> bool:
         """Whether every thread is stopped."""
@@ -195,6 +202,30 @@ class Cgroup:
         if self._stopped_before is None:
             stats = (read_stat(pid) for pid in self.pids())
             self._stopped_before = {each.pid for each in stats if each and each.state in "Tt"}
+
+    def _note_parents(self, again: bool) -> bool:
+        """Note who waits outside for somebody in the group; False: one is another user's."""
+        pids = self.pids()
+        stats = [stat for stat in map(read_stat, pids) if stat is not None]
+        outside_pids = {stat.ppid for stat in stats if stat.ppid > 1} - set(pids)
+        found = [stat for stat in map(read_stat, outside_pids) if stat is not None]
+        self._parents = [(s.pid, s.start_ticks) for s in found if again or s.state not in "Tt"]
+        try:
+            for pid, _ in self._parents:
+                os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return True
+
+    def _continue_parents(self) -> None:
+        for pid, start_ticks in self._parents:
+            stat = read_stat(pid)
+            if stat is not None and stat.start_ticks == start_ticks and stat.state == "T":
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGCONT)
+        self._parents = []
 
     def _freeze(self) -> bool:
         raise NotImplementedError
