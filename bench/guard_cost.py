@@ -41,7 +41,7 @@ class Turns:
     def step(self, session) -> bool:
         """A step has ended; False when there are enough."""
         if self._publisher is None:
-            self._publisher = session.published
+            self._publisher = session.publisher
             publish = self._publisher._publish
 
             def timed(step):
@@ -55,9 +55,9 @@ class Turns:
             return True
         now = time.process_time()
         if self._count > 3 * _STEPS:  # else it warms up
-            self.spent[session.published is not None].append((now - self._began) / _STEPS)
+            self.spent[session.publisher is not None].append((now - self._began) / _STEPS)
             self.left -= 1
-        session.published = None if session.published is not None else self._publisher
+        session.publisher = None if session.publisher is not None else self._publisher
         self._began = time.process_time()
         return self.left > 0
 
@@ -94,7 +94,7 @@ def with_torch(folder: str, turns: Turns, *, asked: bool) -> str:
     rescue = Rescue(folder, model=model, optimizer=optimizer, resume=False)
     features = torch.randn(192, 384)
     session = rescue._session
-    session.published._page.ask_every_batch(asked)
+    session.publisher._page.ask_every_batch(asked)
     while True:
         optimizer.zero_grad()
         (model(features) - features).square().mean().backward()
@@ -129,7 +129,7 @@ def with_keras(folder: str, turns: Turns, *, asked: bool, small: bool = False) -
         def on_train_batch_begin(self, batch, logs=None):
             session = rescue._session
             if batch == 1 and turns.fresh:
-                session.published._page.ask_every_batch(asked)
+                session.publisher._page.ask_every_batch(asked)
             if batch > 1 and not turns.step(session):
                 found.append(turns.told(len(session._capture().entries)))
                 self.model.stop_training = True

@@ -13,7 +13,7 @@ from tray_readings import leaking
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.status import Notification
 from watchdog_app.tray import launching
-from watchdog_app.tray.wishes import settings_file, wish_of
+from watchdog_app.tray.commands import command_of, settings_file
 
 FONT = ["-fa", "Monospace", "-fs", "10", "-u8"]
 
@@ -140,7 +140,7 @@ def test_a_settings_file_that_cannot_be_made_is_told(programs, monkeypatch):
 def test_a_button_without_a_task_does_nothing_to_any(task):
     """What a daemon of another version sends is no reason to guess."""
     for key in ("save", "pause", "resume", "explode"):
-        assert wish_of(Notification.read({"task": task}), key) is None
+        assert command_of(Notification.read({"task": task}), key) is None
 
 
 # The command

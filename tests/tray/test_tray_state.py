@@ -12,7 +12,7 @@ from tray_readings import GIB, MIB, agent, ceiling, leaking, status, task
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Resource, Status, Task
 from watchdog_app.tray import labels
-from watchdog_app.tray.menu_model import MOST_TASKS, Do, Entry, Slots, Wish, chosen_tasks, menu
+from watchdog_app.tray.menu_model import MOST_TASKS, Command, Do, Entry, Slots, chosen_tasks, menu
 from watchdog_app.tray.state import (
     FILL_STEPS,
     NO_DAEMON,
@@ -188,8 +188,8 @@ def test_without_a_daemon_the_menu_offers_to_start_it():
     """And keeps what works without one."""
     entries = visible(menu(None, NO_DAEMON, at_login=False, now_unix_s=0.0))
 
-    wishes = [entry.wish.do for entry in entries if entry.wish is not None]
-    assert [Do.START_DAEMON, Do.LIVE_VIEW, Do.START_AT_LOGIN, Do.SETTINGS, Do.QUIT] == wishes
+    commands = [entry.command.do for entry in entries if entry.command is not None]
+    assert [Do.START_DAEMON, Do.LIVE_VIEW, Do.START_AT_LOGIN, Do.SETTINGS, Do.QUIT] == commands
     assert "The daemon is not running" == entries[0].label
 
 
@@ -201,14 +201,14 @@ def test_a_daemon_that_hangs_is_not_offered_to_be_started():
 
     entries = visible(menu(None, hangs, now_unix_s=0.0))
 
-    assert Do.START_DAEMON not in {entry.wish.do for entry in entries if entry.wish}
+    assert Do.START_DAEMON not in {entry.command.do for entry in entries if entry.command}
 
 
 def test_exactly_one_entry_is_what_a_left_click_does():
     """The live view."""
     defaults = [entry for entry in flat(menu_of(leaking())) if entry.default]
 
-    assert [Wish(Do.LIVE_VIEW)] == [entry.wish for entry in defaults]
+    assert [Command(Do.LIVE_VIEW)] == [entry.command for entry in defaults]
 
 
 def test_the_menu_keeps_its_shape_over_a_thousand_statuses():
@@ -232,7 +232,9 @@ def test_the_menu_keeps_its_shape_over_a_thousand_statuses():
         entries = menu(reading, found, slots.update(reading), now_unix_s=0.0)
         assert expected == shape(entries)
         lines = [entry for entry in visible(entries) if entry.key.startswith("task-")]
-        clickable = {child.wish.task.pid for line in lines for child in line.children if child.wish}
+        clickable = {
+            child.command.task.pid for line in lines for child in line.children if child.command
+        }
         assert clickable <= set(pids if reading is not None else ())
 
 
@@ -367,7 +369,7 @@ def test_what_can_be_done_with_a_task_follows_its_state(changes, enabled):
         if entry.children and entry.key.startswith("task")
     )
 
-    acts = [child for child in entry.children if child.wish is not None]
+    acts = [child for child in entry.children if child.command is not None]
     assert ["save", "pause", "resume", "explain", "rescues"] == [act.key for act in acts]
     assert enabled == {act.key for act in acts if act.enabled}
 

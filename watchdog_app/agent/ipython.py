@@ -86,9 +86,9 @@ def _tell_name() -> None:
 
     One message from a thread of its own; a daemon that comes later hears it from the training.
     """
-    from watchdog_app.rescue.identity.notebook import told_inside
+    from watchdog_app.rescue.identity.notebook import notebook_of_editor
 
-    path = told_inside()
+    path = notebook_of_editor()
     if path is None:
         return
 

@@ -62,17 +62,17 @@ def run(args: argparse.Namespace) -> int:
 
         print(dumps(answer))
         return EXIT_OK
-    for line in sentences(answer, told=args.state is None):
+    for line in sentences(answer, unchanged=args.state is None):
         print(line)
     return EXIT_OK
 
 
-def sentences(answer: dict[str, Any], told: bool) -> list[str]:
-    """What the daemon answered, in words; `told`: nothing was changed."""
+def sentences(answer: dict[str, Any], unchanged: bool) -> list[str]:
+    """What the daemon answered, in words; `unchanged`: nothing was changed."""
     if answer.get("on") is not False:
         return [
             "Protection is on: watchdog warns, saves and pauses as it is configured to."
-            if told
+            if unchanged
             else "Protection is on again."
         ]
     from watchdog_app.base.text.quantities import moment

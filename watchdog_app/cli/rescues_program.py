@@ -40,7 +40,7 @@ def show(word: str, tokens: Sequence[str], args: argparse.Namespace) -> int:
 
     path = os.path.realpath(word)
     program = Program("script", path, arguments.parse(tokens), pooled=False)
-    found = [_compared(left, program, told=bool(tokens)) for left in _left_by(program)]
+    found = [_compared(left, program, has_arguments=bool(tokens)) for left in _left_by(program)]
     if not found:
         raise WatchdogError(
             f"No unfinished rescue of {word} is known here. Rescues in another folder: "
@@ -85,7 +85,7 @@ def _left_by(program: Program) -> Iterator[Left]:
     yield from sorted(lefts, key=lambda left: -left.newest_ns)[:_MOST]
 
 
-def _compared(left: Left, program: Program, *, told: bool) -> dict[str, Any]:
+def _compared(left: Left, program: Program, *, has_arguments: bool) -> dict[str, Any]:
     """What is known of one run, a text for each subject."""
     from watchdog_app.agent.runtime import run_choice
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -102,9 +102,9 @@ def _compared(left: Left, program: Program, *, told: bool) -> dict[str, Any]:
     identity = identity if isinstance(identity, dict) else {}
     moved = run_choice.moved_from(left, program)
     started = program_key.described(left.key) or quantities.UNKNOWN
-    another = run_choice.another_training(left, program, None) if told else None
-    changes = program_key.changes(left.key, program) if told else []
-    if not told:
+    another = run_choice.another_training(left, program, None) if has_arguments else None
+    changes = program_key.changes(left.key, program) if has_arguments else []
+    if not has_arguments:
         arguments = f"started as: {started}; give yours behind -- to compare them"
     elif another is not None:
         arguments = another

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 
-    from watchdog_app.tray.wishes import Login
+    from watchdog_app.tray.commands import Login
 
 NAME = "tray"
 HELP = "show a tray icon, and notifications with buttons"
@@ -68,8 +68,8 @@ def run(args: argparse.Namespace) -> int:
         open_live_view()
         return EXIT_OK
     if args.open_settings:
+        from watchdog_app.tray.commands import settings_file
         from watchdog_app.tray.launching import edit
-        from watchdog_app.tray.wishes import settings_file
 
         edit(settings_file())
         return EXIT_OK

@@ -206,7 +206,7 @@ class Story:
             self._tell(f"WATCHDOG {death['text']}")
 
     def _first_death(
-        self, last: int, died_unix_s: float, told_unix_s: float | None, rescue: dict[str, Any]
+        self, last: int, died_unix_s: float, warned_unix_s: float | None, rescue: dict[str, Any]
     ) -> None:
         """The figures of the report: they are of the run that began from nothing."""
         report = self.report
@@ -217,8 +217,8 @@ class Story:
         # The rescue can be of the very step whose loss was written last.
         report.steps_lost = max(0, last - rescue["step"])
         report.saved_before_death_s = max(0.0, died_unix_s - rescue["saved_unix_s"])
-        if told_unix_s is not None:
-            report.warned_before_death_s = max(0.0, died_unix_s - told_unix_s)
+        if warned_unix_s is not None:
+            report.warned_before_death_s = max(0.0, died_unix_s - warned_unix_s)
 
     def _verdict(self) -> None:
         reference = losses.read(self._path("reference.csv"))

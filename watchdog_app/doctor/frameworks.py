@@ -189,7 +189,7 @@ def _answer(
             else "See the findings on versions and the driver; "
             "install the framework again with the libraries that belong to it.",
             ("watchdog status",) if memory else _reinstall(environment, name),
-            tuple(_telling(answer)),
+            tuple(_details_of(answer)),
         )
     elif count:
         used = values.get("product") is not None
@@ -218,7 +218,7 @@ def _answer(
             (f"watchdog doctor --python {shlex.quote(environment.python)}",)
             if explained
             else _reinstall(environment, name),
-            tuple(_telling(answer)),
+            tuple(_details_of(answer)),
         )
     else:
         yield fine("framework.gpu", f"{title} {version} starts; it uses the CPU.")
@@ -240,7 +240,7 @@ def _broken(environment: Environment, name: str, answer: Answer) -> Finding:
     title = FRAMEWORKS[name]
     error = answer.error or ""
     at = f" while it was to {answer.step}" if answer.step and "import" not in answer.step else ""
-    details = tuple(_telling(answer))
+    details = tuple(_details_of(answer))
     if "would hang with it" in error:
         return unchecked(
             "framework.use",
@@ -311,7 +311,7 @@ def _short(text: str) -> str:
     return line if len(line) <= 300 else line[:297] + "..."
 
 
-def _telling(answer: Answer) -> list[str]:
+def _details_of(answer: Answer) -> list[str]:
     lines = [line for line in answer.stderr.splitlines() if _TELLING.search(line)]
     lines += [str(one) for one in answer.values.get("warnings") or ()]
     cleaned = dict.fromkeys(_NOISE.sub("", line).strip()[:400] for line in lines)

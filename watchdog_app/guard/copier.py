@@ -158,7 +158,7 @@ def _look(pid: int, start_time: int, segment: Segment, memory: ForeignMemory | N
     return Look("ready", sequence, snapshot.step, known, None, snapshot.directory)
 
 
-def _read(pid: int, published: RawSnapshot) -> Snapshot:
+def _read(pid: int, raw: RawSnapshot) -> Snapshot:
     """
     The snapshot, with no more bytes than the process can have.
 
@@ -166,7 +166,7 @@ def _read(pid: int, published: RawSnapshot) -> Snapshot:
         SnapshotDamaged: what is published is wrong.
     """
     statm = read_statm(pid)  # no state can be larger than the address space
-    return snapshots.read(published.body, most_bytes=0 if statm is None else statm.size_bytes)
+    return snapshots.read(raw.body, most_bytes=0 if statm is None else statm.size_bytes)
 
 
 def _moved(snapshot: Snapshot, memory: ForeignMemory) -> str | None:

@@ -24,9 +24,9 @@ from watchdog_app.core.explain.selection import KERNELS, nearest_resource
 from watchdog_app.core.model.actions import ACTIONS, Action
 from watchdog_app.core.model.status import Status, Task
 from watchdog_app.top import charts, rows
-from watchdog_app.top.manner import BINDINGS, CSS
 from watchdog_app.top.past import SPAN_S, Past, resource_key, task_key
 from watchdog_app.top.screens import KEYS, Page, Question
+from watchdog_app.top.style import BINDINGS, CSS
 from watchdog_app.top.table import TaskTable
 
 _START = "The daemon is not running: nothing is watched. Start it with: watchdog start"
@@ -300,7 +300,7 @@ class TopApp(App[None]):
                 self.notify(f"{_name(task)} has ended: nothing was done.", markup=False)
             elif yes:
                 self.notify(f"{_name(task)}: asked.", timeout=2, markup=False)
-                answer = self._answer(self._told)
+                answer = self._answer(self._answered)
                 wait_s = _ANSWER_S
                 self._feed.ask(
                     action.method, answer, wait_s=wait_s, task=str(task.pid), **action.params
@@ -309,7 +309,7 @@ class TopApp(App[None]):
         question = action.confirm.format(name=_name(task), pid=task.pid)
         self.push_screen(Question(question, _consequence(action.key, task)), done)
 
-    def _told(self, result: Any, error: WatchdogError | None) -> None:
+    def _answered(self, result: Any, error: WatchdogError | None) -> None:
         """What became of a wish."""
         if error is not None:
             self.notify(plain(str(error)), severity="error", timeout=10, markup=False)

@@ -13,9 +13,9 @@ from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.client.feed import Feed, why_gone
 from watchdog_app.tray import labels, launching, plyer_notifications
-from watchdog_app.tray.menu_model import Do, Wish
+from watchdog_app.tray.commands import Commands, command_of
+from watchdog_app.tray.menu_model import Command, Do
 from watchdog_app.tray.shown import Shown
-from watchdog_app.tray.wishes import Wishes, wish_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from watchdog_app.core.model.status import Notification, Status
     from watchdog_app.tray.bus import SessionBus
+    from watchdog_app.tray.commands import Login
     from watchdog_app.tray.notifications import Notifications
     from watchdog_app.tray.sni import StatusNotifierPart
     from watchdog_app.tray.state import Outlook
-    from watchdog_app.tray.wishes import Login
 
     Json = dict[str, Any]
 
@@ -69,9 +69,9 @@ class Companion:
         self._dark_panel = _dark_panel(options.theme)
         self._shown = Shown(self._image, lambda: self._at_login)
         self._feed = Feed(self._on_status, self._on_notification, role="tray", pace_s=_REST_S)
-        self._wishes = Wishes(
+        self._commands = Commands(
             tell=lambda notification: self._show_notification(notification, lambda *_: None),
-            done=self._wish_done,
+            done=self._command_done,
             status=lambda: self._status,
             login=login,
         )
@@ -157,18 +157,18 @@ class Companion:
             answered(False, "there is no session bus to show it on")
 
     def _pressed(self, notification: Notification, key: str) -> None:
-        wish = wish_of(notification, key)
-        if wish is not None:
-            self._wishes.want(wish, notification)
+        command = command_of(notification, key)
+        if command is not None:
+            self._commands.want(command, notification)
 
-    def _wanted(self, wish: Wish) -> None:
+    def _wanted(self, command: Command) -> None:
         """Somebody clicked; returns at once."""
-        if wish.do is Do.QUIT:
+        if command.do is Do.QUIT:
             threading.Thread(target=self.stop, daemon=True).start()
         else:
-            self._wishes.want(wish)
+            self._commands.want(command)
 
-    def _wish_done(self) -> None:
+    def _command_done(self) -> None:
         self._read_login()
         self._feed.look_soon()
 

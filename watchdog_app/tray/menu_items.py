@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-    from watchdog_app.tray.menu_model import Entry, Wish
+    from watchdog_app.tray.menu_model import Command, Entry
 
 
 class Line(MenuItem):  # type: ignore[misc]
@@ -23,28 +23,28 @@ class Line(MenuItem):  # type: ignore[misc]
 
 
 def items(
-    entries: Iterable[Entry], wanted: Callable[[Wish], None], every: bool = False
+    entries: Iterable[Entry], wanted: Callable[[Command], None], every: bool = False
 ) -> list[MenuItem]:
     """
     pystray's items for the entries.
 
     Args:
         entries: of one level.
-        wanted: called with the wish of an item that is clicked.
+        wanted: called with the command of an item that is clicked.
         every: invisible entries and separators are lines too, which the panel hides and draws.
     """
     return [_item(entry, wanted, every) for entry in entries]
 
 
-def _item(entry: Entry, wanted: Callable[[Wish], None], every: bool) -> MenuItem:
+def _item(entry: Entry, wanted: Callable[[Command], None], every: bool) -> MenuItem:
     if not entry.label and not every:
         return Menu.SEPARATOR
     action: Any = None
     if entry.children:
         action = Menu(*items(entry.children, wanted, every))
-    elif entry.wish is not None:
-        wish = entry.wish
-        action = lambda _icon, _item: wanted(wish)  # noqa: E731 - one line, and no name for it
+    elif entry.command is not None:
+        command = entry.command
+        action = lambda _icon, _item: wanted(command)  # noqa: E731 - one line, and no name for it
     checked = entry.checked
     return Line(
         entry,

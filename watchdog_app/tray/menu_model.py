@@ -2,7 +2,7 @@
 What the menu holds: a tree of plain entries, made of one status. Pure.
 
 The tree never changes its shape: entries change their label, and whether they are enabled and
-visible. A panel can show that in an open menu. An entry says what a click asks for as a `Wish`.
+visible. A panel can show that in an open menu. An entry says what a click asks for as a `Command`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Command:
     """One thing that a person asks for."""
 
     do: Do
@@ -79,7 +79,7 @@ class Entry:
 
     key: str  # unique among its siblings
     label: str = ""  # empty: a separator
-    wish: Wish | None = None
+    command: Command | None = None
     enabled: bool = True
     visible: bool = True
     checked: bool | None = None  # None: nothing to check
@@ -156,21 +156,21 @@ def menu(
     """
     # In danger it is the one line to read: not greyed, and a click on it says why.
     danger = status is not None and outlook.picture.level in (Level.WARNING, Level.CRITICAL)
-    headline = Wish(Do.EXPLAIN) if danger else None
+    headline = Command(Do.EXPLAIN) if danger else None
     watched = status is not None
     if slots is None:
         sorted_slots = Slots()
         sorted_slots.sort(status)
         slots = sorted_slots.update(status)
     more = _more(status, slots)
-    login = Wish(Do.START_AT_LOGIN, on=not at_login)
+    login = Command(Do.START_AT_LOGIN, on=not at_login)
     return (
         Entry("headline", outlook.headline, headline, enabled=danger),
         Entry("detail", outlook.detail or "-", enabled=False, visible=bool(outlook.detail)),
         Entry(
             "start",
             "Start the daemon",
-            Wish(Do.START_DAEMON),
+            Command(Do.START_DAEMON),
             visible=not watched and not outlook.detail,  # one that hangs cannot be started
         ),
         Entry("line-tasks"),
@@ -178,8 +178,8 @@ def menu(
         Entry("more", more or "-", enabled=False, visible=bool(more)),
         Entry("line-machine", visible=watched),
         _protection(status),
-        Entry("explain", "Explain what is going on", Wish(Do.EXPLAIN), visible=watched),
-        Entry("live", "Open live view", Wish(Do.LIVE_VIEW), default=True),
+        Entry("explain", "Explain what is going on", Command(Do.EXPLAIN), visible=watched),
+        Entry("live", "Open live view", Command(Do.LIVE_VIEW), default=True),
         Entry("line-own"),
         Entry(
             "login",
@@ -188,8 +188,8 @@ def menu(
             checked=bool(at_login),
             visible=at_login is not None,
         ),
-        Entry("settings", "Settings", Wish(Do.SETTINGS)),
-        Entry("quit", "Quit", Wish(Do.QUIT)),
+        Entry("settings", "Settings", Command(Do.SETTINGS)),
+        Entry("quit", "Quit", Command(Do.QUIT)),
     )
 
 
@@ -263,7 +263,7 @@ def _slot(number: int, slot: Slot | None, now_unix_s: float) -> Entry:
     if slot is not None and not slot.ended:
         return entry
     # Nothing of it can be clicked.
-    off = tuple(replace(child, wish=None, enabled=False) for child in entry.children)
+    off = tuple(replace(child, command=None, enabled=False) for child in entry.children)
     return replace(entry, label=f"{target.name} has ended", enabled=False, children=off)
 
 
@@ -331,10 +331,10 @@ def _actions(task: Task, target: Target) -> list[Entry]:
         fits = action.shown(task)
         label = labels_now.get(do) or action.menu
         shown = fits or do in always
-        found.append(Entry(do.value, label, Wish(do, target), enabled=fits, visible=shown))
+        found.append(Entry(do.value, label, Command(do, target), enabled=fits, visible=shown))
     folder = task.agent.directory if task.agent is not None else None
     folder = folder if folder and folder.startswith("/") else None
-    rescues = Wish(Do.RESCUES, target, path=folder)
+    rescues = Command(Do.RESCUES, target, path=folder)
     found.append(Entry("rescues", "Open folder of rescues", rescues, enabled=folder is not None))
     return found
 
@@ -346,18 +346,18 @@ def _protection(status: Status | None) -> Entry:
     hour = f"Off until {labels.clock(until)}" if until is not None and not on else "Off for an hour"
     word = "on" if on else hour.lower() if for_a_while else "off"
     choices = (
-        Entry("on", "On", Wish(Do.PROTECT, on=True), checked=on, radio=True),
+        Entry("on", "On", Command(Do.PROTECT, on=True), checked=on, radio=True),
         Entry(
             "hour",
             hour,
-            Wish(Do.PROTECT, on=False, for_s=HOUR_S),
+            Command(Do.PROTECT, on=False, for_s=HOUR_S),
             checked=for_a_while,
             radio=True,
         ),
         Entry(
             "off",
             "Off until switched on again",
-            Wish(Do.PROTECT, on=False),
+            Command(Do.PROTECT, on=False),
             checked=not on and not for_a_while,
             radio=True,
         ),

@@ -131,7 +131,7 @@ class Notifications(Part):
             self._capabilities = frozenset(known)
         urgency = notification.urgency or "normal"
         has_buttons = "actions" in self._capabilities
-        body = labels.plain_block(notification.body if has_buttons else told_to_type(notification))
+        body = labels.plain_block(notification.body if has_buttons else with_commands(notification))
         values = notify_body(
             labels.plain(notification.title, 200),
             body,
@@ -171,7 +171,7 @@ def buttons(notification: Notification) -> list[str]:
     return found
 
 
-def told_to_type(notification: Notification) -> str:
+def with_commands(notification: Notification) -> str:
     """The text and, for a service without buttons, what does the same in a terminal."""
     lines = [notification.body]
     for action in notification.actions:

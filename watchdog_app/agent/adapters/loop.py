@@ -507,7 +507,7 @@ class _Words:
     """What is said to whoever runs the loop. Epochs are counted from 0 here, from 1 there."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def resumed(
         self,
@@ -535,7 +535,7 @@ class _Words:
         for line in said:
             say(line)
         lost = list(lost)
-        self._told.update(lost)
+        self._reported.update(lost)
         for what, each in (
             ("what does not come back", lost),
             ("not as it was when the rescue was saved", changed),
@@ -560,7 +560,7 @@ class _Words:
 
     def not_restored(self, lost: Iterable[str]) -> None:
         """What a resume of this training will not bring back, each once."""
-        new = [text for text in lost if text not in self._told]
-        self._told.update(new)
+        new = [text for text in lost if text not in self._reported]
+        self._reported.update(new)
         if new:
             say(f"a resume of this training will not bring back: {'; '.join(new)}.")

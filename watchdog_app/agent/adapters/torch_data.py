@@ -214,8 +214,8 @@ class Passes(EpochPasses[Pass, _Recorded]):
         sized = getattr(dataset, "batch_size", None)
         same_size = known.size is None or known.size == sized
         if known.loader is not None and read is not None and same_size and _keeps_place(dataset):
-            keeper: Any = dataset
-            keeper.load_state_dict(torch_tensors.decode(known.loader, read))
+            stateful: Any = dataset
+            stateful.load_state_dict(torch_tensors.decode(known.loader, read))
             return iter(dataset)
         iterator = iter(dataset)
         self._first = known.first if as_begun and known.drawn else None

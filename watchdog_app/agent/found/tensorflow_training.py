@@ -71,7 +71,7 @@ class FoundTensorFlow(FoundTraining):
 
     def _missing(self) -> bool:
         held = {each.name: thing for each in self._names if (thing := each.get()) is not None}
-        return not _holders(self.optimizers()) <= _holding(held)
+        return not _holders(self.optimizers()) <= _variables_in(held)
 
     def _claimed(self) -> bool:
         return bool(named_ones(self.framework))
@@ -139,17 +139,17 @@ def things(optimizers: Iterable[Any], frame: FrameType | None) -> list[Found]:
 
 
 def _of(one: Found) -> set[int]:
-    return _holding({one.name: one.thing})
+    return _variables_in({one.name: one.thing})
 
 
-def _holding(objects: Mapping[str, Any]) -> set[int]:
+def _variables_in(objects: Mapping[str, Any]) -> set[int]:
     """The variables of objects, by their ids."""
     return {id(each.holder) for each in variables.of_objects(objects)}
 
 
 def _holders(optimizers: Iterable[Any]) -> set[int]:
     """The variables that optimizers train."""
-    return _holding(
+    return _variables_in(
         {
             f"{number}.{index}": variable
             for number, each in enumerate(optimizers)

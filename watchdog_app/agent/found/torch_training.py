@@ -188,7 +188,7 @@ class FoundTorch(FoundTraining):
         )
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
-        asked = session.published is not None and session.published.asked
+        asked = session.publisher is not None and session.publisher.asked
         self._ended = (step, epoch, batch, torch_random.take()) if asked else None
         super()._attend(session, step, epoch, batch)
 

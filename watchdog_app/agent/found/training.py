@@ -106,12 +106,12 @@ class FoundTraining(ABC):
         self._pid = os.getpid()
         self._began = time.monotonic()
         self._optimizers: dict[int, Callable[[], Any]] = {}
-        self._newcomer: int | None = None  # an optimizer that came late, and stepped last
+        self._late: int | None = None  # an optimizer that came late, and stepped last
         self._names: list[Named] = []
         self._losses: Functions | None = None  # that they are computed with; None: not known
         self._moved = True  # a pass, since the iteration before
         self._lost: list[str] = []
-        self._told = False
+        self._reported = False
         self._places: tuple[Place, ...] = ()  # where the program stood at the latest first step
         self._loops: list[Loop] = []  # around its steps, the innermost first
         self._look: Any = None  # random numbers behind the last step of an iteration
@@ -167,12 +167,12 @@ class FoundTraining(ABC):
         key = id(optimizer)
         if key not in self._optimizers:
             self._join(optimizer, frame)
-        elif self._newcomer is not None:
-            if key == self._newcomer and not self._reaches_others(optimizer, frame):
+        elif self._late is not None:
+            if key == self._late and not self._reaches_others(optimizer, frame):
                 self.end(well=self.ended_well())
                 self.may_begin_again = True
                 return
-            self._newcomer = None
+            self._late = None
         self._moved = self._passes.look() or self._moved
         if not self.detector.stepped(key):
             return
@@ -236,9 +236,9 @@ class FoundTraining(ABC):
         """
         self._close(well=well and (self._of_library or not self._passes.cut_short))
 
-    def _reaches_others(self, newcomer: Any, frame: FrameType) -> bool:
+    def _reaches_others(self, optimizer: Any, frame: FrameType) -> bool:
         """Whether the program has names for optimizers that it may step again."""
-        others = [each for each in self.optimizers() if each is not newcomer]
+        others = [each for each in self.optimizers() if each is not optimizer]
         return bool(names.names_of(others, frame))
 
     def _stands_in(self, loops: Sequence[Loop]) -> bool:
@@ -252,7 +252,7 @@ class FoundTraining(ABC):
             known.pop(key, None)
             forget(key)
 
-        self._newcomer = key if self.detector.iterations > 1 else None
+        self._late = key if self.detector.iterations > 1 else None
         known[key] = weakref.ref(optimizer, gone)
         self._places = source_loops.places(frame)
         if self.session is not None:
@@ -409,9 +409,9 @@ class FoundTraining(ABC):
         }  # fmt: skip
 
     def _tell(self, path: str) -> None:
-        if self._told:
+        if self._reported:
             return
-        self._told = True
+        self._reported = True
         where = resume_lines.place_in(self.detector.iterations, self._epoch)
         say(
             f"saved in {folders.shown(path)}: {where}. "

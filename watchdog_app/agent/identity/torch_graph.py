@@ -109,7 +109,7 @@ def signature(loss: torch.Tensor, names: Mapping[int, str]) -> str | None:
         names: of parameters, by their ids.
     """
     places: dict[Any, int] = {}
-    told: list[str] = []
+    lines: list[str] = []
     counted: Counter[str] = Counter()
     waiting: list[Any] = [loss.grad_fn]
     while waiting:
@@ -117,19 +117,19 @@ def signature(loss: torch.Tensor, names: Mapping[int, str]) -> str | None:
         if node is None:
             continue
         if node in places:
-            told.append(f"again {places[node]}")
+            lines.append(f"again {places[node]}")
             continue
         if len(places) >= _MOST_NODES:
             return None
-        places[node] = len(told)
+        places[node] = len(lines)
         name = node.name()
         if name.startswith(_HIDDEN):
             return None
         if name not in _PRECISION:
             variable = getattr(node, "variable", None)
             leaf = "" if variable is None else names.get(id(variable), "?")
-            told.append(f"{name} {leaf} {len(node.next_functions)}")
+            lines.append(f"{name} {leaf} {len(node.next_functions)}")
             counted[name] += 1
         waiting.extend(inner for inner, _ in reversed(node.next_functions))
-    digest = hashlib.sha256("\n".join(told).encode()).hexdigest()[:_HASH_DIGITS]
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:_HASH_DIGITS]
     return " ".join((digest, *(f"{name}*{count}" for name, count in sorted(counted.items()))))

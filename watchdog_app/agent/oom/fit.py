@@ -23,7 +23,7 @@ from watchdog_app.agent.oom.callbacks import CallbackWatch, Fit
 from watchdog_app.agent.oom.micro import FIELD, MicroBatches
 from watchdog_app.agent.oom.record import Pace, Record, split
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.state.rows import MODEL, OPTIMIZER, Holding
+from watchdog_app.agent.state.rows import MODEL, OPTIMIZER, NamedVariable
 
 _INEXACT = (
     "statistics, metrics and counters as they were before the batch that ran out of memory, and "
@@ -241,7 +241,7 @@ class FitWatch:
             self._coupled = True
             self._cannot(self._parts.coupled)
             return False
-        say(f"memory ran out in a training step; {self.micro.told(count)}.")
+        say(f"memory ran out in a training step; {self.micro.describe(count)}.")
         if self._parts.inexact and self.micro.divides(count):
             self._guard.tell_once(
                 f"the numbers will be close to those of whole batches but not equal: "
@@ -354,12 +354,12 @@ class StepCounters:
     """Of one fit. Steps are counted from wherever the caller likes."""
 
     def __init__(self) -> None:
-        self._items: list[Holding] | None = None  # not known yet
+        self._items: list[NamedVariable] | None = None  # not known yet
         self._looks: list[tuple[int, list[Any]]] = []  # the last two: step, and what was there
 
-    def of(self, variables: Iterable[Holding]) -> None:
+    def of(self, variables: Iterable[NamedVariable]) -> None:
         """The variables that the training has now; what was seen of others is forgotten."""
-        items = list[Holding]()
+        items = list[NamedVariable]()
         for each in variables:
             name = each.row[0].partition("~")[0]  # the second of a name
             alone = each.group == OPTIMIZER and each.row[2] == ()

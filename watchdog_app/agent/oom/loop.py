@@ -57,7 +57,7 @@ class LoopWatch:
         self._guard = Guard()
         self._pace, self._pace_of_passes = Pace(), Pace()
         self._place = LastPlace(passes)
-        self._told: BaseException | None = None
+        self._reported: BaseException | None = None
         self._steps = 0
         watch.watch(self)
 
@@ -85,9 +85,9 @@ class LoopWatch:
 
     def out_of_memory(self, error: BaseException) -> None:
         """An error of memory leaves the loop: save what was before the step, and say so."""
-        if self._told is error:
+        if self._reported is error:
             return
-        self._told = error
+        self._reported = error
         with self._guard:
             watch.say_and_note(error, self._rescue(error))
 
@@ -96,7 +96,7 @@ class LoopWatch:
         watch.forget(self)
         self._record.let_go()
         self._place.forget()
-        self._told = None
+        self._reported = None
 
     def _may_record(self, pace: Pace) -> None:
         began = time.perf_counter()

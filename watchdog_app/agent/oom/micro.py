@@ -57,7 +57,7 @@ class MicroBatches:
         self.size = math.ceil(largest / 2)
         return True
 
-    def told(self, count: int) -> str:
+    def describe(self, count: int) -> str:
         """In words: how a batch of `count` goes from here on."""
         parts = self.parts(count)
         largest = parts[0].stop - parts[0].start
@@ -97,7 +97,7 @@ def in_parts(
             watch.drop_frames(error)
         undo()
         watch.free()
-        say(f"memory ran out in a training step; {micro.told(count)}.")
+        say(f"memory ran out in a training step; {micro.describe(count)}.")
 
 
 def size_of(batch: Any, rows: Callable[[Any], int | None]) -> int | None:

@@ -13,7 +13,7 @@ from tensorflow import raw_ops
 from watchdog_app.agent.oom import micro as batches
 from watchdog_app.agent.oom.micro import MicroBatches
 from watchdog_app.agent.oom.record import Record, split
-from watchdog_app.agent.state.rows import METRIC, OPTIMIZER, Holding
+from watchdog_app.agent.state.rows import METRIC, OPTIMIZER, NamedVariable
 
 _MOST_SAMPLED = 64
 _ELEMENTS = 8  # of each that is sampled, about
@@ -34,7 +34,7 @@ class TensorFlowRecord(Record):
         self._readers: list[Callable[[], Any]] = []
         self._samplers: list[Callable[[], Any]] = []
 
-    def of(self, small: Sequence[Holding], trained: Sequence[Holding]) -> None:
+    def of(self, small: Sequence[NamedVariable], trained: Sequence[NamedVariable]) -> None:
         """See `Record`."""
         known = [id(item.holder) for item in (*small, *trained)]
         if known == self._known:
@@ -64,7 +64,7 @@ class TensorFlowRecord(Record):
 class LoopState(Protocol):
     """The named objects of a loop."""
 
-    def variables(self) -> Sequence[Holding]:
+    def variables(self) -> Sequence[NamedVariable]:
         """All of them."""
 
     def take_random(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _reading(variable: Any) -> Callable[[], Any]:
     return lambda: raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
 
 
-def _sampling(item: Holding) -> Callable[[], Any]:
+def _sampling(item: NamedVariable) -> Callable[[], Any]:
     """
     What reads some elements of a variable.
 

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from watchdog_app.agent.state.rows import OPTIMIZER, Holding
+from watchdog_app.agent.state.rows import OPTIMIZER, NamedVariable
 
 _SHARE = 0.001  # of the time may go into records
 # Are free: a training that does not fit ends there. More of them make a short one slower, and save
@@ -111,8 +111,8 @@ class Record(ABC):
 
 
 def split(
-    variables: Sequence[Holding], weights: Sequence[int]
-) -> tuple[list[Holding], list[Holding]]:
+    variables: Sequence[NamedVariable], weights: Sequence[int]
+) -> tuple[list[NamedVariable], list[NamedVariable]]:
     """
     The small variables of a training, and those that an optimizer writes to.
 
@@ -120,7 +120,7 @@ def split(
         variables: all of them.
         weights: positions of those that gradients are applied to.
     """
-    small, trained = list[Holding](), list[Holding]()
+    small, trained = list[NamedVariable](), list[NamedVariable]()
     for index, item in enumerate(variables):
         slot = item.group == OPTIMIZER and item.row[2] != ()
         (trained if slot or index in weights else small).append(item)

@@ -92,7 +92,7 @@ class Session:
         self.breakdown = Breakdown(clock)
         self._announcements = Announcements(link, self.breakdown, self.guard, clock)
         # To a page outside the process, where there is one: for when we can do nothing any more.
-        self.published: Publisher | None = None
+        self.publisher: Publisher | None = None
         self._page = OwnSegment(marker)
 
     @property
@@ -164,17 +164,17 @@ class Session:
                     spent = typical * _LONGEST_RATIO
                 self._step_s = typical + _SMOOTHING * (spent - typical)
         return (
-            now >= self._next_report or self.link.wanted is not None or self.published is not None
+            now >= self._next_report or self.link.wanted is not None or self.publisher is not None
         )
 
     @property
     def due(self) -> bool:
         """Whether the next boundary is more than counted: reported, published or saved."""
-        published = self.published
+        publisher = self.publisher
         return (
             self.link.wanted is not None
             or self._clock() >= self._next_report
-            or (published is not None and published.due)
+            or (publisher is not None and publisher.due)
         )
 
     def attend(self, step: int, **position: Any) -> SavedRescue | None:
@@ -191,9 +191,9 @@ class Session:
 
     def publish(self, step: int, **position: Any) -> None:
         """The first moment between two steps, before anybody hears that one has ended."""
-        if self.published is not None:
+        if self.publisher is not None:
             self._position = position
-            self.published.boundary(step)
+            self.publisher.boundary(step)
 
     def save_now(self, reason: str, step: int) -> SavedRescue | None:
         """
@@ -208,8 +208,8 @@ class Session:
 
     def step_begins(self) -> None:
         """Until the next boundary the state may change in an order that nobody can tell."""
-        if self.published is not None:
-            self.published.step_begins()
+        if self.publisher is not None:
+            self.publisher.step_begins()
 
     def tell_not_restored(self, lost: Sequence[str]) -> None:
         """Tell the daemon what a resume will not bring back."""
@@ -278,7 +278,7 @@ class Session:
             failed = not well and crash_report.failed()
             if not failed:  # else it is under way to its end: nobody has left it
                 self.link.report(training=False)
-            self.published = None
+            self.publisher = None
             self._page.close()
             self.link.close(finished=well, failed=failed)
             self.store.close()
@@ -374,9 +374,9 @@ class Session:
         return {"loss": _plain_number(self._position.get("loss"))}
 
     def _open_page(self) -> None:
-        if self.published is None:
+        if self.publisher is None:
             take = partial(self._whole, "")
-            self.published = self._page.open(self.link.page, self.store, take, self._beside)
+            self.publisher = self._page.open(self.link.page, self.store, take, self._beside)
 
     def _note(self, capture: Capture) -> None:
         self.state_bytes = sum(entry.nbytes for entry in capture.entries)

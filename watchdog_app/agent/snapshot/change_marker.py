@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from watchdog_app.agent.snapshot.contents import Contents
-from watchdog_app.agent.state.rows import Holding
+from watchdog_app.agent.state.rows import NamedVariable
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.segment.snapshot import Marker, News
 
@@ -36,7 +36,7 @@ class KerasTraining(Protocol):
     def compiled(self) -> bool:
         """Whether XLA, or a strategy, has an order of its own for what a step does."""
 
-    def variables(self) -> Sequence[Holding]:
+    def variables(self) -> Sequence[NamedVariable]:
         """All of its state that are tensors of the framework."""
 
     def optimizers(self) -> Sequence[Any]:

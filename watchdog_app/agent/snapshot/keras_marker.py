@@ -33,19 +33,19 @@ class FitMarker(ChangeMarker):
 
     tells = False
 
-    def __init__(self, told: KerasTraining) -> None:
-        self._told = told
+    def __init__(self, training: KerasTraining) -> None:
+        self._training = training
         self._names: set[str] = set()
 
     def look(self, step: int) -> None:  # noqa: ARG002
         """See `ChangeMarker`: the names of what is changed by optimizers alone."""
         trained: set[int] = set()
-        for optimizer in self._told.optimizers():
+        for optimizer in self._training.optimizers():
             for each in getattr(optimizer, "_trainable_variables", None) or ():
                 trained |= {id(each), id(getattr(each, "value", each))}
         self._names = {
             item.name
-            for item in self._told.variables()
+            for item in self._training.variables()
             if (item.group == OPTIMIZER and item.row[2] != ()) or id(item.holder) in trained
         }
 
@@ -59,26 +59,26 @@ class OnTorch(FitMarker):
 
     tells = True
 
-    def __init__(self, told: KerasTraining) -> None:
-        super().__init__(told)
+    def __init__(self, training: KerasTraining) -> None:
+        super().__init__(training)
         self._wrapped: list[tuple[Any, Any]] = []
 
     def begin(self, step_begins: Callable[[], None]) -> None:
         """See `ChangeMarker`."""
-        for optimizer in self._told.optimizers():
+        for optimizer in self._training.optimizers():
             apply = optimizer.apply
 
-            def told(*args: Any, _apply: Any = apply, **others: Any) -> Any:
+            def observed(*args: Any, _apply: Any = apply, **others: Any) -> Any:
                 step_begins()
                 return _apply(*args, **others)
 
-            optimizer.apply = told
-            self._wrapped.append((optimizer, told))
+            optimizer.apply = observed
+            self._wrapped.append((optimizer, observed))
 
     def end(self) -> None:
         """See `ChangeMarker`."""
-        for optimizer, told in self._wrapped:
-            if vars(optimizer).get("apply") is told:
+        for optimizer, observed in self._wrapped:
+            if vars(optimizer).get("apply") is observed:
                 del optimizer.apply
         self._wrapped = []
 
@@ -88,8 +88,8 @@ class OnTensorFlow(FitMarker):
 
     tells = True
 
-    def __init__(self, told: KerasTraining) -> None:
-        super().__init__(told)
+    def __init__(self, training: KerasTraining) -> None:
+        super().__init__(training)
         self._marker: Marker | None = None
         self._step = -1
         self._counts = False
@@ -99,8 +99,8 @@ class OnTensorFlow(FitMarker):
         """See `ChangeMarker`."""
         from watchdog_app.agent.snapshot import tensorflow_marker
 
-        if not self._told.compiled:
-            for optimizer in self._told.optimizers():
+        if not self._training.compiled:
+            for optimizer in self._training.optimizers():
                 tensorflow_marker.count_in(optimizer)
 
     def look(self, step: int) -> None:
@@ -119,7 +119,7 @@ class OnTensorFlow(FitMarker):
                 before is not None
                 and before.address == now.address
                 and before.value < now.value
-                and not self._told.compiled
+                and not self._training.compiled
             )
         self._step = step
 
@@ -136,7 +136,7 @@ class OnTensorFlow(FitMarker):
         """See `ChangeMarker`."""
         from watchdog_app.agent.snapshot import tensorflow_marker
 
-        for optimizer in self._told.optimizers():
+        for optimizer in self._training.optimizers():
             tensorflow_marker.count_no_more(optimizer)
 
     def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
@@ -144,7 +144,7 @@ class OnTensorFlow(FitMarker):
         from watchdog_app.agent.snapshot.tensorflow_marker import TensorFlowRefresh
 
         if self._refresh is None or not self._refresh.is_of(contents):
-            self._refresh = TensorFlowRefresh(self._told, contents)
+            self._refresh = TensorFlowRefresh(self._training, contents)
         known = self._refresh
         known.meta = meta
 
@@ -156,13 +156,13 @@ class OnTensorFlow(FitMarker):
         return take
 
 
-def of(told: KerasTraining, backend: str) -> ChangeMarker:
+def of(training: KerasTraining, backend: str) -> ChangeMarker:
     """
     Those of the backend that a training runs on.
 
     Args:
-        told: the training.
+        training: what the fit trains.
         backend: as Keras says it.
     """
     kinds: dict[str, type[FitMarker]] = {TENSORFLOW: OnTensorFlow, "torch": OnTorch}
-    return kinds.get(backend, FitMarker)(told)
+    return kinds.get(backend, FitMarker)(training)

@@ -97,16 +97,16 @@ def count_no_more(optimizer: Any) -> None:
 class TensorFlowRefresh:
     """Made once for the variables that there are; `take` is called at boundaries."""
 
-    def __init__(self, told: KerasTraining, contents: Contents) -> None:
+    def __init__(self, training: KerasTraining, contents: Contents) -> None:
         """
         Args:
-            told: the training.
+            training: what the fit trains.
             contents: as they were published whole.
         """
         self.meta: Mapping[str, Any] = {}  # as it was published whole last
-        self._told = told
+        self._training = training
         self._rows = contents.rows
-        self._holders = held = {item.name: item.holder for item in told.variables()}
+        self._holders = held = {item.name: item.holder for item in training.variables()}
         small = sorted(
             (row for row in self._rows if row[4] is not None), key=lambda row: row[4] or 0
         )
@@ -133,7 +133,7 @@ class TensorFlowRefresh:
 
     def is_of(self, contents: Contents) -> bool:
         """Whether these are still the variables, and told in the same way."""
-        held = {item.name: item.holder for item in self._told.variables()}
+        held = {item.name: item.holder for item in self._training.variables()}
         return (
             self._rows == contents.rows
             and held.keys() == self._holders.keys()
@@ -142,7 +142,7 @@ class TensorFlowRefresh:
 
     def take(self) -> Refreshed | None:
         """What is there now; None where it must be taken whole."""
-        changing = self._told.changing() if self._graph is not None else None
+        changing = self._training.changing() if self._graph is not None else None
         if changing is None or self._graph is None:
             return None
         news = [((key,), value) for key, value in changing.items() if value != self.meta[key]]

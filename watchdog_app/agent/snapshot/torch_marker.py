@@ -168,15 +168,15 @@ def _layout(part: Part) -> Iterator[Any]:
         yield id(each), each.data_ptr(), each.requires_grad
 
 
-def _says_more(part: Part, told: Any) -> bool:
+def _says_more(part: Part, saved: Any) -> bool:
     """Whether a module or an optimizer tells more of itself than tensors and settings."""
     if isinstance(part, ModulePart):
         if type(part.thing).state_dict is not torch.nn.Module.state_dict:
             return True
-        return sum(1 for _ in torch_tensors.tensor_names(told["state"])) != len(told["state"])
+        return sum(1 for _ in torch_tensors.tensor_names(saved["state"])) != len(saved["state"])
     if isinstance(part, OptimizerPart):
         own = type(part.thing).state_dict is not torch.optim.Optimizer.state_dict
-        return own or told.keys() != {"state", "param_groups"}
+        return own or saved.keys() != {"state", "param_groups"}
     return False
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from watchdog_app.agent.state.rows import OPTIMIZER, Holding, Row
+from watchdog_app.agent.state.rows import OPTIMIZER, NamedVariable, Row
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.identity.compare import mismatch as does_not_fit
 
@@ -24,7 +24,7 @@ RESCUE_ONLY = "is in the rescue only"
 _NUMBER = re.compile(r"_\d+(?=[/_:]|$)")
 
 
-def differences(saved: Sequence[Row], current: Sequence[Holding]) -> list[str]:
+def differences(saved: Sequence[Row], current: Sequence[NamedVariable]) -> list[str]:
     """What keeps a rescue from fitting: one plain phrase a variable, empty when it fits."""
     saved, current = _without_rates(saved, current)
     now = [item.row for item in current]
@@ -56,7 +56,7 @@ def mismatch(rescue: str, found: Sequence[str]) -> RescueMismatch:
 
 def load(
     saved: Sequence[Row],
-    current: Sequence[Holding],
+    current: Sequence[NamedVariable],
     read: Callable[[str], np.ndarray[Any, Any]],
 ) -> None:
     """
@@ -80,7 +80,7 @@ def load(
 
 def load_those_that_fit(
     saved: Sequence[Row],
-    current: Sequence[Holding],
+    current: Sequence[NamedVariable],
     read: Callable[[str], np.ndarray[Any, Any]],
 ) -> list[str]:
     """As `load`, of those alone that are on both sides; returns the names of the others."""
@@ -100,8 +100,8 @@ def load_those_that_fit(
 
 
 def _without_rates(
-    saved: Sequence[Row], current: Sequence[Holding]
-) -> tuple[Sequence[Row], Sequence[Holding]]:
+    saved: Sequence[Row], current: Sequence[NamedVariable]
+) -> tuple[Sequence[Row], Sequence[NamedVariable]]:
     """Leave learning rates out where one side has a schedule in place of a variable."""
     rates = [row[0] for row in saved if _is_rate(row[0])]
     if len(rates) == sum(_is_rate(item.name) for item in current):

@@ -23,7 +23,7 @@ OTHER = "other"
 Row = format.Row  # its element type by NumPy's name
 
 
-class Holding(Protocol):
+class NamedVariable(Protocol):
     """One tensor of a training's state, in whatever framework."""
 
     @property

@@ -27,7 +27,7 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     shell = _shell()
     if shell is None and _script() is not None:
         return None
-    told = told_inside()
+    told = notebook_of_editor()
     if told is not None:
         return told
     name = _VSCODE_SUFFIX.sub("", env.get("JPY_SESSION_NAME", ""))
@@ -36,7 +36,7 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     return None if shell is None else _executed(os.getppid())
 
 
-def told_inside() -> str | None:
+def notebook_of_editor() -> str | None:
     """What VS Code has said of the notebook in this kernel's variables, and nowhere else."""
     told = getattr(_shell(), "user_ns", {}).get("__vsc_ipynb_file__")
     return told if isinstance(told, str) and told else None

@@ -59,22 +59,22 @@ class RunIdentity:
         return told
 
     @classmethod
-    def read(cls, told: object) -> RunIdentity:
+    def read(cls, saved: object) -> RunIdentity:
         """
         From what lies in a rescue.json.
 
         Raises:
             ValueError: it is not what `to_json` gave.
         """
-        if not isinstance(told, dict) or not isinstance(told.get("framework"), str):
+        if not isinstance(saved, dict) or not isinstance(saved.get("framework"), str):
             raise ValueError("no identity")  # noqa: TRY004 - of a file, not of a caller
-        found: dict[str, Json] = {"framework": told["framework"]}
+        found: dict[str, Json] = {"framework": saved["framework"]}
         for each in fields(cls):
             kind = each.metadata.get("kind")
             if kind is None:
                 continue
-            value = told.get(each.name)
+            value = saved.get(each.name)
             if not isinstance(value, list if kind == LIST else dict):
                 raise ValueError(f"no {each.name}")  # noqa: TRY004 - of a file, not of a caller
             found[each.name] = value
-        return cls(**found, version=str(told.get("version", "")))
+        return cls(**found, version=str(saved.get("version", "")))

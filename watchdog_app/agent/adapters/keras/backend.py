@@ -18,7 +18,7 @@ import numpy as np
 from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.identity import environment
 from watchdog_app.agent.state import randomness
-from watchdog_app.agent.state.rows import Holding
+from watchdog_app.agent.state.rows import NamedVariable
 
 Kept = Callable[[], np.ndarray[Any, Any]]
 
@@ -50,15 +50,15 @@ class Backend(ABC):
         """The framework's own variables that hang on the model beside Keras's."""
 
     @abstractmethod
-    def variables(self, model: Any, extra: Iterable[Any]) -> list[Holding]:
+    def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
         """Every variable of a model, in an order that its program repeats."""
 
     @abstractmethod
-    def metrics(self, model: Any) -> list[Holding]:
+    def metrics(self, model: Any) -> list[NamedVariable]:
         """Those of its metrics alone."""
 
     @abstractmethod
-    def keep(self, item: Holding) -> Kept:
+    def keep(self, item: NamedVariable) -> Kept:
         """Give the elements that a metric has now, also after it was set to others."""
 
     def take_random(self) -> randomness.State:

@@ -24,7 +24,7 @@ from watchdog_app.agent.adapters.keras.model import optimizers_of
 from watchdog_app.agent.adapters.keras.on_tensorflow import OnTensorFlow, stateful_operations
 from watchdog_app.agent.adapters.keras.position import FreshReplay, ended_earlier
 from watchdog_app.agent.state import variables
-from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, Holding
+from watchdog_app.agent.state.rows import METRIC, MODEL, OPTIMIZER, OTHER, NamedVariable
 
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
 # Keras 3's names for the same kinds of data.
@@ -170,7 +170,7 @@ class OnKeras2(OnTensorFlow):
         found += variables.plain_variables(model)
         return [each for each in found if isinstance(each, tf.Variable)]
 
-    def variables(self, model: Any, extra: Iterable[Any]) -> list[Holding]:
+    def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
         """Weights, statistics, metrics, slots, and `extra`."""
         slots = [
             variable for optimizer in optimizers_of(model) for variable in _of_optimizer(optimizer)
@@ -178,7 +178,7 @@ class OnKeras2(OnTensorFlow):
         groups = ((MODEL, model.variables), (METRIC, _of_metrics(model)), (OPTIMIZER, slots))
         return [*variables.collect([*groups, (OTHER, extra)])]
 
-    def metrics(self, model: Any) -> list[Holding]:
+    def metrics(self, model: Any) -> list[NamedVariable]:
         """Those of its metrics alone."""
         return [*variables.collect([(METRIC, _of_metrics(model))])]
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from watchdog_app.agent.adapters.keras.backend import Backend, Kept, one_empty_step
 from watchdog_app.agent.adapters.keras.model import metrics_of, variables_of
-from watchdog_app.agent.state.rows import Holding, Row, numpy_type
+from watchdog_app.agent.state.rows import NamedVariable, Row, numpy_type
 
 # In the order in which Keras puts them back: of a variable in two of them the last counts.
 _PARTS = ("trainable_variables", "non_trainable_variables", "optimizer_variables")
@@ -66,7 +66,7 @@ class JaxVariable:
 
     @property
     def row(self) -> Row:
-        """See `Holding`."""
+        """See `NamedVariable`."""
         return self.name, str(self.holder.dtype), tuple(self.holder.shape)
 
     @property
@@ -108,17 +108,17 @@ class OnJax(Backend):
         """A step has no other state than Keras's variables."""
         return []
 
-    def variables(self, model: Any, extra: Iterable[Any]) -> list[Holding]:  # noqa: ARG002
+    def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:  # noqa: ARG002
         """Keras's."""
         places = _Places(model)
         return [JaxVariable(*each, places) for each in variables_of(model)]
 
-    def metrics(self, model: Any) -> list[Holding]:
+    def metrics(self, model: Any) -> list[NamedVariable]:
         """Those of its metrics alone."""
         places = _Places(model)
         return [JaxVariable(*each, places) for each in metrics_of(model)]
 
-    def keep(self, item: Holding) -> Kept:
+    def keep(self, item: NamedVariable) -> Kept:
         """A copy: the array's memory is the next step's."""
         value = item.array().copy()
         return lambda: value

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, Backend, Kept
 from watchdog_app.agent.state import variables
-from watchdog_app.agent.state.rows import Holding
+from watchdog_app.agent.state.rows import NamedVariable
 
 # Random operations of a compiled step whose counters nobody can read. Keras's layers draw from seed
 # generators, which are variables.
@@ -54,15 +54,15 @@ class OnTensorFlow(Backend):
         """Plain `tf.Variable`s."""
         return variables.plain_variables(model)
 
-    def variables(self, model: Any, extra: Iterable[Any]) -> list[Holding]:
+    def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
         """See `variables.of_model`."""
         return [*variables.of_model(model, extra)]
 
-    def metrics(self, model: Any) -> list[Holding]:
+    def metrics(self, model: Any) -> list[NamedVariable]:
         """See `variables.metrics_of`."""
         return [*variables.metrics_of(model)]
 
-    def keep(self, item: Holding) -> Kept:
+    def keep(self, item: NamedVariable) -> Kept:
         """
         Free of cost: a reference.
 

@@ -13,7 +13,7 @@ from watchdog_app.agent.adapters.keras.backend import Backend, Kept
 from watchdog_app.agent.adapters.keras.model import Named, metrics_of, variables_of
 from watchdog_app.agent.adapters.torch_state import circumstances
 from watchdog_app.agent.state import torch_tensors
-from watchdog_app.agent.state.rows import OTHER, Holding, Row, numpy_type
+from watchdog_app.agent.state.rows import OTHER, NamedVariable, Row, numpy_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class TorchVariable:
 
     @property
     def row(self) -> Row:
-        """See `Holding`."""
+        """See `NamedVariable`."""
         return torch_tensors.row(self.name, self.tensor)
 
     @property
@@ -79,9 +79,9 @@ class OnTorch(Backend):
         known = {id(each.value) for each in (*model.variables, *model.metrics_variables)}
         return [(name, held) for name, held in _tensors(model) if id(held) not in known]
 
-    def variables(self, model: Any, extra: Iterable[Any]) -> list[Holding]:
+    def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
         """Keras's, and `extra`."""
-        found: list[Holding] = [TorchVariable(*each) for each in variables_of(model)]
+        found: list[NamedVariable] = [TorchVariable(*each) for each in variables_of(model)]
         names = {item.name for item in found}
         for path, tensor in extra:
             name = f"{OTHER}/{path}"
@@ -91,11 +91,11 @@ class OnTorch(Backend):
             found.append(TorchVariable(name, OTHER, tensor))
         return found
 
-    def metrics(self, model: Any) -> list[Holding]:
+    def metrics(self, model: Any) -> list[NamedVariable]:
         """Those of its metrics alone."""
         return [TorchVariable(*each) for each in metrics_of(model)]
 
-    def keep(self, item: Holding) -> Kept:
+    def keep(self, item: NamedVariable) -> Kept:
         """A copy: PyTorch writes in place, and metrics are small."""
         value = item.array().copy()
         return lambda: value

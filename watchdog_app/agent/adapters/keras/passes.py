@@ -69,7 +69,7 @@ class DataPasses:
         return {
             "asked": self._made,
             "began": [
-                [number, {name: moment.told() for name, moment in moments.items()}]
+                [number, {name: moment.to_json() for name, moment in moments.items()}]
                 for number, moments in self._noted.items()
             ],
         }
@@ -192,7 +192,7 @@ class _Moment:
         torch = _torch()
         self._torch = None if torch is None else torch.get_rng_state()
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         text = None if self._torch is None else _torch_random().text(self._torch)
         state = {"torch": text, "own": self._own, "orders": self._orders}

@@ -111,7 +111,7 @@ class FitRescue:
         self.on_oom = on_oom
         self.strict = strict
         self._guard = Guard()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._session: Session | None = None
         self._beginning: run_choice.Beginning | None = None
         self._state: FitState | None = None
@@ -465,8 +465,8 @@ class FitRescue:
 
     def _tell_lost(self, lost: list[str]) -> None:
         """Say, once each, what a resume would not bring back."""
-        new = [text for text in lost if text not in self._told]
-        self._told.update(new)
+        new = [text for text in lost if text not in self._reported]
+        self._reported.update(new)
         if new:
             say(f"a resume of this training will not bring back: {'; '.join(new)}.")
 

@@ -22,7 +22,7 @@ from watchdog_app.agent.identity import attributes, environment, keras_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state import matching, own_random, randomness, rows
-from watchdog_app.agent.state.rows import Holding, Row
+from watchdog_app.agent.state.rows import NamedVariable, Row
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class FitState:
         self._stateful: list[str] | None = None  # operations of the step, once it is traced
         self.lost: list[str] = []  # what the last capture could not take, in words
 
-    def variables(self) -> list[Holding]:
+    def variables(self) -> list[NamedVariable]:
         """Every variable of the training, as they are now."""
         if self._extra is None:
             self._extra = self.backend.own_variables(self.model)
@@ -215,7 +215,7 @@ class FitState:
         shuffled = position.shuffles_with_python(self.course.iterator)
         return not shuffled and before["python"] != random_now["python"]
 
-    def _reader(self, item: Holding) -> Callable[[], np.ndarray[Any, Any]]:
+    def _reader(self, item: NamedVariable) -> Callable[[], np.ndarray[Any, Any]]:
         return (self._training_metrics or {}).get(id(item.holder), item.array)
 
 
@@ -242,16 +242,16 @@ class SavedFit:
         state.backend.build(model, state.course.iterator)
         build_optimizers(model, self.meta["optimizers"])
 
-    def differences(self, current: Sequence[Holding]) -> list[str]:
+    def differences(self, current: Sequence[NamedVariable]) -> list[str]:
         """What keeps this rescue from fitting the program, in words. Metrics do not."""
         return matching.differences(self._variables, _others(current))
 
-    def lacks(self, current: Sequence[Holding]) -> bool:
+    def lacks(self, current: Sequence[NamedVariable]) -> bool:
         """The program lacks variables of the rescue, and differs in nothing else."""
         found = self.differences(current) + matching.differences(self._metrics, _metrics(current))
         return bool(found) and all(text.endswith(matching.RESCUE_ONLY) for text in found)
 
-    def load_variables(self, current: Sequence[Holding]) -> list[str]:
+    def load_variables(self, current: Sequence[NamedVariable]) -> list[str]:
         """Set all variables, one at a time; returns metrics that begin anew."""
         matching.load(self._variables, _others(current), self.read)
         return matching.load_those_that_fit(self._metrics, _metrics(current), self.read)
@@ -308,11 +308,11 @@ def _is_metric(row: Row) -> bool:
     return row[0].startswith(f"{rows.METRIC}/")
 
 
-def _metrics(current: Sequence[Holding]) -> list[Holding]:
+def _metrics(current: Sequence[NamedVariable]) -> list[NamedVariable]:
     return [item for item in current if _is_metric(item.row)]
 
 
-def _others(current: Sequence[Holding]) -> list[Holding]:
+def _others(current: Sequence[NamedVariable]) -> list[NamedVariable]:
     return [item for item in current if not _is_metric(item.row)]
 
 

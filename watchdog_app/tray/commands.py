@@ -15,7 +15,7 @@ from watchdog_app.client.feed import request
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.status import Notification, Rescue
 from watchdog_app.tray import labels, launching
-from watchdog_app.tray.menu_model import Do, Target, Wish
+from watchdog_app.tray.menu_model import Command, Do, Target
 from watchdog_app.tray.notification_gate import ANSWER
 
 TYPE_CHECKING = False
@@ -63,13 +63,13 @@ _OF_GUARDS = {
 }
 
 
-class Wishes:
+class Commands:
     """
-    Carries out wishes.
+    Carries out commands.
 
     Args:
         tell: shows a notification of our own.
-        done: called after each wish: what is shown may have changed.
+        done: called after each command: what is shown may have changed.
         status: the last one, or None.
         login: starting at login; None: not to be set here.
     """
@@ -85,78 +85,78 @@ class Wishes:
         self._done = done
         self._status = status
         self._login = login
-        self._under_way: set[Wish] = set()
+        self._under_way: set[Command] = set()
         self._lock = threading.Lock()
 
-    def want(self, wish: Wish, about: Notification | None = None) -> None:
+    def want(self, command: Command, about: Notification | None = None) -> None:
         """
         Carry it out, off this thread.
 
         Args:
-            wish: anything but `QUIT`. One that is under way already is left alone: double clicks.
+            command: anything but `QUIT`. One that is under way is left alone: double clicks.
             about: the notification whose button was pressed; the answer takes its place.
         """
         with self._lock:
-            if wish in self._under_way or len(self._under_way) >= _MOST_AT_ONCE:
+            if command in self._under_way or len(self._under_way) >= _MOST_AT_ONCE:
                 return
-            self._under_way.add(wish)
-        threading.Thread(target=self._carry_out, args=(wish, about), daemon=True).start()
+            self._under_way.add(command)
+        threading.Thread(target=self._carry_out, args=(command, about), daemon=True).start()
 
-    def _carry_out(self, wish: Wish, about: Notification | None) -> None:
+    def _carry_out(self, command: Command, about: Notification | None) -> None:
         try:
-            said = self._do(wish)
+            said = self._do(command)
             if said is not None:
                 title, body, urgency = said
-                self._tell(self._notification(wish, about, title, body, urgency))
+                self._tell(self._notification(command, about, title, body, urgency))
         except ProtocolError as error:  # it may hang, and go on with what it was asked for
             text = f"{error} What was asked for may still be done: look before you ask again."
-            title = _with_name("No answer from the daemon", wish.task)
-            self._tell(self._notification(wish, about, title, text, "normal"))
+            title = _with_name("No answer from the daemon", command.task)
+            self._tell(self._notification(command, about, title, text, "normal"))
         except WatchdogError as error:
-            title = _with_name(_TITLES[wish.do], wish.task)
-            self._tell(self._notification(wish, about, title, str(error), "normal"))
+            title = _with_name(_TITLES[command.do], command.task)
+            self._tell(self._notification(command, about, title, str(error), "normal"))
         except Exception as error:  # a fault of ours: the companion lives, and it is said
-            title = _with_name(_TITLES[wish.do], wish.task)
-            self._tell(self._notification(wish, about, title, repr(error), "normal"))
+            title = _with_name(_TITLES[command.do], command.task)
+            self._tell(self._notification(command, about, title, repr(error), "normal"))
         finally:
             with self._lock:
-                self._under_way.discard(wish)
+                self._under_way.discard(command)
             self._done()
 
-    def _do(self, wish: Wish) -> tuple[str, str, str] | None:
+    def _do(self, command: Command) -> tuple[str, str, str] | None:
         """Title, text and urgency of what is to be said; None: what is seen says enough."""
-        task = wish.task
+        task = command.task
         if task is not None:
             self._same(task)
-        if wish.do is Do.SAVE and task is not None:
+        if command.do is Do.SAVE and task is not None:
             return self._save(task)
-        if wish.do is Do.PAUSE and task is not None:
-            self._ask(wish.do, task)
+        if command.do is Do.PAUSE and task is not None:
+            self._ask(command.do, task)
             return _with_name("Paused", task), self._beware(task), "normal"
-        if wish.do is Do.RESUME and task is not None:
-            failures = self._ask(wish.do, task).get("failures")
+        if command.do is Do.RESUME and task is not None:
+            failures = self._ask(command.do, task).get("failures")
             if failures:
                 raise WatchdogError(" ".join(map(str, failures)))
             return _with_name("Running again", task), "It continues where it was.", "low"
-        if wish.do in _OF_GUARDS and task is not None:
-            said = labels.plain_block(self._ask(wish.do, task).get("text"), 400)
-            return _with_name(_OF_GUARDS[wish.do], task), said, "low"
-        if wish.do is Do.SNOOZE:
-            return self._snooze(wish)
-        if wish.do is Do.PROTECT:
-            request("protection.set", on=wish.on is True, for_s=wish.for_s)
-        elif wish.do is Do.LIVE_VIEW:
+        if command.do in _OF_GUARDS and task is not None:
+            said = labels.plain_block(self._ask(command.do, task).get("text"), 400)
+            return _with_name(_OF_GUARDS[command.do], task), said, "low"
+        if command.do is Do.SNOOZE:
+            return self._snooze(command)
+        if command.do is Do.PROTECT:
+            request("protection.set", on=command.on is True, for_s=command.for_s)
+        elif command.do is Do.LIVE_VIEW:
             launching.in_terminal(launching.live_view_command())
-        elif wish.do is Do.EXPLAIN:
+        elif command.do is Do.EXPLAIN:
             return self._explain(task)
-        elif wish.do is Do.RESCUES and wish.path is not None:
-            launching.open_folder(wish.path)
-        elif wish.do is Do.SETTINGS:
+        elif command.do is Do.RESCUES and command.path is not None:
+            launching.open_folder(command.path)
+        elif command.do is Do.SETTINGS:
             launching.edit(settings_file())
-        elif wish.do is Do.START_DAEMON:
+        elif command.do is Do.START_DAEMON:
             launching.start_daemon()
-        elif wish.do is Do.START_AT_LOGIN and self._login is not None:
-            self._login.set(wish.on is True)
+        elif command.do is Do.START_AT_LOGIN and self._login is not None:
+            self._login.set(command.on is True)
         return None
 
     def _ask(self, do: Do, task: Target) -> Json:
@@ -209,15 +209,15 @@ class Wishes:
             text += "\nIf it ran in a terminal, type fg there after that."
         return text
 
-    def _snooze(self, wish: Wish) -> tuple[str, str, str] | None:
+    def _snooze(self, command: Command) -> tuple[str, str, str] | None:
         params: Json = dict(ACTIONS["snooze"].params)
-        if wish.incident:
+        if command.incident:
             known = self._status()
-            if known is not None and wish.incident not in {one.id for one in known.incidents}:
-                return _with_name("Nothing to snooze", wish.task), "This is over already.", "low"
-            params["incident"] = wish.incident
-        elif wish.task is not None:
-            params["task"] = str(wish.task.pid)
+            if known is not None and command.incident not in {one.id for one in known.incidents}:
+                return _with_name("Nothing to snooze", command.task), "This is over already.", "low"
+            params["incident"] = command.incident
+        elif command.task is not None:
+            params["task"] = str(command.task.pid)
         request("snooze", **params)
         return None  # silence is what was asked for
 
@@ -232,17 +232,17 @@ class Wishes:
         return None
 
     def _notification(
-        self, wish: Wish, about: Notification | None, title: str, body: str, urgency: str
+        self, command: Command, about: Notification | None, title: str, body: str, urgency: str
     ) -> Notification:
-        task = None if wish.task is None else wish.task.pid
+        task = None if command.task is None else command.task.pid
         actions = []
-        if wish.do is Do.PAUSE and title.startswith("Paused"):
+        if command.do is Do.PAUSE and title.startswith("Paused"):
             actions.append({"key": "resume", "label": ACTIONS["resume"].label})
         incident = about.incident if about is not None else ""
         return Notification.read(
             {
-                # The answer to the same wish takes the place of the one before.
-                "id": f"own-{task or wish.do}",
+                # The answer to the same command takes the place of the one before.
+                "id": f"own-{task or command.do}",
                 "topic": ANSWER,
                 "incident": incident,
                 "stage": about.stage if about is not None and incident else "ok",
@@ -250,15 +250,15 @@ class Wishes:
                 "title": title,
                 "body": body,
                 "task": task,
-                "start_time": None if wish.task is None else wish.task.start_time,
-                "name": None if wish.task is None else wish.task.name,
+                "start_time": None if command.task is None else command.task.start_time,
+                "name": None if command.task is None else command.task.name,
                 "actions": actions,
                 "unix_s": time.time(),
             }
         )
 
 
-def wish_of(notification: Notification, key: str) -> Wish | None:
+def command_of(notification: Notification, key: str) -> Command | None:
     """What the button of a notification asks for; None: nothing that we know."""
     pid = notification.task
     task = None
@@ -269,10 +269,10 @@ def wish_of(notification: Notification, key: str) -> Wish | None:
         return None
     do = Do(key)
     if do is Do.SNOOZE:
-        return Wish(do, task, incident=labels.plain(notification.incident, 200) or None)
+        return Command(do, task, incident=labels.plain(notification.incident, 200) or None)
     if not ACTIONS[key].method:
-        return Wish(do)
-    return Wish(do, task) if task is not None else None
+        return Command(do)
+    return Command(do, task) if task is not None else None
 
 
 def settings_file() -> str:
