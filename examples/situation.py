@@ -190,7 +190,7 @@ class _Story:
         else:
             limit = self._limit or group.usage().used_bytes + self._room
             group.set_limit(limit, self._swap)
-            kind = f"a {group.how} memory group"
+            kind = f"a {group.kind} memory group"
         self._limit = limit
         swap = f" and {format_bytes(self._swap)} of swap" if self._swap else ""
         self.tell(f"the training has {kind} of {format_bytes(limit)}{swap}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from weakref import WeakSet
 
 import pytest
 
@@ -24,6 +25,7 @@ def shown(monkeypatch):
     monkeypatch.setattr(
         sys, "excepthook", lambda kind, error, trace: found.append(list(error.__notes__))
     )
+    monkeypatch.setattr(watch, "_open", WeakSet())  # without trainings of earlier tests
     monkeypatch.setattr(watch, "_before", None)
     monkeypatch.setattr(watch, "_stays", False)
     return found

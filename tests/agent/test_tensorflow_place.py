@@ -46,5 +46,5 @@ def test_a_loop_without_data_or_epochs_is_told_how_many_steps_are_done(tmp_path)
     assert [9, 9] == [run.returncode for run in runs], runs[1].stderr
     assert "starts at 0" in runs[0].stdout
     assert "starts at 3" in runs[1].stdout
-    assert "rescue.data" not in runs[0].stderr
+    assert "steps are done" not in runs[0].stderr
     assert 1 == runs[1].stderr.count("3 steps are done")

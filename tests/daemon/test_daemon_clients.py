@@ -523,21 +523,21 @@ def state(pid: int) -> str:
     return text[text.rindex(")") + 2]
 
 
-def test_a_client_that_asks_a_thousand_things_at_once_keeps_nobody_waiting(world, raw):
+def test_a_client_that_asks_hundreds_of_things_at_once_keeps_nobody_waiting(world, raw):
     """It gets every answer, in order; others are served between, and the machine is looked at."""
     world.start()
     many = raw()
     many.send(b"".join(
-        json.dumps(jsonrpc.request(n, "config")).encode() + b"\n" for n in range(1000)
+        json.dumps(jsonrpc.request(n, "config")).encode() + b"\n" for n in range(250)
     ))  # fmt: skip
 
-    # It reads meanwhile: 4 MiB of answers that nobody reads would end its connection.
+    # Below 4 MiB of answers: as many that nobody reads would end its connection.
     got: list[int] = []
-    reader = threading.Thread(target=lambda: got.extend(many.read()["id"] for _ in range(1000)))
+    reader = threading.Thread(target=lambda: got.extend(many.read()["id"] for _ in range(250)))
     reader.start()
     assert answers(world)
     between = len(got)
     reader.join(60)
 
-    assert list(range(1000)) == got
-    assert between < 1000
+    assert list(range(250)) == got
+    assert between < 250
