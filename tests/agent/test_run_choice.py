@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from watchdog_app.agent.resume import notebook as resume_notebook
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.run_choice import Beginning, Choice
 from watchdog_app.base.errors import RescueError
-from watchdog_app.rescue.checkpoint import runs
+from watchdog_app.rescue.checkpoint import inventory, names, runs
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.call_site import CallSite
 
@@ -444,3 +445,22 @@ def test_a_rescue_that_was_taken_by_force_is_finished_too(tmp_path: Path):
     run_choice.finish(begun)
 
     assert [] == unfinished(tmp_path)
+
+
+def test_a_copied_folder_of_a_run_that_has_finished_is_not_offered(tmp_path: Path, monkeypatch):
+    """`watchdog.resume()` looks below the notebook's folder, where a backup may lie."""
+    here = tmp_path / "work"
+    left_by_another(here / "rescues", 10)
+    shutil.copytree(here / "rescues", here / "backup")
+    (original,) = inventory.rescues_in(str(here / "rescues"))
+    monkeypatch.chdir(here)
+    cells = types.SimpleNamespace(kernel="this one")
+    monkeypatch.setattr(resume_notebook.kernel_cells, "read", lambda _meta: cells)
+    monkeypatch.setattr(resume_notebook.kernel_cells, "kernel_id", lambda: cells.kernel)
+
+    waiting = resume_notebook.unfinished(thorough=True)
+    names.mark_finished(original.path)
+
+    assert waiting is not None
+    assert 10 == waiting.step
+    assert resume_notebook.unfinished(thorough=True) is None

@@ -104,13 +104,16 @@ def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> 
         thorough: look below the notebook's folder as well, not only into `rescues` there.
     """
     program, kernel = notebook.program_path(), kernel_cells.kernel_id()
-    newest: Unfinished | None = None
+    left: dict[str, Unfinished] = {}  # by run: an older rescue of it may lie in a copied folder
+    finished: set[str | None] = set()
     search = inventory.Search(most_folders=_MOST_FOLDERS)
     for root in _roots(program, thorough=thorough):
         if searched is not None:
             searched.append(root)
         for folder in inventory.folders_of_rescues(root, search):
             for one in inventory.rescues_in(folder):
+                if one.training == "finished":
+                    finished.add(one.name.run)
                 if one.training != "unfinished" or one.condition != "complete":
                     continue
                 if run_choice.is_of_this_process(one.path) or inventory.foreign(one.path):
@@ -120,11 +123,14 @@ def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> 
                     same = cells is not None and kernel is not None and cells.kernel == kernel
                     if not same and (program is None or one.program != program):
                         continue
-                    created = loaded.created_unix_s
-                    if newest is None or created > newest.created_unix_s:
+                    created, run = loaded.created_unix_s, one.name.run or one.path
+                    if run not in left or created > left[run].created_unix_s:
                         found = resume_lines.recorded(loaded.meta)
-                        newest = Unfinished(one.path, loaded.step, one.epoch, created, cells, found)
-    return newest
+                        left[run] = Unfinished(
+                            one.path, loaded.step, one.epoch, created, cells, found
+                        )
+    waiting = [each for run, each in left.items() if run not in finished]
+    return max(waiting, key=lambda each: each.created_unix_s, default=None)
 
 
 def offer(what: Unfinished) -> str:
