@@ -43,13 +43,20 @@ class Net(nn.Module):
         self.inner = nn.Linear(2, 1)
         self.heat = 1.0
         self._calls = 0
+        self.counts = {"n": 0, "last": []}
+        self.bank = []
 
     def forward(self, x):
         self._calls += 1
+        self.counts["n"] += 1
+        self.counts["last"] = [*self.counts["last"], self._calls][-2:]
+        if KEPT:
+            self.bank.append(x)
         return self.inner(x) * self.heat
 
 
 SCALE = 1.0
+KEPT = False
 
 
 def make():
@@ -153,7 +160,20 @@ def test_attributes_that_training_changed_come_back(left: Path, program: Callabl
     assert (1 / 16, 4) == (objects["model"].heat, objects["model"]._calls)
     module.train(rescue, **objects, steps=1, loader=batches)
 
+    assert {"n": 5, "last": [4, 5]} == objects["model"].counts
     assert (1 / 32, 5, [10]) == (objects["model"].heat, objects["model"]._calls, drawn)
+
+
+def test_a_list_of_tensors_that_training_fills_is_reported(
+    tmp_path: Path, program: Callable[..., Any]
+):
+    """It is no buffer, and a resume begins with an empty one."""
+    module = program("KEPT = False", "KEPT = True")
+    objects = module.make()
+    rescue = Rescue(tmp_path / "rescues", name="a", strict=True, **objects)
+
+    with pytest.raises(RescueError, match=r"bank, which training changes"):
+        module.train(rescue, **objects, steps=4, loader=loader(module))
 
 
 def test_an_attribute_that_training_changed_is_no_other_model(

@@ -184,9 +184,10 @@ def test_who_takes_no_sigstop_is_frozen_instead_and_goes_on_with_more(desk):
     assert ("all of it\n", 0) == (said, code)
 
 
-def test_runuser_that_stops_with_its_command_continues_with_it(desk):
+@pytest.mark.parametrize("depth", [1, 2])
+def test_runuser_that_stops_with_its_command_continues_with_it(desk, depth):
     """su and sudo do so, too: a script that waits for one of them would wait for ever."""
-    front = ("runuser", "-u", "root", "--")
+    front = ("runuser", "-u", "root", "--") * depth
     hog = desk.hog(200, 0, limit="60M", options=("--no-refuse",), front=front)
 
     record = desk.until(lambda: first_stopped(desk), "never stopped")

@@ -204,19 +204,18 @@ class Cgroup:
             self._stopped_before = {each.pid for each in stats if each and each.state in "Tt"}
 
     def _note_parents(self, again: bool) -> bool:
-        """Note who waits outside for somebody in the group; False: one is another user's."""
+        """Note who may stop when somebody in the group does; False: a parent is another user's."""
         pids = self.pids()
         stats = [stat for stat in map(read_stat, pids) if stat is not None]
-        outside_pids = {stat.ppid for stat in stats if stat.ppid > 1} - set(pids)
-        found = [stat for stat in map(read_stat, outside_pids) if stat is not None]
-        self._parents = [(s.pid, s.start_ticks) for s in found if again or s.state not in "Tt"]
-        try:
-            for pid, _ in self._parents:
-                os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
+        self._parents = []
+        for parent in {stat.ppid for stat in stats} - {0, 1, *pids}:
+            if not _may_signal(parent):
+                return False
+            stat = read_stat(parent)
+            while stat is not None and stat.pid > 1 and _may_signal(stat.pid):
+                if again or stat.state not in "Tt":
+                    self._parents.append((stat.pid, stat.start_ticks))  # the inner ones first
+                stat = read_stat(stat.ppid)
         return True
 
     def _continue_parents(self) -> None:
@@ -245,6 +244,16 @@ class Cgroup:
 
     def _write(self, name: str, value: int | str) -> None:
         write_bytes(f"{self.path}/{name}", str(value).encode())
+
+
+def _may_signal(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    except OSError:  # it has ended
+        pass
+    return True
 
 
 def name_of(pid: int, start_time: int) -> str:

@@ -128,7 +128,7 @@ class LoopState:
 
     def not_restored(self) -> list[str]:
         """What a resume will not bring back, as far as it is known, in words."""
-        return self.not_repeatable + self._passes.lost
+        return [*self.not_repeatable, *self._passes.lost, *self._attributes.lost()]
 
     def marker(self) -> ChangeMarker:
         """How it is known from outside that a step has begun to change the weights."""

@@ -126,7 +126,7 @@ class TorchState:
 
     def not_restored(self) -> list[str]:
         """What a resume will not bring back, as far as it is known, in words."""
-        return [*self.never, *self._passes.lost]
+        return [*self.never, *self._passes.lost, *self._attributes.lost()]
 
     def check(self, saved: SavedTorch) -> None:
         """

@@ -7,7 +7,9 @@ computed next, and no state_dict holds them.
 
 from __future__ import annotations
 
+import copy
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -17,6 +19,8 @@ from watchdog_app.agent.identity import code
 KEY = "attributes"  # of a rescue's description
 Values = dict[str, dict[str, Any]]  # label of an object: name: value
 _LONGEST_WORD = 64
+_MOST_ITEMS = 1000
+_DEEPEST = 4  # lists in dictionaries
 # Of Keras and PyTorch, or set anew by each program.
 _NOT_OURS = frozenset(
     (
@@ -46,6 +50,7 @@ class Attributes:
             if known[kind]:
                 self._objects.append((label, thing, known[kind]))
         self._first = self._take() if begins else {}
+        self._first_items = self._items() if begins else None
 
     def moved(self) -> Values:
         """Those that are not as they were at first."""
@@ -61,6 +66,17 @@ class Attributes:
                 found[label] = changed
         return found
 
+    def lost(self) -> list[str]:
+        """What a resume will not bring back: lists and the like of other things, that changed."""
+        first = self._first_items
+        if first is None:
+            return []
+        return [
+            f"{label}.{name}, which training changes (make it a buffer, or name it)"
+            for (label, name), items in self._items().items()
+            if items and items != first.get((label, name), ())
+        ]
+
     def identity(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """An identity as JSON that says which of them have moved."""
         moved = {name for values in self.moved().values() for name in values}
@@ -74,12 +90,24 @@ class Attributes:
             for name, value in values.items() if isinstance(values, Mapping) else ():
                 if name in names and _is_taken(value):
                     with suppress(Exception):  # a property of the program's own
-                        setattr(thing, name, value)
+                        _set(thing, name, value)
+
+    def _items(self) -> dict[tuple[str, str], tuple[int, ...] | None]:
+        """By list or the like: which objects are in it; None: it comes back, or is too long."""
+        return {
+            (label, name): None
+            if (value and _is_taken(value)) or len(value) > _MOST_ITEMS
+            else tuple(map(id, value))
+            for label, thing, names in self._objects
+            for name, value in getattr(thing, "__dict__", {}).items()
+            if name in names and not name.startswith("_")
+            if type(value) in (list, dict, set, deque)
+        }
 
     def _take(self) -> Values:
         return {
             label: {
-                name: value
+                name: copy.deepcopy(value)
                 for name, value in getattr(thing, "__dict__", {}).items()
                 if name in names and _is_taken(value)
             }
@@ -87,11 +115,34 @@ class Attributes:
         }
 
 
-def _is_taken(value: object) -> bool:
+def _set(thing: object, name: str, value: Any) -> None:
+    """In place where it can be: others may hold the same list."""
+    now = getattr(thing, name, None)
+    if type(now) is list and type(value) is list:
+        now[:] = value
+    elif type(now) is dict and type(value) is dict:
+        now.clear()
+        now.update(value)
+    else:
+        setattr(thing, name, value)
+
+
+def _is_taken(value: object, depth: int = 0) -> bool:
+    """Whether JSON can hold it and give it back as it was."""
     kind = type(value)
-    if kind is str:
-        return len(value) <= _LONGEST_WORD  # type: ignore[arg-type]
-    return kind is bool or kind is int or (kind is float and math.isfinite(value))  # type: ignore[arg-type]
+    if isinstance(value, str):
+        return kind is str and len(value) <= _LONGEST_WORD
+    if isinstance(value, list | dict):
+        if kind not in (list, dict) or len(value) > _MOST_ITEMS or depth == _DEEPEST:
+            return False
+        items = value.values() if isinstance(value, dict) else value
+        keys = value if isinstance(value, dict) else ()
+        return all(type(key) is str for key in keys) and all(
+            _is_taken(each, depth + 1) for each in items
+        )
+    if isinstance(value, float):
+        return kind is float and math.isfinite(value)
+    return kind is bool or kind is int
 
 
 def _same(first: object, now: object) -> bool:

@@ -201,6 +201,7 @@ class FitState:
                 f"random numbers that the training step draws with {', '.join(self._stateful)} "
                 f"({self.backend.stateful_remedy})"
             )
+        lost += self._attributes.lost()
         return lost + callback_state.changed_since(
             self._callbacks_before, self.callbacks, self.course.epoch
         )
