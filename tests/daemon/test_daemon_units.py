@@ -85,3 +85,42 @@ def test_a_kill_in_a_full_group_is_never_laid_to_a_kernel_that_counted_none(
     assert 1 == len(counts)
     assert "train.scope, between " in counts[0]
     assert "killed nothing for memory" in counts[0]
+
+
+def test_a_kill_by_systemd_oomd_while_no_daemon_ran_is_named_by_the_next(world, scope, systemd):
+    """From the journal of the unit's manager, with the time in which it happened."""
+    systemd(OOMD)
+    world.start()
+    pid = world.script(WAIT, "train.py", scope)
+    world.seen(pid)
+    db = world.folder / "state" / "journal.db"
+    world.until(db.exists, "a journal")
+    world.end()
+    os.kill(pid, signal.SIGKILL)
+    world.until(lambda: world.state_letter(pid) in ("", "Z"), "it is gone")
+    keep(world, pid, scope.path)
+
+    world.start()
+
+    death = world.ended(pid)
+    assert ("death", "oom_daemon", "most_likely") == (
+        death["kind"], death["cause"], death["certainty"],
+    )  # fmt: skip
+    assert "most likely killed by systemd-oomd" in death["reason"]
+    assert "while no watchdog ran" in death["reason"]
+    assert any(OOMD in each["text"] for each in death["evidence"])
+
+
+def keep(world, pid: int, group: str) -> None:
+    """Write the script down as alive: younger ones than a minute are not missed."""
+    import json
+    import sqlite3
+
+    db = sqlite3.connect(world.folder / "state" / "journal.db")
+    (text,) = db.execute("SELECT data FROM state WHERE key = 'alive'").fetchone()
+    state = json.loads(text)
+    state["tasks"] = [{"pid": pid, "start_time": 7, "name": "train.py", "group": group,
+                       "group_kills": 0, "rescue": None, "about": {}}]  # fmt: skip
+    db.execute("UPDATE state SET data = ? WHERE key = 'alive'", (json.dumps(state),))
+    db.commit()
+    db.close()

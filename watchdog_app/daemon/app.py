@@ -138,11 +138,8 @@ class App:
         parts.pauses.recover()
         parts.kept_state.recover(journal)
         self.control.recover_quiet(journal)
-        missed, started = parts.missed_exits.found(journal), _started(journal)
-        for entry in missed:  # only now: the journal is its writer's from the first entry on
-            self._log.warning(str(entry.data["text"]))
-            parts.journal.add(entry)
-        return started
+        parts.faults.guard("exits", partial(parts.missed_exits.look, journal))
+        return _started(journal)
 
     def _announce_recovered(self) -> None:
         """Notify people of the pauses of an earlier daemon that nobody else reports."""

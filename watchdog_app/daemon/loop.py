@@ -101,6 +101,9 @@ class Loop:
     def take_exits(self, now_mono_s: float) -> None:
         """Write down who has ended and tell of it."""
         parts = self._parts
+        for entry in parts.missed_exits.ended(now_mono_s):
+            self._log.warning(str(entry.data["text"]))
+            parts.journal.add(entry)
         exits = parts.exit_monitor.ended(now_mono_s)
         if not exits:
             return
@@ -284,6 +287,7 @@ class Loop:
             parts.checkpoints.next_deadline_mono_s(),
             parts.inspections.next_deadline_mono_s(),
             parts.exit_monitor.next_deadline_mono_s(),
+            parts.missed_exits.next_deadline_mono_s(),
             parts.dispatcher.next_deadline_mono_s(),
             parts.server.next_deadline_mono_s(),
             self._next_beat_mono_s if self._service_manager.beat_s is not None else None,

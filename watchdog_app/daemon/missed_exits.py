@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from watchdog_app.base import codec, paths
@@ -26,6 +26,7 @@ from watchdog_app.core.model.exits import (
     Evidence,
     ExitFacts,
     LastError,
+    UnitEnd,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.recorder import KeptState
@@ -34,6 +35,7 @@ from watchdog_app.history.entries import about_task, exit_entry
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.sensors import crash_reports
 from watchdog_app.machine.sensors.exits import KERNELS
+from watchdog_app.machine.sensors.systemd_units import UnitQuestion, UnitQuestions
 
 STATE = "alive"
 _KEEP_S = 15.0  # between two lists: as often as the engine's state is kept
@@ -48,6 +50,24 @@ _EMPTY = 0.95  # of a battery
 _Diagnosis = tuple[Cause, list[Evidence]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Missed:
+    """One that was alive when the last daemon wrote that down, and is gone."""
+
+    kept: Mapping[str, Any]  # as it was written down
+    facts: ExitFacts  # from the counts of then and now
+    key: ProcessKey
+    seen_unix_s: float  # when it was last known to be alive
+    now_unix_s: float
+    machine: _Diagnosis | None  # why the machine went down, if it did
+    question: UnitQuestion | None  # to systemd; None: it is not asked
+
+    @property
+    def until_mono_s(self) -> float:
+        """When it is waited for no longer."""
+        return 0.0 if self.question is None else self.question.until_mono_s
+
+
 class MissedExits:
     """
     Keeps in the journal who is alive, and writes down who is not any more.
@@ -55,24 +75,42 @@ class MissedExits:
     Args:
         kept_state: where that is kept.
         lives: whether a process runs.
+        units: asks systemd.
     """
 
-    def __init__(self, kept_state: KeptState, lives: Callable[[ProcessKey], bool]) -> None:
+    def __init__(
+        self, kept_state: KeptState, lives: Callable[[ProcessKey], bool], units: UnitQuestions
+    ) -> None:
         self._kept_state = kept_state
         self._lives = lives
+        self._units = units
         self._kept: frozenset[ProcessKey] = frozenset()
         self._kept_mono_s = float("-inf")
+        self._waiting: list[_Missed] = []
 
-    def found(self, journal: Journal | None) -> list[Entry]:
-        """Entries of those who have ended since the last daemon, or with the machine."""
-        entries: list[Entry] = []
+    def look(self, journal: Journal | None) -> None:
+        """Find who has ended since the last daemon, or with the machine."""
 
-        def find(state: Mapping[str, Any], same_boot: bool) -> None:
-            if journal is not None:
-                entries.extend(self._find(journal, state, same_boot))
+        if journal is not None:
+            self._kept_state.take(journal, STATE, partial(self._find, journal))
 
-        self._kept_state.take(journal, STATE, find)
+    def ended(self, now_mono_s: float) -> list[Entry]:
+        """
+        Entries of those that `look` has found, each once: what systemd says is waited for.
+
+        One whose state in the journal is damaged raises, once, and is left out then.
+        """
+        self._units.collect()
+        entries = []
+        for missed in list(self._waiting):
+            if missed.question is None or missed.question.over(now_mono_s):
+                self._waiting.remove(missed)
+                entries.append(_entry(missed))
         return entries
+
+    def next_deadline_mono_s(self) -> float | None:
+        """When `ended` has something to give at the latest."""
+        return min((missed.until_mono_s for missed in self._waiting), default=None)
 
     def keep(self, look: Look | None) -> None:
         """Write down who lives: when others do than before, and now and then."""
@@ -88,8 +126,8 @@ class MissedExits:
         host_kills = cgroups.host_oom_kills()
         self._kept_state.put(STATE, unix_s=unix_s, host_kills=host_kills, tasks=living)
 
-    def _find(self, journal: Journal, state: Mapping[str, Any], same_boot: bool) -> Iterator[Entry]:
-        """Those that the last daemon saw alive and that are gone."""
+    def _find(self, journal: Journal, state: Mapping[str, Any], same_boot: bool) -> None:
+        """Those that the last daemon saw alive and that are gone wait for what systemd says."""
         now_unix_s, host_kills = time.time(), cgroups.host_oom_kills()
         newest = journal.history(limit=1)
         seen_unix_s = max(
@@ -98,25 +136,25 @@ class MissedExits:
         machine = None if same_boot else _machine_down(journal, seen_unix_s)
         folder = os.path.abspath(paths.state_dir())
         for kept in state.get("tasks") or []:
-            with suppress(LookupError, TypeError, ValueError):  # damaged: it hides no other
-                key = ProcessKey(int(kept["pid"]), int(kept["start_time"]))
-                if (same_boot and self._lives(key)) or _is_written_down(journal, key):
-                    continue
-                group = kept.get("group")
-                facts = ExitFacts(
-                    pid=key.pid,
-                    group=group,
-                    group_kills_before=kept.get("group_kills"),
-                    group_kills_after=_kills(group),
-                    host_kills_before=state.get("host_kills"),
-                    host_kills_after=host_kills,
-                    counted=_between(float(state.get("unix_s") or seen_unix_s), now_unix_s),
-                    words=crash_reports.read(folder, key),
-                )
-                if machine is not None:
-                    yield _entry(kept, facts, machine, seen_unix_s)
-                else:
-                    yield _entry(kept, facts, _unseen(facts, seen_unix_s, now_unix_s), now_unix_s)
+            key = ProcessKey(int(kept["pid"]), int(kept["start_time"]))
+            if (same_boot and self._lives(key)) or _is_written_down(journal, key):
+                continue
+            group, words = kept.get("group"), crash_reports.read(folder, key)
+            facts = ExitFacts(
+                pid=key.pid,
+                group=group,
+                group_kills_before=kept.get("group_kills"),
+                group_kills_after=_kills(group),
+                host_kills_before=state.get("host_kills"),
+                host_kills_after=host_kills,
+                counted=_between(float(state.get("unix_s") or seen_unix_s), now_unix_s),
+                words=words,
+            )
+            question = None
+            if machine is None and _said(words) is None:
+                question = self._units.ask(group, key.pid, seen_unix_s)
+            missed = _Missed(kept, facts, key, seen_unix_s, now_unix_s, machine, question)
+            self._waiting.append(missed)
 
 
 def _worth_it(look: Look, unix_s: float) -> Sequence[Task]:
@@ -154,22 +192,24 @@ def _is_written_down(journal: Journal, key: ProcessKey) -> bool:
     return any(each.get("start_time") == key.start_time for each in told)
 
 
-def _entry(
-    kept: Mapping[str, Any], facts: ExitFacts, diagnosis: _Diagnosis, unix_s: float
-) -> Entry:
-    """The end of one as the journal keeps it."""
-    cause, evidence = diagnosis
-    said = _said(facts.words)
+def _entry(missed: _Missed) -> Entry:
+    """The end of one as the journal keeps it, with what systemd has said."""
+    unit = None if missed.question is None else missed.question.answer
+    if missed.machine is not None:
+        (cause, evidence), unix_s = missed.machine, missed.seen_unix_s
+    else:
+        (cause, evidence), unix_s = _unseen(missed, unit), missed.now_unix_s
+    said = _said(missed.facts.words)
     if said is not None:
         evidence = [*evidence, Evidence("python", f"Python wrote: {said}.")]
-    about = dict(kept.get("about") or {})
+    about = dict(missed.kept.get("about") or {})
     return exit_entry(
-        ProcessKey(int(kept["pid"]), int(kept["start_time"])),
-        str(kept.get("name")),
+        missed.key,
+        str(missed.kept.get("name")),
         about.get("path"),
         cause=cause,
         evidence=evidence,
-        rescue=codec.decode(RescueRecord | None, kept.get("rescue")),
+        rescue=codec.decode(RescueRecord | None, missed.kept.get("rescue")),
         had_agent="agent" in about,
         was_paused=False,
         unix_s=unix_s,
@@ -178,17 +218,18 @@ def _entry(
     )
 
 
-def _unseen(facts: ExitFacts, seen_unix_s: float, now_unix_s: float) -> _Diagnosis:
+def _unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
     """Why one ended while no daemon ran."""
+    facts = replace(missed.facts, unit=unit)
     cause = diagnose(facts)
-    evidence = [each for each in evidence_of(facts) if each.source == "count"]
-    between = f"{_between(seen_unix_s, now_unix_s)}, while no watchdog ran"
+    evidence = [each for each in evidence_of(facts) if each.source in ("systemd", "count")]
+    between = f"{_between(missed.seen_unix_s, missed.now_unix_s)}, while no watchdog ran"
     words, said = facts.words, _said(facts.words)
     if words is not None and said is not None:
         kind = CauseKind.SIGNAL if words.fatal else CauseKind.FAILED
         cause = Cause(kind, f"ended {between}: {said}", Certainty.EXACT)
     # Others may have been killed as well in all that time: the machine's count alone says nothing.
-    elif cause.kind is CauseKind.GROUP_LIMIT:
+    elif cause.kind in (CauseKind.OOM_DAEMON, CauseKind.GROUP_LIMIT):
         likely = "" if cause.text.startswith("most likely") else "most likely "
         text = f"{likely}{cause.text}; {between}"
         cause = replace(cause, text=text, certainty=Certainty.LIKELY)

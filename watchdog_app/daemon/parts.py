@@ -117,13 +117,14 @@ class Parts:
 
     def _make_exits(self) -> None:
         """Who has ended, and why; what agents are asked."""
-        self.missed_exits = MissedExits(self.kept_state, self.observer.machine.alive)
+        units = UnitQuestions(self.waker.wake)
+        self.missed_exits = MissedExits(self.kept_state, self.observer.machine.alive, units)
         self.restarts = Restarts(self.observer.kernels)
         self.exit_monitor = ExitMonitor(
             self.poller,
             agents=self.agents,
             was_paused=self.pauses.has,
-            units=UnitQuestions(self.waker.wake),
+            units=units,
             worker_ended=self.pace.look_soon,
             folder=os.path.abspath(paths.state_dir()),
         )
