@@ -51,6 +51,13 @@ def train(rescue, loader, model):
 
 COUNT = "n += 1\n            if n % 4 == 0: model.use(n)"
 BEST = "\n        if batch < best:\n            best = batch; model.use(1)"
+PATIENCE = """
+        if batch < 0:
+            patience = 0
+        else:
+            patience += 1
+        if patience > 2:
+            break"""
 # Lines before the loops, in an epoch, in a step, after an epoch, after all; and what is found.
 CASES: dict[str, tuple[dict[str, str], list[str]]] = {
     "nothing": ({}, []),
@@ -80,6 +87,17 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
         [],
     ),
     "the last batch": ({"BEFORE": "last = 0", "STEP": "model.use(last); last = batch"}, ["last"]),
+    "the patience of early stopping": (
+        {"BEFORE": "patience = 0", "END": PATIENCE},
+        ["patience"],
+    ),
+    "a value that each branch sets": (
+        {
+            "STEP": "x = 1 if batch else 2\n            if x > 1: y = 1\n            else: y = 2\n"
+            "            model.use(y)"
+        },
+        [],
+    ),
     "the best of all": (
         {"BEFORE": "best = 9", "END": BEST},
         ["best"],

@@ -206,13 +206,16 @@ def _surrounds(node: ast.AST, line: int) -> bool:
 
 def _carried(loop: ast.AST) -> Iterator[str]:
     """Variables that an iteration reads before it sets them."""
+    events = list(_body_events(loop))
+    stored = {name for name, is_load in events if not is_load}
+    yield from (name for name in _read_first(events) if name in stored)
+
+
+def _read_first(events: Iterable[tuple[str, bool]]) -> Iterator[str]:
     first: dict[str, bool] = {}
-    stored = set()
-    for name, is_load in _body_events(loop):
+    for name, is_load in events:
         first.setdefault(name, is_load)
-        if not is_load:
-            stored.add(name)
-    yield from (name for name, is_load in first.items() if is_load and name in stored)
+    yield from (name for name, is_load in first.items() if is_load)
 
 
 def _changed(loop: ast.AST, values: Mapping[str, Any]) -> Iterator[str]:
@@ -255,6 +258,12 @@ def _events(node: ast.AST) -> Iterator[tuple[str, bool]]:
         yield from _events_of((node.value, *node.targets))
     elif isinstance(node, ast.For | ast.AsyncFor):
         yield from _events_of((node.iter, node.target, *node.body, *node.orelse))
+    elif isinstance(node, ast.If):
+        yield from _events(node.test)
+        branches = [list(_events_of(branch)) for branch in (node.body, node.orelse)]
+        # What one branch sets, the other may still read as the last iteration left it.
+        yield from ((name, True) for branch in branches for name in _read_first(branch))
+        yield from (event for branch in branches for event in branch)
     elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
         inner = [event for each in ast.iter_child_nodes(node) for event in _events(each)]
         bound = {name for name, is_load in inner if not is_load}
