@@ -65,17 +65,18 @@ def test_the_same_program_resumes(shown: Any):
 
 def test_arguments_that_were_not_told_are_not_compared(shown: Any):
     """The plain ones of the saved run are shown."""
-    assert (
-        "started as: train.py --epochs 5 --fold ...; give yours behind -- to compare them"
-        == (shown("", "")["arguments"])
-    )
+    found = shown("", "")
+
+    said = "started as: train.py --epochs 5 --fold ...; give yours behind -- to compare them"
+    assert said == found["arguments"]
+    assert "yes with the arguments of before, where model and data are the same" == found["resume"]
 
 
 def test_edits_are_named_with_their_lines(shown: Any):
     """Another epoch count is reported; a comment is no edit."""
     found = shown("data = bytes(16)", "# 16\ndata = bytes(4 * 4)", "--fold", "1", "--epochs", "9")
 
-    assert "the same; edited since: lines 15" == found["script"]
+    assert "the same; edited since: line 15" == found["script"]
     assert "started with --epochs 9 (was 5)." == found["arguments"]
     assert "the same" == found["code"]
 

@@ -102,7 +102,7 @@ def _compared(left: Left, program: Program, *, has_arguments: bool) -> dict[str,
     identity = identity if isinstance(identity, dict) else {}
     moved = run_choice.moved_from(left, program)
     started = program_key.described(left.key) or quantities.UNKNOWN
-    another = run_choice.another_training(left, program, None) if has_arguments else None
+    another = run_choice.another_training(left, program, None)
     changes = program_key.changes(left.key, program) if has_arguments else []
     if not has_arguments:
         arguments = f"started as: {started}; give yours behind -- to compare them"
@@ -114,7 +114,7 @@ def _compared(left: Left, program: Program, *, has_arguments: bool) -> dict[str,
     life = left.verdict()
     if life.life == "alive":
         resume = f"no: it is of {life.whose}, which still runs"
-    elif another is not None:
+    elif another is not None and has_arguments:
         resume = 'no: it is left alone, and a new training begins (resume="force" takes it)'
     elif changed:
         resume = (
@@ -122,7 +122,8 @@ def _compared(left: Left, program: Program, *, has_arguments: bool) -> dict[str,
             "not count)"
         )
     else:
-        resume = "yes, where model and data are the same"
+        only = "" if another is None else " with the arguments of before"
+        resume = f"yes{only}, where model and data are the same"
     return {
         "path": left.path,
         "saved": saved,
@@ -148,7 +149,9 @@ def _script(identity: Mapping[str, Any], path: str, moved: str | None) -> str:
     if saved == texts:
         return where
     new = [now[place][1:] for place in changed_statements(saved, texts)]
-    return f"{where}; edited since" + (f": lines {lines_shown(new)}" if new else "")
+    shown = lines_shown(new) if new else ""
+    word = "line" if shown.isdigit() else "lines"
+    return f"{where}; edited since" + (f": {word} {shown}" if new else "")
 
 
 def _changed_code(identity: Mapping[str, Any], path: str) -> list[str]:
