@@ -93,7 +93,9 @@ def test_forked_workers_keep_each_other_s_rescues(here: Path):
         os.waitpid(pid, 0)
 
     runs = Counter(path.name.rsplit("-", 1)[1] for path in rescues(here))
-    assert [2, 2] == list(runs.values())
+    assert 2 == len(runs)
+    # A third was just being removed where a worker ended in the middle of that.
+    assert {2, 3} >= set(runs.values())
 
 
 def test_a_short_training_is_not_watched(here: Path):

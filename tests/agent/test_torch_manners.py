@@ -454,7 +454,8 @@ def test_the_daemon_asks_and_is_answered_at_the_next_step(tmp_path: Path):
 
     stored = load_file(Path(saved["path"]) / "state.safetensors")
 
-    assert "torch" == daemon.last("agent.register")["framework"]
+    registered = [told for method, told in daemon.received if method == "agent.register"]
+    assert "torch" in [told["framework"] for told in registered]  # others are of earlier tests
     assert {"model/0.weight", "optimizer/state/0/exp_avg"} <= set(stored)
     assert (8, 4) == tuple(stored["model/0.weight"].shape)
 

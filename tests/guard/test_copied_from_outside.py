@@ -75,7 +75,7 @@ def uninterrupted():
 def test_frozen_at_any_moment_it_is_a_state_of_some_step_or_refused(
     program, tmp_path, pages, uninterrupted
 ):
-    """Twenty random moments: each copy is what the training was at the step that it names."""
+    """Random moments: each copy is what the training was at the step that it names."""
     moments = random.Random(7)
     copied, refused, known = {}, 0, {}
 
@@ -89,7 +89,9 @@ def test_frozen_at_any_moment_it_is_a_state_of_some_step_or_refused(
         training.asked()
         for line in training.lines_to("step 3 "):
             note(line)
-        for _ in range(20):
+        for number in range(100):
+            if copied and number >= 20:
+                break
             time.sleep(moments.uniform(0.001, 0.02))
             training.stop()
             try:
