@@ -288,7 +288,7 @@ def test_a_quiet_task_and_a_quiet_machine_are_explained_too():
 
     assert "no forecast for it" in text
     assert "No training with an agent runs in it now" in text
-    assert "Nothing is about to run out." in whole
+    assert "No warning is open." in whole
     assert "1 Python task is watched" in whole
 
 

@@ -204,11 +204,11 @@ def test_only_the_newest_are_kept_and_what_is_no_record_is_passed_over(places):
     ("stage", "kinds", "said"),
     [
         ("running", (), ""),
-        ("running", ("limit",), "came to its memory limit, went on, and has ended"),
+        ("running", ("limit",), "reached its memory limit, continued, and has ended"),
         ("running", ("limit", "refusing"), "was refused more memory, and ended"),
         ("stopped", ("limit", "stopped"), "ended while it was stopped"),
         ("exiting", ("limit", "stopped"), "was interrupted while it was stopped"),
-        ("unlimited", ("limit", "unlimited"), "went on without one"),
+        ("unlimited", ("limit", "unlimited"), "continued without one"),
         ("ending", ("limit", "ending"), "was ended by its guard at its memory limit of 800 MiB"),
     ],
 )

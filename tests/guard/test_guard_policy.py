@@ -419,7 +419,7 @@ def test_a_limit_that_is_proposed_lets_it_go_on(stage):
     ("more", "said"),
     [
         ({"agents": 0},
-         "no agent of watchdog is in it. If it is ended now, its work is lost."),
+         "no training was seen in it. If it is ended now, its work is lost."),
         ({"agents": 1, "because": "it is stuck", "trouble": "it is stuck"},
          "Its work could not be saved: it is stuck. If it is ended now, its work is lost."),
         ({"agents": 1, "trouble": "no", "rescues": [{"path": "/r", "step": 3}]},
@@ -448,7 +448,7 @@ def test_after_a_save_the_next_run_is_said_to_go_on(stage):
     guard = a_guard(state=stage, rescues=[{"path": "/r", "step": 3}], agents=1, saved=1)
 
     assert (
-        "watchdog exec --limit 6G -- ...   (it finds its rescue, and goes on or says how)"
+        "watchdog exec --limit 6G -- ...   (it finds its rescue and resumes, or says how)"
         in messages.report(guard)
     )
 
@@ -476,7 +476,7 @@ def test_a_guard_has_the_name_that_people_know(words, session, name):
     [
         ("running", None),
         ("stopped", "was stopped there"),
-        ("copying", "stands still for a moment"),
+        ("copying", "is stopped for a moment"),
         ("finishing", None),
         ("refusing", None),
     ],

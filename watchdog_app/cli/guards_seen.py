@@ -28,7 +28,7 @@ _STATES = {
 }
 _TOLD = ("stopped", "refusing", "unlimited", "ending", "running")
 _SAME_S = 10.0  # what the daemon noted of the same moment
-_OURS = ("hold", "guard ", "airbag ")  # the last one in journals of earlier versions
+_OURS = ("hold", "guard ")
 
 
 def line(guard: GuardRecord) -> str:

@@ -256,7 +256,7 @@ def key_of(connection: Connection, pid: int, start_time: int) -> ProcessKey:
         return ProcessKey(pid, start_time)
     if peer is not None and pid in (peer, innermost_pid(peer)):
         return ProcessKey(peer, start_time)
-    you, remedy = f"{peer}", "After a fork, connect anew."
+    you, remedy = f"{peer}", "After a fork, connect again."
     if peer is None:  # unix(7): it is not in our namespace; nor is it in our /proc then
         you, remedy = "in another container or process namespace", "Run one daemon in yours."
     raise RequestError(

@@ -248,7 +248,7 @@ def _said(words: LastError | None) -> str | None:
 
 def _machine_down(journal: Journal, seen_unix_s: float) -> _Diagnosis:
     """Why the machine went down, as far as the last readings say."""
-    text = "It ran when it was last seen, and the machine has been started anew since."
+    text = "It ran when it was last seen, and the machine has been restarted since."
     evidence = [Evidence("boot", text)]
     newest = journal.history(limit=1, kinds=("daemon",))
     level = _last_reading(journal, seen_unix_s)

@@ -172,7 +172,7 @@ class Observer:
             self._engine.load(state, time.monotonic(), time.time())
         except Exception as error:  # what is on the disk may be anything
             self._engine = self._new_engine()
-            log.info("the forecast begins anew", reason=error)
+            log.info("the forecast starts again", reason=error)
 
     def ask(self, question: Callable[[Engine], Any]) -> Any:
         """Something else of the engine; None when it fails."""

@@ -70,8 +70,8 @@ class LoopLag:
             LATE,
             f"A look at the machine came {format_duration(late_s)} late. "
             "Growth meanwhile was not seen.",
-            "Where this repeats, leave the daemon a part of a core (start jobs with nice, or with "
-            "fewer threads) and let it lock its memory (LimitMEMLOCK=infinity in its unit).",
+            "Where this repeats, leave the daemon a part of a core: start jobs with nice, or with "
+            "fewer threads. Let it lock its memory: LimitMEMLOCK=infinity in its unit.",
         )
 
 

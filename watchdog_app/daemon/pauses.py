@@ -101,7 +101,7 @@ def recovered_notification(pause: Pause, unix_s: float) -> Notification:
         title=f"Still paused: {clean(pause.name)}",
         body="The watchdog daemon paused it, ended, and has just been started again "
         f"({clean(pause.reason, 200)}). Its state stays in memory.\n"
-        f"It does not resume by itself. When there is room: watchdog resume {pid}",
+        f"It stays paused. Once there is room: watchdog resume {pid}",
         task=pid,
         unix_s=unix_s,
         actions=(NotificationAction("resume", "Resume", f"watchdog resume {pid}"),),

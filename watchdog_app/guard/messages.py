@@ -32,15 +32,15 @@ def started(record: GuardRecord) -> str:
 
 
 _REPORTS = {
-    "stopped": "{who} has come to its memory limit of {limit} and was stopped there: it loses "
+    "stopped": "{who} reached its memory limit of {limit} and was stopped there: it loses "
     "nothing. {saved}\n{choices}",
-    "copying": "{who} stands still for a moment, near its memory limit of {limit}, while its guard "
+    "copying": "{who} is stopped for a moment, near its memory limit of {limit}, while its guard "
     "saves what can be saved.",
-    "refusing": "{who} has come to its memory limit of {limit}. {saved} From here on further "
+    "refusing": "{who} reached its memory limit of {limit}. {saved} From here on further "
     "memory is refused: the program gets a MemoryError.\n"
     "Give it more:  watchdog limit {pid} {next}\n"
     "If it ends:    {again}",
-    "unlimited": "{who} goes on without a memory limit of its own. {saved} "
+    "unlimited": "{who} continues without a memory limit of its own. {saved} "
     "The next limit is the machine's, at about {limit}, and that one kills.",
     "ending": "{who} is ended{where}. {saved}{higher}",
 }
@@ -50,7 +50,7 @@ def report(record: GuardRecord) -> str:
     """What has happened to a guard, by its state; several lines."""
     prompt = "" if record.notebook else " Where a shell shows its prompt, fg brings it back."
     again = _again(record)
-    return _REPORTS.get(record.state, "{who} goes on; its limit is {limit}.{prompt}").format(
+    return _REPORTS.get(record.state, "{who} continues; its limit is {limit}.{prompt}").format(
         who=f"{_plain(record.name)} (pid {record.pid})",
         pid=record.pid,
         limit=format_bytes(record.limit_bytes),
@@ -67,7 +67,7 @@ def report(record: GuardRecord) -> str:
 def choices(record: GuardRecord) -> str:
     """What can be done about one that is stopped, with the words to type."""
     lines = [
-        f"Let it go on:  watchdog limit {record.pid} {next_limit(record)}",
+        f"Resume it:     watchdog limit {record.pid} {next_limit(record)}",
         f"With no limit: watchdog limit {record.pid} --go-on   (the kernel may kill it then)",
         f"End it:        watchdog limit {record.pid} --end",
     ]
@@ -76,7 +76,7 @@ def choices(record: GuardRecord) -> str:
     else:
         lines.append("Type it in another terminal, or here where the shell shows its prompt.")
     if record.follows_machine:
-        lines.append("Or end something else: it goes on by itself once there is room.")
+        lines.append("Or end something else: it continues once there is room.")
     return "\n".join(lines)
 
 
@@ -121,11 +121,11 @@ def past(record: GuardRecord) -> str:
     elif record.state in ("stopped", "exiting"):
         text = f"{who} ended {stopped_at_end(record)}."
     elif record.state == "unlimited":
-        text = f"{who} came to its memory limit, went on without one, and has ended."
+        text = f"{who} reached its memory limit, continued without one, and has ended."
     elif "refusing" in kinds:
-        text = f"{who} came to its memory limit of {limit}, was refused more memory, and ended."
+        text = f"{who} reached its memory limit of {limit}, was refused more memory, and ended."
     elif "limit" in kinds:
-        text = f"{who} came to its memory limit, went on, and has ended since."
+        text = f"{who} reached its memory limit, continued, and has ended since."
     else:
         return ""
     again = ""
@@ -166,7 +166,7 @@ def _rescue(record: GuardRecord) -> str:
         else ""
     )
     if not record.agents:
-        return f"Nothing of it was saved: no agent of watchdog is in it.{lost}"
+        return f"Nothing of it was saved: no training was seen in it.{lost}"
     reasons = dict.fromkeys(_plain(each) for each in (record.because, record.trouble) if each)
     if record.state == "ending":  # why it is ended is said already
         reasons.pop(_plain(record.because), None)
@@ -177,12 +177,12 @@ def _rescue(record: GuardRecord) -> str:
 def _again(record: GuardRecord) -> str:
     command = f"watchdog exec --limit {next_limit(record)} -- ..."
     return (
-        f"{command}   (it finds its rescue, and goes on or says how)" if record.rescues else command
+        f"{command}   (it finds its rescue and resumes, or says how)" if record.rescues else command
     )
 
 
 def next_limit(record: GuardRecord) -> str:
-    """What lets it go on: above its limit, and above what it holds, where that is more."""
+    """The limit with which it can resume: above the present one, and above what it holds."""
     return size_above(max(record.limit_bytes, record.used_bytes))
 
 

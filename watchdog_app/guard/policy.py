@@ -229,7 +229,7 @@ class Policy:
         if state is State.REFUSING and room:
             return self._run(now, quiet=True)  # never stopped; it most often has room as it ends
         if state is State.STOPPED and self.hold_s is not None and passed_s > self.hold_s:
-            return self._end(now, "nobody decided in the time that was set (--hold-for)")
+            return self._end(now, "no decision came within the time of --hold-for")
         if state is State.EXITING and room and (self.notebook or passed_s > _EXITED_S):
             return self._run(now, quiet=True)
         if state is State.EXITING and passed_s > _EXIT_DEADLINE_S:

@@ -205,7 +205,7 @@ def _ready(folder: str, role: str, fds: list[int]) -> Supervisor | None:
     # A record is a file: only the group of that very program is ever written to.
     name = os.path.basename((found.group or "") if found is not None else "")
     if found is None or name.removesuffix(".scope") != cgroup.name_of(found.pid, found.start_time):
-        raise OSError("its supervisor was told of no guard")
+        raise OSError("its supervisor was given no guard")
     group = backends.existing(found.group or "", found.limit_bytes, found.swap_bytes, found.freezer)
     found.supervisor_pid, found.standby_pid = os.getpid(), 0
     made = supervisor.Supervisor(group, found)

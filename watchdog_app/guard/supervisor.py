@@ -339,7 +339,7 @@ class Supervisor:
         if request.get("go_on") is True:
             record.follows_machine = False
             self._act(self.policy.no_limit_wanted(now))
-            return f"{record.name} goes on without a limit of its own."
+            return f"{record.name} continues without a limit of its own."
         held = self.group.usage().held_bytes
         wanted = self._wanted_limit(request, held)
         record.follows_machine = False

@@ -154,7 +154,7 @@ def about_machine(
         "",
     ]
     if not incidents:
-        lines.append("Nothing is about to run out.")
+        lines.append("No warning is open.")
     for index, incident in enumerate(incidents):
         lines += [""] * bool(index) + [about_incident(incident, now_unix_s)]
     return "\n".join(lines)

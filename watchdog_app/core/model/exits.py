@@ -86,8 +86,7 @@ _OTHER = CauseSpec()
 
 def cause_spec(kind: object) -> CauseSpec:
     """The row of a cause, also as the journal has it; one without anything where there is none."""
-    known = CauseKind.GUARD if kind == "airbag" else kind  # as earlier versions wrote it down
-    return CAUSES.get(known, _OTHER)  # type: ignore[call-overload, no-any-return]
+    return CAUSES.get(kind, _OTHER)  # type: ignore[call-overload, no-any-return]
 
 
 class Certainty(StrEnum):
