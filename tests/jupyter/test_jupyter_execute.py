@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("nbclient")
+pytest.importorskip("nbconvert")
 
 CELL = """
 from watchdog_app.agent.found.folders import place
@@ -18,7 +19,8 @@ open("place.txt", "w").write(" ".join(map(str, place())))
 """
 
 
-def test_rescues_of_a_notebook_that_is_executed_lie_beside_it(tmp_path: Path):
+@pytest.mark.parametrize("way", ["jupyter-execute", "nbconvert"])
+def test_rescues_of_a_notebook_that_is_executed_lie_beside_it(tmp_path: Path, way: str):
     """And a later run comes to the same folder."""
     cell = {"cell_type": "code", "source": CELL, "metadata": {}, "outputs": []}
     notebook = {
@@ -28,10 +30,13 @@ def test_rescues_of_a_notebook_that_is_executed_lie_beside_it(tmp_path: Path):
         "nbformat_minor": 4,
     }
     (tmp_path / "train.ipynb").write_text(json.dumps(notebook))
-    jupyter = Path(sys.executable).with_name("jupyter-execute")
+    words = {
+        "jupyter-execute": [str(Path(sys.executable).with_name("jupyter-execute")), "train.ipynb"],
+        "nbconvert": ["-m", "nbconvert", "--to", "notebook", "--execute", "train.ipynb"],
+    }
 
     subprocess.run(
-        [sys.executable, str(jupyter), "train.ipynb"],
+        [sys.executable, *words[way]],
         cwd=tmp_path,
         env={**os.environ, "IPYTHONDIR": str(tmp_path / "ipython")},
         check=True,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # Programs that start a kernel for the notebook that they are told to run.
-_RUNNERS = frozenset(("jupyter-execute", "jupyter-nbconvert", "papermill"))
+_RUNNERS = frozenset(("jupyter-execute", "jupyter-nbconvert", "nbconvert", "papermill"))
 # VS Code, connected to a Jupyter server, names its sessions after the notebook and a number.
 _VSCODE_SUFFIX = re.compile(r"-jvsc-[0-9a-f-]{32,}(?=\.ipynb$)")
 
@@ -56,7 +56,8 @@ def _executed(pid: int) -> str | None:
     from watchdog_app.base.linux.process import read_argv
 
     words = read_argv(pid)
-    if _RUNNERS.isdisjoint(os.path.basename(word) for word in words[:2]):
+    # Itself, or `python PATH`, or `python -m NAME`.
+    if _RUNNERS.isdisjoint(os.path.basename(word) for word in words[:3]):
         return None
     # Papermill is told where the result goes behind it.
     told = next((word for word in words[2:] if word.endswith(".ipynb")), None)
