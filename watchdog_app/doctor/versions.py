@@ -66,11 +66,6 @@ def tested_tensorflow(version: Version) -> dict[str, Any] | None:
     return None
 
 
-def newest_tested_tensorflow() -> dict[str, Any]:
-    """The newest tested build."""
-    return dict(max(table()["tensorflow"]["build"], key=lambda build: parse(build["version"])))
-
-
 def first_cuda(capability: Version) -> Version:
     """The first CUDA that makes code which runs on such a card; empty: not in the table."""
     return parse(table()["compute_capability"]["first_cuda"].get(show(capability[:1])))

@@ -45,12 +45,6 @@ class Parts:
     activations_bytes: int | None = None
     buffers_bytes: int | None = None
 
-    @property
-    def known_bytes(self) -> int:
-        """The sum of what is known."""
-        parts = (self.optimizer_bytes, self.activations_bytes, self.buffers_bytes)
-        return self.weights_bytes + self.gradients_bytes + sum(each or 0 for each in parts)
-
 
 def parts_of_keras(
     model: Any,
