@@ -98,7 +98,7 @@ def test_the_next_run_says_which_lines_go_on(loops):
         f"    rescue = Rescue('rescues/{place.name}', {given})",
         "    for epoch in rescue.epochs(EPOCHS):  # instead of: for epoch in range(EPOCHS)",
         "        for batch in rescue.data(dataset):",
-        "            ...  # the step, as it is",
+        "            ...  # your step; EPOCHS and batch stand for your own names",
         "            rescue.step()",
     ] == lines
     assert (loops["folder"] / "rescues" / f"{place.name}-2").is_dir()

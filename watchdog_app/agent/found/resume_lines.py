@@ -126,7 +126,11 @@ def lines(found: Recorded) -> list[str]:
     else:
         data = found.data[0] if found.data else "your_data"
         code.append(f"    for batch in rescue.data({data}):")
-    return [*code, "        ...  # the step, as it is", "        rescue.step()"]
+    return [
+        *code,
+        "        ...  # your step; EPOCHS and batch stand for your own names",
+        "        rescue.step()",
+    ]
 
 
 def offer(waiting: Waiting, directory: str) -> None:
