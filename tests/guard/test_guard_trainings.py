@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from watchdog_app.guard import trainings
+from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.segment import segment_folder
+from watchdog_app.rescue.segment.segment import Segment
 
 PROGRAMS = Path(__file__).parents[1] / "e2e" / "programs"
 PATIENCE_S = 90.0  # 8 s on a quiet machine; less than what a test is given at most
@@ -53,3 +60,34 @@ def test_one_array_that_cannot_fit_is_an_error_after_which_the_work_is_saved(des
     assert saved, said
     assert steps[-1] - saved[-1] <= 1
     assert "stands still" not in said
+
+
+def test_a_save_that_ended_just_before_the_stop_counts(tmp_path, monkeypatch):
+    """The answer of a training that was asked comes after the limit was met once more."""
+    me = own()
+    path = tmp_path / f"{me.pid}.{me.start_time}"
+    segment_folder.make(str(path), 65536)
+    with Segment(str(path)) as segment:
+        segment.begin(me.pid, me.start_time)
+        segment.unable("it cannot be copied from outside")
+    saved = {"ok": True, "path": "rescue-12", "step": 12}
+
+    def answer_late(_: int):
+        time.sleep(0.3)
+        return saved
+
+    monkeypatch.setattr(trainings, "_request_save", answer_late)
+    poll = select.poll()
+    asked = trainings.Trainings(str(tmp_path), lambda fd, _: poll.register(fd), poll.unregister)
+
+    def copied():
+        asked.copy([me.pid])
+        while (found := asked.finished(time.monotonic())) is None:
+            poll.poll(1000)
+        return found
+
+    assert (0, 1) == ((before := copied()).saved, before.in_step)
+    asked.request_save()
+    assert copied().complete
+    assert [12] == [each["step"] for each in asked.rescues]
+    asked.close()

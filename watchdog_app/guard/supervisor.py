@@ -299,7 +299,7 @@ class Supervisor:
 
     def _wait_for_boundary(self, now: float) -> None:
         trainings = self._trainings
-        if trainings.at_boundary():
+        if trainings.at_boundary(now):
             self._act(self.policy.boundary(now))
         elif trainings.all_answered(now):
             copies = trainings.copies

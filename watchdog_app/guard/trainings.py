@@ -35,6 +35,7 @@ _SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
 _MOST_BYTES = 16384  # of a result
 _COPY_DEADLINE_S = 120.0
 _ASK_DEADLINE_S = 60.0
+_LATE_ANSWER_S = 2.0  # of a training that was asked to save and has been stopped since
 
 
 class Trainings:
@@ -63,7 +64,7 @@ class Trainings:
         self._segments: dict[str, Segment] = {}  # by name
         self._children: list[_Child] = []
         self._results: dict[int, Result] = {}
-        self._asking = False
+        self._asked: list[int] = []  # pids, since the last copy
         self._paces: dict[str, tuple[int, float, bool]] = {}  # sequence, when, slow
 
     @property
@@ -106,19 +107,30 @@ class Trainings:
             segment_folder.make_spare(self._folder)
 
     def copy(self, pids: list[int]) -> None:
-        """Begin to copy every training in the guard, which stands still."""
-        self._drop_children()
+        """
+        Begin to copy every training in the guard, which stands still.
+
+        One that was asked to save may have done so before it was stopped: its answer counts.
+        """
+        if not self._asked:
+            self._drop_children()
+        latest_mono_s = time.monotonic() + _LATE_ANSWER_S
+        for child in self._children:
+            child.end_by(latest_mono_s)
+        asked = {pid: self._results[pid] for pid in self._asked if pid in self._results}
+        self._results = {pid: result for pid, result in asked.items() if result.get("ok")}
+        self._asked = []
         self.look(pids, True)
-        self._results = {}
-        self._asking = False
+        known = {*self._results, *(child.pid for child in self._children)}
         for pid, start_time, path in self._owned():
-            self._begin(pid, partial(_copy, pid, start_time, path), _COPY_DEADLINE_S)
+            if pid not in known:
+                self._begin(pid, partial(_copy, pid, start_time, path), _COPY_DEADLINE_S)
 
     def request_save(self) -> None:
         """Have the daemon ask those that cannot be copied at any boundary."""
-        unable = [pid for pid in self._results if self._state_of(pid) in _ASKABLE]
-        self._asking = bool(unable)
-        for pid in unable:
+        self._asked = [pid for pid in self._results if self._state_of(pid) in _ASKABLE]
+        for pid in self._asked:
+            del self._results[pid]
             self._begin(pid, partial(_request_save, pid), _ASK_DEADLINE_S)
 
     def finished(self, now: float) -> CopyResults | None:
@@ -132,8 +144,10 @@ class Trainings:
         """Every training has published where it stands, as far as one can see from here."""
         return bool(self._segments) and all(each.fresh for each in self._segments.values())
 
-    def at_boundary(self) -> bool:
-        """Every training that could be copied at a boundary is at one, as far as one can see."""
+    def at_boundary(self, now: float) -> bool:
+        """Every training that can be copied at a boundary is at one; those asked have answered."""
+        if not self._all_ended(now):
+            return False
         waiting = [
             self._segments.get(f"{pid}.{start_time}")
             for pid, start_time, _ in self._owned()
@@ -143,9 +157,8 @@ class Trainings:
 
     def all_answered(self, now: float) -> bool:
         """Everybody that was asked has answered, and nobody else is waited for."""
-        if not self._asking or not self._all_ended(now):
+        if not self._asked or not self._all_ended(now):
             return False
-        self._asking = False
         self._count(0)
         return not any(self._state_of(pid) in _IN_STEP for pid in self._results)
 
@@ -261,6 +274,10 @@ class _Child:
         if self._child == 0:
             _be_child(self.fd, write, work)
         os.close(write)
+
+    def end_by(self, mono_s: float) -> None:
+        """Bring its deadline forward."""
+        self._end_mono_s = min(self._end_mono_s, mono_s)
 
     def has_ended(self, now: float) -> bool:
         """Whether it has ended, by itself or by its deadline; `result` is then set."""
