@@ -77,7 +77,7 @@ def resting_icon(desktop: RealDesktop) -> tuple[int, int]:
         settle(1)
         return place if place is not None and place == icon(desktop) else None
 
-    return until(rests, "the icon is on the panel", 60)
+    return until(rests, "the icon is on the panel", 90)
 
 
 def keep(path: Path, name: str) -> None:
@@ -186,7 +186,7 @@ def test_the_display_may_go_and_the_notices_stay(desktop):
     """A session of X ends under it: no traceback, and the daemon is still listened to."""
     start_trayer(desktop)
     process = companion(desktop, "--backend", "xorg")
-    until(lambda: icon(desktop), "the icon is in the tray", 40)
+    until(lambda: icon(desktop), "the icon is in the tray", 90)
 
     desktop.server.kill()
     desktop.server.wait()
