@@ -24,7 +24,7 @@ from watchdog_app.core.model.decisions import Stage
 from watchdog_app.core.model.hardware import GpuProcess, GpuState
 from watchdog_app.core.model.status import Daemon, Status
 from watchdog_app.daemon.status import Look, status
-from watchdog_app.doctor import cards, driver_answer, gpu
+from watchdog_app.doctor import cards, gpu
 from watchdog_app.machine.gpu.monitor import GpuMonitor
 from watchdog_app.top.rows import gpu_rows
 from watchdog_app.tray.state import outlook
@@ -201,7 +201,7 @@ def test_the_doctor_without_a_daemon_says_the_same(world, tmp_path):
     """Of what a card tells by itself: the same severity, title and remedy."""
     facts = Tree(tmp_path).gpu().facts(gpu.READER, env=world[1].env(), timeout_s=60.0)
 
-    found = [*driver_answer.check(facts), *cards.check(facts)]
+    found = [*cards.answer(facts), *cards.check(facts)]
 
     for index, (name, row) in enumerate(ROWS.items()):
         if name.startswith("Xid") or name in {"silent", "unreadable"}:

@@ -21,7 +21,7 @@ from watchdog_app.cli import doctor as command
 from watchdog_app.cli.doctor_text import render
 from watchdog_app.doctor import run as runner
 from watchdog_app.doctor.facts import Facts
-from watchdog_app.doctor.finding import Finding, Report, Severity, fine
+from watchdog_app.doctor.finding import Finding, Report, Severity
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = "a\x1b[31mb\nc\udcff"
@@ -64,6 +64,10 @@ def validator():
 
 def report(*findings: Finding) -> Report:
     return Report(findings, tuple(runner.GROUPS), 0.5, {"driver": None, "environments": []})
+
+
+def fine(id_: str, text: str) -> Finding:
+    return Finding(id_, Severity.OK, text)
 
 
 ERROR = Finding(

@@ -13,7 +13,7 @@ import pytest
 from doctor_tree import Tree, found, troubles
 
 from watchdog_app.base import dbus
-from watchdog_app.doctor import desktop, session_bus
+from watchdog_app.doctor import desktop
 
 SERVICE = """
 import asyncio, sys
@@ -104,7 +104,7 @@ def check(tree, bus, **env):
 def test_a_desktop_with_everything_is_fine_and_undisturbed(tree, bus, service):
     """The service has a name; no notice is shown by looking."""
     notifications = service(dbus.NOTIFICATIONS)
-    service(session_bus.TRAY, "yes")
+    service(desktop.TRAY, "yes")
 
     findings = found(check(tree, bus))
 
@@ -136,7 +136,7 @@ def test_gnome_is_told_of_its_extension(tree, bus, service):
 def test_do_not_disturb_is_told(tree, bus, service):
     """Where the service says so, as Plasma's does."""
     service(dbus.NOTIFICATIONS, "yes")
-    service(session_bus.TRAY, "yes")
+    service(desktop.TRAY, "yes")
 
     assert {"desktop.do-not-disturb": "warning"} == troubles(check(tree, bus))
 
@@ -144,7 +144,7 @@ def test_do_not_disturb_is_told(tree, bus, service):
 def test_a_watcher_without_a_host_shows_nothing(tree, bus, service):
     """Somebody listens and nobody draws."""
     service(dbus.NOTIFICATIONS)
-    service(session_bus.TRAY, "no")
+    service(desktop.TRAY, "no")
 
     assert {"desktop.tray": "info"} == troubles(check(tree, bus))
 
@@ -152,7 +152,7 @@ def test_a_watcher_without_a_host_shows_nothing(tree, bus, service):
 def test_a_service_that_hangs_costs_its_deadline(tree, bus, service):
     """Not more, and one finding."""
     service(dbus.NOTIFICATIONS, "hang")
-    service(session_bus.TRAY, "yes")
+    service(desktop.TRAY, "yes")
     begun = time.monotonic()
 
     assert {"desktop.notifications": "warning"} == troubles(check(tree, bus))
@@ -172,7 +172,20 @@ def test_a_server_without_a_desktop_is_no_trouble(tree):
     findings = found(desktop.check(tree.facts(uid=4242)))
 
     assert {"desktop.session-bus": "info"} == troubles(findings.values())
-    assert "[notify]" == findings["desktop.session-bus"].commands[0]
+    assert "watchdog config set notify.command" in findings["desktop.session-bus"].commands[0]
+
+
+def test_a_program_that_is_told_already_is_not_asked_for_again(tree, tmp_path):
+    """Its setting is read from where this user keeps it."""
+    config = tmp_path / "config/watchdog/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('[notify]\ncommand = ["page-me", "--phone", "123"]\n')
+    facts = tree.facts(uid=4242, env={"XDG_CONFIG_HOME": str(tmp_path / "config")})
+
+    finding = found(desktop.check(facts))["desktop.session-bus"]
+
+    assert "ok" == finding.severity
+    assert "page-me --phone 123" in finding.what
 
 
 def test_a_screen_without_a_bus_is_a_warning(tree):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from doctor_tree import KERNEL, LIBRARIES, Tree, answers, card, found, troubles
 
-from watchdog_app.doctor import driver, visible
-from watchdog_app.doctor.driver_files import Library, libraries, module_version, secure_boot
+from watchdog_app.doctor import driver, variables
+from watchdog_app.doctor.driver_files import Library, libraries, module_version
 
 
 @pytest.fixture
@@ -264,18 +264,6 @@ def test_the_modules_version_is_read_from_either_form(tree, version, text):
 
 
 @pytest.mark.parametrize(
-    ("state", "data"),
-    [(True, b"\x06\0\0\0\x01"), (False, b"\x06\0\0\0\x00"), (None, b"\x06"), (None, None)],
-)
-def test_secure_boot_is_read_from_the_firmware(tree, state, data):
-    """Four bytes of attributes, then the value."""
-    if data is not None:
-        tree.write("sys/firmware/efi/efivars/SecureBoot-8be4df61", data)
-
-    assert state is secure_boot(tree.machine())
-
-
-@pytest.mark.parametrize(
     ("expected", "value"),
     [
         ({"driver.visible-devices": "error"}, ""),
@@ -300,39 +288,13 @@ def test_what_hides_gpus_is_told(tree, expected, value):
 
     facts = tree.facts(told, env={"CUDA_VISIBLE_DEVICES": value})
 
-    assert expected == troubles(visible.check(facts))
-
-
-@pytest.mark.parametrize(
-    ("problem", "value"),
-    [
-        (None, "expandable_segments:True"),
-        (None, "max_split_size_mb:128,garbage_collection_threshold:0.8"),
-        (None, "roundup_power2_divisions:[256:1,512:2,>:8]"),
-        (None, "backend:cudaMallocAsync,"),
-        ("True or False", "expandable_segments:yes"),
-        ("no option", "expandable_segment:True"),
-        ("no value", "max_split_size_mb"),
-        ("above 20", "max_split_size_mb:8"),
-        ("between 0 and 1", "garbage_collection_threshold:80"),
-        ("between 0 and 1", "garbage_collection_threshold:high"),
-        ("native or", "backend:jemalloc"),
-        ("no option", "=,:"),
-    ],
-)
-def test_torch_allocator_settings_are_read_as_torch_does(problem, value):
-    """A slip there ends the first tensor on the GPU."""
-    said = visible.torch_allocator_problem(value)
-
-    assert (said is None) if problem is None else (problem in said)
+    assert expected == troubles(variables.check(facts))
 
 
 @pytest.mark.parametrize(
     ("id_", "env"),
     [
         ("framework.memory-growth", {"TF_FORCE_GPU_ALLOW_GROWTH": "yes"}),
-        ("framework.allocator", {"TF_GPU_ALLOCATOR": "jemalloc"}),
-        ("framework.torch-allocator", {"PYTORCH_ALLOC_CONF": "expandable_segments"}),
         ("driver.launch-blocking", {"CUDA_LAUNCH_BLOCKING": "1"}),
     ],
 )
@@ -340,10 +302,8 @@ def test_variables_with_a_slip_are_told(tree, id_, env):
     """Each by itself; the right values are told by nobody."""
     right = {
         "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-        "TF_GPU_ALLOCATOR": "cuda_malloc_async",
-        "PYTORCH_ALLOC_CONF": "expandable_segments:True",
         "CUDA_LAUNCH_BLOCKING": "0",
     }
 
-    assert [id_] == list(troubles(visible.check(tree.facts(env=env))))
-    assert {} == troubles(visible.check(tree.facts(env=right)))
+    assert [id_] == list(troubles(variables.check(tree.facts(env=env))))
+    assert {} == troubles(variables.check(tree.facts(env=right)))

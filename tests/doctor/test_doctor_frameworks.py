@@ -186,7 +186,7 @@ def look(tree, python, **changes):
 
 def test_a_framework_that_computes_on_the_gpu_is_fine(tree, tmp_path):
     """Noise on its standard output is nobody's trouble."""
-    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": ["gpu"], "product": 64.0}
+    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": 1, "product": 64.0}
     python = fake_python(
         tmp_path / "venv/bin/python", {"dists": TF, "tensorflow_build": CUDA12}, tensorflow=said
     )
@@ -199,7 +199,7 @@ def test_a_framework_that_computes_on_the_gpu_is_fine(tree, tmp_path):
 
 def test_a_framework_that_finds_no_gpu_says_why_in_its_own_words(tree, tmp_path):
     """The lines that tell, without their times."""
-    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": []}
+    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": 0}
     noise = "2026-11-21 10:00:00.1: W external/gpu_device.cc:2344] Cannot dlopen some GPU libraries"
     script = f'echo "{noise}" >&2; ' + f"echo '@watchdog-doctor {{\"result\": {_json(said)}}}'"
     python = fake_python(
@@ -239,7 +239,7 @@ def test_an_import_that_goes_wrong_is_one_finding(tree, tmp_path, expected, scri
 def test_one_broken_framework_hides_no_other(tree, tmp_path):
     """Each is imported in a process of its own."""
     dists = {"torch": "2.4.0+cu121", **TF}
-    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": ["gpu"], "product": 64.0}
+    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": 1, "product": 64.0}
     python = fake_python(
         tmp_path / "venv/bin/python", {"dists": dists}, torch="kill -SEGV $$", tensorflow=said
     )
@@ -252,7 +252,7 @@ def test_one_broken_framework_hides_no_other(tree, tmp_path):
 
 def test_an_error_of_the_computation_is_an_error(tree, tmp_path):
     """The GPU is found and cannot be used: cuDNN, mostly."""
-    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": ["gpu"],
+    said = {"version": "2.18.0", "built_with_cuda": True, "gpus": 1,
             "use_error": "UnimplementedError: DNN library is not found."}  # fmt: skip
     python = fake_python(
         tmp_path / "venv/bin/python", {"dists": TF, "tensorflow_build": CUDA12}, tensorflow=said
@@ -277,49 +277,32 @@ def test_a_full_gpu_is_not_computed_on(tree, tmp_path):
     assert "use" in trace.read_text().split()
 
 
-def test_without_ram_nothing_is_imported(tree, tmp_path):
-    """It would be what kills the training that runs."""
-    tree.meminfo(MemAvailable=1 << 20)
+HANGS = 'import time; print(\'{"calling": "nvmlInit"}\', flush=True); time.sleep(600)'
+
+
+@pytest.mark.parametrize(
+    ("severity", "available_kib", "driver", "changes"),
+    [
+        ("warning", 1 << 20, None, {}),  # too little RAM: it would kill the training that runs
+        ("warning", 12 << 20, (sys.executable, "-c", HANGS), {"timeout_s": 2.0}),
+        ("info", 12 << 20, None, {"fast": True}),
+    ],
+)
+def test_where_an_import_would_do_harm_nothing_is_imported(  # noqa: PLR0917
+    tree, tmp_path, severity, available_kib, driver, changes
+):
+    """Versions are still held against the driver."""
+    tree.meminfo(MemAvailable=available_kib)
     marker = tmp_path / "imported"
     python = fake_python(
         tmp_path / "venv/bin/python",
-        {"dists": TF, "tensorflow_build": CUDA12},
-        tensorflow=f"touch {marker}",
-    )
-
-    told = troubles(look(tree, python))
-
-    assert {"framework.use": "warning"} == told
-    assert not marker.exists()
-
-
-def test_with_a_driver_that_hangs_nothing_is_imported(tree, tmp_path):
-    """It would hang as well, and perhaps could not be ended."""
-    marker = tmp_path / "imported"
-    python = fake_python(
-        tmp_path / "venv/bin/python",
-        {"dists": TF, "tensorflow_build": CUDA12},
-        tensorflow=f"touch {marker}",
-    )
-    code = 'import time; print(\'{"calling": "nvmlInit"}\', flush=True); time.sleep(600)'
-    facts = tree.facts((sys.executable, "-c", code), python=str(python), timeout_s=2.0)
-
-    assert {"framework.use": "warning"} == troubles(frameworks.check(facts))
-    assert not marker.exists()
-
-
-def test_fast_imports_nothing(tree, tmp_path):
-    """And still holds versions against the driver."""
-    marker = tmp_path / "imported"
-    python = fake_python(
-        tmp_path / "venv/bin/python",
-        {"dists": {"torch": "2.9.0", "numpy": "2.0.0"}, "torch_cuda": {"cuda": "13.0"}},
+        {"dists": {"torch": "2.4.0", "numpy": "1.26.0"}, "torch_cuda": {"cuda": "13.0"}},
         torch=f"touch {marker}",
     )
 
-    told = troubles(look(tree, python, fast=True))
+    told = troubles(frameworks.check(tree.facts(driver, python=str(python), **changes)))
 
-    assert {"framework.driver-too-old": "error", "framework.use": "info"} == told
+    assert {"framework.use": severity, "framework.driver-too-old": "error"} == told
     assert not marker.exists()
 
 
@@ -447,7 +430,9 @@ def test_the_real_tensorflow_is_imported_and_heard():
     machine = Machine(timeout_s=200.0)
     seen = environments.look(machine, sys.executable, "--python")
 
-    answer = environments.import_frameworks(machine, seen, None, True, lambda _: None)
+    answer = environments.import_frameworks(
+        machine, seen, None, driver_hangs=False, use_gpu=True, tell=lambda _: None
+    )
     said = answer.frameworks["tensorflow"]
 
     assert said.error is None
@@ -513,7 +498,7 @@ def _json(value):
     return json.dumps(value)
 
 
-def test_names_that_a_version_does_not_have_are_told_with_what_is_lost(tmp_path):
+def test_names_that_a_version_does_not_have_are_told_with_what_is_lost(tree, tmp_path):
     """The agent does without them; nothing is imported to see that."""
     place = tmp_path / "keras/src/trainers"
     place.mkdir(parents=True)
@@ -522,7 +507,7 @@ def test_names_that_a_version_does_not_have_are_told_with_what_is_lost(tmp_path)
 
     finding = next(
         each
-        for each in frameworks._environment(keras, RTX, fast=False)
+        for each in frameworks._environment(tree.facts(), keras, RTX)
         if each.id == "framework.internals"
     )
 

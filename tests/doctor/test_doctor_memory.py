@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import shlex
-from pathlib import Path
 
 import pytest
 from doctor_tree import GIB, Tree, found, troubles
 
-from watchdog_app.doctor import killers, memory, power, shell_limits, storage, watchdogs
+from watchdog_app.doctor import memory, power, storage, watchdogs
 from watchdog_app.doctor.machine import Machine, Space, disk_space, process_limits, processes
 
 MIB = 1024**2
@@ -18,16 +18,6 @@ MIB = 1024**2
 @pytest.fixture
 def tree(tmp_path):
     return Tree(tmp_path)
-
-
-def swaps(tree, device, rotational=None, disk=None):
-    tree.write("proc/swaps", f"Filename Type Size Used Priority\n{device} partition 8388604 0 -2\n")
-    if disk:
-        name = device.removeprefix("/dev/")
-        tree.write(f"sys/devices/block/{disk}/{name}/partition", "2")
-        (tree.root / "sys/class/block").mkdir(parents=True, exist_ok=True)
-        (tree.root / f"sys/class/block/{name}").symlink_to(f"../../devices/block/{disk}/{name}")
-        tree.write(f"sys/block/{disk}/queue/rotational", str(rotational))
 
 
 MEMORY_CASES = {
@@ -41,12 +31,6 @@ MEMORY_CASES = {
         lambda tree: tree.meminfo(SwapFree=1000),
         {"memory.swap-full": "warning"},
     ),
-    "swap on a disk that turns": (
-        lambda tree: swaps(tree, "/dev/sda2", 1, "sda"),
-        {"memory.swap-slow": "info"},
-    ),
-    "swap on an SSD": (lambda tree: swaps(tree, "/dev/sda2", 0, "sda"), {}),
-    "swap in compressed RAM": (lambda tree: swaps(tree, "/dev/zram0"), {}),
     "RAM is short": (
         lambda tree: tree.meminfo(MemAvailable=1 << 20),
         {"memory.ram": "warning"},
@@ -187,7 +171,7 @@ def test_few_threads_are_a_warning(tree):
 )
 def test_limits_of_the_shell(tree, expected, limits):
     """ulimit, as a training inherits it."""
-    assert expected == troubles(shell_limits.process_limits(tree.facts(limits=lambda: limits)))
+    assert expected == troubles(memory.shell_limits(tree.facts(limits=lambda: limits)))
 
 
 def test_the_real_limits_can_be_read():
@@ -216,7 +200,7 @@ def test_daemons_that_kill_are_named(tree, expected, process):
     """And what they will do to a training."""
     tree.process(300, *process)
 
-    assert expected == troubles(killers.check(tree.facts()))
+    assert expected == troubles(memory.killers(tree.facts()))
 
 
 def test_earlyooms_own_threshold_is_told(tree):
@@ -224,7 +208,7 @@ def test_earlyooms_own_threshold_is_told(tree):
     tree.process(300, "/usr/bin/earlyoom", "-m", "5,3", "-s", "100")
 
     assert "below 5 % of RAM and 100 % of swap" in (
-        found(killers.check(tree.facts()))["memory.earlyoom"].what
+        found(memory.killers(tree.facts()))["memory.earlyoom"].what
     )
 
 
@@ -240,7 +224,7 @@ def test_a_log_out_that_kills_is_told(tree, expected, text):
     """tmux does not help against it."""
     tree.write("etc/systemd/logind.conf.d/10-kill.conf", text)
 
-    assert expected == troubles(killers.check(tree.facts()))
+    assert expected == troubles(memory.killers(tree.facts()))
 
 
 def test_processes_with_hostile_names_are_read(tree):
@@ -477,8 +461,6 @@ def test_reading_any_file_ends(path):
 
 def test_a_pipe_nobody_writes_to_is_empty(tree):
     """Opening it must not wait."""
-    import os
-
-    os.mkfifo(Path(tree.root) / "pipe")
+    os.mkfifo(tree.root / "pipe")
 
     assert "" == tree.machine().read("/pipe")

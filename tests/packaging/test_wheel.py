@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DATA = ("doctor/versions.toml", "doctor/probe.py", "demo/train.py", "py.typed")
+DATA = (
+    "doctor/findings.toml",
+    "doctor/versions.toml",
+    "doctor/probe.py",
+    "demo/train.py",
+    "py.typed",
+)
 
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(600)]
 

@@ -1,161 +1,229 @@
-"""The state of each card that answers: health, who may use it, what is left of its memory."""
+"""What driver and daemon say of each card: does it answer, is it healthy, may it be used."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
+from watchdog_app.base.codec import objects
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.core.diagnosis.gpu_faults import (
     FAULTS,
     RECOVERIES,
+    STATES,
     FaultKind,
+    GpuFault,
     of_xid,
     reset,
     worst,
 )
-from watchdog_app.doctor import daemon_word, driver_files, gpu
+from watchdog_app.core.model.decisions import Stage
+from watchdog_app.core.model.hardware import GpuState
+from watchdog_app.core.model.levels import Level
+from watchdog_app.doctor import driver, driver_files, gpu, versions
 from watchdog_app.doctor.facts import Facts
-from watchdog_app.doctor.finding import Finding, Severity, fine
-from watchdog_app.doctor.gpu_fault import of_fault
+from watchdog_app.doctor.finding import Finding, Severity
+from watchdog_app.doctor.gpu import Driver
 from watchdog_app.machine.gpu import events, pci
+from watchdog_app.machine.gpu.nvml_driver import Code
 
-_EXCLUSIVE_PROCESS, _PROHIBITED = 3, 2  # nvmlComputeMode_t; 1 is an old form of 3
+_PROHIBITED, _EXCLUSIVE = 2, (1, 3)  # nvmlComputeMode_t; 1 is an old form of 3
 _LITTLE_LEFT = 0.15
+_SEVERITIES = {
+    Stage.WATCH: Severity.INFO,
+    Stage.WARN: Severity.WARNING,
+    Stage.SAVE: Severity.ERROR,
+}
+_OF_LEVEL = {Level.CRITICAL: Severity.ERROR, Level.WARNING: Severity.WARNING}
+_STATES = {str(state): row for state, row in STATES.items()}
+
+
+def answer(facts: Facts) -> Iterator[Finding]:
+    """Ask the driver, in a child: it may hang or crash."""
+    machine = facts.machine
+    loaded = driver_files.module_loaded(machine)
+    # A card without a module is told by its own check; asking would repeat it.
+    if not (loaded or facts.expects_gpu) or (facts.cards and not loaded):
+        return
+    if facts.asleep:
+        yield facts.finding("driver.answer.asleep")
+        return
+    if not driver_files.libraries(machine, "libnvidia-ml.so.1"):
+        return
+    told = facts.driver()
+    if told.hung_in:
+        yield facts.finding("driver.hung.driver", call=told.hung_in, seconds=told.seconds)
+    elif told.crashed_in:
+        yield facts.finding("driver.crashed", call=told.crashed_in, about="", error=told.error)
+    elif told.answers:
+        yield from _answering(facts, told)
+    elif told.code == Code.VERSION_MISMATCH:
+        if not driver.differing(machine):  # else told there, with the numbers
+            yield facts.finding("driver.api-mismatch")
+    elif told.code in (Code.UNKNOWN, Code.NO_PERMISSION) and machine.container:
+        yield facts.finding("driver.container-lost", error=told.error)
+    elif told.code == Code.LIBRARY_NOT_FOUND:
+        yield facts.finding("driver.answer.no-library")
+    elif told.code is None:
+        yield facts.finding("driver.answer.none", reason=told.error)
+    else:
+        yield facts.finding("driver.init-failed", error=told.error)
+
+
+def _answering(facts: Facts, told: Driver) -> Iterator[Finding]:
+    yield facts.fine(
+        "driver.answer",
+        version=versions.show_driver(told.version) or "of unknown version",
+        cuda=versions.show(told.cuda) or "unknown",
+        cards=", ".join(map(gpu.label, told.usable)) or "no card",
+    )
+    if not told.cards:
+        yield facts.finding("driver.no-cards")
+    for card in told.cards:
+        if card.get("failed_in"):
+            yield _failed(facts, card, told)
+        elif card.get("state") == GpuState.LOST:
+            yield _fault(facts, "driver.gpu-lost", FAULTS[FaultKind.LOST], card)
+        elif card.get("state") == GpuState.NEEDS_RESET:
+            yield _fault(facts, "driver.reset-required", FAULTS[FaultKind.NEEDS_RESET], card)
+        elif card not in told.usable:
+            yield facts.finding("driver.gpu-error", card=gpu.label(card), error=card.get("error"))
+
+
+def _failed(facts: Facts, card: dict[str, Any], told: Driver) -> Finding:
+    """A card on which the driver hung or crashed; the others were asked all the same."""
+    name, call = gpu.label(card), card["failed_in"]
+    if not card.get("hung"):
+        about, error = f", asked about {name}", card.get("error")
+        return facts.finding("driver.crashed", call=call, about=about, error=error)
+    # What keeps CUDA off the cards that do not answer.
+    others = ",".join(str(one.get("index")) for one in told.usable) or "-1"
+    words = {"call": call, "seconds": told.seconds, "others": others}
+    return facts.finding("driver.hung.card", card=name, **words)
+
+
+def _fault(
+    facts: Facts, entry: str, fault: GpuFault, card: dict[str, Any], *details: str
+) -> Finding:
+    """What a row of the table of faults means for a card."""
+    index = card.get("index")
+    return facts.finding(
+        entry,
+        *details,
+        severity=_SEVERITIES[fault.stage],
+        card=gpu.label(card),
+        index=index,
+        title=fault.title,
+        text=fault.text,
+        consequence=fault.consequence,
+        remedy=fault.remedy(index),
+        reset=reset(index),
+    )
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Every card, the worst of each."""
+    """Every card: what the kernel log, the daemon and the driver know of it."""
     yield from _xids(facts)
     if not facts.expects_gpu or not driver_files.libraries(facts.machine, "libnvidia-ml.so.1"):
         return
-    known = list(daemon_word.cards(facts))
+    known = list(_of_daemon(facts))
     yield from (finding for _, finding in known)
     told = {gpu_id.partition("/")[0] for gpu_id, _ in known}
     for card in facts.driver().usable:
-        found = [*_health(card), *_sharing(card, facts)]
+        found = [*_health(facts, card), *_sharing(facts, card)]
         yield from found
         if not found and pci.short_address(card.get("bus_id")) not in told:
-            yield fine("driver.card", f"{gpu.label(card)} is healthy and may be used.")
+            yield facts.fine("driver.card", card=gpu.label(card))
 
 
-def _health(card: dict[str, Any]) -> Iterator[Finding]:
-    name, index = gpu.label(card), card.get("index")
-    recovery = RECOVERIES.get(str(card.get("recovery_action")))
-    if recovery is not None:
-        yield of_fault("driver.recovery", recovery, name, index)
-    if card.get("remap_failed"):
-        commands = (f"nvidia-smi -q -i {index} -d ROW_REMAPPER,ECC", "sudo nvidia-bug-report.sh")
-        row = FAULTS[FaultKind.REMAP_FAILED]
-        yield of_fault("driver.remap-failed", row, name, index, commands)
-    elif card.get("remap_pending") or card.get("retired_pending"):
-        row = FAULTS[FaultKind.REMAP_PENDING]
-        yield of_fault("driver.remap-pending", row, name, index, (reset(index),))
-    if card.get("ecc_uncorrected"):
-        commands = (f"nvidia-smi -q -i {index} -d ECC", reset(index))
-        more = (f"{card['ecc_uncorrected']} since the driver was loaded",)
-        yield of_fault("driver.ecc", FAULTS[FaultKind.ECC], name, index, commands, more)
-    width, most = card.get("pcie_width"), card.get("pcie_width_max")
-    if width and most and width < most:
-        yield Finding(
-            "driver.pcie-width",
-            Severity.INFO,
-            f"{name} uses {width} of its {most} PCIe lanes.",
-            "Some slots have no more; where yours has, a card that is badly seated or a riser "
-            "cable loses lanes first and the whole card later.",
-            "Compare with the slot; seat the card again.",
-            (f"nvidia-smi -q -i {index} | grep -A 12 'GPU Link Info'",),
-        )
+def _of_daemon(facts: Facts) -> Iterator[tuple[str, Finding]]:
+    """
+    Each card of which the daemon knows something bad: its id, and the finding.
 
-
-def _sharing(card: dict[str, Any], facts: Facts) -> Iterator[Finding]:
-    name, index = gpu.label(card), card.get("index")
-    if card.get("compute_mode") == _PROHIBITED:
-        yield Finding(
-            "driver.compute-mode",
-            Severity.ERROR,
-            f"{name} is closed to computing (compute mode Prohibited).",
-            "CUDA finds no usable device.",
-            "Open it.",
-            (f"sudo nvidia-smi -i {index} -c DEFAULT",),
-        )
-    elif card.get("compute_mode") in (1, _EXCLUSIVE_PROCESS):
-        yield Finding(
-            "driver.compute-mode",
-            Severity.WARNING,
-            f"{name} takes one process at a time (compute mode Exclusive_Process).",
-            "A second notebook on it fails with 'all CUDA-capable devices are busy'.",
-            "Open it to several, unless that is wanted.",
-            (f"sudo nvidia-smi -i {index} -c DEFAULT",),
-        )
-    if card.get("partitioned") and not card.get("mig_uuids"):
-        yield Finding(
-            "driver.mig-empty",
-            Severity.ERROR,
-            f"{name} is in MIG mode and has no instance.",
-            "Such a card cannot be used as a whole: CUDA finds no device on it.",
-            "Make instances, or switch MIG off.",
-            (
-                f"nvidia-smi mig -i {index} -lgip",
-                f"sudo nvidia-smi mig -i {index} -cgi 0 -C",
-                f"sudo nvidia-smi -i {index} -mig 0",
+    It has watched for longer than one look takes: a card that answers now may have reported a
+    fault a minute ago.
+    """
+    status, told = facts.daemon(), set()
+    for incident in objects(status, "incidents"):
+        if incident.get("resource") != "gpu_fault":
+            continue
+        subject, advice = str(incident.get("subject")), incident.get("advice")
+        told.add(subject)
+        names = [str(one.get("name")) for one in objects(incident, "contributors")]
+        yield (
+            subject,
+            facts.finding(
+                "driver.incident.open",
+                *((f"hit: {', '.join(names)}",) if names else ()),
+                severity=_OF_LEVEL.get(Level.of(incident), Severity.INFO),
+                label=incident.get("label"),
+                reason=incident.get("reason"),
+                advice=" ".join(map(str, advice)) if isinstance(advice, list) else "",
             ),
         )
+    for card in objects(status, "gpus"):
+        gpu_id, row = str(card.get("id")), _STATES.get(str(card.get("state")))
+        if row is not None and not {gpu_id, gpu_id.partition("/")[0]} & told:
+            yield gpu_id, _fault(facts, "driver.incident.state", row, card)
+
+
+def _health(facts: Facts, card: dict[str, Any]) -> Iterator[Finding]:
+    recovery = RECOVERIES.get(str(card.get("recovery_action")))
+    if recovery is not None:
+        yield _fault(facts, "driver.recovery", recovery, card)
+    if card.get("remap_failed"):
+        yield _fault(facts, "driver.remap-failed", FAULTS[FaultKind.REMAP_FAILED], card)
+    elif card.get("remap_pending") or card.get("retired_pending"):
+        yield _fault(facts, "driver.remap-pending", FAULTS[FaultKind.REMAP_PENDING], card)
+    if card.get("ecc_uncorrected"):
+        count = f"{card['ecc_uncorrected']} since the driver was loaded"
+        yield _fault(facts, "driver.ecc", FAULTS[FaultKind.ECC], card, count)
+    width, most = card.get("pcie_width"), card.get("pcie_width_max")
+    if width and most and width < most:
+        yield _of_card(facts, "driver.pcie-width", card, width=width, most=most)
+
+
+def _sharing(facts: Facts, card: dict[str, Any]) -> Iterator[Finding]:
+    if card.get("compute_mode") == _PROHIBITED:
+        yield _of_card(facts, "driver.compute-mode.prohibited", card)
+    elif card.get("compute_mode") in _EXCLUSIVE:
+        yield _of_card(facts, "driver.compute-mode.exclusive", card)
+    if card.get("partitioned") and not card.get("mig_uuids"):
+        yield _of_card(facts, "driver.mig-empty", card)
     if card.get("persistence") == 0 and not facts.machine.is_wsl:
-        yield Finding(
-            "driver.persistence",
-            Severity.INFO,
-            f"Persistence mode of {name} is off.",
-            "The driver lets go of the card when its last program ends: each start takes seconds "
-            "longer, and power limits are forgotten. On a laptop it saves the battery.",
-            "On a workstation or server, keep it on.",
-            ("sudo systemctl enable --now nvidia-persistenced",),
-        )
+        yield _of_card(facts, "driver.persistence", card)
     total, free = card.get("memory_total_bytes"), card.get("memory_free_bytes")
     if total and free is not None and free < _LITTLE_LEFT * total:
-        yield _full(card, facts, free, total)
+        names = {one.pid: one.name for one in facts.processes()}
+        held = sorted(card.get("processes") or [], key=lambda one: one[1] or 0, reverse=True)
+        holders = [
+            f"pid {pid} ({names.get(pid, 'not in this container, or ended')}): {format_bytes(used)}"
+            for pid, used in held[:8]
+        ]
+        yield _of_card(facts, "driver.memory-taken", card, *holders, free=free, total=total)
 
 
-def _full(card: dict[str, Any], facts: Facts, free: int, total: int) -> Finding:
-    names = {one.pid: one.name for one in facts.processes()}
-    held = sorted(card.get("processes") or [], key=lambda one: one[1] or 0, reverse=True)
-    details = [
-        f"pid {pid} ({names.get(pid, 'not in this container, or ended')}): {format_bytes(used)}"
-        for pid, used in held[:8]
-    ]
-    return Finding(
-        "driver.memory-taken",
-        Severity.WARNING,
-        f"{format_bytes(free)} of {format_bytes(total)} of {gpu.label(card)} is free.",
-        "A training that starts now gets an out-of-memory error at once; one that grows, soon.",
-        "End what is no longer needed: a notebook keeps its GPU memory until its kernel is shut "
-        "down.",
-        ("watchdog status", f"nvidia-smi -i {card.get('index')}"),
-        tuple(details),
-    )
+def _of_card(
+    facts: Facts, entry: str, card: dict[str, Any], *details: str, **values: Any
+) -> Finding:
+    words = {"card": gpu.label(card), "index": card.get("index")}
+    return facts.finding(entry, *details, **words | values)
 
 
 def _xids(facts: Facts) -> Iterator[Finding]:
     """Faults that the kernel log holds since boot."""
-    lines = facts.machine.kernel_log()
-    if not lines:
-        return
     counts: dict[int, list[str]] = {}
-    for line in lines:
+    for line in facts.machine.kernel_log() or ():
         event = events.parse_line(line, 0.0)
         if event is not None:
             counts.setdefault(event.code, []).append(line)
-    if not counts:
-        return
-    shown = ", ".join(
-        f"{len(of)} x Xid {code} ({of_xid(code).text})" for code, of in sorted(counts.items())
-    )
-    yield Finding(
-        "driver.xid",
-        Severity.INFO if all(of_xid(code).device_works for code in counts) else Severity.WARNING,
-        f"The driver has reported faults since the machine started: {shown}.",
-        worst(counts).consequence,
-        worst(counts).remedy("INDEX"),
-        ("sudo dmesg | grep -i xid",),
-        tuple(of[-1] for _, of in sorted(counts.items()))[:8],
-    )
+    if counts:
+        codes, works = sorted(counts), all(of_xid(code).device_works for code in counts)
+        yield facts.finding(
+            "driver.xid",
+            *[counts[code][-1] for code in codes][:8],
+            severity=Severity.INFO if works else Severity.WARNING,
+            faults=[f"{len(counts[code])} x Xid {code} ({of_xid(code).text})" for code in codes],
+            consequence=worst(counts).consequence,
+            remedy=worst(counts).remedy("INDEX"),
+        )

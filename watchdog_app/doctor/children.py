@@ -9,19 +9,19 @@ does not help.
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import IO
 
 from watchdog_app.base.text.quantities import format_duration
 
 _MOST_BYTES = 1 << 18  # of each stream; the rest is read and dropped
-_AFTER_KILL_S = 0.5
-_AFTER_END_S = 0.3  # what a child has left behind may hold its pipes open
+_AFTER_END_S = 0.5
 
 _lock = threading.Lock()
 _live: set[int] = set()  # groups that were started and not yet ended
@@ -82,34 +82,34 @@ def run(
         cwd=cwd,
         start_new_session=True,  # so that its children are ended with it
         close_fds=True,
+        bufsize=0,
     )
     with _lock:
         _live.add(child.pid)
         if _over.is_set():
             _kill(child.pid)
-    out, err = bytearray(), bytearray()
+    kept = bytearray(), bytearray()
+    readers = [
+        threading.Thread(target=_drain, args=pair, daemon=True)
+        for pair in zip((child.stdout, child.stderr), kept, strict=True)
+    ]
+    for reader in readers:
+        reader.start()
+    code: int | None = None
     try:
-        done = _read(child, out, err, begun + timeout_s)
+        with suppress(subprocess.TimeoutExpired):
+            code = child.wait(timeout_s)
     finally:
-        code = child.poll()
         # Also after a good end: what it started must not stay behind.
         with _lock:
             _kill(child.pid)
             _live.discard(child.pid)
-        if code is None:
-            try:
-                child.wait(_AFTER_KILL_S)
-            except subprocess.TimeoutExpired:
-                pass  # it hangs in the kernel
-        for stream in (child.stdout, child.stderr):
-            if stream is not None:
-                stream.close()
-    return Ended(
-        out.decode("utf-8", "replace"),
-        err.decode("utf-8", "replace"),
-        code if done else None,
-        time.monotonic() - begun,
-    )
+    for reader in readers:
+        reader.join(_AFTER_END_S)  # a child that hangs in the kernel keeps its pipes open
+    out, err = (bytes(each).decode("utf-8", "replace") for each in kept)
+    with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
+        child.wait(_AFTER_END_S)
+    return Ended(out, err, code, time.monotonic() - begun)
 
 
 def end_all() -> None:
@@ -125,32 +125,12 @@ def end_all() -> None:
             _kill(pid)
 
 
-def _read(child: subprocess.Popen[bytes], out: bytearray, err: bytearray, end: float) -> bool:
-    """Collect its output; whether it ended before the time `end`."""
-    with selectors.DefaultSelector() as selector:
-        for stream, kept in ((child.stdout, out), (child.stderr, err)):
-            if stream is not None:
-                os.set_blocking(stream.fileno(), False)
-                selector.register(stream, selectors.EVENT_READ, kept)
-        ended: float | None = None
-        while True:
-            now = time.monotonic()
-            if ended is None and child.poll() is not None:
-                ended = now
-            if ended is not None and (not selector.get_map() or now - ended > _AFTER_END_S):
-                return True
-            if now >= end:
-                return ended is not None
-            if not selector.get_map():
-                time.sleep(0.01)
-                continue
-            # Short, since the end of a child whose own children hold its pipes is not an event.
-            for key, _ in selector.select(min(0.1, end - now)):
-                chunk = os.read(key.fd, 1 << 16)
-                if not chunk:
-                    selector.unregister(key.fileobj)
-                elif len(key.data) < _MOST_BYTES:
-                    key.data.extend(chunk)
+def _drain(stream: IO[bytes], kept: bytearray) -> None:
+    """Read a stream to its end; what is beyond the most is dropped."""
+    with stream:
+        while chunk := stream.read(1 << 16):
+            if len(kept) < _MOST_BYTES:
+                kept.extend(chunk)
 
 
 def _kill(pid: int) -> None:

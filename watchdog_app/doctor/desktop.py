@@ -1,156 +1,147 @@
-"""Whether a notice would be seen, and an icon shown."""
+"""Whether a notification would be seen, and an icon shown; asking shows nothing, starts nothing."""
 
 from __future__ import annotations
 
+import asyncio
+import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from watchdog_app.base import dbus
-from watchdog_app.base.dbus import NOTIFICATIONS
-from watchdog_app.doctor import children, session_bus
+from watchdog_app.base.dbus import DBUS, DBUS_PATH, NOTIFICATIONS, NOTIFICATIONS_PATH
+from watchdog_app.doctor import children
 from watchdog_app.doctor.facts import Facts
-from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
-from watchdog_app.doctor.machine import Machine
-from watchdog_app.doctor.session_bus import TRAY, Bus
+from watchdog_app.doctor.finding import Finding, Severity
 
-_INSTALL = {
-    "debian": "sudo apt install dunst",
-    "ubuntu": "sudo apt install dunst",
-    "fedora": "sudo dnf install dunst",
-    "arch": "sudo pacman -S dunst",
-    "suse": "sudo zypper install dunst",
-}
-_COMMAND = ("[notify]", 'command = ["/path/to/program"]')
+TRAY = "org.kde.StatusNotifierWatcher"
+_DEADLINE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bus:
+    """What the session bus says."""
+
+    names: frozenset[str] = frozenset()  # that somebody owns
+    activatable: frozenset[str] = frozenset()  # that would be started when called
+    server: str = ""  # name and version of the notification service
+    inhibited: bool | None = None  # do not disturb; None: it does not say
+    tray_host: bool | None = None  # whether somebody shows the icons
+    error: str | None = None  # why the bus could not be asked
+    silent: str | None = None  # a service on it that gave no answer
 
 
 def check(facts: Facts) -> Iterator[Finding]:
     """The session bus, then who listens on it."""
     machine = facts.machine
     where = dbus.address(machine.env, machine.uid, machine.root)
-    has_screen = bool(machine.env.get("DISPLAY") or machine.env.get("WAYLAND_DISPLAY"))
+    program = shlex.join(facts.settings().notify.command)
     if where is None:
-        yield _no_bus(machine, has_screen)
+        if machine.env.get("DISPLAY") or machine.env.get("WAYLAND_DISPLAY"):
+            yield facts.finding("desktop.session-bus.missing")
+        elif program:
+            yield facts.fine("desktop.session-bus.no-desktop", program=program)
+        else:
+            yield facts.finding("desktop.session-bus.no-desktop")
         return
-    bus = session_bus.ask(where)
+    bus = _ask(where)
     if bus.error:
-        yield Finding(
-            "desktop.session-bus",
-            Severity.WARNING,
-            f"The session bus at {where} cannot be reached: {bus.error}.",
-            "No notice can be shown: a warning at two in the morning is only in the journal.",
-            "Take the address from the desktop's own session.",
-            ("export DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/$(id -u)/bus",),
-        )
+        yield facts.finding("desktop.session-bus.unreachable", address=where, error=bus.error)
         return
-    yield from _notifications(machine, bus)
-    yield from _tray(machine, bus)
-    yield from _quiet(machine)
-
-
-def _no_bus(machine: Machine, has_screen: bool) -> Finding:
-    if has_screen:
-        return Finding(
-            "desktop.session-bus",
-            Severity.WARNING,
-            "There is a screen and no session bus (DBUS_SESSION_BUS_ADDRESS is not set).",
-            "No notice can be shown.",
-            "Start watchdog from within the desktop session.",
-            ("export DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/$(id -u)/bus",),
-        )
-    return Finding(
-        "desktop.session-bus",
-        Severity.INFO,
-        "There is no desktop session here (ssh, a container or a server): notices cannot be shown "
-        "on a screen.",
-        "Warnings go to the journal only, unless a program of yours is told.",
-        "Name a program that sends them on, by mail or chat, in "
-        + (machine.env.get("WATCHDOG_CONFIG") or "~/.config/watchdog/config.toml")
-        + ":",
-        _COMMAND,
-    )
-
-
-def _notifications(machine: Machine, bus: Bus) -> Iterator[Finding]:
-    id_ = "desktop.notifications"
-    if bus.silent == NOTIFICATIONS:
-        yield Finding(
-            id_,
-            Severity.WARNING,
-            "The notification service does not answer.",
-            "Notices are not shown.",
-            "Log in again, or start the service again.",
-            ("systemctl --user restart plasma-plasmashell dunst",),
-        )
-    elif NOTIFICATIONS in bus.names:
-        yield fine(id_, f"Notices are shown by {bus.server or 'a service that gives no name'}.")
-        if bus.inhibited:
-            yield Finding(
-                "desktop.do-not-disturb",
-                Severity.WARNING,
-                "Do Not Disturb is on.",
-                "Warnings stay unseen; some desktops let critical ones through.",
-                "Switch it off while a long training runs, or have a program of yours told.",
-                _COMMAND,
-            )
-    elif NOTIFICATIONS in bus.activatable:
-        yield fine(id_, "A notification service is started when the first notice comes.")
-    else:
-        yield Finding(
-            id_,
-            Severity.WARNING,
-            "No notification service runs in this session, and none can be started.",
-            "A warning that nobody sees saves nothing; checkpoints are still made.",
-            "Install one.",
-            (_INSTALL.get(machine.distribution(), "sudo apt install dunst"),),
-        )
-
-
-def _tray(machine: Machine, bus: Bus) -> Iterator[Finding]:
-    desktop = machine.env.get("XDG_CURRENT_DESKTOP", "")
+    yield _notifications(facts, bus)
+    gnome = "GNOME" in machine.env.get("XDG_CURRENT_DESKTOP", "").upper()
+    if bus.inhibited:
+        variant = "program-told" if program else "on"
+        yield facts.finding(f"desktop.do-not-disturb.{variant}", program=program)
+    elif gnome:
+        yield from _gnome_do_not_disturb(facts)
     if TRAY in bus.names and bus.tray_host is not False:
-        yield fine("desktop.tray", "The desktop shows tray icons.")
-        return
-    gnome = "GNOME" in desktop.upper()
-    yield Finding(
-        "desktop.tray",
-        Severity.INFO,
-        "GNOME shows no tray icons without the AppIndicator extension."
-        if gnome
-        else "Nothing in this session shows tray icons (StatusNotifier).",
-        "watchdog's icon is not seen; notices and the command line do not need it.",
-        "Install and switch on the extension, then log in again."
-        if gnome
-        else "Add the tray to the panel; sway needs waybar with its tray module.",
-        (
-            "sudo dnf install gnome-shell-extension-appindicator"
-            if machine.distribution() == "fedora"
-            else "sudo apt install gnome-shell-extension-appindicator",
-            "gnome-extensions enable appindicatorsupport@rgcjonas.gmail.com",
-        )
-        if gnome
-        else (),
-        (f"XDG_CURRENT_DESKTOP: {desktop}",) if desktop else (),
-    )
+        yield facts.fine("desktop.tray")
+    else:
+        yield facts.finding("desktop.tray.gnome" if gnome else "desktop.tray")
 
 
-def _quiet(machine: Machine) -> Iterator[Finding]:
+def _notifications(facts: Facts, bus: Bus) -> Finding:
+    if bus.silent == NOTIFICATIONS:
+        return facts.finding("desktop.notifications.silent")
+    if NOTIFICATIONS in bus.names:
+        server = bus.server or "a service that gives no name"
+        return facts.fine("desktop.notifications.shown", server=server)
+    if NOTIFICATIONS in bus.activatable:
+        return facts.fine("desktop.notifications.on-demand")
+    return facts.finding("desktop.notifications.none")
+
+
+def _gnome_do_not_disturb(facts: Facts) -> Iterator[Finding]:
     """GNOME's own switch, which its service does not tell."""
-    if "GNOME" not in machine.env.get("XDG_CURRENT_DESKTOP", "").upper():
-        return
-    program = machine.command("gsettings")
+    program = facts.machine.command("gsettings")
     if program is None:
         return
-    words = [machine.path(program), "get", "org.gnome.desktop.notifications", "show-banners"]
+    words = [facts.machine.path(program), "get", "org.gnome.desktop.notifications", "show-banners"]
     try:
-        ended = children.run(words, 3.0, machine.env)
+        ended = children.run(words, 3.0, facts.machine.env)
     except OSError as error:
-        yield unchecked("desktop.do-not-disturb", "Do Not Disturb", str(error))
+        yield facts.finding("desktop.do-not-disturb", reason=str(error), severity=Severity.INFO)
         return
     if ended.stdout.strip() == "false":
-        yield Finding(
-            "desktop.do-not-disturb",
-            Severity.WARNING,
-            "Do Not Disturb is on.",
-            "Only critical notices are shown.",
-            "Switch it off while a long training runs.",
-            ("gsettings set org.gnome.desktop.notifications show-banners true",),
-        )
+        yield facts.finding("desktop.do-not-disturb.gnome")
+
+
+def _ask(where: str) -> Bus:
+    """What the bus at an address says. Never raises; takes some seconds at most."""
+    try:
+        return asyncio.run(asyncio.wait_for(_answers(where), 3 * _DEADLINE_S))
+    except ImportError as error:
+        return Bus(error=f"dbus-fast is not installed ({error})")
+    except TimeoutError:
+        return Bus(error="it did not answer")
+    except Exception as error:  # refused, no such socket, a bad address
+        return Bus(error=str(error) or type(error).__name__)
+
+
+async def _answers(where: str) -> Bus:
+    bus = await asyncio.wait_for(dbus.connect(where), _DEADLINE_S)
+    properties = "org.freedesktop.DBus.Properties"
+
+    async def ask(name: str, path: str, member: str, *words: str) -> list[object]:
+        """Nothing where it answers with an error."""
+        interface = properties if member == "Get" else name
+        try:
+            return await dbus.call(
+                bus, name, path, member, "s" * len(words), words, interface=interface
+            )
+        except dbus.CallFailed as error:
+            if not error.name:
+                raise TimeoutError from error
+            return []
+
+    silent, server, inhibited, host = None, "", None, None
+    try:
+        names = _texts(await ask(DBUS, DBUS_PATH, "ListNames"))
+        activatable = _texts(await ask(DBUS, DBUS_PATH, "ListActivatableNames"))
+        if NOTIFICATIONS in names:
+            service = (NOTIFICATIONS, NOTIFICATIONS_PATH)
+            try:
+                told = await ask(*service, "GetServerInformation")
+                server = " ".join(str(told[index]) for index in (0, 2) if index < len(told))
+                inhibited = _truth(await ask(*service, "Get", NOTIFICATIONS, "Inhibited"))
+            except TimeoutError:
+                silent = NOTIFICATIONS
+        if TRAY in names:
+            try:
+                wanted = (TRAY, "IsStatusNotifierHostRegistered")
+                host = _truth(await ask(TRAY, "/StatusNotifierWatcher", "Get", *wanted))
+            except TimeoutError:
+                silent = silent or TRAY
+    finally:
+        bus.disconnect()
+    return Bus(names, activatable, server, inhibited, host, None, silent)
+
+
+def _texts(body: list[object]) -> frozenset[str]:
+    first = body[0] if body else []
+    return frozenset(str(one) for one in first) if isinstance(first, list) else frozenset()
+
+
+def _truth(body: list[object]) -> bool | None:
+    value = getattr(body[0], "value", None) if body else None
+    return value if isinstance(value, bool) else None

@@ -8,27 +8,36 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from watchdog_app.base.children import frozen
 from watchdog_app.base.errors import UsageError
-from watchdog_app.base.text.quantities import GIB, format_bytes
-from watchdog_app.doctor import children
+from watchdog_app.base.text.quantities import GIB
+from watchdog_app.doctor import children, versions
 from watchdog_app.doctor.machine import Machine, Process
+from watchdog_app.doctor.versions import Version
 from watchdog_app.install.pythons import kernels
 
 GIVEN = "--python"  # the source of an environment that was named
+TENSORFLOWS = ("tensorflow", "tensorflow-gpu", "tensorflow-cpu", "tf-nightly", "intel-tensorflow")
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
 
+_NAME_ONE = "Name an interpreter, a virtual environment or a conda environment: --python PATH"
 _MARK = "@watchdog-doctor "
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe.py")
 _MOST = 4  # environments; more would take minutes
+_CAUSES = {
+    None: "framework.slow",
+    -signal.SIGILL: "framework.cpu-instructions",
+    -signal.SIGKILL: "framework.killed",
+}
 _VERSIONS_S = 15.0
 _IMPORT_BYTES = 2 * GIB  # TensorFlow with its CUDA libraries takes about 1 GiB
-_TENSORFLOWS = ("tensorflow", "tensorflow-gpu", "tensorflow-cpu", "tf-nightly", "intel-tensorflow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,7 @@ class Answer:
     values: Mapping[str, Any] = field(default_factory=dict)
     step: str | None = None  # the one it was at when it ended early
     error: str | None = None  # how it ended early; None: it came to its end
+    cause: str = "framework.broken"  # the finding of such an end
     stderr: str = ""
 
 
@@ -64,7 +74,7 @@ class Environment:
 
     def version(self, framework: str) -> str | None:
         """Version of a framework that is installed; None: it is not."""
-        names = _TENSORFLOWS if framework == "tensorflow" else (framework,)
+        names = TENSORFLOWS if framework == "tensorflow" else (framework,)
         for name in names:
             if name in self.dists:
                 return self.dists[name]
@@ -73,6 +83,25 @@ class Environment:
             if name in (framework, f"py{framework}"):
                 return rest
         return None
+
+    @property
+    def python_version(self) -> Version:
+        """Of the interpreter; empty: it did not say."""
+        return versions.parse(self.installed.values.get("python"))
+
+    @property
+    def pip(self) -> str:
+        """The pip of this very environment, for commands."""
+        return f"{shlex.quote(self.python)} -m pip"
+
+    def words(self, framework: str) -> dict[str, Any]:
+        """What texts about a framework of this environment name."""
+        return {
+            "framework": FRAMEWORKS[framework],
+            "version": self.version(framework),
+            "python": self.python,
+            "pip": self.pip,
+        }
 
 
 def find(machine: Machine, running: Iterable[Process]) -> list[tuple[str, str]]:
@@ -117,18 +146,12 @@ def look(machine: Machine, python: str, source: str) -> Environment:
     return Environment(python, source, _probe(machine, python, ["versions"], limit))
 
 
-def not_imported(environment: Environment, reason: str) -> Environment:
-    """The environment with a reason in the place of what its frameworks would say."""
-    answers = {
-        name: Answer(error=reason) for name in FRAMEWORKS if environment.version(name) is not None
-    }
-    return Environment(environment.python, environment.source, environment.installed, answers)
-
-
 def import_frameworks(
     machine: Machine,
     environment: Environment,
     available_bytes: int | None,
+    *,
+    driver_hangs: bool,
     use_gpu: bool,
     tell: Callable[[str], None],
 ) -> Environment:
@@ -139,6 +162,7 @@ def import_frameworks(
         machine: where.
         environment: as `look` found it.
         available_bytes: RAM that is left; with too little nothing is imported.
+        driver_hangs: nothing is imported, since an import would hang with it.
         use_gpu: whether a small computation on the GPU may be tried.
         tell: is told what is being waited for.
     """
@@ -146,15 +170,15 @@ def import_frameworks(
     for name, title in FRAMEWORKS.items():
         if environment.version(name) is None:
             continue
-        if available_bytes is not None and available_bytes < _IMPORT_BYTES:
-            left = format_bytes(available_bytes)
-            reason = f"only {left} of RAM is available, and importing {title} takes up to 2 GiB"
-            answers[name] = Answer(error=reason)
-            continue
-        tell(f"importing {title}")
-        words = [name, "use"] if use_gpu else [name]
-        answers[name] = _probe(machine, environment.python, words, machine.timeout_s)
-    return Environment(environment.python, environment.source, environment.installed, answers)
+        if driver_hangs:
+            answers[name] = Answer(error="the driver hangs", cause="framework.use.driver-hangs")
+        elif available_bytes is not None and available_bytes < _IMPORT_BYTES:
+            answers[name] = Answer(error="too little RAM", cause="framework.use.no-memory")
+        else:
+            tell(f"importing {title}")
+            words = [name, "use"] if use_gpu else [name]
+            answers[name] = _probe(machine, environment.python, words, machine.timeout_s)
+    return replace(environment, frameworks=answers)
 
 
 def _probe(machine: Machine, python: str, words: list[str], timeout_s: float) -> Answer:
@@ -205,37 +229,31 @@ def read(ended: children.Ended) -> Answer:
         error = ended.ending + (f": {last[0].strip()}" if last and not ended.timed_out else "")
         if ended.code == 0:
             error = "it ended well and answered nothing, as no Python does"
-    return Answer(values, step if error else None, error, ended.stderr)
+    cause = _CAUSES.get(ended.code, "framework.broken")
+    return Answer(values, step if error else None, error, cause, ended.stderr)
 
 
 def _given(machine: Machine, word: str) -> str:
     """The interpreter that --python means: a program, a folder, or the name of a conda one."""
-    if not word:
-        raise UsageError("--python names nothing; name an interpreter or its environment.")
-    path = os.path.join(machine.cwd, os.path.expanduser(word))
+    path = os.path.join(machine.cwd, os.path.expanduser(word)) if word else ""
     if os.path.isdir(path):
         python = _in_folder(path)
-        if python:
-            return python
-        raise UsageError(
-            f"{word} holds no bin/python that you may run; name an interpreter or its environment."
-        )
+        if python is None:
+            raise UsageError(f"{word} holds no bin/python that you may run. {_NAME_ONE}")
+        return python
     if os.access(path, os.X_OK):
         return path
     if os.path.exists(path):
-        raise UsageError(f"{word} cannot be run; name a Python interpreter or its environment.")
-    if os.sep not in word:
-        found = machine.command(word)
-        if found:
-            return machine.path(found)
-        for folder in _conda_environments(machine):
-            python = _in_folder(folder) if os.path.basename(folder) == word else None
-            if python:
-                return python
-    raise UsageError(
-        f"There is no Python at {word}; name an interpreter, the folder of a virtual environment, "
-        "or a conda environment."
-    )
+        raise UsageError(f"{word} cannot be run. {_NAME_ONE}")
+    found = machine.command(word) if os.sep not in word else None
+    if found:
+        return machine.path(found)
+    known = machine.read(machine.env.get("HOME", "/"), ".conda/environments.txt") or ""
+    for folder in map(str.strip, known.splitlines()):
+        python = _in_folder(folder) if os.path.basename(folder) == word else None
+        if python:
+            return python
+    raise UsageError(f"There is no Python at {word!r}. {_NAME_ONE}")
 
 
 def _in_folder(folder: str) -> str | None:
@@ -244,12 +262,6 @@ def _in_folder(folder: str) -> str | None:
         if os.access(path, os.X_OK) and not os.path.isdir(path):
             return path
     return None
-
-
-def _conda_environments(machine: Machine) -> list[str]:
-    home = machine.env.get("HOME", "")
-    text = (machine.read(home, ".conda/environments.txt") or "") if home else ""
-    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _of_process(machine: Machine, process: Process) -> str | None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import SensorError, WatchdogError
 from watchdog_app.base.text.quantities import GIB
 from watchdog_app.core.model.machine import HostMemory
-from watchdog_app.doctor import driver_files, environments, gpu
+from watchdog_app.core.model.settings import Settings
+from watchdog_app.doctor import driver_files, environments, finding, gpu
 from watchdog_app.doctor.environments import Environment
+from watchdog_app.doctor.finding import Finding
 from watchdog_app.doctor.gpu import Driver
 from watchdog_app.doctor.machine import Machine, Process, processes
 from watchdog_app.machine.gpu.nvml_driver import Code
@@ -19,31 +22,18 @@ from watchdog_app.machine.sensors.host import HostReader
 
 T = TypeVar("T")
 
+_NVIDIA, _AMD = "0x10de", "0x1002"
+_GRAPHICS, _SWITCH = "0x03", "0x0680"  # classes of PCI devices
 _FIRST_SWITCH = 0x1000
 _USE_BYTES = 2 * GIB  # device memory: a CUDA context with cuDNN takes up to 1 GiB
 
 
-class _Once(Generic[T]):
-    """A value that is computed by the first who asks; an error is raised for everybody."""
+class DaemonAnswer(NamedTuple):
+    """What the daemon said of itself, or why it did not."""
 
-    def __init__(self, make: Callable[[], T]) -> None:
-        self._make = make
-        self._lock = threading.Lock()
-        self._value: T | None = None
-        self._error: Exception | None = None
-        self._done = False
-
-    def __call__(self) -> T:
-        with self._lock:
-            if not self._done:
-                try:
-                    self._value = self._make()
-                except Exception as error:
-                    self._error = error
-                self._done = True
-        if self._error is not None:
-            raise self._error
-        return self._value  # type: ignore[return-value]
+    status: dict[str, Any]  # empty: no answer
+    version: str | None = None
+    error: WatchdogError | None = None
 
 
 class Facts:
@@ -64,16 +54,43 @@ class Facts:
         self.machine = machine
         self._tell = tell
         self._gpu_reader = gpu_reader
-        self.driver: Callable[[], Driver] = _Once(self._ask_driver)
-        self.processes: Callable[[], list[Process]] = _Once(lambda: processes(machine))
-        self.memory: Callable[[], HostMemory | None] = _Once(self._read_memory)
-        self.daemon: Callable[[], dict[str, Any]] = _Once(self._ask_daemon)
-        self.environments: Callable[[], list[Environment]] = _Once(self._look_at_environments)
+        self.driver: Callable[[], Driver] = _once(self._ask_driver)
+        self.processes: Callable[[], list[Process]] = _once(lambda: processes(machine))
+        self.memory: Callable[[], HostMemory | None] = _once(self._read_memory)
+        self.ask_daemon: Callable[[], DaemonAnswer] = _once(self._ask_daemon)
+        self.environments: Callable[[], list[Environment]] = _once(self._look_at_environments)
+        self._words = {"places": machine.places(), "container": machine.container or ""}
+
+    def finding(self, name: str, /, *details: str, **values: Any) -> Finding:
+        """The finding of an entry of the table, in the words for this machine."""
+        return finding.finding(name, *details, **self._words | values)
+
+    def fine(self, name: str, /, *details: str, **values: Any) -> Finding:
+        """Nothing to do: what the entry says where all is well."""
+        return finding.fine(name, *details, **self._words | values)
+
+    def daemon(self) -> dict[str, Any]:
+        """The daemon's status; empty: it does not run, or does not answer."""
+        return self.ask_daemon().status
+
+    def settings(self) -> Settings:
+        """The configuration in force; the defaults where it is not good."""
+        from watchdog_app.config import load
+
+        try:
+            return load(None, self.machine.env, warn=lambda _: None)[0]
+        except (WatchdogError, OSError):
+            return Settings()
 
     @property
     def cards(self) -> list[str]:
         """PCI addresses of NVIDIA's graphics cards, whatever the driver says."""
-        return self._pci("0x03")
+        return self._pci(_NVIDIA, _GRAPHICS)
+
+    @property
+    def amd_cards(self) -> list[str]:
+        """PCI addresses of AMD's graphics cards."""
+        return self._pci(_AMD, _GRAPHICS)
 
     @property
     def switches(self) -> list[str]:
@@ -82,19 +99,18 @@ class Facts:
         folder = "/sys/bus/pci/devices"
         return [
             address
-            for address in self._pci("0x0680")
+            for address in self._pci(_NVIDIA, _SWITCH)
             if (self.machine.number(folder, address, "device") or _FIRST_SWITCH) >= _FIRST_SWITCH
         ]
 
-    def _pci(self, kind: str) -> list[str]:
+    def _pci(self, vendor: str, kind: str) -> list[str]:
         folder = "/sys/bus/pci/devices"
-        found = []
-        for address in self.machine.names(folder):
-            vendor = self.machine.read(folder, address, "vendor")
-            class_ = self.machine.read(folder, address, "class") or ""
-            if vendor == "0x10de" and class_.startswith(kind):
-                found.append(address)
-        return found
+        return [
+            address
+            for address in self.machine.names(folder)
+            if self.machine.read(folder, address, "vendor") == vendor
+            and (self.machine.read(folder, address, "class") or "").startswith(kind)
+        ]
 
     @property
     def expects_gpu(self) -> bool:
@@ -125,6 +141,14 @@ class Facts:
         return bool(told.cards) if told.answers else told.code not in absent
 
     @property
+    def can_ask_driver(self) -> bool:
+        """Whether the driver would answer about its cards without being woken."""
+        machine = self.machine
+        loaded = driver_files.module_loaded(machine) or not self.cards
+        has_library = bool(driver_files.libraries(machine, "libnvidia-ml.so.1"))
+        return loaded and has_library and not self.asleep and self.expects_gpu
+
+    @property
     def is_tegra(self) -> bool:
         """A Jetson: its GPU is no PCI device."""
         machine = self.machine
@@ -145,16 +169,17 @@ class Facts:
         self._tell("asking the driver")
         return gpu.ask(self.machine, self._gpu_reader)
 
-    def _ask_daemon(self) -> dict[str, Any]:
-        """Its status; empty: it does not run, or does not answer (`watchdogs` says why)."""
+    def _ask_daemon(self) -> DaemonAnswer:
         from watchdog_app.client.client import Client
 
         try:
             with Client.connect(paths.socket_path(self.machine.env), timeout_s=5.0) as daemon:
                 status = daemon.call("status")
-        except WatchdogError:
-            return {}
-        return status if isinstance(status, dict) else {}
+                return DaemonAnswer(
+                    status if isinstance(status, dict) else {}, daemon.daemon_version
+                )
+        except WatchdogError as error:
+            return DaemonAnswer({}, error=error)
 
     def _read_memory(self) -> HostMemory | None:
         machine = self.machine
@@ -179,14 +204,14 @@ class Facts:
             found.setdefault(key, environment)
         if machine.fast:
             return list(found.values())
-        if self.expects_gpu and self.driver().hangs:
-            reason = "the driver does not answer, and an import would hang with it"
-            return [environments.not_imported(one, reason) for one in found.values()]
         memory = self.memory()
         available = memory.available_bytes if memory else None
-        use_gpu = self._may_use_gpu()
+        hangs = self.expects_gpu and self.driver().hangs
+        use_gpu = not hangs and self._may_use_gpu()
         return [
-            environments.import_frameworks(machine, one, available, use_gpu, self._tell)
+            environments.import_frameworks(
+                machine, one, available, driver_hangs=hangs, use_gpu=use_gpu, tell=self._tell
+            )
             for one in found.values()
         ]
 
@@ -194,6 +219,16 @@ class Facts:
         """Whether a small computation cannot take memory that a training needs."""
         if not self.expects_gpu:
             return True  # nothing of ours is there to be disturbed; another maker's may be
-        driver = self.driver()
-        free = [card.get("memory_free_bytes") for card in driver.usable]
+        free = [card.get("memory_free_bytes") for card in self.driver().usable]
         return all(one is None or one >= _USE_BYTES for one in free)
+
+
+def _once(make: Callable[[], T]) -> Callable[[], T]:
+    """A value that the first who asks computes, while the others wait."""
+    lock, cached = threading.Lock(), functools.cache(make)
+
+    def ask() -> T:
+        with lock:
+            return cached()
+
+    return ask

@@ -1,9 +1,22 @@
-"""What the doctor says: one finding a question, with what to do about it."""
+"""
+What the doctor says: findings, made from the table of texts `findings.toml`.
+
+A check names an entry and gives its figures; severity, words, remedy and commands are in the table.
+"""
 
 from __future__ import annotations
 
+import functools
+import shlex
+import string
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import resources
+from typing import Any
+
+from watchdog_app.base.text.quantities import format_bytes, format_duration
+from watchdog_app.doctor import versions
 
 
 class Severity(StrEnum):
@@ -16,6 +29,18 @@ class Severity(StrEnum):
 
 
 RANK = {severity: rank for rank, severity in enumerate(Severity)}
+
+# How a figure is shown: `{free:bytes}` in the table.
+_FORMATS: Mapping[str, Any] = {
+    "and": " and ".join,
+    "bytes": format_bytes,
+    "driver": versions.show_driver,
+    "duration": format_duration,
+    "list": ", ".join,
+    "quote": shlex.quote,
+    "version": versions.show,
+    "words": " ".join,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,35 +62,6 @@ class Finding:
         return self.id.partition(".")[0]
 
 
-def fine(id_: str, what: str, *details: str) -> Finding:
-    """Nothing to do."""
-    return Finding(id_, Severity.OK, what, details=details)
-
-
-def unchecked(
-    id_: str,
-    what: str,
-    reason: str,
-    *,
-    remedy: str = "",
-    commands: tuple[str, ...] = (),
-    severity: Severity = Severity.INFO,
-) -> Finding:
-    """
-    A question without an answer.
-
-    Args:
-        id_: of the finding.
-        what: what was to be looked at, as the beginning of a sentence.
-        reason: why it could not be.
-        remedy: what would make it possible.
-        commands: the same, to be copied.
-        severity: more than INFO where the silence itself is a bad sign.
-    """
-    text = f"{what} could not be checked: {reason.rstrip('.')}."
-    return Finding(id_, severity, text, remedy=remedy, commands=commands, checked=False)
-
-
 @dataclass(frozen=True, slots=True)
 class Report:
     """All findings of a run, in the order of the groups."""
@@ -78,3 +74,93 @@ class Report:
     def count(self, severity: Severity) -> int:
         """How many findings of a severity."""
         return sum(one.severity is severity for one in self.findings)
+
+
+@functools.cache
+def table() -> dict[str, dict[str, Any]]:
+    """The entries of `findings.toml`, by name."""
+    import tomllib
+
+    text = resources.files("watchdog_app.doctor").joinpath("findings.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def finding(
+    name: str,
+    /,
+    *details: str,
+    places: Iterable[str] = (),
+    severity: Severity | None = None,
+    **values: Any,
+) -> Finding:
+    """
+    The finding of an entry of the table.
+
+    Args:
+        name: of the entry.
+        details: the readings behind it.
+        places: what this machine is, as the table names it: "fedora", "container".
+        severity: in the place of the table's.
+        values: figures for the texts; they need to be no text themselves.
+    """
+    say = _Text(name, places, values)
+    subject = say.of("subject") if "what" not in say.entry else ""
+    return Finding(
+        _public(name),
+        severity or Severity(say.entry["severity"]),
+        f"{subject} could not be checked: {say.reason().rstrip('.')}."
+        if subject
+        else say.of("what"),
+        say.of("why"),
+        say.of("do"),
+        tuple(filter(None, map(say.filled, say.entry.get("commands", ())))),
+        details,
+        checked=say.entry.get("checked", not subject),
+    )
+
+
+def fine(name: str, /, *details: str, places: Iterable[str] = (), **values: Any) -> Finding:
+    """Nothing to do: what the entry says where all is well."""
+    text = _Text(name, places, values).of("fine")
+    return Finding(_public(name), Severity.OK, text, details=details)
+
+
+def _public(name: str) -> str:
+    """The id that users see; a third part tells variants apart."""
+    return ".".join(name.split(".")[:2])
+
+
+class _Text(string.Formatter):
+    """The texts of one entry, for a place and with figures."""
+
+    def __init__(self, name: str, places: Iterable[str], values: Mapping[str, Any]) -> None:
+        own = table()[name]
+        base = table().get(own.get("like", name.rpartition(".")[0]), {})
+        self.entry = _for_places((base, own), places)
+        self._values = _for_places((table()["shared"],), places) | dict(values)
+
+    def of(self, key: str) -> str:
+        """The text of one key, in one line; "" where the entry has none."""
+        return self.filled(" ".join(self.entry.get(key, "").split())).strip()
+
+    def reason(self) -> str:
+        """Why a question could not be answered: the check's word, else the table's."""
+        return str(self._values["reason"]) if "reason" in self._values else self.of("reason")
+
+    def filled(self, text: str) -> str:
+        """A text with its figures."""
+        return self.vformat(text, (), self._values)
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """A figure as the table wants it shown."""
+        show = _FORMATS.get(format_spec)
+        return str(show(value) if show else super().format_field(value, format_spec))
+
+
+def _for_places(layers: Iterable[dict[str, Any]], places: Iterable[str]) -> dict[str, Any]:
+    """What holds here: later layers before earlier ones, and in each the place before the rest."""
+    found: dict[str, Any] = {}
+    for layer in layers:
+        for each in (layer, *(layer.get(place, {}) for place in places)):
+            found |= each
+    return found

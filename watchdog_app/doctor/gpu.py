@@ -38,6 +38,7 @@ class Driver:
     version: Version = ()
     cuda: Version = ()
     cards: tuple[dict[str, Any], ...] = ()
+    count: int = 0  # of cards, as the driver has counted them
     seconds: float = 0.0
 
     @property
@@ -76,36 +77,42 @@ def ask(machine: Machine, reader: tuple[str, ...] = READER) -> Driver:
     # way of ours.
     env = {key: value for key, value in machine.env.items() if not key.startswith("PYTHON")}
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if os.path.isabs(path))
-    limit_s = min(_MOST_S, machine.timeout_s)
-    try:
-        ended = children.run(reader, limit_s, env, cwd="/")
-    except OSError as error:
-        return Driver(None, f"the process that asks the driver could not be started: {error}")
-    first = read(ended)
+
+    def look(*words: str) -> Driver:
+        limit_s = min(_MOST_S, machine.timeout_s)
+        try:
+            return read(children.run((*reader, *words), limit_s, env, cwd="/"))
+        except OSError as error:
+            return Driver(None, f"the process that asks the driver could not be started: {error}")
+
+    first = look()
+    asked = {card.get("index") for card in first.cards}
+    rest = [index for index in range(min(first.count, _MOST_CARDS)) if index not in asked]
     if not any(card.get("failed_in") for card in first.cards):
         return first
-    asked = {card.get("index") for card in first.cards}
-    rest = [index for index in range(min(_count(ended), _MOST_CARDS)) if index not in asked]
     found: dict[int, dict[str, Any]] = {}
 
-    def look(index: int) -> None:
-        try:
-            told = read(children.run((*reader, str(index)), limit_s, env, cwd="/"))
-        except OSError as error:
-            found[index] = _unreadable(index, str(error))
-            return
-        found[index] = next(
-            (card for card in told.cards if card.get("index") == index),
-            _unreadable(index, told.error)
-            | {"failed_in": told.hung_in or told.crashed_in, "hung": told.hung_in is not None},
-        )
+    def look_at(index: int) -> None:
+        found[index] = _card_of(look(str(index)), index)
 
-    threads = [threading.Thread(target=look, args=(index,), daemon=True) for index in rest]
+    threads = [threading.Thread(target=look_at, args=(one,), daemon=True) for one in rest]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     return replace(first, cards=(*first.cards, *(found[index] for index in rest)))
+
+
+def _card_of(told: Driver, index: int) -> dict[str, Any]:
+    """One card of an answer; where it is not in there, what kept it out."""
+    unreadable = {
+        "index": index,
+        "state": GpuState.UNREADABLE.value,
+        "error": told.error,
+        "failed_in": told.hung_in or told.crashed_in,
+        "hung": told.hung_in is not None,
+    }
+    return next((card for card in told.cards if card.get("index") == index), unreadable)
 
 
 def read(ended: children.Ended) -> Driver:
@@ -115,9 +122,11 @@ def read(ended: children.Ended) -> Driver:
     cards: list[dict[str, Any]] = []
     calling: str | None = None
     at: int | None = None
+    count = 0
     for said in _lines(ended):
         calling = said.get("calling", calling)
         at = None if "end" in said else said.get("begin", at)
+        count = said["count"] if isinstance(said.get("count"), int) else count
         if isinstance(said.get("ready"), dict):
             ready = said["ready"]
         if isinstance(said.get("failed"), dict):
@@ -146,6 +155,7 @@ def read(ended: children.Ended) -> Driver:
         version=versions.parse(ready.get("driver")),
         cuda=versions.of_driver_call(ready.get("cuda")),
         cards=tuple(cards),
+        count=count,
         seconds=ended.seconds,
     )
 
@@ -162,10 +172,6 @@ def _add(row: dict[str, Any], cards: list[dict[str, Any]]) -> None:
     cards.append({"error": " ".join(row.get("notes", ())).rstrip(".")} | row)
 
 
-def _unreadable(index: int, error: str) -> dict[str, Any]:
-    return {"index": index, "state": GpuState.UNREADABLE.value, "error": error}
-
-
 def _lines(ended: children.Ended) -> Sequence[dict[str, Any]]:
     """The objects among what a child has printed."""
     found = []
@@ -177,12 +183,6 @@ def _lines(ended: children.Ended) -> Sequence[dict[str, Any]]:
         if isinstance(said, dict):
             found.append(said)
     return found
-
-
-def _count(ended: children.Ended) -> int:
-    """How many cards the driver has counted."""
-    counts = [said["count"] for said in _lines(ended) if isinstance(said.get("count"), int)]
-    return counts[-1] if counts else 0
 
 
 def label(card: dict[str, Any]) -> str:

@@ -7,14 +7,16 @@ here, so that any odd setup can be laid out as a folder.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from watchdog_app.base.linux import process
+from watchdog_app.base.errors import SensorError
+from watchdog_app.base.linux import files, process
+from watchdog_app.base.linux.kernel_log import KernelLog
 
 _MOST_BYTES = 1 << 20
+_MOST_RECORDS = 1 << 14  # of the kernel log
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +51,16 @@ def process_limits() -> dict[str, int | None]:
     """Soft limits of this process, as its shell gives them to a training; None: unlimited."""
     import resource
 
-    found: dict[str, int | None] = {}
-    for name, number in (
-        ("address_space", resource.RLIMIT_AS),
-        ("data", resource.RLIMIT_DATA),
-        ("open_files", resource.RLIMIT_NOFILE),
-        ("processes", resource.RLIMIT_NPROC),
-        ("file_size", resource.RLIMIT_FSIZE),
-        ("cpu_s", resource.RLIMIT_CPU),
-    ):
-        soft, _ = resource.getrlimit(number)
-        found[name] = None if soft == resource.RLIM_INFINITY else soft
-    return found
+    names = {
+        "address_space": resource.RLIMIT_AS,
+        "data": resource.RLIMIT_DATA,
+        "open_files": resource.RLIMIT_NOFILE,
+        "processes": resource.RLIMIT_NPROC,
+        "file_size": resource.RLIMIT_FSIZE,
+        "cpu_s": resource.RLIMIT_CPU,
+    }
+    found = {name: resource.getrlimit(number)[0] for name, number in names.items()}
+    return {name: None if at == resource.RLIM_INFINITY else at for name, at in found.items()}
 
 
 def current_folder() -> str:
@@ -93,37 +93,9 @@ class Machine:
     def read(self, *parts: str) -> str | None:
         """A small file's text, blanks at its ends taken away; None: there is none, or no right."""
         try:
-            return self.read_or_raise(*parts)
-        except OSError:
+            return os.fsdecode(files.read_bytes(self.path(*parts), _MOST_BYTES)).strip()
+        except SensorError:
             return None
-
-    def read_or_raise(self, *parts: str) -> str:
-        """
-        A small file's text, blanks at its ends taken away.
-
-        Raises:
-            OSError: as the system has it.
-        """
-        # Never wait for a pipe's other end.
-        fd = os.open(self.path(*parts), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            chunks, left = [], _MOST_BYTES
-            while left > 0:
-                try:
-                    chunk = os.read(fd, min(left, 1 << 16))
-                except BlockingIOError:  # the kernel log has no more
-                    break
-                except OSError as error:
-                    if error.errno == errno.EPIPE:  # lines of the kernel log were overwritten
-                        continue
-                    raise
-                if not chunk:
-                    break
-                chunks.append(chunk)
-                left -= len(chunk)
-        finally:
-            os.close(fd)
-        return os.fsdecode(b"".join(chunks)).strip()
 
     def number(self, *parts: str) -> int | None:
         """A file that holds one whole number; None: it does not."""
@@ -143,6 +115,12 @@ class Machine:
     def exists(self, *parts: str) -> bool:
         """Whether something is there, dangling links included."""
         return os.path.lexists(self.path(*parts))
+
+    def nearest(self, path: str) -> str:
+        """The path itself, or the folder above it that exists."""
+        while not self.exists(path) and path != os.path.dirname(path):
+            path = os.path.dirname(path)
+        return path
 
     def link(self, *parts: str) -> str | None:
         """Where a symbolic link leads, as it is written; None: no link."""
@@ -197,10 +175,11 @@ class Machine:
 
     def kernel_log(self) -> list[str] | None:
         """Lines of the kernel log since boot; None: it may not be read."""
-        try:
-            text = self.read_or_raise("/dev/kmsg")
-        except OSError:
+        log = KernelLog(self.path("/dev/kmsg"), _MOST_RECORDS)
+        if not log.readable:
             return None
+        text = os.fsdecode(b"".join(log.read()))
+        log.close()
         return [line.partition(";")[2] or line for line in text.splitlines() if line[:1] != " "]
 
     def distribution(self) -> str:
@@ -215,6 +194,11 @@ class Machine:
             if name in known:
                 return {"rhel": "fedora", "opensuse": "suse"}.get(name, name)
         return ""
+
+    def places(self) -> tuple[str, ...]:
+        """What this machine is, for remedies that differ; the last counts most."""
+        kinds = ("wsl" if self.is_wsl else "", "container" if self.container else "")
+        return tuple(filter(None, (self.distribution(), *kinds)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,286 +1,244 @@
-"""RAM, swap, and what limits a training below them."""
+"""RAM, swap, what limits a training below them, and who ends it when memory is short."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from watchdog_app.base.linux.cgroups import Layout, parse_membership
 from watchdog_app.base.text.quantities import GIB, format_bytes
-from watchdog_app.core.model.machine import CgroupMemory
+from watchdog_app.core.model.machine import CgroupMemory, HostMemory
 from watchdog_app.doctor.facts import Facts
-from watchdog_app.doctor.finding import Finding, Severity, fine, unchecked
-from watchdog_app.doctor.machine import Machine
+from watchdog_app.doctor.finding import Finding, Severity
+from watchdog_app.doctor.machine import Machine, Process
 from watchdog_app.machine.sensors.groups import GroupSensor
 from watchdog_app.machine.sensors.host import parse_meminfo
 
-_MAKE_SWAP = (
-    "sudo fallocate -l 8G /swapfile && sudo chmod 600 /swapfile",
-    "sudo mkswap /swapfile && sudo swapon /swapfile",
-    "echo '/swapfile none swap sw 0 0' | sudo tee -a /etc/fstab",
+_FEW_THREADS = 512
+# Limits of the shell: the key of `Machine.limits()`, the entry, and from where on it stands in
+# nobody's way; None: no limit does that.
+_LIMITS = (
+    ("address_space", "memory.address-space", None),
+    ("data", "memory.data-segment", None),
+    ("file_size", "memory.file-size", None),
+    ("cpu_s", "memory.cpu-time", None),
+    ("open_files", "memory.open-files", 1024),
+    ("processes", "memory.processes", 1024),
 )
+_LOGIND = ("/etc/systemd/logind.conf", "/usr/lib/systemd/logind.conf")
 
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """The machine as a whole, then its groups."""
+    """The machine as a whole, then its control groups."""
     memory = facts.memory()
     if memory is None:
-        yield unchecked("memory.ram", "RAM", "/proc/meminfo cannot be read")
+        yield facts.finding("memory.ram")
     else:
-        yield _ram(facts, memory.available_bytes, memory.total_bytes)
-        yield from _swap(
-            facts.machine, memory.swap_total_bytes, memory.swap_free_bytes, memory.total_bytes
-        )
-    yield from _overcommit(facts.machine)
-    yield from _swappiness(facts.machine, bool(memory and memory.swap_total_bytes))
+        yield _ram(facts, memory)
+        yield _swap(facts, memory)
+    yield _overcommit(facts)
+    swappiness = facts.machine.number("/proc/sys/vm/swappiness")
+    if swappiness is not None and memory and memory.swap_total_bytes:
+        tell = facts.fine if swappiness else facts.finding
+        yield tell("memory.swappiness", value=swappiness)
     yield from _groups(facts, memory.total_bytes if memory else None)
-    pages = facts.machine.read("/sys/kernel/mm/transparent_hugepage/enabled")
-    if pages:
-        yield fine("memory.huge-pages", f"Transparent huge pages: {pages}.")
+    yield from _threads(facts)
 
 
-def _ram(facts: Facts, available: int, total: int) -> Finding:
-    shown = f"{format_bytes(available)} of {format_bytes(total)} of RAM is available"
+def _ram(facts: Facts, memory: HostMemory) -> Finding:
+    available, total = memory.available_bytes, memory.total_bytes
     if available >= 0.15 * total:
-        return fine("memory.ram", f"{shown}.")
+        return facts.fine("memory.ram", available=available, total=total)
     largest = sorted(facts.processes(), key=lambda one: one.rss_bytes or 0, reverse=True)[:5]
-    return Finding(
-        "memory.ram",
-        Severity.ERROR if available < 0.05 * total else Severity.WARNING,
-        f"Only {shown} now.",
-        "A training that starts here fills the rest within minutes; the kernel kills the largest "
-        "process then, which is the training.",
-        "End what is no longer needed, idle notebook kernels first.",
-        ("watchdog status --all",),
-        tuple(f"pid {one.pid} {one.name}: {format_bytes(one.rss_bytes)}" for one in largest),
+    return facts.finding(
+        "memory.ram.short",
+        *(f"pid {one.pid} {one.name}: {format_bytes(one.rss_bytes)}" for one in largest),
+        severity=Severity.ERROR if available < 0.05 * total else Severity.WARNING,
+        available=available,
+        total=total,
     )
 
 
-def _swap(machine: Machine, total: int, free: int, ram: int) -> Iterator[Finding]:
+def _swap(facts: Facts, memory: HostMemory) -> Finding:
+    total, free = memory.swap_total_bytes, memory.swap_free_bytes
     if not total:
-        yield Finding(
-            "memory.swap",
-            Severity.WARNING,
-            "This machine has no swap.",
-            "When RAM is full, nothing slows the fall: from 'getting tight' to the kernel's kill "
-            "it can take under a second, too short for a checkpoint.",
-            _more_swap(machine, "Some GiB of swap give watchdog the seconds that a save takes."),
-            _make_swap(machine),
-        )
-        return
-    entries = [line.split() for line in (machine.read("/proc/swaps") or "").splitlines()[1:]]
-    names = [words[0] for words in entries if words]
-    slow = [name for name in names if _rotational(machine, name)]
-    details = tuple(f"swap on {name}" for name in names)
+        return facts.finding("memory.swap.none")
+    lines = (facts.machine.read("/proc/swaps") or "").splitlines()[1:]
+    names = [line.split()[0] for line in lines if line.split()]
+    details = [f"swap on {name}" for name in names]
     if free < 0.1 * total:
-        yield Finding(
-            "memory.swap-full",
-            Severity.WARNING,
-            f"Swap is nearly full: {format_bytes(free)} of {format_bytes(total)} is free.",
-            "There is no room left to slow a growing training down.",
-            "End what is no longer needed, then empty the swap while there is RAM for it.",
-            ("watchdog status --all", "sudo swapoff -a && sudo swapon -a"),
-            details,
-        )
-    elif total < min(GIB, ram // 16):
-        yield Finding(
-            "memory.swap",
-            Severity.WARNING,
-            f"Swap is only {format_bytes(total)} beside {format_bytes(ram)} of RAM.",
-            "It is full within a second of a growing training: too short for a checkpoint.",
-            _more_swap(machine, "Make it some GiB large."),
-            _make_swap(machine),
-            details,
-        )
-    elif slow:
-        yield Finding(
-            "memory.swap-slow",
-            Severity.INFO,
-            f"Swap is on a spinning disk ({', '.join(slow)}).",
-            "Once a training is swapped out, the whole machine waits for that disk.",
-            "Swap on an SSD, or compressed in RAM (zram), is 10 to 100 times faster.",
-            (
-                "sudo apt install zram-tools"
-                if machine.distribution() in ("debian", "ubuntu")
-                else "zramctl",
-            ),
-            details,
-        )
-    else:
-        compressed = any("zram" in name for name in names)
-        yield fine(
-            "memory.swap",
-            f"Swap: {format_bytes(total)}" + (" compressed in RAM (zram)." if compressed else "."),
-            *details,
-        )
+        return facts.finding("memory.swap-full", *details, free=free, total=total)
+    if total < min(GIB, memory.total_bytes // 16):
+        return facts.finding("memory.swap.little", *details, total=total, ram=memory.total_bytes)
+    compressed = " compressed in RAM (zram)" if any("zram" in name for name in names) else ""
+    return facts.fine("memory.swap", *details, total=total, compressed=compressed)
 
 
-def _more_swap(machine: Machine, else_: str) -> str:
-    if machine.container:
-        return "Ask whoever runs the host for swap."
-    if machine.is_wsl:
-        return (
-            "WSL makes its own: write swap=8GB below [wsl2] in the file .wslconfig of your Windows "
-            "home folder (memory= there limits the RAM), then in Windows:"
-        )
-    return else_
-
-
-def _make_swap(machine: Machine) -> tuple[str, ...]:
-    if machine.container:
-        return ()
-    return ("wsl --shutdown",) if machine.is_wsl else _MAKE_SWAP
-
-
-def _rotational(machine: Machine, name: str) -> bool:
-    """Whether a swap device is on a disk that turns."""
-    device = name.removeprefix("/dev/")
-    if device == name or not device or "zram" in device:
-        return False
-    link = machine.link("/sys/class/block", device)
-    if link and machine.number("/sys/class/block", device, "partition"):
-        device = link.rstrip("/").split("/")[-2]
-    return machine.number("/sys/block", device, "queue/rotational") == 1
-
-
-def _overcommit(machine: Machine) -> Iterator[Finding]:
+def _overcommit(facts: Facts) -> Finding:
+    machine = facts.machine
     mode = machine.number("/proc/sys/vm/overcommit_memory")
     if mode is None:
-        yield unchecked("memory.overcommit", "vm.overcommit_memory", "it cannot be read")
-        return
+        return facts.finding("memory.overcommit")
     if mode != 2:
-        yield fine(
-            "memory.overcommit",
-            f"vm.overcommit_memory is {mode}: memory may be promised beyond what there is.",
-        )
-        return
+        return facts.fine("memory.overcommit", mode=mode)
     values = parse_meminfo((machine.read("/proc/meminfo") or "").encode())
     limit, used = values.get(b"CommitLimit"), values.get(b"Committed_AS")
+    left = limit - used if limit and used else None
     ratio = machine.number("/proc/sys/vm/overcommit_ratio")
-    left = f"{format_bytes(limit - used)} of {format_bytes(limit)}" if limit and used else "N/A"
-    yield Finding(
-        "memory.overcommit",
-        Severity.ERROR,
-        f"vm.overcommit_memory is 2 (ratio {ratio} %): the kernel refuses memory that it could "
-        f"not back; {left} is left to be promised.",
-        "Python, CUDA and TensorFlow reserve far more than they use, and a fork for a "
-        "DataLoader counts twice: 'Cannot allocate memory' while RAM is still free.",
-        "Let the kernel use its judgement.",
-        (
-            "sudo sysctl vm.overcommit_memory=0",
-            "echo vm.overcommit_memory=0 | sudo tee /etc/sysctl.d/90-overcommit.conf",
-        ),
-    )
-
-
-def _swappiness(machine: Machine, has_swap: bool) -> Iterator[Finding]:
-    value = machine.number("/proc/sys/vm/swappiness")
-    if value is None or not has_swap:
-        return
-    if value == 0:
-        yield Finding(
-            "memory.swappiness",
-            Severity.INFO,
-            "vm.swappiness is 0: swap is used only when it is nearly too late.",
-            "Swap then hardly slows a training down before the kernel kills it.",
-            "Let it begin earlier.",
-            ("sudo sysctl vm.swappiness=10",),
-        )
-    else:
-        yield fine("memory.swappiness", f"vm.swappiness is {value}.")
+    return facts.finding("memory.overcommit.strict", ratio=ratio, left=left, limit=limit)
 
 
 def _groups(facts: Facts, ram: int | None) -> Iterator[Finding]:
     """Limits of the control groups above this shell and above the user's Python programs."""
     machine = facts.machine
-    members: dict[str, list[str]] = {}
     layout = Layout.discover(
         (machine.read("/proc/self/mountinfo") or "").encode(), machine.path("/sys/fs/cgroup")
     )
-    mine = [
-        one
+    processes = {"self": "this shell"} | {
+        str(one.pid): f"pid {one.pid}"
         for one in facts.processes()
         if one.uid == machine.uid and one.argv and "python" in one.argv[0]
-    ]
-    for pid, name in (("self", "this shell"), *((str(one.pid), f"pid {one.pid}") for one in mine)):
+    }
+    members: dict[str, list[str]] = {}
+    for pid, name in processes.items():
         membership = machine.read("/proc", pid, "cgroup")
         group = layout.locate(membership.encode()) if membership else None
         if group is not None:
             members.setdefault(group, []).append(name)
     reader = GroupSensor(layout)
     try:
-        limited = reader.read(members, 0.0)
+        groups = reader.read(members, 0.0)
     finally:
         reader.close()
     found = False
-    for each in limited:
+    for each in groups:
         limits = [one for one in (each.limit_bytes, each.high_bytes) if one is not None]
-        if not limits or (ram is not None and min(limits) >= ram):
-            continue
-        limit = min(limits)
-        found = True
-        inside = [
-            name
-            for leaf, names in members.items()
-            if leaf == each.path or leaf.startswith(f"{each.path}/")
-            for name in names
-        ]
-        yield _limited(each, limit, inside)
+        if limits and (ram is None or min(limits) < ram):
+            found = True
+            yield _limited(facts, each, min(limits), members)
     if not found:
         trees = layout.hierarchies
-        where = f"control group v{trees[0].version}" if trees else "no control groups"
-        yield fine("memory.group", f"No group limits the memory of this shell ({where}).")
-    yield from _pids(machine)
+        kind = f"control group v{trees[0].version}" if trees else "no control groups"
+        yield facts.fine("memory.group", kind=kind)
 
 
-def _limited(group: CgroupMemory, limit: int, inside: list[str]) -> Finding:
+def _limited(
+    facts: Facts, group: CgroupMemory, limit: int, members: dict[str, list[str]]
+) -> Finding:
+    inside = [
+        name
+        for leaf, names in members.items()
+        if f"{leaf}/".startswith(f"{group.path}/")
+        for name in names
+    ]
+    shown = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
     used = max(0, group.usage_bytes - group.inactive_file_bytes)
     name = group.path.rstrip("/").rpartition("/")[2] or "/"
-    shown = ", ".join(inside[:5]) + (f" and {len(inside) - 5} more" if len(inside) > 5 else "")
-    details = [f"group: {group.path}", f"holds: {shown}"]
-    if group.oom_kills:
-        details.append(f"the kernel has killed {group.oom_kills} processes in it")
-    throttled = group.limit_bytes is None or (
+    slows = group.limit_bytes is None or (
         group.high_bytes is not None and group.high_bytes < group.limit_bytes
     )
+    kills = f"the kernel has killed {group.oom_kills} processes in it"
     tight = limit - used < 0.15 * limit
     # Kills of long ago in a group that is nearly empty by now are told, and warn of nothing.
     deadly = group.oom_kills and used >= 0.25 * limit
-    return Finding(
-        "memory.group",
-        Severity.WARNING if tight or deadly or limit < 2 * GIB else Severity.INFO,
-        f"The control group {name} limits {shown} to {format_bytes(limit)}; "
-        f"{format_bytes(used)} is used.",
-        "Beyond it the group is slowed until it hardly moves (memory.high)."
-        if throttled
-        else "The kernel kills a process in it at that limit, while the machine still has RAM. "
-        "watchdog watches this limit.",
-        "Raise the limit where it was set: docker run --memory, the pod's resources, the batch "
-        "job's request, or the systemd unit.",
-        (f"systemctl show --property=MemoryMax,MemoryHigh {name}",)
-        if name.endswith((".service", ".scope", ".slice"))
-        else ("docker update --memory 16g --memory-swap 16g CONTAINER",)
-        if "docker" in group.path
-        else (),
-        tuple(details),
+    command = ""
+    if name.endswith((".service", ".scope", ".slice")):
+        command = f"systemctl show --property=MemoryMax,MemoryHigh {name}"
+    elif "docker" in group.path:
+        command = "docker update --memory 16g --memory-swap 16g CONTAINER"
+    return facts.finding(
+        f"memory.group.{'slows' if slows else 'kills'}",
+        f"group: {group.path}",
+        f"holds: {shown}",
+        *((kills,) if group.oom_kills else ()),
+        severity=Severity.WARNING if tight or deadly or limit < 2 * GIB else Severity.INFO,
+        name=name,
+        members=shown,
+        limit=limit,
+        used=used,
+        command=command,
     )
 
 
-def _pids(machine: Machine) -> Iterator[Finding]:
+def _threads(facts: Facts) -> Iterator[Finding]:
+    """How many threads the group of this shell may have."""
+    machine = facts.machine
     paths = parse_membership((machine.read("/proc/self/cgroup") or "").encode())
     for controller, folder in (("pids", "/sys/fs/cgroup/pids"), ("", "/sys/fs/cgroup")):
         path = paths.get(controller)
-        if path is None:
-            continue
-        most = machine.number(folder, path, "pids.max")
-        now = machine.number(folder, path, "pids.current")
-        if most is not None and most < 512:
-            yield Finding(
-                "memory.pids",
-                Severity.WARNING,
-                f"This group may hold {most} threads and processes; it holds "
-                f"{now if now is not None else 'N/A'}.",
-                "TensorFlow starts some hundreds of threads, and each DataLoader worker as many: "
-                "'Resource temporarily unavailable' ends the training.",
-                "Raise the limit.",
-                ("docker run --pids-limit 4096 IMAGE",),
-            )
+        most = None if path is None else machine.number(folder, path, "pids.max")
+        if path is not None and most is not None and most < _FEW_THREADS:
+            now = machine.number(folder, path, "pids.current")
+            yield facts.finding("memory.pids", most=most, now="N/A" if now is None else now)
+
+
+def shell_limits(facts: Facts) -> Iterator[Finding]:
+    """What a shell hands down to all it starts (ulimit) and stands in a training's way."""
+    limits = facts.machine.limits()
+    found = False
+    for key, entry, enough in _LIMITS:
+        limit = limits.get(key)
+        if limit is not None and (enough is None or limit < enough):
+            found = True
+            # A checkpoint of a GiB and more is nothing special.
+            mild = key == "file_size" and limit >= GIB
+            yield facts.finding(entry, severity=Severity.WARNING if mild else None, limit=limit)
+    if not found:
+        files, count = limits.get("open_files"), limits.get("processes")
+        details = (f"open files: {files or 'unlimited'}", f"processes: {count or 'unlimited'}")
+        yield facts.fine("memory.limits", *details)
+
+
+def killers(facts: Facts) -> Iterator[Finding]:
+    """Daemons that end processes when memory is short; and logind, which can at log-out."""
+    found = False
+    for process in facts.processes():
+        known = {"nohang": "memory.nohang", "systemd-oomd": "memory.systemd-oomd"}
+        entry = known.get(process.name.partition("-desktop")[0])
+        if process.name == "earlyoom":
+            yield _earlyoom(facts, process)
+        elif entry:
+            yield facts.finding(entry)
+        found = found or process.name == "earlyoom" or bool(entry)
+    if not found:
+        yield facts.fine("memory.killers")
+    if _kills_at_log_out(facts.machine):
+        yield facts.finding("memory.log-out")
+
+
+def _earlyoom(facts: Facts, process: Process) -> Finding:
+    words = process.argv[1:]
+    options: dict[str, str] = {}
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name.startswith("--") and equals:
+            options[name] = value
+        elif word.startswith("-") and index + 1 < len(words):
+            options[word] = words[index + 1]
+    prefers = _names_python(options.get("--prefer", ""))
+    spares = _names_python(options.get("--avoid", ""))
+    return facts.finding(
+        "memory.earlyoom.prefers-python" if prefers else "memory.earlyoom",
+        f"command line: {' '.join(process.argv)}",
+        memory=options.get("-m", "10").partition(",")[0],
+        swap=options.get("-s", "10").partition(",")[0],
+        spared=", Python last (--avoid)" if spares else "",
+    )
+
+
+def _names_python(pattern: str) -> bool:
+    try:
+        return bool(pattern) and re.search(pattern, "python3") is not None
+    except re.error:
+        return False
+
+
+def _kills_at_log_out(machine: Machine) -> bool:
+    more = "/etc/systemd/logind.conf.d"
+    value = ""
+    for path in (*_LOGIND, *(f"{more}/{name}" for name in machine.names(more))):
+        for line in (machine.read(path) or "").splitlines():
+            key, _, word = line.partition("=")
+            if key.strip() == "KillUserProcesses":
+                value = word.strip().lower()
+    return value in ("yes", "true", "1", "on")

@@ -6,33 +6,35 @@ from collections.abc import Iterator
 from typing import Any
 
 from watchdog_app.core.model.hardware import ClockEvent
-from watchdog_app.doctor import driver_files, gpu
+from watchdog_app.doctor import gpu
 from watchdog_app.doctor.facts import Facts
-from watchdog_app.doctor.finding import Finding, Severity, fine
-from watchdog_app.doctor.machine import Machine
+from watchdog_app.doctor.finding import Finding, Severity
 
 _THERMAL = {ClockEvent.SOFTWARE_THERMAL, ClockEvent.HARDWARE_THERMAL}
 _NEAR_C = 5  # degrees below the slowdown threshold
+_HOT_FAN_C = 70
 _PER_HOUR = 10.0  # events of CPU throttling that are more than a flash
+# With these drivers "powersave" is the usual, dynamic setting.
+_DYNAMIC = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 
 
 def check(facts: Facts) -> Iterator[Finding]:
     """Supplies, cards, CPU."""
-    machine = facts.machine
-    yield from _battery(machine)
-    # With a card and no module there is nobody to ask.
-    asks = (driver_files.module_loaded(machine) or not facts.cards) and driver_files.libraries(
-        machine, "libnvidia-ml.so.1"
-    )
-    if asks and facts.expects_gpu and not facts.asleep:
-        for card in facts.driver().usable:
-            yield from _card(card)
-    yield from _cpu_throttling(machine)
-    yield from _governor(machine)
+    yield from _battery(facts)
+    for card in facts.driver().usable if facts.can_ask_driver else ():
+        yield from _card(facts, card)
+    yield from _cpu_throttling(facts)
+    folder = "/sys/devices/system/cpu/cpu0/cpufreq"
+    governor = facts.machine.read(folder, "scaling_governor")
+    if governor is not None:
+        driver = facts.machine.read(folder, "scaling_driver") or ""
+        slow = governor == "powersave" and driver not in _DYNAMIC
+        tell = facts.finding if slow else facts.fine
+        yield tell("power.governor", governor=governor, driver=driver)
 
 
-def _battery(machine: Machine) -> Iterator[Finding]:
-    folder = "/sys/class/power_supply"
+def _battery(facts: Facts) -> Iterator[Finding]:
+    machine, folder = facts.machine, "/sys/class/power_supply"
     discharging, mains = [], []
     for name in machine.names(folder):
         kind = machine.read(folder, name, "type")
@@ -40,118 +42,56 @@ def _battery(machine: Machine) -> Iterator[Finding]:
             continue  # of a mouse or a headset
         drained = machine.read(folder, name, "status") == "Discharging"
         if kind in ("Battery", "UPS") and drained:
-            discharging.append((name, machine.number(folder, name, "capacity")))
+            discharging.append(name)
         elif kind in ("Mains", "USB") and machine.exists(folder, name, "online"):
             mains.append(machine.number(folder, name, "online") == 1)
     if any(mains):
         # Kept at a charge threshold some say so as well, and nothing is drawn from them.
-        discharging = [
-            (name, level)
-            for name, level in discharging
-            if 0
-            not in (machine.number(folder, name, file) for file in ("power_now", "current_now"))
-        ]
-    if discharging and not any(mains):
-        left = ", ".join(
-            f"{name} {level if level is not None else 'N/A'} %" for name, level in discharging
-        )
-        lowest = min((level for _, level in discharging if level is not None), default=None)
-        yield Finding(
-            "power.battery",
-            Severity.ERROR if lowest is not None and lowest <= 10 else Severity.WARNING,
-            f"This machine runs on its battery: {left}.",
-            "A laptop's GPU is slowed down on battery, and an empty battery ends the training "
-            "without a save.",
-            "Plug it in.",
-        )
+        draws = ("power_now", "current_now")
+        if any(0 not in [machine.number(folder, one, f) for f in draws] for one in discharging):
+            yield facts.finding("power.supply-too-weak")
+            return
     elif discharging:
-        yield Finding(
-            "power.supply-too-weak",
-            Severity.WARNING,
-            "The battery is drained though the machine is plugged in: the power supply gives "
-            "less than it draws.",
-            "Under full load it is empty within hours, and the training ends with it.",
-            "Use the supply that belongs to it, or cap the GPU.",
-            ("sudo nvidia-smi -pl 80",),
+        levels = {name: machine.number(folder, name, "capacity") for name in discharging}
+        lowest = min((level for level in levels.values() if level is not None), default=100)
+        yield facts.finding(
+            "power.battery",
+            severity=Severity.ERROR if lowest <= 10 else Severity.WARNING,
+            levels=[f"{one} {'N/A' if at is None else at} %" for one, at in levels.items()],
         )
-    elif mains:
-        yield fine("power.battery", "The machine is plugged in.")
+        return
+    if mains:
+        yield facts.fine("power.battery")
 
 
-def _card(card: dict[str, Any]) -> Iterator[Finding]:
-    name, index = gpu.label(card), card.get("index")
+def _card(facts: Facts, card: dict[str, Any]) -> Iterator[Finding]:
     events = set(card.get("throttling") or ())
     heat, slowdown = card.get("temperature_c"), card.get("slowdown_c")
-    shown = f"{heat} °C" if heat is not None else "an unknown temperature"
-    found = False
-    if events & _THERMAL or (heat is not None and slowdown and heat >= slowdown - _NEAR_C):
-        found = True
-        now = bool(events & _THERMAL)
-        yield Finding(
-            "power.gpu-heat",
-            Severity.ERROR if ClockEvent.HARDWARE_THERMAL in events else Severity.WARNING,
-            f"{name} is at {shown}"
-            + (
-                " and clocked down for heat."
-                if now
-                else f", close to the {slowdown} °C at which it clocks down."
-            ),
-            "A card that gets hotter still switches itself off, and the training is gone.",
-            "Clean filters and fans, give the case air, or cap the card's power, which costs "
-            "little speed.",
-            (
-                f"nvidia-smi -q -i {index} -d TEMPERATURE,PERFORMANCE",
-                f"sudo nvidia-smi -i {index} -pl WATTS",
-            ),
-        )
+    words = {
+        "card": gpu.label(card),
+        "index": card.get("index"),
+        "heat": "an unknown temperature" if heat is None else f"{heat} °C",
+    }
+    entries = []
+    hard = Severity.ERROR if ClockEvent.HARDWARE_THERMAL in events else None
+    if events & _THERMAL:
+        entries.append(facts.finding("power.gpu-heat.now", severity=hard, **words))
+    elif heat is not None and slowdown and heat >= slowdown - _NEAR_C:
+        entries.append(facts.finding("power.gpu-heat.near", slowdown=slowdown, **words))
     if ClockEvent.POWER_BRAKE in events:
-        found = True
-        yield Finding(
-            "power.brake",
-            Severity.ERROR,
-            f"{name} is held back by an external power brake signal.",
-            "The power supply or the chassis cannot deliver what the cards ask for: the next "
-            "peak can switch the machine off.",
-            "Check the power supply and its cables; cap the cards until then.",
-            (f"sudo nvidia-smi -i {index} -pl WATTS",),
-        )
-    elif ClockEvent.HARDWARE_SLOWDOWN in events and ClockEvent.HARDWARE_THERMAL not in events:
-        found = True
-        yield Finding(
-            "power.hardware-slowdown",
-            Severity.WARNING,
-            f"{name} is slowed down by its own hardware.",
-            "It drew too much too fast, or its supply dropped: a sign of a weak power supply or "
-            "a loose cable. At a change of clocks it may flash once.",
-            "Look again in a minute; if it is still there, check the cables.",
-            (f"nvidia-smi -q -i {index} -d PERFORMANCE",),
-        )
-    limit, default = card.get("power_limit_w"), card.get("power_default_w")
-    if limit and default and limit < 0.95 * default:
-        yield Finding(
-            "power.gpu-limit",
-            Severity.INFO,
-            f"{name} is capped at {limit:.0f} W, below its usual {default:.0f} W.",
-            "Slower, and cooler: fine where it is meant.",
-            "To undo it:",
-            (f"sudo nvidia-smi -i {index} -pl {default:.0f}",),
-        )
-    if card.get("fan_percent") == 0 and heat is not None and heat >= 70:
-        found = True
-        yield Finding(
-            "power.fan",
-            Severity.WARNING,
-            f"The fan of {name} stands still at {shown}.",
-            "The card will clock down, then switch itself off.",
-            "See whether the fan turns.",
-            (f"nvidia-smi -q -i {index} | grep -i fan",),
-        )
-    if not found:
-        yield fine("power.gpu", f"{name} is at {shown} and is not held back by heat or power.")
+        entries.append(facts.finding("power.brake", **words))
+    elif ClockEvent.HARDWARE_SLOWDOWN in events and not hard:
+        entries.append(facts.finding("power.hardware-slowdown", **words))
+    if card.get("fan_percent") == 0 and heat is not None and heat >= _HOT_FAN_C:
+        entries.append(facts.finding("power.fan", **words))
+    yield from entries or [facts.fine("power.gpu", **words)]
+    limit, usual = card.get("power_limit_w"), card.get("power_default_w")
+    if limit and usual and limit < 0.95 * usual:
+        yield facts.finding("power.gpu-limit", limit=limit, usual=usual, **words)
 
 
-def _cpu_throttling(machine: Machine) -> Iterator[Finding]:
-    folder = "/sys/devices/system/cpu"
+def _cpu_throttling(facts: Facts) -> Iterator[Finding]:
+    machine, folder = facts.machine, "/sys/devices/system/cpu"
     counts = [
         machine.number(folder, name, "thermal_throttle/package_throttle_count")
         for name in machine.names(folder)
@@ -159,42 +99,8 @@ def _cpu_throttling(machine: Machine) -> Iterator[Finding]:
     ]
     known = [one for one in counts if one is not None]
     uptime = (machine.read("/proc/uptime") or "").split()
-    if not known or not uptime:
-        return
-    hours = max(float(uptime[0]) / 3600, 0.1)
-    events = max(known)  # every core of a package counts the same events
-    if events / hours > _PER_HOUR:
-        yield Finding(
-            "power.cpu-heat",
-            Severity.WARNING,
-            f"The CPU was clocked down for heat {events} times in {hours:.1f} hours.",
-            "Loading data becomes the bottleneck, and some laptops switch themselves off.",
-            "Clean filters and fans; look at the temperatures under load.",
-            ("sensors", "watchdog status"),
-        )
-    else:
-        yield fine(
-            "power.cpu-heat",
-            f"The CPU was clocked down for heat {events} times since it was started.",
-        )
-
-
-def _governor(machine: Machine) -> Iterator[Finding]:
-    folder = "/sys/devices/system/cpu/cpu0/cpufreq"
-    governor = machine.read(folder, "scaling_governor")
-    driver = machine.read(folder, "scaling_driver") or ""
-    if governor is None:
-        return
-    # With these drivers "powersave" is the usual, dynamic setting.
-    dynamic = driver in ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
-    if governor == "powersave" and not dynamic:
-        yield Finding(
-            "power.governor",
-            Severity.INFO,
-            "The CPU is kept at its lowest clock (governor powersave).",
-            "The GPU waits for data.",
-            "Let the clock follow the load.",
-            ("echo schedutil | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor",),
-        )
-    else:
-        yield fine("power.governor", f"CPU frequency governor: {governor} ({driver}).")
+    if known and uptime:
+        hours = max(float(uptime[0]) / 3600, 0.1)
+        events = max(known)  # every core of a package counts the same events
+        tell = facts.finding if events / hours > _PER_HOUR else facts.fine
+        yield tell("power.cpu-heat", events=events, hours=hours)

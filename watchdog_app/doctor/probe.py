@@ -13,6 +13,8 @@ import json
 import os
 import re
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 MARK = "@watchdog-doctor "
@@ -35,7 +37,6 @@ def versions() -> None:
     found: dict[str, str] = {}
     build: dict[str, Any] | None = None
     torch_cuda: dict[str, Any] | None = None
-    libraries: list[str] = []
     packages: dict[str, str] = {}  # to the folder that each lies in
     for folder in sys.path:
         try:
@@ -54,8 +55,6 @@ def versions() -> None:
         for name in ("keras", "tf_keras", "tensorflow", "torch"):
             if name in names:
                 packages.setdefault(name, folder or os.getcwd())
-        if "nvidia" in names:
-            libraries += _libraries(os.path.join(folder, "nvidia"))
     meta = os.path.join(sys.prefix, "conda-meta")
     conda = []
     if os.path.isdir(meta):
@@ -69,15 +68,12 @@ def versions() -> None:
     say(
         result={
             "python": ".".join(map(str, sys.version_info[:3])),
-            "executable": sys.executable,
             "prefix": sys.prefix,
-            "bits": 64 if sys.maxsize > 2**32 else 32,
             "dists": found,
             "conda": conda,
             "packages": packages,
             "tensorflow_build": build,
             "torch_cuda": torch_cuda,
-            "nvidia_libraries": sorted(set(libraries)),
             "shadows": shadows,
         }
     )
@@ -110,116 +106,75 @@ def _torch_cuda(path: str) -> dict[str, Any]:
     return {"cuda": value.group(1) if value else None, "hip": hip.group(1) if hip else None}
 
 
-def _libraries(folder: str) -> list[str]:
-    found = []
-    for part in sorted(os.listdir(folder)):
-        library = os.path.join(folder, part, "lib")
-        if os.path.isdir(library):
-            found += [name for name in os.listdir(library) if ".so" in name]
-    return found
-
-
-def tensorflow(use: bool) -> None:
-    """TensorFlow's own account of itself."""
-    say(step="import tensorflow")
-    import tensorflow as tf
-
-    found: dict[str, Any] = {"version": tf.__version__}
-    try:
-        info = tf.sysconfig.get_build_info()
-        found["build"] = {key: str(info.get(key)) for key in info}
-        found["cuda"] = info.get("cuda_version")
-        found["cudnn"] = info.get("cudnn_version")
-    except Exception as error:
-        found["build_error"] = repr(error)
-    found["built_with_cuda"] = bool(tf.test.is_built_with_cuda())
-    say(result=found, step="list the GPUs")
-    gpus = tf.config.list_physical_devices("GPU")
-    found["gpus"] = [gpu.name for gpu in gpus]
-    try:
-        details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-        found["capabilities"] = [list(one.get("compute_capability") or ()) for one in details]
-    except Exception as error:
-        found["details_error"] = repr(error)
-    say(result=found, step="compute on the GPU")
-    if gpus and use:
-        try:
-            with tf.device("/GPU:0"):
-                ones = tf.ones([64, 64])
-                product = tf.linalg.matmul(ones, ones)
-                value = float(product[0, 0])
-            found["device"] = product.device
-            found["product"] = value
-            say(result=found, step="compute with cuDNN on the GPU")
-            with tf.device("/GPU:0"):
-                image = tf.nn.conv2d(tf.ones([1, 8, 8, 1]), tf.ones([3, 3, 1, 1]), 1, "SAME")
-                found["convolution"] = float(image[0, 4, 4, 0])
-        except Exception as error:
-            found["use_error"] = f"{type(error).__name__}: {error}"
-    say(result=found, step=None)
-
-
-def torch(use: bool) -> None:
-    """PyTorch's own account of itself."""
-    import warnings
-
-    say(step="import torch")
-    pt: Any = importlib.import_module("torch")
-
-    found: dict[str, Any] = {
-        "version": pt.__version__,
-        "cuda": pt.version.cuda,
-        "hip": pt.version.hip,
+def _tensorflow_gpus(tf: Any) -> dict[str, Any]:
+    build: Any = getattr(tf.sysconfig, "get_build_info", dict)()
+    return {
+        "cuda": build.get("cuda_version"),
+        "built_with_cuda": bool(tf.test.is_built_with_cuda()),
+        "gpus": len(tf.config.list_physical_devices("GPU")),
     }
-    say(result=found, step="load cuDNN")
-    try:
-        found["cudnn"] = pt.backends.cudnn.version()
-    except Exception as error:
-        found["cudnn_error"] = f"{type(error).__name__}: {error}"
+
+
+def _tensorflow_computes(tf: Any) -> Iterator[float]:
+    with tf.device("/GPU:0"):
+        ones = tf.ones([64, 64])
+        yield float(tf.linalg.matmul(ones, ones)[0, 0])
+        image = tf.nn.conv2d(tf.ones([1, 8, 8, 1]), tf.ones([3, 3, 1, 1]), 1, "SAME")
+        yield float(image[0, 4, 4, 0])
+
+
+def _torch_gpus(torch: Any) -> dict[str, Any]:
+    available = torch.cuda.is_available()
+    return {
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+        "gpus": torch.cuda.device_count() if available else 0,
+        "arch_list": list(torch.cuda.get_arch_list()) if available else [],
+    }
+
+
+def _torch_computes(torch: Any) -> Iterator[float]:
+    ones = torch.ones(64, 64, device="cuda")
+    yield float((ones @ ones)[0, 0].item())
+    image = torch.ones(1, 1, 8, 8, device="cuda")
+    kernel = torch.ones(1, 1, 3, 3, device="cuda")
+    yield float(torch.nn.functional.conv2d(image, kernel, padding=1)[0, 0, 4, 4].item())
+
+
+def _jax_gpus(jax: Any) -> dict[str, Any]:
+    return {"gpus": sum(one.platform == "gpu" for one in jax.devices())}
+
+
+def _jax_computes(jax: Any) -> Iterator[float]:
+    ones = jax.numpy.ones((64, 64))
+    yield float((ones @ ones)[0, 0])
+
+
+FRAMEWORKS = {
+    "tensorflow": (_tensorflow_gpus, _tensorflow_computes),
+    "torch": (_torch_gpus, _torch_computes),
+    "jax": (_jax_gpus, _jax_computes),
+}
+
+
+def framework(name: str, use: bool) -> None:
+    """A framework's own account: its version, the GPUs that it finds, whether it computes there."""
+    gpus_of, computes = FRAMEWORKS[name]
+    say(step="import " + name)
+    library = importlib.import_module(name)
+    found: dict[str, Any] = {"version": library.__version__}
     say(result=found, step="list the GPUs")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found["available"] = bool(pt.cuda.is_available())
-        found["count"] = pt.cuda.device_count()
-        if found["available"]:
-            try:
-                every = range(found["count"])
-                found["capabilities"] = [list(pt.cuda.get_device_capability(n)) for n in every]
-                found["arch_list"] = list(pt.cuda.get_arch_list())
-            except Exception as error:
-                found["details_error"] = f"{type(error).__name__}: {error}"
+        found.update(gpus_of(library))
     found["warnings"] = [str(one.message)[:1000] for one in caught][:5]
     say(result=found, step="compute on the GPU")
-    if found["available"] and use:
+    if found["gpus"] and use:
         try:
-            ones = pt.ones(64, 64, device="cuda")
-            product = ones @ ones
-            found["device"] = str(product.device)
-            found["product"] = float(product[0, 0].item())
+            values = computes(library)
+            found["product"] = next(values)
             say(result=found, step="compute with cuDNN on the GPU")
-            image = pt.nn.functional.conv2d(
-                pt.ones(1, 1, 8, 8, device="cuda"), pt.ones(1, 1, 3, 3, device="cuda"), padding=1
-            )
-            found["convolution"] = float(image[0, 0, 4, 4].item())
-        except Exception as error:
-            found["use_error"] = f"{type(error).__name__}: {error}"
-    say(result=found, step=None)
-
-
-def jax(use: bool) -> None:
-    """JAX's own account of itself."""
-    say(step="import jax")
-    jx: Any = importlib.import_module("jax")
-
-    found: dict[str, Any] = {"version": jx.__version__}
-    say(result=found, step="list the GPUs")
-    found["devices"] = [str(one) for one in jx.devices()]
-    found["platforms"] = sorted({one.platform for one in jx.devices()})
-    say(result=found, step="compute on the GPU")
-    if use and "gpu" in found["platforms"]:
-        try:
-            ones = jx.numpy.ones((64, 64))
-            found["product"] = float((ones @ ones)[0, 0])
+            next(values, None)
         except Exception as error:
             found["use_error"] = f"{type(error).__name__}: {error}"
     say(result=found, step=None)
@@ -234,12 +189,8 @@ def main(words: list[str]) -> None:
     try:
         if what == "versions":
             versions()
-        elif what == "tensorflow":
-            tensorflow(use)
-        elif what == "torch":
-            torch(use)
-        elif what == "jax":
-            jax(use)
+        else:
+            framework(what, use)
     except Exception as error:
         say(error=f"{type(error).__name__}: {error}")
         sys.stderr.flush()

@@ -11,34 +11,31 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from watchdog_app.base.errors import UsageError
 from watchdog_app.doctor import (
     cards,
     desktop,
     driver,
-    driver_answer,
     frameworks,
-    killers,
     memory,
     power,
-    shell_limits,
     storage,
+    variables,
     versions,
-    visible,
     watchdogs,
 )
 from watchdog_app.doctor.environments import FRAMEWORKS
 from watchdog_app.doctor.facts import Facts
-from watchdog_app.doctor.finding import RANK, Finding, Report, Severity, unchecked
+from watchdog_app.doctor.finding import RANK, Finding, Report
 
 Check = Callable[[Facts], Iterable[Finding]]
 
 GROUPS: dict[str, tuple[Check, ...]] = {
-    "driver": (driver.check, driver_answer.check, cards.check, visible.check),
-    "framework": (frameworks.check, visible.check),
-    "memory": (memory.check, shell_limits.process_limits, killers.check),
+    "driver": (driver.check, cards.answer, cards.check, variables.check),
+    "framework": (frameworks.check, variables.check),
+    "memory": (memory.check, memory.shell_limits, memory.killers),
     "storage": (storage.check,),
     "power": (power.check,),
     "desktop": (desktop.check,),
@@ -68,6 +65,11 @@ class _Running:
             self.problem = error
         finally:
             self.done.set()
+
+    @property
+    def good(self) -> bool:
+        """Whether it has come to its end."""
+        return self.done.is_set() and self.problem is None
 
 
 def run(facts: Facts, groups: Iterable[str] = tuple(GROUPS), grace_s: float = _GRACE_S) -> Report:
@@ -103,68 +105,61 @@ def run(facts: Facts, groups: Iterable[str] = tuple(GROUPS), grace_s: float = _G
         running.done.wait(max(0.0, end - time.monotonic()))
         if isinstance(running.problem, UsageError):
             raise running.problem
-        findings += _outcome(running)
+        findings += _outcome(facts, running)
     order = {name: rank for rank, name in enumerate(GROUPS)}
     findings.sort(key=lambda one: (order.get(one.group, 99), RANK[one.severity]))
-    return Report(tuple(findings), tuple(name for name in GROUPS if name in wanted),
-                  time.monotonic() - begun, _facts(facts, wanted, checks))  # fmt: skip
+    shown = tuple(name for name in GROUPS if name in wanted)
+    more: dict[str, object] = {
+        "driver": _driver(facts, checks),
+        "environments": _environments(facts, checks),
+    }
+    return Report(tuple(findings), shown, time.monotonic() - begun, more)
 
 
-def _outcome(running: _Running) -> Iterator[Finding]:
-    module = running.check.__module__.rpartition(".")[2]
+def _outcome(facts: Facts, running: _Running) -> Iterator[Finding]:
+    yield from list(running.findings)
+    if running.good:
+        return
     group = next(name for name, checks in GROUPS.items() if running.check in checks)
-    findings = list(running.findings)
-    yield from findings
-    if running.problem is not None:
-        error = running.problem
-        yield unchecked(
-            f"{group}.unchecked",
-            f"A part of this group ({module})",
-            f"{type(error).__name__}: {error}",
-            remedy="This is a fault of watchdog's own; please report it with this line.",
-            severity=Severity.WARNING,
-        )
-    elif not running.done.is_set():
-        yield unchecked(
-            f"{group}.unchecked",
-            f"A part of this group ({module})",
-            "it did not answer in time; a disk or a driver may hang",
-            remedy="Give it more time.",
-            commands=(f"watchdog doctor --only {group} --timeout 5min",),
-            severity=Severity.WARNING,
-        )
+    part = running.check.__module__.rpartition(".")[2]
+    error = running.problem
+    if error is None:
+        found = facts.finding("run.unchecked.late", part=part, group=group)
+    else:
+        reason = f"{type(error).__name__}: {error}"
+        found = facts.finding("run.unchecked.fault", part=part, reason=reason)
+    yield replace(found, id=f"{group}.unchecked")
 
 
-def _facts(
-    facts: Facts, wanted: tuple[str, ...], checks: dict[Check, _Running]
-) -> dict[str, object]:
-    """What was learned on the way, for other programs; only what some check has asked for."""
-    found: dict[str, object] = {"driver": None, "environments": []}
-    answered = checks.get(driver_answer.check)
-    if "driver" in wanted and answered and answered.done.is_set() and facts.expects_gpu:
-        told = (
-            facts.driver()
-            if any(one.id == "driver.answer" and one.checked for one in answered.findings)
-            else None
-        )
-        if told is not None:
-            found["driver"] = {
-                "version": versions.show_driver(told.version) or None,
-                "cuda": versions.show(told.cuda) or None,
-                "gpus": [
-                    {key: card.get(key) for key in ("index", "name", "uuid", "bus_id")}
-                    for card in told.cards
-                ],
-            }
+def _driver(facts: Facts, checks: dict[Check, _Running]) -> dict[str, object] | None:
+    """The driver and its cards, for other programs; None: it was not asked or did not answer."""
+    asked = checks.get(cards.answer)
+    if asked is None or not asked.done.is_set():
+        return None
+    if not any(one.id == "driver.answer" and one.checked for one in asked.findings):
+        return None
+    told = facts.driver()
+    return {
+        "version": versions.show_driver(told.version) or None,
+        "cuda": versions.show(told.cuda) or None,
+        "gpus": [
+            {key: card.get(key) for key in ("index", "name", "uuid", "bus_id")}
+            for card in told.cards
+        ],
+    }
+
+
+def _environments(facts: Facts, checks: dict[Check, _Running]) -> list[dict[str, object]]:
+    """The environments that were looked at, for other programs."""
     looked = checks.get(frameworks.check)
-    if looked and looked.done.is_set() and looked.problem is None:
-        found["environments"] = [
-            {
-                "python": one.python,
-                "source": one.source,
-                "version": one.installed.values.get("python"),
-                "frameworks": {name: one.version(name) for name in FRAMEWORKS if one.version(name)},
-            }
-            for one in facts.environments()
-        ]
-    return found
+    if looked is None or not looked.good:
+        return []
+    return [
+        {
+            "python": one.python,
+            "source": one.source,
+            "version": one.installed.values.get("python"),
+            "frameworks": {name: one.version(name) for name in FRAMEWORKS if one.version(name)},
+        }
+        for one in facts.environments()
+    ]
