@@ -55,6 +55,24 @@ def test_a_moment_of_many_answers_leaves_no_memory_held():
     assert 0 == heaps
 
 
+LATE = """
+import sys
+from watchdog_app.base.own_process import load_when_used
+load_when_used("inspect", "locale")
+import watchdog_app.daemon.app
+print(len({"ast", "dis", "tokenize"} & set(sys.modules)))
+import inspect
+inspect.signature(lambda: 0)
+print(int("ast" in sys.modules))
+"""
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="dataclasses looks at each record with it")
+def test_what_the_daemon_does_not_use_is_not_loaded():
+    """1 MB; a record without a docstring is looked at with it. Who uses it gets it."""
+    assert (0, 1) == figures(LATE)
+
+
 # Pieces of a page and less, of which every other is given up: none of them is at the heap's end.
 HOLES = """
 import sys

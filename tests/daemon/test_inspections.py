@@ -63,7 +63,7 @@ class World:
 
     def made(self, worker) -> Inspections:
         return Inspections(
-            self.agents,
+            agents=self.agents,
             observer=SimpleNamespace(tasks=lambda: [self.task], latest=None, ask=lambda _: None),
             pauses=SimpleNamespace(all=list),
             worker=worker,

@@ -7,12 +7,15 @@ Sources: mlockall(2), setrlimit(2), proc(5) for oom_score_adj and statm.
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import os
 import resource
 import sys
 import time
 from contextlib import suppress
+from importlib import import_module
+from types import ModuleType
 
 from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux.files import KeptFile, read_or_empty, sysfs_int, write_bytes
@@ -23,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ctypes
     from collections.abc import Iterator
+    from typing import Any
 
 _MCL_CURRENT, _MCL_FUTURE, _MCL_ONFAULT = 1, 2, 4
 _MLOCK_ONFAULT = 1
@@ -182,7 +186,7 @@ def kill_order(score: int | None) -> str | None:
     )
 
 
-def go_first(wanted: int = _NICE) -> int:
+def go_first() -> int:
     """
     Be given a processor before others, as far as allowed; the nice value now in force.
 
@@ -190,9 +194,7 @@ def go_first(wanted: int = _NICE) -> int:
     their own keeps it. Where it is not allowed, a session of our own has to do (sched(7),
     autogroups): there we share with nobody.
     """
-    if not hasattr(os, "getpriority"):
-        return 0
-    for nice in (wanted, wanted // 2):
+    for nice in (_NICE, _NICE // 2):
         if os.getpriority(os.PRIO_PROCESS, 0) != 0:
             break
         with suppress(OSError):
@@ -229,11 +231,8 @@ def allow_many_connections() -> None:
     if soft < wanted:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    with suppress(ImportError, OSError):  # Windows; a limit below
-        import fcntl
-
-        with open(os.devnull) as file:
-            os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FILES_AT_ONCE - 1))
+    with suppress(OSError), open(os.devnull) as file:  # a limit below
+        os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FILES_AT_ONCE - 1))
 
 
 def keep_heap_small() -> None:
@@ -249,6 +248,29 @@ def keep_heap_small() -> None:
         (_M_TRIM_THRESHOLD, _LARGE_BYTES),
     ):
         _call_libc("mallopt", option, value)
+
+
+class _LateModule(ModuleType):
+    """Stands for a module until somebody uses it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
+def load_when_used(*names: str) -> None:
+    """
+    Load modules of the standard library when they are used, not when others import them.
+
+    `dataclasses` imports `inspect`, and up to Python 3.12 uses it for records without a docstring
+    alone; `subprocess` imports `locale` for texts. Call it before those: the daemon does without
+    1.2 MB. (importlib.util.LazyLoader loads at the import: that looks at the module's `__spec__`.)
+    """
+    for name in names:
+        sys.modules.setdefault(name, _LateModule(name))
 
 
 def settle_garbage() -> None:
@@ -282,7 +304,7 @@ def collect_garbage() -> None:
 
 def _call_libc(name: str, *arguments: int) -> None:
     """Call a function of the C library; nothing where it has none of that name (musl, macOS)."""
-    with suppress(ImportError, OSError, AttributeError, TypeError):  # the last: Windows
+    with suppress(ImportError, OSError, AttributeError):
         import ctypes
 
         getattr(ctypes.CDLL(None), name)(*arguments)

@@ -8,7 +8,6 @@ that is not ours, or a link to somewhere else, is refused and never mended.
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -93,6 +92,8 @@ def _check_above(path: str, found: os.stat_result) -> None:
     if paths.foreign(found) or paths.open_to_others(found):
         remedy = "Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
         if found.st_uid == os.geteuid():
+            import shlex
+
             remedy = f"Close it to them: chmod go-w {shlex.quote(os.path.dirname(path) or '.')}"
         raise WatchdogError(
             f"The folder {path} lies where others can put one of theirs in its place; the daemon "

@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run until told to end."""
+    from watchdog_app.base.own_process import load_when_used
+
+    load_when_used("inspect", "locale")  # before all else of the daemon is imported
     from watchdog_app.daemon.app import main
 
     return main(args.config, args.verbose)

@@ -9,7 +9,6 @@ silently not in force costs somebody a training.
 from __future__ import annotations
 
 import os
-import shlex
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -251,6 +250,8 @@ def _check_trust(path: str, handle: int) -> None:
     Raises:
         ConfigError: somebody else may have written it.
     """
+    import shlex
+
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) and os.path.realpath(path) != os.devnull:
         raise ConfigError(f"{path} is no regular file.")

@@ -206,8 +206,7 @@ def _catch_signals(
     signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
     signal.signal(signal.SIGTERM, on_end)
     signal.signal(signal.SIGINT, on_end)
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, on_hangup)
+    signal.signal(signal.SIGHUP, on_hangup)
 
 
 def _started(journal: Journal | None) -> str:

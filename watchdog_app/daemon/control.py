@@ -44,7 +44,7 @@ class Control:
         self._sources = sources
         self._config_path = config_path
         self._log = log
-        self._host_name = os.uname().nodename if hasattr(os, "uname") else ""
+        self._host_name = os.uname().nodename
         self._started_mono_s = time.monotonic()
         self._sent_mono_s = float("-inf")
 
@@ -86,8 +86,8 @@ class Control:
                 tray_connected=parts.server.has_subscribers("notifications", "tray"),
                 quiet_hours=quiet.hours(),
             ),
-            protection=records.Protection(**quiet.protection),
-            snoozed=tuple(records.Snooze(**each) for each in quiet.snoozed),
+            protection=quiet.protection,
+            snoozed=quiet.snoozed,
         )
 
     def publish(self, now_mono_s: float) -> None:
@@ -174,9 +174,10 @@ class Control:
         quiet = self._parts.notification_filter
         quiet.protect(on, for_s)
         self._parts.observer.protect(on)
-        self.note(f"protection switched {'on' if on else 'off'} by {by}", **quiet.protection)
+        found = quiet.protection.to_json()
+        self.note(f"protection switched {'on' if on else 'off'} by {by}", **found)
         self._quiet_changed()
-        return quiet.protection
+        return found
 
     def snooze(
         self, incident: str | None, task: Task | None, for_s: float, by: str
@@ -196,9 +197,8 @@ class Control:
         whom = incident if incident is not None else name or "everything"
         self.note(f"notifications of {whom} {'snoozed' if found else 'no longer snoozed'} by {by}")
         self._quiet_changed()
-        if found is None:
-            return {"incident": incident, "task": pid, "name": name, "until_unix_s": None}
-        return found.to_json()
+        until_unix_s = None if found is None else found.until.unix_s
+        return {"incident": incident, "task": pid, "name": name, "until_unix_s": until_unix_s}
 
     def follow(self, before: ProcessKey, now: ProcessKey) -> None:
         """A kernel goes on in another process: its snoozes as well."""

@@ -7,10 +7,9 @@ helper. Each decision gets exactly one outcome.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from watchdog_app.base.errors import RequestError
@@ -57,35 +56,22 @@ class _Order:
     by_policy: bool = False
 
 
+@dataclass(kw_only=True, slots=True, eq=False)
 class Executor:
     """The one place from which the machine is changed and people are notified."""
 
-    def __init__(
-        self,
-        *,
-        journal: JournalWriter,
-        worker: Worker,
-        checkpoints: Checkpoints,
-        pauses: Pauses,
-        dispatcher: Dispatcher,
-        notification_filter: NotificationFilter,
-        observer: Observer,
-        guards: Guards,
-        kept_state: KeptState,
-        log: Log,
-    ) -> None:
-        self._journal = journal
-        self._worker = worker
-        self._checkpoints = checkpoints
-        self._pauses = pauses
-        self._dispatcher = dispatcher
-        self._notification_filter = notification_filter
-        self._observer = observer
-        self._guards = guards
-        self._kept_state = kept_state
-        self._log = log
-        self._moving: set[ProcessKey] = set()  # being paused or resumed right now
-        self._request_numbers = itertools.count(1)
+    journal: JournalWriter
+    worker: Worker
+    checkpoints: Checkpoints
+    pauses: Pauses
+    dispatcher: Dispatcher
+    notification_filter: NotificationFilter
+    observer: Observer
+    guards: Guards
+    kept_state: KeptState
+    log: Log
+    _moving: set[ProcessKey] = field(default_factory=set, init=False)  # being paused or resumed
+    _requests: int = field(default=0, init=False)
 
     # What the policy decides
 
@@ -95,27 +81,27 @@ class Executor:
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
             entries.append(decision_entry(decision, *_named(task)))
-            self._log.info(
+            self.log.info(
                 f"decided: {decision.kind.value}",
                 task=task.name if task else None,
                 pid=decision.task.pid if decision.task else None,
                 stage=decision.stage.name.lower(),
                 reason=decision.reason,
             )
-        if not self._journal.durable(entries, DURABLE_S):
-            self._log.info("the disk is slow: decisions are carried out before they are written")
+        if not self.journal.durable(entries, DURABLE_S):
+            self.log.info("the disk is slow: decisions are carried out before they are written")
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
             order = _order(decision, task)
             try:
                 self._begin(decision, task, order)
             except Exception as error:  # one decision must not keep the others from being done
-                self._log.error("a decision could not be begun", error=repr(error))
+                self.log.error("a decision could not be begun", error=f"{error!r}")  # noqa: TRY400
                 self._end(order, OutcomeStatus.FAILED, f"{error}")
 
     def skip(self, decision: Decision, task: Task | None, detail: str) -> None:
         """It is not true any more: nothing is done, and that is written down."""
-        self._journal.add(decision_entry(decision, *_named(task)))
+        self.journal.add(decision_entry(decision, *_named(task)))
         self._end(_order(decision, task), OutcomeStatus.SKIPPED, detail)
 
     def announce(self, notification: Notification, entry: Entry, task: Task | None) -> None:
@@ -126,10 +112,10 @@ class Executor:
             entry: for the journal; its `id` is that of the notification.
             task: whom it concerns, for the rules; None if that is not known.
         """
-        self._journal.add(entry)
+        self.journal.add(entry)
         kind, key = str(entry.data.get("decision_kind")), None if task is None else task.key
         order = _Order(notification.id, kind, key, entry.name, entry.path, time.monotonic())
-        if not self._observer.may_notify(task):
+        if not self.observer.may_notify(task):
             detail = "Suppressed: a [[rule]] switches notifications off."
             self._end(order, OutcomeStatus.SKIPPED, detail)
         else:
@@ -146,7 +132,7 @@ class Executor:
         Raises:
             RequestError: it is paused already, or being paused or resumed right now.
         """
-        held, state_of = self._pauses.get(task.key), self._observer.state_of
+        held, state_of = self.pauses.get(task.key), self.observer.state_of
         # The last look may be older than the pause: ask the processes themselves.
         if held is not None and not any(
             (state_of(key) or "Z") in "RSI" for key in held.paused.keys
@@ -178,12 +164,12 @@ class Executor:
         Raises:
             RequestError: too many wait for one already.
         """
-        if self._checkpoints.crowded(task):
+        if self.checkpoints.crowded(task):
             raise RequestError(
                 f"{named(task)} was asked for a rescue {MOST_FOLLOWING} times and has not saved "
                 "yet. It saves at its next step; see: watchdog status"
             )
-        if not self._checkpoints.agents.within(task):
+        if not self.checkpoints.agents.within(task):
             return []
         order = self._request(DecisionKind.CHECKPOINT, task.key, *_named(task), by)
         return self._checkpoint(order, task, f"asked for by {by}", deadline_s=deadline_s, done=done)
@@ -193,10 +179,11 @@ class Executor:
     ) -> _Order:
         """Write a request down; what is done for it is done after that."""
         now_unix_s = time.time()
-        id_ = f"request-{next(self._request_numbers)}-{int(now_unix_s)}"
+        self._requests += 1
+        id_ = f"request-{self._requests}-{int(now_unix_s)}"
         entry = request_entry(id_, kind.value, task, name or "", path, by=by, unix_s=now_unix_s)
-        self._journal.durable([entry], DURABLE_S)
-        self._log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
+        self.journal.durable([entry], DURABLE_S)
+        self.log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
         return _Order(id_, kind.value, task, name, path, time.monotonic())
 
     def _refuse_moving(self, task: ProcessKey, name: str) -> None:
@@ -209,7 +196,7 @@ class Executor:
         if decision.kind is DecisionKind.NOTIFY:
             self._notify(decision, task, order)
         elif decision.kind is DecisionKind.RESUME:
-            pause = None if decision.task is None else self._pauses.get(decision.task)
+            pause = None if decision.task is None else self.pauses.get(decision.task)
             if pause is None or pause.task in self._moving:
                 self._end(order, OutcomeStatus.SKIPPED, "It is not paused by watchdog any more.")
             else:
@@ -231,7 +218,7 @@ class Executor:
                 self._end(order, OutcomeStatus.FAILED, detail)
 
     def _notify(self, decision: Decision, task: Task | None, order: _Order) -> None:
-        too_late = self._guards.settled(decision)
+        too_late = self.guards.settled(decision)
         if too_late is not None:
             self._end(order, OutcomeStatus.SKIPPED, too_late)
         elif decision.notification is None:
@@ -241,7 +228,7 @@ class Executor:
 
     def _send(self, notification: Notification, task: Task | None, order: _Order) -> None:
         """Filter a notification and show it. Every notification of the daemon comes here."""
-        suppressed = self._notification_filter.reason(notification)
+        suppressed = self.notification_filter.reason(notification)
         if suppressed is not None:
             self._end(order, OutcomeStatus.SKIPPED, suppressed)
             return
@@ -250,7 +237,7 @@ class Executor:
             status = OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED
             self._end(order, status, detail)
 
-        self._dispatcher.show(notification, ended, task)
+        self.dispatcher.show(notification, ended, task)
 
     def _pause(
         self,
@@ -261,11 +248,11 @@ class Executor:
     ) -> None:
         """Stop a task that is neither being paused nor resumed right now."""
         keys = [member.key for member in task.members]
-        others = {other.key for other in self._observer.tasks()} - {task.key}
+        others = {other.key for other in self.observer.tasks()} - {task.key}
         family = process_control.family(keys, others=others)
         self._moving.add(task.key)
-        if not self._pauses.intend(task, family, reason, _RECORD_S):
-            self._log.warning(
+        if not self.pauses.intend(task, family, reason, _RECORD_S):
+            self.log.warning(
                 f"{clean(task.name)} is about to be paused, and no record of that can be written. "
                 f"Should the daemon end, resume it with: kill -CONT {task.key.pid}"
             )
@@ -273,10 +260,10 @@ class Executor:
         def finish(paused: Paused | None, error: Exception | None) -> None:
             self._moving.discard(task.key)
             if paused is None or not paused.keys:
-                self._pauses.cancel(task.key)
+                self.pauses.cancel(task.key)
                 if paused is None:
                     detail = str(error)
-                elif self._pauses.has(task.key):
+                elif self.pauses.has(task.key):
                     detail = f"{clean(task.name)} is already paused by watchdog."
                 else:
                     detail = (
@@ -286,7 +273,7 @@ class Executor:
                 self._end(order, OutcomeStatus.FAILED, detail)
                 done(RequestError(detail))
                 return
-            held = self._pauses.add(Pause(task.key, task.name, reason, paused))
+            held = self.pauses.add(Pause(task.key, task.name, reason, paused))
             count = len(paused.keys)
             self._end(
                 order,
@@ -296,11 +283,11 @@ class Executor:
                 {"method": paused.method, "processes": count},
             )
             # The engine has just learned whom to let go when there is room again.
-            self._kept_state.keep_engine()
-            self._checkpoints.stopped(task)
+            self.kept_state.keep_engine()
+            self.checkpoints.stopped(task)
             done(held.paused)
 
-        self._worker.submit(lambda: process_control.pause(keys, others=others), finish)
+        self.worker.submit(lambda: process_control.pause(keys, others=others), finish)
 
     def _resume(
         self,
@@ -317,13 +304,13 @@ class Executor:
                 self._end(order, OutcomeStatus.FAILED, str(error))
                 done(error)
                 return
-            self._pauses.remove(pause.task)
+            self.pauses.remove(pause.task)
             detail = f"{len(resumed.keys)} of its processes run again."
             self._end(order, OutcomeStatus.DONE, detail)
-            self._kept_state.keep_engine()
+            self.kept_state.keep_engine()
             done(resumed)
 
-        self._worker.submit(lambda: process_control.resume(pause.paused), finish)
+        self.worker.submit(lambda: process_control.resume(pause.paused), finish)
 
     def _checkpoint(
         self,
@@ -348,16 +335,13 @@ class Executor:
         """
         asked: list[Rescue] = []
 
-        def settle() -> None:
+        def follow(rescue: Rescue) -> None:
+            done(rescue)
             result = _result(asked)
             if result is not None:
                 self._end(order, *result)
 
-        def follow(rescue: Rescue) -> None:
-            done(rescue)
-            settle()
-
-        asked += self._checkpoints.request(
+        asked += self.checkpoints.request(
             task,
             order.id,
             reason,
@@ -366,7 +350,6 @@ class Executor:
             deadline_s=deadline_s,
             follower=follow,
         )
-        settle()  # all may have ended at once
         return asked
 
     def _end(
@@ -382,11 +365,11 @@ class Executor:
         outcome = Outcome(
             order.id, status, time.time(), seconds, detail, evidence or {}, at_mono_s=now_mono_s
         )
-        self._journal.add(outcome_entry(outcome, order.kind, order.task, order.name, order.path))
+        self.journal.add(outcome_entry(outcome, order.kind, order.task, order.name, order.path))
         whom = {} if order.task is None else {"pid": order.task.pid}
-        self._log.info(f"{order.kind} {status.value}", task=order.name, **whom, detail=detail)
+        self.log.info(f"{order.kind} {status.value}", task=order.name, **whom, detail=detail)
         if order.by_policy:
-            self._observer.record(outcome)
+            self.observer.record(outcome)
 
 
 def _order(decision: Decision, task: Task | None) -> _Order:

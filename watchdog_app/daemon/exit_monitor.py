@@ -20,7 +20,7 @@ from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.diagnosis.exits import crashed, journal_level, signal_of
 from watchdog_app.core.explain.advice import about_growth
-from watchdog_app.core.model.agent import AgentState, MemoryGrowth
+from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, Evidence, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.agents import Agent, Agents, later_rescue
@@ -96,7 +96,7 @@ class Exit:
 
 class ExitMonitor:
     """
-    Follows every task and worker to its end.
+    Follows every task and worker to its end. `seen` is what the last looks have shown of them.
 
     Args:
         agents: those in trainings; one is forgotten when its process has ended.
@@ -115,26 +115,24 @@ class ExitMonitor:
         units: UnitQuestions,
         worker_ended: Callable[[], None],
         folder: str | None = None,
-        proc: str = "/proc",
     ) -> None:
         self._agents = agents
         self._was_paused = was_paused
         self._units = units
-        self._proc = proc
         self._watched: dict[ProcessKey, _Watched] = {}
         # Opened by pid alone: if that is another process by now, its end finds no task.
         self._roots = PidFds(poller, self._ended)
         self._workers = PidFds(poller, lambda _: worker_ended())
         self._trainings = PidFds(poller, self._training_ended)  # an agent may live between looks
         self._worker_ended = worker_ended
-        self._seen = LastSeen()
+        self.seen = LastSeen()
         self._looked_mono_s = time.monotonic()
         self._lost: dict[ProcessKey, _Lost] = {}  # by task
         self._next_count_mono_s = 0.0
         self._done: deque[ProcessKey] = deque(maxlen=500)
         self._waiting: list[_End] = []
         self._exits: list[Exit] = []
-        self._evidence = ExitEvidence(folder, proc)
+        self._evidence = ExitEvidence(folder)
         self._counts = self._evidence.counts
 
     def ended(self, now_mono_s: float) -> list[Exit]:
@@ -163,7 +161,7 @@ class ExitMonitor:
             self._next_count_mono_s = look.snapshot.mono_s + _COUNT_S
             self._counts.count()
         # Who is missing in this look is asked after next: what was last seen of it still counts.
-        self._seen.learn(look, self._watched.keys() - now.keys())
+        self.seen.learn(look, self._watched.keys() - now.keys())
         groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
         self._counts.follow(groups, [w.task.info.cgroup for w in self._watched.values()])
         for key, task in now.items():
@@ -185,12 +183,8 @@ class ExitMonitor:
         self._roots.follow(self._watched)
         self._workers.follow({m.key for task in look.tasks for m in task.members[1:]})
         self._trainings.follow(self._agents.keys())
-        self._seen.infos = look.snapshot.infos
+        self.seen.infos = look.snapshot.infos
         self._looked_mono_s = look.snapshot.mono_s
-
-    def grew(self, task: ProcessKey, growth: MemoryGrowth) -> None:
-        """An agent has told what grows in its task, which may die before the next look."""
-        self._seen.learn_growth(task, growth)
 
     def follow_agent(self, key: ProcessKey) -> None:
         """An agent has come, whose process may end before the next look."""
@@ -224,7 +218,7 @@ class ExitMonitor:
         if watched.ending_mono_s is None:
             watched.ending_mono_s = now_mono_s
         return now_mono_s - watched.ending_mono_s < _ENDING_S and process.is_ending(
-            key.pid, key.start_time, self._proc
+            key.pid, key.start_time
         )
 
     def _training_ended(self, key: ProcessKey) -> None:
@@ -271,7 +265,7 @@ class ExitMonitor:
             guards = facts.oom_daemons
             question = self._units.ask(facts.group, key.pid, alive_unix_s, guards=guards)
         by_gpu = cause.spec.card_may_explain and facts.card_fault is None
-        on_gpu = by_gpu and task is not None and self._seen.on_gpu(task.key)
+        on_gpu = by_gpu and task is not None and self.seen.on_gpu(task.key)
         lost = self._lost_worker(key)
         until = [now_mono_s]
         until += [] if question is None else [question.until_mono_s]
@@ -287,8 +281,8 @@ class ExitMonitor:
                 mono_s=now_mono_s,
                 unix_s=unix_s,
                 grew={} if task is None else self._grew(task.key),
-                tasks=self._seen.tasks if task is None else (task, *self._seen.tasks),
-                growth=self._seen.slopes(),
+                tasks=self.seen.tasks if task is None else (task, *self.seen.tasks),
+                growth=self.seen.slopes(),
                 question=question,
                 gpu_read_mono_s=now_mono_s + _GPU_LATE_S if on_gpu else None,
                 until_mono_s=max(until),
@@ -318,7 +312,7 @@ class ExitMonitor:
         if now_mono_s >= end.until_mono_s:
             return True
         answered = end.question is None or end.question.over(now_mono_s)
-        wanted, read = end.gpu_read_mono_s, self._seen.gpus_mono_s
+        wanted, read = end.gpu_read_mono_s, self.seen.gpus_mono_s
         return answered and (wanted is None or (read is not None and read >= wanted))
 
     def _diagnosed(self, end: _End) -> Exit | None:
@@ -328,7 +322,7 @@ class ExitMonitor:
         if end.question is not None and end.question.answer is not None:
             facts = replace(facts, unit=end.question.answer)
         if end.gpu_read_mono_s is not None and task is not None:
-            facts = replace(facts, card_fault=self._seen.card_faults.get(task.key))
+            facts = replace(facts, card_fault=self.seen.card_faults.get(task.key))
         cause = diagnose(facts)
         news = _is_news(facts, cause, task, agent, end.unix_s)
         if news is None:
@@ -359,10 +353,10 @@ class ExitMonitor:
         handle: int | None,
         agent: Agent | None,
         *,
-        cpu_limit_s: float | None,
         alive_mono_s: float,
+        cpu_limit_s: float | None = None,
     ) -> ExitFacts:
-        info = self._seen.infos.get(key)
+        info = self.seen.infos.get(key)
         group = info.cgroup if info else task.info.cgroup if task is not None else None
         failed = agent is not None and agent.failed
         return self._evidence.facts(
@@ -378,8 +372,8 @@ class ExitMonitor:
             device_ooms=_ooms(agent),
             was_paused=self._was_paused(key),
             guard=guard_end(key, group),
-            **self._seen.memory_facts(task),
-            **({} if task is None else self._seen.device_facts(task)),
+            **self.seen.memory_facts(task),
+            **({} if task is None else self.seen.device_facts(task)),
         )
 
     def _look_for_workers(self, before: Task, now: Task, alive_mono_s: float) -> None:
@@ -391,21 +385,12 @@ class ExitMonitor:
         self._counts.count()
         named = self._evidence.named()
         for key in gone:
-            info = self._seen.infos.get(key)
+            info = self.seen.infos.get(key)
             # Workers come and go by the hundred: only where the kernel has said or counted
             # something is there more to be asked.
             if info is None or not (key.pid in named or self._counts.rose_in(info.cgroup)):
                 continue
-            facts = self._evidence.facts(
-                key,
-                before,
-                None,
-                group=info.cgroup,
-                alive_mono_s=alive_mono_s,
-                root=False,
-                guard=guard_end(key, info.cgroup),
-                **self._seen.memory_facts(before),
-            )
+            facts = self._facts(key, before, None, None, alive_mono_s=alive_mono_s)
             cause = diagnose(facts)
             own = any(word.pid == key.pid for word in facts.kernel)
             # Workers end all the time: only with its own group hit since it was last seen, or with
@@ -429,7 +414,7 @@ class ExitMonitor:
 
     def _grew(self, task: ProcessKey) -> dict[str, Any]:
         """Which lines and tensors of it grew, for its entry; empty where nobody has looked."""
-        grew, slope_bytes_per_s = self._seen.growth(task)
+        grew, slope_bytes_per_s = self.seen.growth(task)
         return {} if grew is None else {"grew": list(about_growth(grew, slope_bytes_per_s))}
 
     def _holder(self, key: ProcessKey) -> _Watched | None:

@@ -29,7 +29,7 @@ from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
-from watchdog_app.guard import cgroup, control, messages, process, record
+from watchdog_app.guard import cgroup, record
 from watchdog_app.guard.record import GuardRecord
 from watchdog_app.history.journal import Entry
 
@@ -84,6 +84,8 @@ class Guards:
         self._sweeper.collect()
         due = not self._sweeper.waiting and time.monotonic() >= self._next_sweep_mono_s
         if self._guards and due:
+            from watchdog_app.guard import process
+
             self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
             # Nobody is held for ever where supervisor and standby were both killed.
             self._sweeper.submit(process.sweep, _swept)
@@ -164,7 +166,11 @@ class Guards:
     def sentence(self, task: ProcessKey) -> str | None:
         """What `explain` says of a task's guard; None: it is in none."""
         guard = self.of(task)
-        return None if guard is None else messages.explained(guard)
+        if guard is None:
+            return None
+        from watchdog_app.guard import messages
+
+        return messages.explained(guard)
 
     def stopped(self, task: ProcessKey) -> str | None:
         """
@@ -175,16 +181,14 @@ class Guards:
         guard = self.of(task)
         if guard is None or not guard.stopped:
             return None
-        what, _, choices = messages.report(guard).partition("\n")
+        what, _, choices = _report(guard).partition("\n")
         if not choices:
             return f"{what} Ask again in a moment."
         return f"{what} {choices.partition(chr(10))[0]}"  # of an answer in one line
 
     def acting(self) -> list[str]:
         """What `explain` says of the guards whose limit was met, for who asks of everything."""
-        return [
-            messages.report(guard) for guard in self._guards.values() if guard.state != "running"
-        ]
+        return [_report(guard) for guard in self._guards.values() if guard.state != "running"]
 
     def settled(self, decision: Decision) -> str | None:
         """Why nobody is warned of a limit any more: its guard has met it, and has told of that."""
@@ -217,6 +221,8 @@ class Guards:
                 "with: watchdog exec -- COMMAND",
                 REFUSED,
             )
+        from watchdog_app.guard import control
+
         return task, partial(control.ask, guard.socket_path, _request(params))
 
     def _changed(self, name: str, guard: GuardRecord, before: str) -> None:
@@ -224,7 +230,7 @@ class Guards:
         if quiet and (guard.state != "running" or _shown(before).urgency is None):
             return
         now = time.time()
-        text = messages.report(guard)
+        text = _report(guard)
         self._log.warning(f"a guard is {guard.state}", pid=guard.pid, name=guard.name)
         key = next((key for key, value in self._of.items() if value == name), None)
         notification = _notification(guard, text, key, now)
@@ -243,6 +249,13 @@ class Guards:
         )
         task = next((task for task in self._observer.tasks() if task.key == key), None)
         self._news.append((notification, entry, task))
+
+
+def _report(guard: GuardRecord) -> str:
+    """What is said of a guard; loaded once there is one, as `process` and `control`: 0.2 MB."""
+    from watchdog_app.guard import messages
+
+    return messages.report(guard)
 
 
 def _swept(_: object, error: Exception | None) -> None:
@@ -291,6 +304,8 @@ def _notification(
     pid = guard.pid if task is None else task.pid
     actions = []
     if guard.state in ("stopped", "refusing"):
+        from watchdog_app.guard import messages
+
         more = messages.next_limit(guard)
         actions = [
             NotificationAction(
@@ -326,6 +341,8 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
     guard = record.of(key.pid, key.start_time, group)
     if guard is None:
         return None
+    from watchdog_app.guard import messages
+
     limit = "" if guard.follows_machine else f"{guard.limit_bytes >> 20}M"
     return GuardEnd(
         limit_bytes=guard.limit_bytes,

@@ -7,7 +7,6 @@ tells of all threads of a task, its agents tell of Python's stacks and of Python
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -67,6 +66,7 @@ class _Question:
     growth: MemoryGrowth | None = None
 
 
+@dataclass(kw_only=True, slots=True, eq=False)
 class Inspections:
     """
     Questions to agents, and their answers.
@@ -81,25 +81,16 @@ class Inspections:
         log: of the daemon.
     """
 
-    def __init__(
-        self,
-        agents: Agents,
-        *,
-        observer: Observer,
-        pauses: Pauses,
-        worker: Worker,
-        grew: Callable[[ProcessKey, MemoryGrowth], None],
-        log: Log,
-    ) -> None:
-        self._agents = agents
-        self._observer = observer
-        self._pauses = pauses
-        self._worker = worker
-        self._kept = grew
-        self._log = log
-        self._open: dict[str, _Question] = {}
-        self._numbers = itertools.count(1)
-        self._looked: dict[tuple[str, ProcessKey], None] = {}  # incident, task; oldest first
+    agents: Agents
+    observer: Observer
+    pauses: Pauses
+    worker: Worker
+    grew: Callable[[ProcessKey, MemoryGrowth], None]
+    log: Log
+    _open: dict[str, _Question] = field(default_factory=dict, init=False)
+    _asked: int = field(default=0, init=False)
+    # Incident and task, the oldest first.
+    _looked: dict[tuple[str, ProcessKey], None] = field(default_factory=dict, init=False)
 
     def look(self, trace: bool) -> None:
         """
@@ -108,7 +99,7 @@ class Inspections:
         Args:
             trace: the configuration allows to trace allocations.
         """
-        look, now_mono_s = self._observer.latest, time.monotonic()
+        look, now_mono_s = self.observer.latest, time.monotonic()
         if look is None:
             return
         for task in look.tasks:
@@ -116,7 +107,7 @@ class Inspections:
                 with suppress(RequestError):  # too many are asked already
                     self.dump(task, now_mono_s, partial(self._stalled, task.key))
         for task, incident in self._growing(look.result.incidents, look.tasks) if trace else ():
-            self._log.info("looking for what grows", task=task.name, incident=incident.id)
+            self.log.info("looking for what grows", task=task.name, incident=incident.id)
             seconds = trace_s(look.result.assessments.get(incident.resource))
             with suppress(RequestError):
                 self.trace(task, seconds, now_mono_s, lambda _: None)
@@ -128,7 +119,7 @@ class Inspections:
         Raises:
             RequestError: too many questions wait.
         """
-        agents = self._agents.within(task)[:_MOST_AGENTS]
+        agents = self.agents.within(task)[:_MOST_AGENTS]
         over = partial(self._read_threads, done)
         self._ask(task, agents, "agent.stacks", over, until_mono_s=now_mono_s + _DUMP_S)
 
@@ -179,17 +170,17 @@ class Inspections:
             return
         found, key = record(MemoryGrowth, params), question.task.key
         if found.lines or found.tensors:
-            self._observer.ask(lambda engine: engine.growth_seen(key, found))
-            self._kept(key, found)  # it is asked for when the task has ended, too
+            self.observer.ask(lambda engine: engine.growth_seen(key, found))
+            self.grew(key, found)  # it is asked for when the task has ended, too
         if not params.interim:
             question.growth = found
             self._answered(params.request, agent)
 
     def expire(self, now_mono_s: float) -> None:
         """Take in what was seen of threads; end what was not answered in time."""
-        self._worker.collect()
+        self.worker.collect()
         for ident, question in list(self._open.items()):
-            gone = all(self._agents.get(key) is None for key in question.waiting)
+            gone = all(self.agents.get(key) is None for key in question.waiting)
             if gone or now_mono_s >= question.until_mono_s:
                 self._end(ident)
 
@@ -201,8 +192,8 @@ class Inspections:
         """Why a task stands still, by its dump and the last look; the most likely first."""
         from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
 
-        held = frozenset(each.pid for pause in self._pauses.all() for each in pause.paused.keys)
-        look = self._observer.latest
+        held = frozenset(each.pid for pause in self.pauses.all() for each in pause.paused.keys)
+        look = self.observer.latest
         if look is None:
             return stall_reasons(dump, StallContext(stopped_by_us=held))
         result = look.result
@@ -228,14 +219,15 @@ class Inspections:
         until_mono_s: float,
         **params: Any,
     ) -> None:
-        if len(self._open) + self._worker.waiting >= _MOST_OPEN:
+        if len(self._open) + self.worker.waiting >= _MOST_OPEN:
             message = "Too many wait for an answer of a training. Ask again in a minute."
             raise RequestError(message, REFUSED)
-        ident = f"{method}-{next(self._numbers)}"
+        self._asked += 1
+        ident = f"{method}-{self._asked}"
         waiting = {agent.key for agent in agents}
         self._open[ident] = _Question(task, until_mono_s, waiting, over)
         for agent in agents:
-            self._agents.send(agent, method, {"request": ident, **params})
+            self.agents.send(agent, method, {"request": ident, **params})
         if not agents:
             self._end(ident)
 
@@ -256,7 +248,7 @@ class Inspections:
 
     def _read_threads(self, done: Callable[[ThreadDump], None], question: _Question) -> None:
         keys = tuple(member.key for member in question.task.members)
-        self._worker.submit(
+        self.worker.submit(
             partial(_seen, keys),
             lambda seen, _: done(self._made(question, seen or ((), time.monotonic()))),
         )
@@ -264,7 +256,7 @@ class Inspections:
     def _made(self, question: _Question, seen: Seen) -> ThreadDump:
         """What the kernel and the agents tell, as one dump."""
         looks, seen_mono_s = seen
-        asked = {agent.key.pid for agent in self._agents.within(question.task)}
+        asked = {agent.key.pid for agent in self.agents.within(question.task)}
         left = _MOST_CHARS
         processes = []
         for look in looks:
@@ -272,7 +264,7 @@ class Inspections:
             processes.append(replace(look, threads=threads, agent=look.pid in asked))
         silent = {key.pid for key in question.waiting} & asked
         # The agent that trains is the one whose silence says something.
-        view = self._agents.view_of(question.task)
+        view = self.agents.view_of(question.task)
         answered = None
         if question.stacks or silent:
             answered = not silent if view is None else view.key.pid not in silent
@@ -282,9 +274,9 @@ class Inspections:
         return ThreadDump(tuple(processes), answered, view.place, last_seen_s)
 
     def _stalled(self, key: ProcessKey, dump: ThreadDump) -> None:
-        task = next((each for each in self._observer.tasks() if each.key == key), None)
+        task = next((each for each in self.observer.tasks() if each.key == key), None)
         if task is not None:
-            self._observer.ask(lambda engine: engine.threads_seen(task, dump))
+            self.observer.ask(lambda engine: engine.threads_seen(task, dump))
 
     def _growing(
         self, incidents: Iterable[Incident], tasks: Iterable[Task]
@@ -310,7 +302,7 @@ class Inspections:
         return found
 
     def _trains(self, task: Task) -> Agent | None:
-        agents = self._agents.within(task)
+        agents = self.agents.within(task)
         return next((each for each in agents if each.view.training), None)
 
 

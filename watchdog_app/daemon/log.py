@@ -86,7 +86,7 @@ def _begin_anew(fd: int, path: str) -> None:
     here = os.fstat(fd)
     if here.st_size <= _MOST_FILE_BYTES or not os.path.samestat(here, os.stat(path)):
         return
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW
     new = os.open(f"{path}.new", flags, 0o600)
     try:
         os.replace(path, f"{path}.1")

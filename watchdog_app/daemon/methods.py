@@ -243,7 +243,6 @@ class Methods(AgentMethods):
         found += waiting
         if not found or not wait:
             return {"requests": [*answers, *(rescue.to_json() for rescue in found)]}
-        done(found[0])  # all may have ended at once
         return None
 
     def _task_stacks(self, _: Connection, params: requests.DumpStacks, reply: Reply) -> None:

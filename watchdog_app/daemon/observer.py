@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from operator import is_
@@ -95,7 +95,7 @@ class Observer:
         views = {view.key: view for view in self._agents.views()}
         # The file systems that the rescues of connected agents go to.
         self.machine.watch_disks(sorted({view.directory for view in views.values()}))
-        parts = self._measure(views)
+        parts = self._measure(views.values())
         if parts is None:
             return None
         snapshot, tasks, readings = parts
@@ -116,11 +116,8 @@ class Observer:
         with suppress(OSError, SensorError):
             self.triggers.update(snapshot.cgroups)
         self._faults.take((*snapshot.faults, *self.triggers.faults))
-        by_task: dict[ProcessKey, AgentState] = {}
-        for task in tasks:
-            view = self._agents.view_of(task)
-            if view is not None:
-                by_task[task.key] = view
+        seen = {task.key: self._agents.view_of(task) for task in tasks}
+        by_task = {key: view for key, view in seen.items() if view is not None}
         self.latest = Look(snapshot, tasks, readings, result, by_task)
         return self.latest
 
@@ -132,7 +129,7 @@ class Observer:
 
         What cannot be measured again is believed: the first measurement is a moment old.
         """
-        parts = self._measure({view.key: view for view in self._agents.views()})
+        parts = self._measure(self._agents.views())
         if parts is None:
             return list(decisions), [], None
         _, tasks, readings = parts
@@ -202,12 +199,12 @@ class Observer:
         engine.protecting = self._protecting
         return engine
 
-    def _measure(self, views: Mapping[ProcessKey, AgentState]) -> Parts | None:
+    def _measure(self, views: Collection[AgentState]) -> Parts | None:
         try:
             snapshot = self._sample()
             tasks = self.kernels.name(self._group(snapshot))
             tasks = as_held(tasks, self._engine.held, process_control.stopping)
-            readings = readings_of(snapshot, tasks, views.values(), self._guard_limits)
+            readings = readings_of(snapshot, tasks, views, self._guard_limits)
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
             self._faults.put(
                 "machine",

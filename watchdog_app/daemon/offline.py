@@ -174,32 +174,14 @@ def _chosen(standing: Sequence[Pause], task: str | None) -> Sequence[Pause]:
             return found
         if found:
             break
-    _refuse_strangers(task.strip())
     listed = tuple({"pid": one.task.pid, "name": one.name} for one in standing)
     what = "No task" if not found else f"{len(found)} tasks"
     raise TaskNotFound(
         f"{what} that watchdog has paused answers to {task!r}. No daemon runs, so that only "
-        "what is written down as paused can be resumed.",
+        "what is written down as paused can be resumed. What somebody else has stopped, for "
+        f"example with Ctrl-Z, is resumed with: kill -CONT {pid or 'PID'}",
         candidates=listed,
     )
-
-
-def _refuse_strangers(wanted: str) -> None:
-    """
-    Say of a process that somebody else has stopped how it goes on: that is not for us to undo.
-
-    Raises:
-        TaskNotFound: it is one.
-    """
-    from watchdog_app.base.linux.process import read_stat
-
-    pid = pid_in(wanted)
-    found = None if pid is None else read_stat(pid)
-    if found is not None and found.state == "T":
-        raise TaskNotFound(
-            f"Process {wanted} was not paused by watchdog, as far as its records say, but by "
-            f"somebody else, for example with Ctrl-Z. Resume it with: kill -CONT {wanted}"
-        )
 
 
 def stopped() -> str:

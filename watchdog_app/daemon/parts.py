@@ -129,10 +129,10 @@ class Parts:
             folder=os.path.abspath(paths.state_dir()),
         )
         self.inspections = Inspections(
-            self.agents,
+            agents=self.agents,
             observer=self.observer,
             pauses=self.pauses,
             worker=Worker(self.waker.wake),
-            grew=self.exit_monitor.grew,
+            grew=self.exit_monitor.seen.learn_growth,
             log=self._log,
         )

@@ -179,8 +179,7 @@ def encoded(boot: str, pauses: Iterable[Pause]) -> bytes:
 
 
 def _content(path: str) -> bytes:
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    with open(os.open(path, flags), "rb") as file:
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         found = os.fstat(file.fileno())
         # It says which processes to signal: nobody else may have written it.
         if not stat.S_ISREG(found.st_mode) or paths.foreign(found):

@@ -49,6 +49,8 @@ class Point:
 
 @dataclass(slots=True)
 class _Series:
+    """The points of one series that were seen last."""
+
     kept: Point | None = None
     recent: deque[Point] = field(default_factory=lambda: deque(maxlen=_RECENT))  # after `kept`
 

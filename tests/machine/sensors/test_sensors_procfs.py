@@ -252,7 +252,7 @@ def test_the_rest_of_stat_is_read_of_a_real_process():
     assert (7 << 8, "Z", True, False) == (
         *(ended.wait_status, ended.state, ended.has_ended, ended.is_exiting),
     )
-    assert (os.getppid(), os.getpgrp(), os.getsid(0)) == (own.ppid, own.pgrp, own.session)
+    assert (os.getppid(), os.getsid(0)) == (own.ppid, own.session)
     assert not own.is_kernel_thread
     assert process.start_time(os.getpid()) == own.start_ticks
     assert process.read_stat(child) is None

@@ -108,7 +108,7 @@ def write_bytes(path: str, data: bytes) -> None:
         os.close(fd)
 
 
-def read_regular(path: str, limit: int = 1 << 16) -> bytes:
+def read_regular(path: str) -> bytes:
     """
     Content of a file whose path another process named: never a device, never a pipe.
 
@@ -116,7 +116,6 @@ def read_regular(path: str, limit: int = 1 << 16) -> bytes:
 
     Args:
         path: given by another process, so not trusted.
-        limit: most bytes that are read.
 
     Raises:
         Gone, Denied, Unsupported: as `translate` tells them apart.
@@ -127,7 +126,7 @@ def read_regular(path: str, limit: int = 1 << 16) -> bytes:
         raise translate(error, path) from error
     if not stat.S_ISREG(mode):
         raise Unsupported(f"{path} is no regular file")
-    return read_bytes(path, limit)
+    return read_bytes(path)
 
 
 def read_link(path: str) -> str:

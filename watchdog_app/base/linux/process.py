@@ -48,9 +48,8 @@ class Stat:
     Attributes:
         comm: the name, which exec and the process itself change.
         state: one letter: R S D T t Z X I.
-        pgrp, session: of its job control.
+        session: of its job control.
         tty: 0: no controlling terminal.
-        tty_pgrp: the group that its terminal listens to.
         pid: of the process, or of the thread.
         cpu_ticks: user and system.
         start_ticks: since boot; with the pid it identifies a process.
@@ -58,9 +57,8 @@ class Stat:
     """
 
     __slots__ = (
-        *("_flags", "_tail", "comm", "cpu_ticks", "pgrp", "pid", "ppid"),
-        *("session", "start_stack", "start_ticks", "state", "threads", "tty", "tty_pgrp"),
-        "vsize_bytes",
+        *("_flags", "_tail", "comm", "cpu_ticks", "pid", "ppid", "session", "start_stack"),
+        *("start_ticks", "state", "threads", "tty", "vsize_bytes"),
     )
 
     def __init__(self, data: bytes) -> None:
@@ -79,10 +77,8 @@ class Stat:
         self.comm = data[opened + 1 : closed]
         self.state = rest[0].decode("ascii")
         self.ppid = int(rest[1])
-        self.pgrp = int(rest[2])
         self.session = int(rest[3])
         self.tty = int(rest[4])
-        self.tty_pgrp = int(rest[5])
         self._flags = int(rest[6])
         self.cpu_ticks = int(rest[11]) + int(rest[12])
         self.threads = int(rest[17])
@@ -141,15 +137,9 @@ def read_stat(pid: int | str, proc: str = "/proc") -> Stat | None:
         return None
 
 
-def start_time(pid: int | str, proc: str = "/proc") -> int | None:
-    """
-    Start time of a process in ticks since boot; None if no process has that pid.
-
-    Args:
-        pid: of the process.
-        proc: where the proc file system is mounted.
-    """
-    stat = read_stat(pid, proc)
+def start_time(pid: int | str) -> int | None:
+    """Start time of a process in ticks since boot; None if no process has that pid."""
+    stat = read_stat(pid)
     return None if stat is None or stat.has_ended else stat.start_ticks
 
 
@@ -324,31 +314,23 @@ def comm(pid: int, proc: str = "/proc") -> str | None:
     return name.decode("utf-8", "replace").strip() or None
 
 
-def owners(pid: int, proc: str = "/proc") -> frozenset[int]:
+def owners(pid: int) -> frozenset[int]:
     """
     Every user id that the process runs under: real, effective, saved; empty when it is gone.
 
     A set-uid program has several: it is not its user's alone, and is left alone.
-
-    Args:
-        pid: of the process, by the numbers of `proc`.
-        proc: where the proc file system is mounted.
     """
-    words = status_words(read_or_empty(f"{proc}/{pid}/status"), b"Uid")
+    words = status_words(read_or_empty(f"/proc/{pid}/status"), b"Uid")
     return frozenset(int(word) for word in words[:3])
 
 
-def innermost_pid(pid: int, proc: str = "/proc") -> int | None:
+def innermost_pid(pid: int) -> int | None:
     """
     What a process takes for its own pid: another one than ours in a container; None: unknown.
 
-    Args:
-        pid: of the process, by the numbers of `proc`.
-        proc: where the proc file system is mounted.
-
     Source: proc(5), NSpid of status: one for each namespace, the innermost last.
     """
-    words = status_words(read_or_empty(f"{proc}/{pid}/status"), b"NSpid")
+    words = status_words(read_or_empty(f"/proc/{pid}/status"), b"NSpid")
     return whole(words[-1]) if words else None
 
 
@@ -363,13 +345,9 @@ def cpu_limit_s(pid: int) -> float | None:
     return None
 
 
-def signals(pid: int, proc: str = "/proc") -> tuple[int, int]:
+def signals(pid: int) -> tuple[int, int]:
     """
     Signals that wait for a process, those of its threads included.
-
-    Args:
-        pid: of the process, by the numbers of `proc`.
-        proc: where the proc file system is mounted.
 
     Returns:
         All of them, and those that a thread would take if it ran: masks with bit N-1 for signal
@@ -377,25 +355,19 @@ def signals(pid: int, proc: str = "/proc") -> tuple[int, int]:
     """
     waiting, taken = 0, 0
     with suppress(OSError, ValueError):
-        for thread in os.listdir(f"{proc}/{pid}/task"):
-            status = read_or_empty(f"{proc}/{pid}/task/{thread}/status")
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            status = read_or_empty(f"/proc/{pid}/task/{thread}/status")
             pending = _mask(status, b"SigPnd") | _mask(status, b"ShdPnd")
             waiting |= pending
             taken |= pending & ~_mask(status, b"SigBlk")
     return waiting, taken
 
 
-def stop_pending(pid: int, proc: str = "/proc") -> bool:
-    """
-    Whether a SIGSTOP was sent to the process that it has not come to yet.
-
-    Args:
-        pid: of the process, by the numbers of `proc`.
-        proc: where the proc file system is mounted.
-    """
+def stop_pending(pid: int) -> bool:
+    """Whether a SIGSTOP was sent to the process that it has not come to yet."""
     import signal
 
-    status = read_or_empty(f"{proc}/{pid}/status")
+    status = read_or_empty(f"/proc/{pid}/status")
     pending = _mask(status, b"SigPnd") | _mask(status, b"ShdPnd")
     return bool(pending >> (signal.SIGSTOP - 1) & 1)
 
@@ -405,21 +377,18 @@ def _mask(status: bytes, name: bytes) -> int:
     return int(words[0], 16) if words else 0
 
 
-def all_halted(
-    pids: Iterable[int], proc: str = "/proc", waits: Collection[bytes] = _HALTED
-) -> bool:
+def all_halted(pids: Iterable[int], waits: Collection[bytes] = _HALTED) -> bool:
     """
     Whether no thread of these processes can run before somebody lets it.
 
     Args:
         pids: of the processes.
-        proc: where the proc file system is mounted.
         waits: kernel functions in which a thread cannot run, beside being stopped or ended.
 
     Source: proc(5), wchan; kernel, mm/memcontrol-v1.c and kernel/cgroup/legacy_freezer.c.
     """
     for pid in pids:
-        folder = f"{proc}/{pid}/task"
+        folder = f"/proc/{pid}/task"
         with suppress(OSError):  # it is gone
             for thread in os.listdir(folder):
                 stat = read_stat(thread, folder)
@@ -525,23 +494,22 @@ def _below(
     return list(found.values())
 
 
-def below_shell(pid: int, root: int, proc: str = "/proc") -> bool:
+def below_shell(pid: int, root: int) -> bool:
     """
     Whether an interactive shell stands between a process and `root`, from which it descends.
 
     Args:
-        pid: of the process, by the numbers of `proc`.
+        pid: of the process.
         root: pid of the task that it belongs to.
-        proc: where the proc file system is mounted.
     """
     seen = {0, 1, root}
     while pid not in seen:
         seen.add(pid)
-        stat = read_stat(pid, proc)
+        stat = read_stat(pid)
         if stat is None:
             return False
-        if interactive_shell(stat, proc):
-            return root in ancestors(pid, proc)
+        if interactive_shell(stat):
+            return root in ancestors(pid)
         pid = stat.ppid
     return False
 

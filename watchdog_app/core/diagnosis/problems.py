@@ -177,6 +177,8 @@ class DeviceProblems:
 
 @dataclass(slots=True)
 class _OpenStall:
+    """A training that stands still."""
+
     task: ProcessKey
     name: str
     began: str  # what was seen then

@@ -66,6 +66,8 @@ class _Episode:
 
 @dataclass(slots=True)
 class _Announced:
+    """Growth that an agent has announced."""
+
     what: str
     bytes: float
     base: float

@@ -12,7 +12,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 
 from watchdog_app.base import children
 from watchdog_app.base.text.plain import clean
@@ -30,21 +31,14 @@ class CommandChannel:
     Args:
         argv: program and arguments; a `~` at the start of the program is the home folder.
         timeout_s: after that it is ended, with everything that it started.
-        env: the environment that it gets besides WATCHDOG_*.
     """
 
     name = "command"
     beside_tray = needed = True
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        timeout_s: float = TIMEOUT_S,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
+    def __init__(self, argv: Sequence[str], timeout_s: float = TIMEOUT_S) -> None:
         self._argv = [os.path.expanduser(argv[0]), *argv[1:]]
         self._timeout_s = timeout_s
-        self._env = os.environ if env is None else env
 
     def send(self, notification: Notification) -> Delivery:
         """Run it; delivered when it ends with status 0 in time."""
@@ -59,7 +53,7 @@ class CommandChannel:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**self._env, **variables(notification)},
+                    env={**os.environ, **variables(notification)},
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
@@ -99,11 +93,6 @@ def variables(notification: Notification) -> dict[str, str]:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End it and all of its session that did not leave the group."""
-    try:
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    except (ProcessLookupError, PermissionError):
-        pass  # it ended by itself in this moment, or runs as somebody else
+    with suppress(ProcessLookupError, PermissionError):  # it has just ended, or is somebody else's
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()

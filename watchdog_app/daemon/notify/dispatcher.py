@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from watchdog_app.base import codec
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.decisions import Notification
@@ -62,14 +63,10 @@ class Until:
         """Whether either clock has come to it."""
         return mono_s >= self.mono_s or unix_s >= self.unix_s
 
-    def left_s(self, mono_s: float, unix_s: float) -> float:
-        """Seconds until `over`."""
-        return max(0.0, min(self.mono_s - mono_s, self.unix_s - unix_s))
-
 
 @dataclass(frozen=True, slots=True)
 class Snooze:
-    """Notices that are suppressed: of one incident, of one task, or with neither all."""
+    """Notifications that are suppressed: of one incident, of one task, or with neither all."""
 
     incident: str | None
     task: int | None  # pid of its root
@@ -82,14 +79,16 @@ class Snooze:
             return notification.incident == self.incident
         return self.task is None or notification.task == self.task
 
-    def to_json(self) -> dict[str, Any]:
-        """As the status object has it."""
-        return {
-            "incident": self.incident,
-            "task": self.task,
-            "name": self.name,
-            "until_unix_s": self.until.unix_s,
-        }
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the next daemon goes on with."""
+
+    mono_s: float  # when it was written down
+    protecting: bool
+    until: Until | None
+    snoozes: tuple[Snooze, ...]
+    pending: tuple[str, ...]
 
 
 class NotificationFilter:
@@ -209,40 +208,32 @@ class NotificationFilter:
         """The quiet hours that it is now; None: none."""
         if not self._hours:
             return None
-        if hasattr(time, "tzset"):
-            time.tzset()  # a laptop travels
+        time.tzset()  # a laptop travels
         now = time.localtime(self._wall())
         return quiet_at(self._hours, now.tm_hour, now.tm_min)
 
     @property
-    def protection(self) -> dict[str, Any]:
+    def protection(self) -> records.Protection:
         """As the status object has it."""
-        return {
-            "on": self.protecting,
-            "until_unix_s": None if self._until is None else self._until.unix_s,
-        }
+        until_unix_s = None if self._until is None else self._until.unix_s
+        return records.Protection(on=self.protecting, until_unix_s=until_unix_s)
 
     @property
-    def snoozed(self) -> list[dict[str, Any]]:
+    def snoozed(self) -> tuple[records.Snooze, ...]:
         """As the status object has it."""
-        return [one.to_json() for one in self._snoozes if not one.until.over(*self._now())]
+        standing = (one for one in self._snoozes if not one.until.over(*self._now()))
+        return tuple(records.Snooze.of(one, until_unix_s=one.until.unix_s) for one in standing)
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> Any:
         """Plain values from which another daemon goes on."""
-        return {
-            "protecting": self.protecting,
-            "until": self._dumped(self._until),
-            "snoozes": [
-                [one.incident, one.task, one.name, self._dumped(one.until)] for one in self._snoozes
-            ],
-            "pending": sorted(self.pending),
-        }
+        snoozes, pending = tuple(self._snoozes), tuple(sorted(self.pending))
+        return codec.encode(_Kept(self._mono(), self.protecting, self._until, snoozes, pending))
 
     def knows(self, incident: str) -> bool:
         """Whether a notification of this incident went out or was suppressed, lately."""
         return incident in self.pending or incident in self._notified
 
-    def load(self, value: Mapping[str, Any], same_boot: bool) -> None:
+    def load(self, value: Any, same_boot: bool) -> None:
         """
         Go on where `dump` left off; what has ended meanwhile is over.
 
@@ -251,18 +242,22 @@ class NotificationFilter:
             same_boot: the machine has not been started anew: its tasks and incidents are the same.
 
         Raises:
-            KeyError, TypeError, ValueError: these are not its values. Nothing was changed.
+            ValueError: these are not its values. Nothing was changed.
         """
-        protecting, until = bool(value["protecting"]), self._loaded(value["until"])
-        snoozes = []
-        for incident, task, name, end in value["snoozes"]:
-            ends = self._loaded(end)
-            if ends is not None and (same_boot or (incident is None and task is None)):
-                snoozes.append(Snooze(_text(incident), _pid(task), _text(name), ends))
-        found = value.get("pending", ())  # not in the state of an earlier version
-        pending = {str(one) for one in found} if same_boot else set()
-        self.protecting, self._until = protecting, until
-        self._snoozes, self.pending = snoozes, pending
+        kept: _Kept = codec.decode(_Kept, value)
+        # The running time goes on from what was left: the wall clock may have been set since.
+        shift_s = self._mono() - kept.mono_s
+
+        def later(until: Until) -> Until:
+            return replace(until, mono_s=until.mono_s + shift_s)
+
+        self.protecting, self._until = kept.protecting, kept.until and later(kept.until)
+        self._snoozes = [
+            replace(one, until=later(one.until))
+            for one in kept.snoozes
+            if same_boot or (one.incident is None and one.task is None)
+        ]
+        self.pending = set(kept.pending) if same_boot else set()
 
     def _why(self, notification: Notification) -> str | None:
         if not self.protecting and notification.topic not in _FACTS:
@@ -287,16 +282,6 @@ class NotificationFilter:
     def _after(self, for_s: float) -> Until:
         mono_s, unix_s = self._now()
         return Until(mono_s + for_s, unix_s + for_s)
-
-    def _dumped(self, until: Until | None) -> list[float] | None:
-        return None if until is None else [until.unix_s, until.left_s(*self._now())]
-
-    def _loaded(self, value: Sequence[Any] | None) -> Until | None:
-        """The running time goes on from what was left: the wall clock may have been set since."""
-        if value is None:
-            return None
-        unix_s, left_s = value
-        return Until(self._mono() + float(left_s), float(unix_s))
 
     def _keep_pending(self, notification: Notification) -> None:
         if (
@@ -324,14 +309,6 @@ def quiet_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
         if begin <= now < end if begin < end else (now >= begin or now < end):
             return text
     return None
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _pid(value: Any) -> int | None:
-    return None if value is None else int(value)
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Notices as lines of text, on the daemon's standard error or any other stream."""
+"""Notifications as lines of text, on the daemon's standard error or any other stream."""
 
 from __future__ import annotations
 

@@ -75,6 +75,8 @@ def parse_record(record: bytes) -> LogLine | None:
 
 @dataclass(slots=True)
 class _Entry:
+    """An event, and who has told it."""
+
     event: XidEvent
     sources: set[str]
 

@@ -9,26 +9,20 @@ if TYPE_CHECKING:
     from watchdog_app.machine.sensors.machine import Machine
 
 
-def open_machine(
-    own_uid: int | None = None,
-    platform: str = sys.platform,
-    *,
-    patience_s: float | None = None,
-) -> Machine:
+def open_machine(platform: str = sys.platform, *, patience_s: float | None = None) -> Machine:
     """
     The machine that we run on: /proc, /sys and its GPUs on Linux, psutil elsewhere.
 
     Args:
-        own_uid: whose processes are watched; None: this process's user.
         platform: as `sys.platform`.
         patience_s: as of `LinuxMachine`.
     """
     if platform != "linux":
         from watchdog_app.machine.sensors.portable import PortableMachine
 
-        return PortableMachine(own_uid)
+        return PortableMachine()
     from watchdog_app.machine.gpu import Gpus
     from watchdog_app.machine.sensors.devices import HardwareWatch
     from watchdog_app.machine.sensors.machine import LinuxMachine
 
-    return LinuxMachine(own_uid=own_uid, hardware=HardwareWatch(gpu=Gpus()), patience_s=patience_s)
+    return LinuxMachine(hardware=HardwareWatch(gpu=Gpus()), patience_s=patience_s)

@@ -41,7 +41,6 @@ _SLOW_EVERY_S = 30.0  # at most, however long an answer takes
 _SILENT_S = 10.0  # ... and twice as long after each further silence
 _SILENT_EVERY_S = 300.0  # at most, once a server does not answer
 _TIMEOUT_S = 2.0
-_AGAIN_S = 60.0  # until the description of a process that had none is looked for again
 # Thousands of sessions. JSON is taken apart in one turn, and looks wait: 16 ms, with 4 MiB 60 ms.
 _ANSWER_LIMIT = 1 << 20
 # More than anybody has open; a server that says so is broken, and each of them costs at every look.
@@ -79,7 +78,6 @@ class JupyterServers:
     def __init__(self, is_alive: Callable[[int], bool]) -> None:
         self._is_alive = is_alive
         self._servers: dict[int, _Server] = {}  # by pid
-        self._missing: dict[tuple[int, str], float] = {}  # when to look for a file again
         self._worker = Worker()
         self._now_mono_s = 0.0
         self._changed = False  # by what came in at this look
@@ -143,17 +141,12 @@ class JupyterServers:
         if connection_file is None:
             return False
         # A server writes both into the runtime folder of its user.
-        where = (pid, os.path.dirname(connection_file))
-        if self._now_mono_s < self._missing.get(where, 0.0):
-            return False
+        folder = os.path.dirname(connection_file)
         for name in (f"jpserver-{pid}.json", f"nbserver-{pid}.json"):
-            path = os.path.join(where[1], name)
+            path = os.path.join(folder, name)
             if os.path.exists(path):
                 self._servers[pid] = _Server(path)
                 return True
-        if len(self._missing) > 1000:
-            self._missing.clear()  # pids of long ago
-        self._missing[where] = self._now_mono_s + _AGAIN_S
         return False
 
 
@@ -342,29 +335,26 @@ def _encrypted(connection: socket.socket) -> socket.socket:
     return context.wrap_socket(connection)
 
 
-def _listened_by(
-    connection: socket.socket, uids: frozenset[int], net: str = "/proc/net"
-) -> bool | None:
+def _listened_by(connection: socket.socket, uids: frozenset[int]) -> bool | None:
     """
     Whether all who listen behind a connection are these users; None: this system does not say.
 
     Args:
         connection: it is established, within this machine.
         uids: the users who may listen.
-        net: where the kernel lists its sockets.
     """
-    owners = _owners(int(connection.getpeername()[1]), net)
+    owners = _owners(int(connection.getpeername()[1]))
     # Nobody: it was led on by the kernel, to another network namespace or out of this machine.
     return None if owners is None else bool(owners) and owners <= uids
 
 
-def _owners(port: int, net: str) -> set[int] | None:
+def _owners(port: int) -> set[int] | None:
     """Users whose sockets listen on a TCP port, at whatever address; None: it is not listed."""
     found: set[int] | None = None
     ending = b":%04X" % port
     for table in ("tcp", "tcp6"):
         try:
-            with open(os.path.join(net, table), "rb") as file:
+            with open(f"/proc/net/{table}", "rb") as file:
                 next(file, None)  # its heading
                 found = set() if found is None else found
                 for line in file:

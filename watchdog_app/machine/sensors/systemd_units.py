@@ -53,20 +53,19 @@ class Unit(NamedTuple):
     user: bool  # of the user's own manager
 
 
-def unit_of(group: str | None, uid: int | None = None) -> Unit | None:
+def unit_of(group: str | None) -> Unit | None:
     """
     The innermost service or scope in the path of a control group; None: none that can be asked.
 
     Args:
         group: a folder or a path of a group.
-        uid: whose manager answers `--user`; None: this user's.
     """
     parts = [] if group is None else group.split("/")
     managers = [at for at, part in enumerate(parts) if _MANAGER.fullmatch(part)]
     user = bool(managers)
     if user:
         at = managers[-1]
-        if parts[at] != f"user@{os.getuid() if uid is None else uid}.service":
+        if parts[at] != f"user@{os.getuid()}.service":
             return None
         parts = parts[at + 1 :]
     for part in reversed(parts):
