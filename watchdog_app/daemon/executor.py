@@ -54,6 +54,7 @@ class _Order:
     path: str | None
     began_mono_s: float
     by_policy: bool = False
+    done: Callable[[Any], None] = lambda _: None  # called with what came of it, or the error
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -139,8 +140,8 @@ class Executor:
         ):
             raise RequestError(f"{named(task)} is already paused.")
         self._refuse_moving(task.key, task.name)
-        order = self._request(DecisionKind.PAUSE, task.key, *_named(task), by)
-        self._pause(order, task, f"asked for by {by}", done)
+        order = self._request(DecisionKind.PAUSE, task.key, *_named(task), by, done)
+        self._pause(order, task, f"asked for by {by}")
 
     def request_resume(
         self, pause: Pause, by: str, done: Callable[[Resumed | Exception], None]
@@ -152,8 +153,8 @@ class Executor:
             RequestError: it is being paused or resumed right now.
         """
         self._refuse_moving(pause.task, pause.name)
-        order = self._request(DecisionKind.RESUME, pause.task, pause.name, None, by)
-        self._resume(order, pause, done)
+        order = self._request(DecisionKind.RESUME, pause.task, pause.name, None, by, done)
+        self._resume(order, pause)
 
     def request_checkpoint(
         self, task: Task, by: str, deadline_s: float | None, done: Callable[[Rescue], None]
@@ -174,8 +175,14 @@ class Executor:
         order = self._request(DecisionKind.CHECKPOINT, task.key, *_named(task), by)
         return self._checkpoint(order, task, f"asked for by {by}", deadline_s=deadline_s, done=done)
 
-    def _request(
-        self, kind: DecisionKind, task: ProcessKey, name: str | None, path: str | None, by: str
+    def _request(  # noqa: PLR0917 - as an order has them
+        self,
+        kind: DecisionKind,
+        task: ProcessKey,
+        name: str | None,
+        path: str | None,
+        by: str,
+        done: Callable[[Any], None] = lambda _: None,
     ) -> _Order:
         """Write a request down; what is done for it is done after that."""
         now_unix_s = time.time()
@@ -184,7 +191,7 @@ class Executor:
         entry = request_entry(id_, kind.value, task, name or "", path, by=by, unix_s=now_unix_s)
         self.journal.durable([entry], DURABLE_S)
         self.log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
-        return _Order(id_, kind.value, task, name, path, time.monotonic())
+        return _Order(id_, kind.value, task, name, path, time.monotonic(), done=done)
 
     def _refuse_moving(self, task: ProcessKey, name: str) -> None:
         if task in self._moving:
@@ -239,13 +246,7 @@ class Executor:
 
         self.dispatcher.show(notification, ended, task)
 
-    def _pause(
-        self,
-        order: _Order,
-        task: Task,
-        reason: str,
-        done: Callable[[Paused | Exception], None] = lambda _: None,
-    ) -> None:
+    def _pause(self, order: _Order, task: Task, reason: str) -> None:
         """Stop a task that is neither being paused nor resumed right now."""
         keys = [member.key for member in task.members]
         others = {other.key for other in self.observer.tasks()} - {task.key}
@@ -270,8 +271,7 @@ class Executor:
                         f"{clean(task.name)} was already stopped by somebody else: leave it to "
                         f"them, or resume it with: kill -CONT {task.key.pid}"
                     )
-                self._end(order, OutcomeStatus.FAILED, detail)
-                done(RequestError(detail))
+                self._end(order, OutcomeStatus.FAILED, detail, result=RequestError(detail))
                 return
             held = self.pauses.add(Pause(task.key, task.name, reason, paused))
             count = len(paused.keys)
@@ -281,34 +281,27 @@ class Executor:
                 f"{count} process{'es' if count > 1 else ''} stopped ({paused.method}). "
                 f"Resume it with: watchdog resume {task.key.pid}",
                 {"method": paused.method, "processes": count},
+                result=held.paused,
             )
             # The engine has just learned whom to let go when there is room again.
             self.kept_state.keep_engine()
             self.checkpoints.stopped(task)
-            done(held.paused)
 
         self.worker.submit(lambda: process_control.pause(keys, others=others), finish)
 
-    def _resume(
-        self,
-        order: _Order,
-        pause: Pause,
-        done: Callable[[Resumed | Exception], None] = lambda _: None,
-    ) -> None:
+    def _resume(self, order: _Order, pause: Pause) -> None:
         """Resume a task that is neither being paused nor resumed right now."""
         self._moving.add(pause.task)
 
         def finish(resumed: Any, error: Exception | None) -> None:
             self._moving.discard(pause.task)
             if error is not None:
-                self._end(order, OutcomeStatus.FAILED, str(error))
-                done(error)
+                self._end(order, OutcomeStatus.FAILED, str(error), result=error)
                 return
             self.pauses.remove(pause.task)
             detail = f"{len(resumed.keys)} of its processes run again."
-            self._end(order, OutcomeStatus.DONE, detail)
+            self._end(order, OutcomeStatus.DONE, detail, result=resumed)
             self.kept_state.keep_engine()
-            done(resumed)
 
         self.worker.submit(lambda: process_control.resume(pause.paused), finish)
 
@@ -358,8 +351,10 @@ class Executor:
         status: OutcomeStatus,
         detail: str,
         evidence: Mapping[str, Any] | None = None,
+        *,
+        result: Any = None,
     ) -> None:
-        """Write down how it ended; the engine hears of what it decided."""
+        """Write down how it ended; the engine hears of what it decided, a person of the result."""
         now_mono_s = time.monotonic()
         seconds = now_mono_s - order.began_mono_s
         outcome = Outcome(
@@ -370,6 +365,7 @@ class Executor:
         self.log.info(f"{order.kind} {status.value}", task=order.name, **whom, detail=detail)
         if order.by_policy:
             self.observer.record(outcome)
+        order.done(result)
 
 
 def _order(decision: Decision, task: Task | None) -> _Order:
