@@ -126,6 +126,17 @@ def private(path: str, flags: int) -> int:
     return fd
 
 
+def at_once(path: str, flags: int) -> int:
+    """
+    An `opener` for `open`: no link is followed, no pipe is waited for.
+
+    Args:
+        path: of the file.
+        flags: of open(2), as `open` gives them.
+    """
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
+
 def sync_folder(folder: str) -> None:
     """
     Make the names in `folder` durable.

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from watchdog_app.base import codec, paths
-from watchdog_app.base.durable import make_folders, write_whole
+from watchdog_app.base.durable import at_once, make_folders, write_whole
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
@@ -179,7 +179,7 @@ def encoded(boot: str, pauses: Iterable[Pause]) -> bytes:
 
 
 def _content(path: str) -> bytes:
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+    with open(path, "rb", opener=at_once) as file:
         found = os.fstat(file.fileno())
         # It says which processes to signal: nobody else may have written it.
         if not stat.S_ISREG(found.st_mode) or paths.foreign(found):

@@ -12,6 +12,7 @@ import re
 import stat
 from contextlib import suppress
 
+from watchdog_app.base.durable import at_once
 from watchdog_app.base.text.plain import redact
 from watchdog_app.core.model.exits import LastError
 from watchdog_app.core.model.machine import ProcessKey
@@ -37,18 +38,13 @@ def read(folder: str, key: ProcessKey) -> LastError | None:
     """
     path = os.path.join(folder, FOLDER, f"{key.pid}-{key.start_time}")
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(path, "rb", opener=at_once) as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
+                return None
+            data = file.read(_MOST_BYTES)
     except OSError:
         return None
-    try:
-        about = os.fstat(file)
-        if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
-            return None
-        data = os.read(file, _MOST_BYTES)
-    except OSError:
-        return None
-    finally:
-        os.close(file)
     with suppress(OSError):
         os.unlink(path)
     return parse(data.decode("utf-8", "replace"))

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from watchdog_app.base.linux.files import translate
+from watchdog_app.base.linux.files import translate, write_bytes
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.machine import CgroupMemory, Fault
 from watchdog_app.machine.sensors.host import parse_pressure
@@ -280,11 +280,8 @@ def _eventfd(wakeup: Wakeup, name: str, argument: str = "") -> _Source:
     try:
         target = os.open(f"{wakeup.path}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            control = os.open(f"{wakeup.path}/cgroup.event_control", os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(control, f"{fd} {target} {argument}".rstrip().encode())
-            finally:
-                os.close(control)
+            order = f"{fd} {target} {argument}".rstrip().encode()
+            write_bytes(f"{wakeup.path}/cgroup.event_control", order)
         finally:
             os.close(target)
     except OSError:
