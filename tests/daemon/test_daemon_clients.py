@@ -416,12 +416,14 @@ def test_a_pause_that_somebody_ends_is_forgotten(world, job):
     assert [] == client.call("task.resume", task=None)["resumed"]
 
 
-def test_a_pause_outlives_kill_nine_of_the_daemon(world, job):
-    """The next daemon knows it, shows it, and can end it."""
+@pytest.mark.parametrize("end", ["kill", "end"])
+def test_a_pause_outlives_the_daemon(world, job, end):
+    """Killed or ended, it resumes nothing. The next daemon knows it, shows it, and can end it."""
     client, pid = job
     client.call("task.pause", task=str(pid))
 
-    world.kill()
+    getattr(world, end)()
+    assert "T" == state(pid)
     client = world.start()
 
     assert world.seen(pid)["paused_by_watchdog"]
@@ -459,18 +461,6 @@ def test_the_forecast_is_written_down_with_a_pause(world, job):
 
     after = world.until(lambda: written() != before and written(), "it is written with it", 4)
     assert json.loads(after)["dump"]["mono_s"] > json.loads(before)["dump"]["mono_s"]
-
-
-def test_a_clean_end_leaves_a_pause_as_it_is(world, job):
-    """Stopping the daemon resumes nothing: what was held would run into the limit at once."""
-    client, pid = job
-    client.call("task.pause", task=str(pid))
-
-    world.end()
-
-    assert "T" == state(pid)
-    client = world.start()
-    assert world.seen(pid)["paused_by_watchdog"]
 
 
 def test_a_task_without_an_agent_cannot_be_saved(job):

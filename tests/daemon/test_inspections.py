@@ -298,26 +298,6 @@ def test_paths_of_agents_are_those_of_files_and_devices_are_ascii():
         requests.Rescue.read({**rescue, "path": "\U0001f600" * 1025})
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"batch_size": 0},
-        {"weights_bytes": -1},
-        {"weights_bytes": 1.5},
-        {"activations_bytes": 2**60},
-        {"buffers": [{"what": "x"}]},
-        {"buffers": [{"what": "x" * 101, "bytes": 1}]},
-        {"buffers": [{"what": "x", "bytes": 1}] * 17},
-        {"python_blocks_per_step": float("nan")},
-    ],
-    ids=str,
-)
-def test_memory_in_another_form_is_refused(change):
-    """By the name of the figure."""
-    with pytest.raises(RequestError):
-        requests.MemoryParts.read({**MEMORY, **change})
-
-
 GROWTH = {"seconds": 4.0, "steps": 60, "complete": True,
           "lines": [{"file": "a.py", "line": 1, "own": False, "bytes": 5, "bytes_per_step": None}],
           "tensors": [{"type": "Tensor", "shape": [3, 4], "more": 9}]}  # fmt: skip
@@ -332,22 +312,40 @@ def test_what_grows_is_read():
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("message", "known", "change"),
     [
-        {"steps": 0},
-        {"lines": [{"file": "a.py", "line": 1, "bytes": -5}]},
-        {"tensors": [{"type": "T", "shape": [-1], "more": 1}]},
-        {"tensors": [{"type": "T", "shape": [1] * 17, "more": 1}]},
-        {"tensors": [{"type": "T", "shape": "big", "more": 1}]},
-        {"tensors": [{"type": "T", "shape": [True], "more": 1}]},
-        {"lines": [GROWTH["lines"][0]] * 21},
+        *(
+            (requests.MemoryParts, MEMORY, change)
+            for change in (
+                {"batch_size": 0},
+                {"weights_bytes": -1},
+                {"weights_bytes": 1.5},
+                {"activations_bytes": 2**60},
+                {"buffers": [{"what": "x"}]},
+                {"buffers": [{"what": "x" * 101, "bytes": 1}]},
+                {"buffers": [{"what": "x", "bytes": 1}] * 17},
+                {"python_blocks_per_step": float("nan")},
+            )
+        ),
+        *(
+            (requests.Leaked, {"request": "1", **GROWTH}, change)
+            for change in (
+                {"steps": 0},
+                {"lines": [{"file": "a.py", "line": 1, "bytes": -5}]},
+                {"tensors": [{"type": "T", "shape": [-1], "more": 1}]},
+                {"tensors": [{"type": "T", "shape": [1] * 17, "more": 1}]},
+                {"tensors": [{"type": "T", "shape": "big", "more": 1}]},
+                {"tensors": [{"type": "T", "shape": [True], "more": 1}]},
+                {"lines": [GROWTH["lines"][0]] * 21},
+            )
+        ),
     ],
-    ids=lambda change: str(change)[:50],
+    ids=lambda value: str(value)[:50],
 )
-def test_growth_in_another_form_is_refused(change):
+def test_figures_in_another_form_are_refused(message, known, change):
     """By the name of the figure."""
     with pytest.raises(RequestError):
-        requests.Leaked.read({"request": "1", **GROWTH, **change})
+        message.read({**known, **change})
 
 
 def test_what_grows_is_known_from_the_first_answer_on():
