@@ -76,6 +76,10 @@ class Agents:
         """
         Take in an agent; one of the same process that was known before is replaced.
 
+        Args:
+            connection: of the agent.
+            params: what it says of itself.
+
         Raises:
             RequestError: it speaks for another process.
         """
@@ -109,7 +113,14 @@ class Agents:
         return agent
 
     def send(self, agent: Agent, method: str, params: dict[str, Any]) -> None:
-        """Send a notification to an agent, if it is connected."""
+        """
+        Send a notification to an agent, if it is connected.
+
+        Args:
+            agent: whom it is for.
+            method: as in docs/protocol.md.
+            params: of the method.
+        """
         if agent.connection is not None:
             self._server.send(agent.connection, notification(method, params))
 
@@ -126,7 +137,14 @@ class Agents:
         raise RequestError("Register first: agent.register.", REFUSED)
 
     def report(self, agent: Agent, params: requests.Report, now_mono_s: float) -> None:
-        """Take in what an agent says of its training."""
+        """
+        Take in what an agent says of its training.
+
+        Args:
+            agent: whose report it is.
+            params: the report.
+            now_mono_s: when it came.
+        """
         agent.view = replace(
             agent.view,
             **{
@@ -139,7 +157,14 @@ class Agents:
         )
 
     def copied(self, agent: Agent, found: Mapping[str, Any], now_mono_s: float) -> RescueRecord:
-        """A rescue was copied from outside; `found` is from `OutOfProcessCopies.copy`."""
+        """
+        A rescue was copied from outside; `found` is from `OutOfProcessCopies.copy`.
+
+        Args:
+            agent: whose training was copied.
+            found: from `OutOfProcessCopies.copy`.
+            now_mono_s: when the copy was complete.
+        """
         rescue = RescueRecord(saved_unix_s=time.time(), by_lines=agent.by_lines, **found)
         agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
         return rescue
@@ -160,11 +185,24 @@ class Agents:
                 )
 
     def saving(self, agent: Agent, saving: bool) -> None:
-        """It has begun to write a rescue, or has ended doing so."""
+        """
+        It has begun to write a rescue, or has ended doing so.
+
+        Args:
+            agent: that saves.
+            saving: whether it has begun.
+        """
         agent.view = replace(agent.view, saving=saving)
 
     def saved(self, agent: Agent, rescue: requests.Rescue, now_mono_s: float) -> RescueRecord:
-        """Take in a rescue that is complete."""
+        """
+        Take in a rescue that is complete.
+
+        Args:
+            agent: that has saved.
+            rescue: what it has saved.
+            now_mono_s: when that was complete.
+        """
         record = replace(_rescue(rescue, agent.by_lines), saved_unix_s=time.time())
         agent.view = replace(agent.view, saving=False, rescue=record, rescue_mono_s=now_mono_s)
         return record
@@ -174,6 +212,10 @@ class Agents:
         The training ended well, or its interpreter is about to exit.
 
         In the second case what is known of it is kept until the process is gone.
+
+        Args:
+            agent: that takes leave.
+            params: how its training ended.
         """
         agent.said_bye = True
         agent.finished = params.finished
@@ -265,7 +307,13 @@ def key_of(connection: Connection, pid: int, start_time: int) -> ProcessKey:
 
 
 def later_rescue(view: AgentState | None, copied: RescueRecord | None) -> RescueRecord | None:
-    """The rescue to go on from: the agent's own, or a later one that was copied from outside."""
+    """
+    The rescue to go on from: the agent's own, or a later one that was copied from outside.
+
+    Args:
+        view: what the agent has told; None: there is none.
+        copied: what a supervisor has copied; None: nothing.
+    """
     own = None if view is None else view.rescue
     if copied is None or (own is not None and own.saved_unix_s >= copied.saved_unix_s - 1.0):
         return own
@@ -273,7 +321,13 @@ def later_rescue(view: AgentState | None, copied: RescueRecord | None) -> Rescue
 
 
 def record(kind: type[T], params: requests.Params) -> T:
-    """What an agent says, as a record of the model with the same names."""
+    """
+    What an agent says, as a record of the model with the same names.
+
+    Args:
+        kind: of the record.
+        params: with fields of the same names.
+    """
     found: T = codec.decode(kind, params.values())
     return found
 

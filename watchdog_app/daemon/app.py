@@ -59,7 +59,16 @@ def run(
     config_path: str,
     old_keys: Sequence[str] = (),
 ) -> int:
-    """Run with these settings until SIGTERM, SIGINT or a client's `stop`. Raises as `main`."""
+    """
+    Run with these settings until SIGTERM, SIGINT or a client's `stop`. Raises as `main`.
+
+    Args:
+        settings: from the configuration.
+        sources: where each of them comes from.
+        log: of the daemon.
+        config_path: of the configuration's file.
+        old_keys: what is said of keys of an earlier version.
+    """
     os.umask(0o077)  # names of notebooks are nobody else's business
     folder = runtime_dir.make()
     runtime_dir.private_folder(folder)

@@ -127,13 +127,28 @@ class Checkpoints:
         )
 
     def progress(self, id_: str, agent: Agent, done: int | None, total: int | None) -> None:
-        """The agent has heard it, or is writing; what another one was asked for is not its own."""
+        """
+        The agent has heard it, or is writing; what another one was asked for is not its own.
+
+        Args:
+            id_: of the request.
+            agent: that tells it.
+            done: bytes that are written; None: not told.
+            total: bytes that will be written; None: not told.
+        """
         for rescue in self._of(id_, agent):
             rescue.accepted = True
             rescue.bytes_done, rescue.bytes_total = done, total
 
     def saved(self, id_: str | None, agent: Agent, record: RescueRecord) -> None:
-        """A rescue is complete; one that nobody asked for is as good."""
+        """
+        A rescue is complete; one that nobody asked for is as good.
+
+        Args:
+            id_: of the request; None: it saved by itself.
+            agent: that has saved.
+            record: the rescue.
+        """
         for rescue in self._of(id_, agent):
             rescue.rescue = record
             self._end(
@@ -144,13 +159,27 @@ class Checkpoints:
             )
 
     def failed(self, id_: str | None, agent: Agent, error: str, remedy: str | None) -> None:
-        """The agent could not save."""
+        """
+        The agent could not save.
+
+        Args:
+            id_: of the request; None: it saved by itself.
+            agent: that could not save.
+            error: why.
+            remedy: what to do; None: nothing is known.
+        """
         for rescue in self._of(id_, agent):
             rescue.remedy = remedy
             self._end(rescue, "failed", error)
 
     def agent_gone(self, agent: ProcessKey, detail: str) -> None:
-        """Nothing more will come from it."""
+        """
+        Nothing more will come from it.
+
+        Args:
+            agent: its process.
+            detail: for whoever waits for a rescue.
+        """
         for rescue in [r for r in self._open.values() if r.agent == agent]:
             self._end(rescue, "failed", detail)
 
@@ -227,7 +256,14 @@ class Checkpoints:
 
 
 def no_agent(task: Task, now_unix_s: float, agent: AgentState | None = None) -> str:
-    """Why a task cannot be asked for a rescue, with what is known of it, and what to do."""
+    """
+    Why a task cannot be asked for a rescue, with what is known of it, and what to do.
+
+    Args:
+        task: that was to be saved.
+        now_unix_s: seconds of the epoch.
+        agent: of the task; None: none has reported.
+    """
     if agent is not None and agent.outdated:
         return "Its agent is outdated: restart its kernel or its script to save it."
     began = task.info.started_unix_s

@@ -170,7 +170,14 @@ class Control:
     # Protection and snoozes
 
     def protect(self, on: bool, for_s: float | None, by: str) -> dict[str, Any]:
-        """Switch protection on, or off: for so many seconds, or until it is switched on."""
+        """
+        Switch protection on, or off: for so many seconds, or until it is switched on.
+
+        Args:
+            on: whether watchdog acts.
+            for_s: how long it does not; None: until it is switched on.
+            by: who asks.
+        """
         quiet = self._parts.notification_filter
         quiet.protect(on, for_s)
         self._parts.observer.protect(on)
@@ -184,6 +191,12 @@ class Control:
     ) -> dict[str, Any]:
         """
         Suppress notifications for so many seconds; 0: no longer.
+
+        Args:
+            incident: the id of one; None: of any.
+            task: one task; None: any.
+            for_s: how long; 0: no longer.
+            by: who asks.
 
         Raises:
             RequestError: no incident of that name is open, and none was told of.
@@ -201,7 +214,13 @@ class Control:
         return {"incident": incident, "task": pid, "name": name, "until_unix_s": until_unix_s}
 
     def follow(self, before: ProcessKey, now: ProcessKey) -> None:
-        """A kernel goes on in another process: its snoozes as well."""
+        """
+        A kernel goes on in another process: its snoozes as well.
+
+        Args:
+            before: process of the kernel until now.
+            now: process of the kernel from now on.
+        """
         if self._parts.notification_filter.follow(before.pid, now.pid):
             self._quiet_changed()
 

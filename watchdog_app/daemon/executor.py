@@ -77,7 +77,13 @@ class Executor:
     # What the policy decides
 
     def carry_out(self, decisions: Sequence[Decision], tasks: Mapping[ProcessKey, Task]) -> None:
-        """Do these, each written down before the first of them is begun."""
+        """
+        Do these, each written down before the first of them is begun.
+
+        Args:
+            decisions: of the policy.
+            tasks: those there are, by key.
+        """
         entries = []
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
@@ -101,7 +107,14 @@ class Executor:
                 self._end(order, OutcomeStatus.FAILED, f"{error}")
 
     def skip(self, decision: Decision, task: Task | None, detail: str) -> None:
-        """It is not true any more: nothing is done, and that is written down."""
+        """
+        It is not true any more: nothing is done, and that is written down.
+
+        Args:
+            decision: of the policy.
+            task: whom it concerns; None: nobody, or it has ended.
+            detail: why.
+        """
         self.journal.add(decision_entry(decision, *_named(task)))
         self._end(_order(decision, task), OutcomeStatus.SKIPPED, detail)
 
@@ -130,6 +143,11 @@ class Executor:
         """
         A person wants a task paused.
 
+        Args:
+            task: to be paused.
+            by: who asks.
+            done: called with what was stopped, or the error.
+
         Raises:
             RequestError: it is paused already, or being paused or resumed right now.
         """
@@ -149,6 +167,11 @@ class Executor:
         """
         A person wants a paused task to run again.
 
+        Args:
+            pause: to be ended.
+            by: who asks.
+            done: called with what runs again, or the error.
+
         Raises:
             RequestError: it is being paused or resumed right now.
         """
@@ -161,6 +184,12 @@ class Executor:
     ) -> list[Rescue]:
         """
         A person wants a rescue; empty when nobody in the task could save.
+
+        Args:
+            task: to be saved.
+            by: who asks.
+            deadline_s: None: from what the agent's saves cost.
+            done: called with each request that has ended.
 
         Raises:
             RequestError: too many wait for one already.

@@ -116,6 +116,11 @@ class Inspections:
         """
         Make a dump of a task; `done` gets it, within three seconds where it can be looked at.
 
+        Args:
+            task: whose threads are looked at.
+            now_mono_s: now.
+            done: called once, in the loop.
+
         Raises:
             RequestError: too many questions wait.
         """
@@ -133,6 +138,12 @@ class Inspections:
         """
         Look for what grows in a task for so many seconds; `done` gets None without an answer.
 
+        Args:
+            task: that grows.
+            seconds: how long its agent traces.
+            now_mono_s: now.
+            done: called once, in the loop.
+
         Raises:
             RequestError: it has no agent that trains, or too many questions wait.
         """
@@ -148,7 +159,13 @@ class Inspections:
         self._ask(task, [agent], "agent.leaks", over, until_mono_s=until_mono_s, seconds=seconds)
 
     def stacked(self, agent: Agent, params: requests.Stacked) -> None:
-        """Take in the stacks that an agent tells."""
+        """
+        Take in the stacks that an agent tells.
+
+        Args:
+            agent: that answers.
+            params: its answer.
+        """
         question = self._waits_for(params.request, agent)
         if question is None:
             return
@@ -164,7 +181,13 @@ class Inspections:
         self._answered(params.request, agent)
 
     def leaked(self, agent: Agent, params: requests.Leaked) -> None:
-        """Take in what an agent has seen growing; one that is killed may have told a part."""
+        """
+        Take in what an agent has seen growing; one that is killed may have told a part.
+
+        Args:
+            agent: that answers.
+            params: its answer.
+        """
         question = self._waits_for(params.request, agent)
         if question is None:
             return
@@ -189,7 +212,13 @@ class Inspections:
         return min((each.until_mono_s for each in self._open.values()), default=None)
 
     def reasons(self, key: ProcessKey, dump: ThreadDump) -> tuple[StallReason, ...]:
-        """Why a task stands still, by its dump and the last look; the most likely first."""
+        """
+        Why a task stands still, by its dump and the last look; the most likely first.
+
+        Args:
+            key: of the task.
+            dump: of its threads.
+        """
         from watchdog_app.core.diagnosis.stall_reasons import StallContext, stall_reasons
 
         held = frozenset(each.pid for pause in self.pauses.all() for each in pause.paused.keys)

@@ -111,6 +111,10 @@ def holds(pid: int, path: str) -> bool:
     Whether a process has the lock's file open, as the kernel says and not as the file does.
 
     A lock of another user's is held by nobody: who made it could name anybody.
+
+    Args:
+        pid: of the process.
+        path: of the lock.
     """
     folder = f"/proc/{pid}/fd"
     with suppress(OSError):
@@ -156,6 +160,10 @@ class ServiceManager:
 
         Under memory pressure a turn can take minutes: systemd is told to wait longer for the next
         word, until it has been calm for a minute. (EXTEND_TIMEOUT_USEC= is for start and stop.)
+
+        Args:
+            now_mono_s: now.
+            pressed: memory is short.
         """
         longer = self._pressed_mono_s is not None
         if pressed:

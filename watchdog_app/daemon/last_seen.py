@@ -66,7 +66,13 @@ class LastSeen:
             del self._full_space[key]
 
     def learn_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
-        """An agent has told what grows in its task, which may end before the next look."""
+        """
+        An agent has told what grows in its task, which may end before the next look.
+
+        Args:
+            task: that grows.
+            growth: what its agent has seen.
+        """
         if task in self._looks:
             self._growth[task] = growth
 

@@ -129,7 +129,14 @@ class Faults:
         self._seen: dict[str, Fault] = {}  # those of the sensors, as the last snapshot had them
 
     def put(self, source: str, message: str, remedy: str | None = None) -> None:
-        """Something does not work; the same again is not logged again."""
+        """
+        Something does not work; the same again is not logged again.
+
+        Args:
+            source: what does not work.
+            message: why, and what that means.
+            remedy: what to do; None: nothing is known.
+        """
         before = self._own.get(source)
         self._own[source] = Fault(source, message, remedy)
         if before is None or before.message != message:
@@ -151,7 +158,13 @@ class Faults:
         self._seen = now
 
     def guard(self, what: str, step: Callable[[], object]) -> None:
-        """Carry out a step of the loop; a failure of ours in it never ends the watching."""
+        """
+        Carry out a step of the loop; a failure of ours in it never ends the watching.
+
+        Args:
+            what: names the step.
+            step: raises what it never should, or not.
+        """
         try:
             step()
         except Exception as error:
@@ -160,7 +173,13 @@ class Faults:
             self.clear(f"daemon.{what}")
 
     def failed(self, what: str, error: Exception) -> None:
-        """A part of the daemon raised what it never should."""
+        """
+        A part of the daemon raised what it never should.
+
+        Args:
+            what: names the part.
+            error: that it raised.
+        """
         if self._log.verbose:
             import traceback
 

@@ -164,7 +164,13 @@ class Observer:
         self._engine.protecting = on
 
     def load(self, state: Any, log: Log) -> None:
-        """Go on where an earlier daemon's engine left off."""
+        """
+        Go on where an earlier daemon's engine left off.
+
+        Args:
+            state: from `Engine.dump`, or anything.
+            log: takes why it cannot be used.
+        """
         try:
             self._engine.load(state, time.monotonic(), time.time())
         except Exception as error:  # what is on the disk may be anything
@@ -264,6 +270,11 @@ def as_held(
     The tasks of a look; of those that are `held`, whoever is on its way to stop waits (D).
 
     What a guard has frozen (cgroup v2) looks asleep, and would seem to run again.
+
+    Args:
+        tasks: of the look.
+        held: tasks that the engine has paused.
+        stopping: whether a process has been sent SIGSTOP and has not come to it.
     """
     return tuple(
         _waiting(task)

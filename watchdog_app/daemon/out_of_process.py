@@ -65,7 +65,13 @@ class OutOfProcessCopies:
         return path
 
     def ask_every_batch(self, key: ProcessKey, on: bool) -> None:
-        """Whether a resource is near this training, and each of its steps is to be published."""
+        """
+        Whether a resource is near this training, and each of its steps is to be published.
+
+        Args:
+            key: of its process.
+            on: a resource is near.
+        """
         path = self._pages.get(key)
         if path is not None and (key in self._asked) is not on:
             (self._asked.add if on else self._asked.discard)(key)

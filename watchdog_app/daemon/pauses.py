@@ -91,7 +91,13 @@ def thaw_unfinished(pause: Pause) -> None:
 
 
 def recovered_notification(pause: Pause, unix_s: float) -> Notification:
-    """Return what people are told of a pause that an earlier daemon left."""
+    """
+    Return what people are told of a pause that an earlier daemon left.
+
+    Args:
+        pause: of an earlier daemon.
+        unix_s: seconds of the epoch.
+    """
     pid = pause.task.pid
     return Notification(
         id=f"recovered-{pid}-{pause.task.start_time}-{unix_s:.0f}",
@@ -173,7 +179,13 @@ def write(folder: str, content: bytes) -> None:
 
 
 def encoded(boot: str, pauses: Iterable[Pause]) -> bytes:
-    """Return the content of a copy that is newer than all before."""
+    """
+    Return the content of a copy that is newer than all before.
+
+    Args:
+        boot: id of this boot.
+        pauses: all that stand.
+    """
     value = codec.encode(_Copy(_VERSION, boot, time.monotonic_ns(), tuple(pauses)))
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 

@@ -39,12 +39,25 @@ class Poller:
         self._ready: dict[int, Ready] = {}
 
     def add(self, fd: int, events: int, ready: Ready) -> None:
-        """Call `ready(events)` whenever `fd` has one of `events`, an error or a hang-up."""
+        """
+        Call `ready(events)` whenever `fd` has one of `events`, an error or a hang-up.
+
+        Args:
+            fd: is watched until `remove`.
+            events: READ, WRITE, or those of epoll(7).
+            ready: called with the events that came.
+        """
         self._poll.register(fd, events)
         self._ready[fd] = ready
 
     def change(self, fd: int, events: int) -> None:
-        """Other events from now on."""
+        """
+        Other events from now on.
+
+        Args:
+            fd: that is watched.
+            events: as of `add`.
+        """
         self._poll.modify(fd, events)
 
     def remove(self, fd: int) -> None:

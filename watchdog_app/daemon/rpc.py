@@ -82,7 +82,13 @@ class Connection:
         self._out = bytearray()
 
     def add_lines(self, lines: list[bytes], blank: int = 0) -> None:
-        """Queue lines that came. Each of the `blank` lines among them counts as a request."""
+        """
+        Queue lines that came. Each of the `blank` lines among them counts as a request.
+
+        Args:
+            lines: without their ends.
+            blank: how many blank ones were among them.
+        """
         self.waiting.extend(lines)
         if blank:  # at most some seconds of pause
             self._tokens = max(self._tokens - blank, min(self._tokens, -BURST))
@@ -152,12 +158,25 @@ class Reply:
         return self._id is not None and not self._connection.closed
 
     def result(self, value: Any, fit: Fit | None = None) -> None:
-        """Answer with a result. `fit` shortens it if it does not fit into a message."""
+        """
+        Answer with a result. `fit` shortens it if it does not fit into a message.
+
+        Args:
+            value: what JSON can hold.
+            fit: shortens it; None: it fits.
+        """
         if self._id is not None:
             self._send(jsonrpc.result(self._id, value), fit)
 
     def error(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
-        """Answer with an error."""
+        """
+        Answer with an error.
+
+        Args:
+            code: of JSON-RPC, or one of ours.
+            message: for people.
+            data: what a program can use.
+        """
         if self._id is not None:
             self._send(jsonrpc.error(self._id, code, message, data))
 
@@ -173,7 +192,15 @@ class Handler(Protocol):
     def handle(
         self, connection: Connection, method: str, params: dict[str, Any], reply: Reply
     ) -> None:
-        """Carry out a request or notification, now or later."""
+        """
+        Carry out a request or notification, now or later.
+
+        Args:
+            connection: who asks.
+            method: as in docs/protocol.md.
+            params: of the method, unchecked.
+            reply: answers it.
+        """
 
     def ready(self, connection: Connection) -> bool:
         """Whether the next request of a client can be answered now; else it is asked again."""
@@ -318,7 +345,14 @@ class RpcServer:
     # Sending
 
     def send(self, connection: Connection, message: dict[str, Any], fit: Fit | None = None) -> None:
-        """Send a message to one client; one that does not read is dropped."""
+        """
+        Send a message to one client; one that does not read is dropped.
+
+        Args:
+            connection: who gets it.
+            message: to be sent.
+            fit: shortens its result if it is too long.
+        """
         if connection.closed:
             return
         try:
@@ -333,7 +367,15 @@ class RpcServer:
     def publish(
         self, topic: str, method: str, params: dict[str, Any], fit: Fit | None = None
     ) -> int:
-        """Send a notification to the subscribers of a topic; return how many got it."""
+        """
+        Send a notification to the subscribers of a topic; return how many got it.
+
+        Args:
+            topic: that they have subscribed to.
+            method: as in docs/protocol.md.
+            params: of the method.
+            fit: shortens them if they are too long.
+        """
         subscribers = [c for c in self._connections.values() if topic in c.topics]
         if not subscribers:
             return 0
@@ -351,7 +393,13 @@ class RpcServer:
         return count
 
     def has_subscribers(self, topic: str, role: str | None = None) -> bool:
-        """Whether a client, or one of this role, has subscribed to the topic."""
+        """
+        Whether a client, or one of this role, has subscribed to the topic.
+
+        Args:
+            topic: of the subscription.
+            role: of the client; None: any.
+        """
         return any(topic in c.topics and role in (None, c.role) for c in self._connections.values())
 
     def drop(self, connection: Connection) -> None:

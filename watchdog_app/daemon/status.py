@@ -375,7 +375,13 @@ def _gpu_process(
 
 
 def gpu_health(gpu: hardware.Gpu, incidents: Collection[decisions.Incident]) -> records.Health:
-    """How a GPU is: by its state, or by an open incident of it or its driver that is worse."""
+    """
+    How a GPU is: by its state, or by an open incident of it or its driver that is worse.
+
+    Args:
+        gpu: as last read.
+        incidents: those that are open.
+    """
     fault = gpu_faults.STATES.get(gpu.state)
     worst = 0 if fault is None else int(fault.stage)
     found = records.Health(severity=_SEVERITIES[worst], device_works=True)

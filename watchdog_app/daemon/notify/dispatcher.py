@@ -60,7 +60,13 @@ class Until:
     unix_s: float
 
     def over(self, mono_s: float, unix_s: float) -> bool:
-        """Whether either clock has come to it."""
+        """
+        Whether either clock has come to it.
+
+        Args:
+            mono_s: running time.
+            unix_s: seconds of the epoch.
+        """
         return mono_s >= self.mono_s or unix_s >= self.unix_s
 
 
