@@ -107,7 +107,13 @@ class _Mistakes:
         self._found: list[tuple[int, str]] = []
 
     def add(self, place: Place, message: str) -> None:
-        """One more, at the line of this key."""
+        """
+        One more, at the line of this key.
+
+        Args:
+            place: of the key.
+            message: what is wrong, and what is accepted.
+        """
         line, at = self.at(place)
         self._found.append((line, f"{at}: {message}"))
 

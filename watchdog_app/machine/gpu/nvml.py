@@ -201,7 +201,13 @@ class NvmlBackend:
         return versions
 
     def devices(self, now_mono_s: float, awake: Sequence[tuple[int, str]] | None) -> Sequence[int]:
-        """As GpuBackend says; counted every ten seconds."""
+        """
+        As GpuBackend says; counted every ten seconds.
+
+        Args:
+            now_mono_s: now.
+            awake: index and PCI address of those that do not sleep; None: none sleeps.
+        """
         due = self._counted_mono_s is None or now_mono_s - self._counted_mono_s >= SLOW_S
         if due or awake != self._awake:
             self._counted_mono_s = now_mono_s
@@ -213,7 +219,13 @@ class NvmlBackend:
         return [slot.index for slot in self._slots]
 
     def read(self, index: int, now_mono_s: float) -> Iterable[DeviceRow]:
-        """As GpuBackend says."""
+        """
+        As GpuBackend says.
+
+        Args:
+            index: one of `devices`.
+            now_mono_s: now.
+        """
         slot = next(each for each in self._slots if each.index == index)
         if slot.failed is not None and now_mono_s < slot.again_mono_s:
             raise DeviceError(*slot.failed)
@@ -500,7 +512,13 @@ class _Events:
         self._possible = True
 
     def register(self, handle: Any, bus_id: str) -> None:
-        """Hear of this GPU's events too."""
+        """
+        Hear of this GPU's events too.
+
+        Args:
+            handle: of the GPU.
+            bus_id: its PCI address.
+        """
         if not self._possible:
             return
         try:

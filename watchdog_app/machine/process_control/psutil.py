@@ -25,7 +25,14 @@ def pause(
     own_uid: int | None = None,
     others: Collection[ProcessKey] = (),
 ) -> Paused:
-    """As `linux.pause`. A child that begins meanwhile goes on."""
+    """
+    As `linux.pause`. A child that begins meanwhile goes on.
+
+    Args:
+        members: the task's processes, root first.
+        own_uid: whose processes may be stopped; None: this process' user.
+        others: roots of other tasks.
+    """
     if not members:
         raise ActionError("There is nothing to pause: the task has no processes.")
     at_unix_s = time.time()
@@ -90,7 +97,13 @@ def stopping(key: ProcessKey) -> bool:  # noqa: ARG001 - as on Linux
 def family(
     members: Sequence[ProcessKey], *, others: Collection[ProcessKey] = ()
 ) -> list[tuple[ProcessKey, bool]]:
-    """As `linux.family`."""
+    """
+    As `linux.family`.
+
+    Args:
+        members: the task's processes, root first.
+        others: roots of other tasks.
+    """
     found = []
     for key, process in _family(members, others):
         with suppress(psutil.Error):

@@ -53,7 +53,13 @@ class _Device(Generic[T]):
         self.problem: str | None = None
 
     def look(self, background: Background, now_mono_s: float) -> bool:
-        """Ask if it is due and take what came; whether this is its first question."""
+        """
+        Ask if it is due and take what came; whether this is its first question.
+
+        Args:
+            background: asks it in a thread.
+            now_mono_s: of the sample.
+        """
         first = self._asked_mono_s is None
         since_s = now_mono_s - (self._asked_mono_s or 0.0)
         if not self.waiting:

@@ -132,7 +132,13 @@ class LinuxMachine(Machine):
         self._hardware = HardwareWatch() if hardware is None else hardware
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
-        """As `Machine`: only the watched processes are read, by two files each."""
+        """
+        As `Machine`: only the watched processes are read, by two files each.
+
+        Args:
+            now_mono_s: monotonic time of the sample.
+            now_unix_s: the same by the clock.
+        """
         host = self._host.read()
         self._swap_in_use = host.swap_free_bytes < host.swap_total_bytes
         processes = self._processes

@@ -69,7 +69,13 @@ class PortableMachine(Machine):
         self.disks = Disks()
 
     def sample(self, now_mono_s: float, now_unix_s: float) -> Snapshot:
-        """As `Machine`."""
+        """
+        As `Machine`.
+
+        Args:
+            now_mono_s: monotonic time of the sample.
+            now_unix_s: the same by the clock.
+        """
         host = _host()
         self._describe_all(now_mono_s)
         kernels = [known.kernel for known in self._known.values() if known.kernel is not None]

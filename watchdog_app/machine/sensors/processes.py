@@ -174,7 +174,13 @@ class _Watched:
         return now_mono_s - self.since_mono_s < _YOUNG_S
 
     def is_due(self, now_mono_s: float, *, idle: bool) -> bool:
-        """Whether it is to be reviewed."""
+        """
+        Whether it is to be reviewed.
+
+        Args:
+            now_mono_s: of the sample.
+            idle: it has done nothing since the sample before.
+        """
         stat, reviewed = self.stat, self.reviewed
         slack_s = _IDLE_SLACK_S if idle and not self.is_young(now_mono_s) else 0.0
         return (

@@ -44,7 +44,13 @@ class _Walk:
         self.surplus_bytes: int | None = None
 
     def due_mono_s(self, relatives: int, *, at_rest: bool) -> float:
-        """When the next walk may be made."""
+        """
+        When the next walk may be made.
+
+        Args:
+            relatives: processes of the family.
+            at_rest: nothing is near a limit.
+        """
         if self.cost_s is None:
             return self.since_mono_s + _NEWBORN_S
         every_s = max(_EVERY_S, _COST_FACTOR * self.cost_s)
