@@ -177,7 +177,7 @@ class DeviceProblems:
 
 @dataclass(slots=True)
 class _OpenStall:
-    """A training that stands still."""
+    """A training without progress."""
 
     task: ProcessKey
     name: str
