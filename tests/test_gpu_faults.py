@@ -10,7 +10,7 @@ from core.card_world import WALL_S, CardWorld
 from doctor.doctor_tree import Tree
 from gpu_stub.driver_stub import GIB, RESET_REQUIRED, UNKNOWN, DriverStub
 
-from watchdog_app.cli.check import check
+from watchdog_app.cli.status import check
 from watchdog_app.cli.status_text import render
 from watchdog_app.core.diagnosis.gpu_faults import (
     FAULTS,

@@ -52,21 +52,20 @@ MAY_IMPORT = {
 }
 # Single modules that may reach further, and why.
 EXCEPTIONS = {
-    "watchdog_app.cli.exec": {"guard.launch", "install.trust"},
-    "watchdog_app.cli.exec_kernel": {"install"},
+    "watchdog_app.cli.exec": {"guard.launch", "install"},
     "watchdog_app.cli.limit": {"guard"},  # needs no daemon
-    "watchdog_app.cli.guards_seen": {"guard"},  # nor does what supervisors wrote down
+    # What supervisors and a daemon wrote down: needs none either.
+    "watchdog_app.cli.guards_seen": {"guard", "daemon.offline"},
     "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon
     "watchdog_app.cli.stop": {"daemon.instance"},  # waits until the lock is free
     "watchdog_app.cli.history": {"history.past"},  # the journal when no daemon runs
-    "watchdog_app.cli.explain": {"history.past"},  # deaths, from the journal it left
-    "watchdog_app.cli.explain_log": {
-        "machine.sensors.kernel_events"
-    },  # the same lines, from journald
-    "watchdog_app.cli.explain_rescue": {"rescue.checkpoint"},  # is it there?
+    "watchdog_app.cli.explain": {
+        "history.past",  # deaths, from the journal it left
+        "machine.sensors.kernel_events",  # the same lines, from journald
+        "rescue.checkpoint",  # is it there?
+    },
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
-    "watchdog_app.cli.left_paused": {"daemon.offline"},  # and is not forgotten
-    "watchdog_app.cli.config_text": {"core.model.settings"},
+    "watchdog_app.cli.config": {"core.model.settings"},
     # What lies on disk is read by those who wrote it; without any framework.
     "watchdog_app.cli.rescues": {"rescue.checkpoint"},
     # Whether a program is the one that saved.
@@ -81,7 +80,6 @@ EXCEPTIONS = {
     "watchdog_app.cli.plot": {"top.glyphs"},  # the same dots
     "watchdog_app.cli.top": {"top"},
     "watchdog_app.cli.doctor": {"doctor"},
-    "watchdog_app.cli.doctor_text": {"doctor.finding"},
     "watchdog_app.cli.install_desktop": {"install"},
     "watchdog_app.cli.uninstall_desktop": {"install"},
     "watchdog_app.cli.tray": {"tray", "install"},

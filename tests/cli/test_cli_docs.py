@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator
 from support.statuses import NOW_UNIX_S, leaking, process, status
 
 from watchdog_app.cli.dispatch import COMMANDS, overview, parser_of
-from watchdog_app.cli.json_output import dumps, timed, without_daemon
-from watchdog_app.cli.status_text import render
-from watchdog_app.cli.task_table import HEADS
+from watchdog_app.cli.output import dumps, timed
+from watchdog_app.cli.status import without_daemon
+from watchdog_app.cli.status_text import HEADS, render
 from watchdog_app.core.model.status import Status
 
 ROOT = Path(__file__).parents[2]
@@ -62,14 +62,6 @@ def test_a_new_setting_comes_into_the_documentation_by_itself():
     made = refresh().settings_page(text.replace(f"{row}\n", ""))
 
     assert text == made.replace("(say why)", row.split(" | ")[-1].removesuffix(" |"))
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_table_of_commands_says_what_the_command_says(name):
-    """`watchdog --help` imports no command; its words must still be theirs."""
-    module, _ = parser_of(name)
-
-    assert (name, COMMANDS[name]) == (module.NAME, module.HELP)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -20,9 +20,9 @@ from support.statuses import (
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import Style, width
-from watchdog_app.cli.check import check
-from watchdog_app.cli.history_text import sentence
-from watchdog_app.cli.json_output import dumps, timed
+from watchdog_app.cli.history import sentence
+from watchdog_app.cli.output import dumps, timed
+from watchdog_app.cli.status import check
 from watchdog_app.cli.status_text import render
 from watchdog_app.core.diagnosis.gpu_faults import STATES
 from watchdog_app.core.explain.gpu_lines import gpu_lines

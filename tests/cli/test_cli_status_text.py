@@ -18,9 +18,8 @@ from support.statuses import (
 )
 
 from watchdog_app.base.text.terminal import Style, width
-from watchdog_app.cli.check import check
-from watchdog_app.cli.status_text import render
-from watchdog_app.cli.task_table import HEADS, agent_text, guard_remarks
+from watchdog_app.cli.status import check
+from watchdog_app.cli.status_text import HEADS, agent_text, guard_remarks, render
 from watchdog_app.core.explain.selection import SORTS, ordered
 from watchdog_app.core.model.status import Agent, Guard, Status
 

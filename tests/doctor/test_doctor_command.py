@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 from watchdog_app.base.errors import UsageError
 from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli import doctor as command
-from watchdog_app.cli.doctor_text import render
+from watchdog_app.cli.doctor import render
 from watchdog_app.doctor import run as runner
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Report, Severity
@@ -196,7 +196,7 @@ def test_a_colour_never_stands_alone():
 
 def test_the_json_of_a_hostile_finding_is_valid(validator):
     """Strict readers refuse halves of characters."""
-    from watchdog_app.cli.json_output import dumps
+    from watchdog_app.cli.output import dumps
 
     told = json.loads(dumps(command.as_json(report(ERROR), 1.7e9)))
 

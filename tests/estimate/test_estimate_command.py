@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from watchdog_app.cli import estimate_child
+from watchdog_app.cli import estimate
 from watchdog_app.cli.dispatch import main
 from watchdog_app.estimate.inputs import parse
 from watchdog_app.estimate.record import Estimate, lines_of
@@ -183,7 +183,7 @@ def test_the_virtual_environment_comes_first(tmp_path, monkeypatch):
     python.chmod(0o755)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
 
-    assert str(python) == estimate_child.interpreter(None)
+    assert str(python) == estimate.interpreter(None)
 
 
 @pytest.mark.parametrize(

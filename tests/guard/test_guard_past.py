@@ -11,7 +11,7 @@ import pytest
 from support.looks import observer_of
 
 from watchdog_app.cli import guards_seen
-from watchdog_app.cli.task_table import guard_remarks
+from watchdog_app.cli.status_text import guard_remarks
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import evidence_of
 from watchdog_app.core.diagnosis.exits import journal_level, should_notify

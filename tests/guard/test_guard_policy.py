@@ -14,6 +14,7 @@ from watchdog_app.base.errors import UsageError
 from watchdog_app.base.linux.cgroups import Room
 from watchdog_app.base.text.quantities import format_bytes, parse_bytes, size_above
 from watchdog_app.cli import limit as limit_command
+from watchdog_app.cli.output import Output
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.guard import launch, messages, record, reservation
@@ -502,16 +503,16 @@ def test_the_list_says_what_to_do_for_one_that_is_held(folder, capsys):
     guard.write()
     wanted = {"task": None, "size": None, "go_on": False, "end": False, "json": False}
 
-    limit_command.run(argparse.Namespace(**wanted))
+    limit_command.run(argparse.Namespace(**wanted), Output())
     guard.state = "exiting"
     guard.write()
-    limit_command.run(argparse.Namespace(**wanted))
+    limit_command.run(argparse.Namespace(**wanted), Output())
 
     said = capsys.readouterr().out
     assert f"stopped at its limit; to resume it: watchdog limit {guard.pid} 6G" in said
     assert "interrupted; has the reserve to end" in said
     with pytest.raises(UsageError, match="which one"):
-        limit_command.run(argparse.Namespace(**{**wanted, "end": True}))
+        limit_command.run(argparse.Namespace(**{**wanted, "end": True}), Output())
 
 
 @pytest.mark.parametrize(("processors", "limit_gib"), [(1, 1), (2, 1), (64, 1), (64, 2), (256, 4)])

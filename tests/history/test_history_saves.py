@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from watchdog_app.cli.history_text import render, sentence
+from watchdog_app.cli.history import render, sentence
 from watchdog_app.client import requests
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
 from watchdog_app.core.model.machine import ProcessKey

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
+from typing import Any
 
+import watchdog_app
 from watchdog_app.base import paths
 from watchdog_app.base.children import frozen
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
-from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli import agent_now
+from watchdog_app.base.text import quantities
+from watchdog_app.base.text.terminal import counted, plain
+from watchdog_app.cli.output import Output, near
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
     from watchdog_app.install.placed_files import PlacedFiles
     from watchdog_app.install.startup_file import Target
 
-NAME = "agent"
-HELP = "save trainings in notebooks whose code names no Rescue"
 DESCRIPTION = """\
 Turn the agent on or off for the future kernels of a Python environment. It saves trainings whose
 code names no Rescue when memory runs out: Keras fits, TensorFlow and PyTorch loops. After a
@@ -44,8 +45,11 @@ Kernels that run already are left as they are.
 
 exit codes: 0 done, 1 failure or a file of yours is in the way, 2 usage"""
 
+_ANSWER_S = 3.0
+_FIELDS = ("framework", "directory", "training", "step", "epoch", "loss", "rescue")
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_arguments(parser: Parser) -> None:
     """Verb and environment."""
     parser.add_argument(
         "verb", choices=("status", "enable", "disable"), metavar="VERB", nargs="?",
@@ -57,19 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--user", action="store_true", help="every environment, by your default IPython profile"
     )
-    parser.add_argument("--json", action="store_true", help="status: print it as JSON")
+    parser.json("status: print it as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Show, place or take away."""
     if args.verb == "status":
-        return _status(args)
+        return _status(args, out)
     if args.json:
         raise UsageError("--json belongs to: watchdog agent status")
-    return _enable(args) if args.verb == "enable" else _disable(args)
+    return _enable(args, out) if args.verb == "enable" else _disable(args, out)
 
 
-def _enable(args: argparse.Namespace) -> int:
+def _enable(args: Args, out: Output) -> int:
     from watchdog_app.install import startup_file, trust
 
     _refuse_frozen()
@@ -77,23 +81,25 @@ def _enable(args: argparse.Namespace) -> int:
     target = _target(args, to_enable=True)
     report = _placed().place({target.path: startup_file.content()})
     whose = _whose(target)
-    if report.written:
-        print(f"The agent is on in every new kernel of {whose}.")
-        print(f"Placed: {plain(target.path)}")
-        print(f"Undo: watchdog agent disable{_words(args)}")
-    else:
-        print(f"It is on already in {whose}.")
+    if not report.written:
+        out.lines(f"It is on already in {whose}.")
+        return EXIT_OK
+    out.lines(
+        f"The agent is on in every new kernel of {whose}.",
+        f"Placed: {plain(target.path)}",
+        f"Undo: watchdog agent disable{_words(args)}",
+    )
     return EXIT_OK
 
 
-def _disable(args: argparse.Namespace) -> int:
+def _disable(args: Args, out: Output) -> int:
     from watchdog_app.install import startup_file
 
     target = _target(args, to_enable=False)
     placed = _placed()
     report = placed.remove([target.path])
     if report.kept:
-        print(f"{plain(target.path)} was changed by somebody since; it was left as it is.")
+        out.lines(f"{plain(target.path)} was changed by somebody since; it was left as it is.")
         return EXIT_OK
     removed = bool(report.removed)
     same = not frozen() and _read(target.path) == startup_file.content()
@@ -106,7 +112,7 @@ def _disable(args: argparse.Namespace) -> int:
             f"{plain(target.path)} was placed by another watchdog, or another version of it: the "
             f"agent is still on in {whose}. Disable it with that one, or remove the file."
         )
-    print(
+    out.lines(
         f"The agent is off in every new kernel of {whose}; kernels that run keep it."
         if removed
         else f"It was not on in {whose}. Nothing was changed."
@@ -114,7 +120,7 @@ def _disable(args: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _status(args: argparse.Namespace) -> int:
+def _status(args: Args, out: Output) -> int:
     from watchdog_app.install import pythons, startup_file
 
     named = args.python or args.kernel or args.user
@@ -123,8 +129,6 @@ def _status(args: argparse.Namespace) -> int:
         target = _target(args, to_enable=False)
         rows[target.path] = (target.python or "every environment", args.kernel or "")
     else:
-        import sys
-
         for each in pythons.kernels():
             prefix = None if each.python is None else _prefix_or_ask(each.python)
             if each.python is not None and prefix is not None:
@@ -146,27 +150,43 @@ def _status(args: argparse.Namespace) -> int:
         for path, (what, names) in rows.items()
     ]  # fmt: skip
     specs = [] if named else _future_kernels(found)
-    running, why = agent_now.ask()
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
+    running, why = _running()
+    out.result(
+        {
+            "schema_version": 1,
+            "environments": found,
+            "kernels": specs,
+            "running": running,
+            "errors": [] if why is None else [why],
+        },
+        lambda: [
+            *_environment_lines(found),
+            *(["", "New kernels:"] if specs else []),
+            *map(_kernel_line, specs),
+            "",
+            *_running_lines(running, why),
+        ],
+    )
+    return EXIT_OK
 
-        told = {"schema_version": 1, "environments": found, "kernels": specs, "running": running}
-        print(dumps({**told, "errors": [] if why is None else [why]}))
-        return EXIT_OK
+
+def _environment_lines(found: list[dict[str, Any]]) -> list[str]:
+    lines = []
     for one in found:
         kernels = f"  (kernels: {one['kernels']})" if one["kernels"] else ""
-        print(f"{'on ' if one['on'] else 'off'}  {plain(one['environment'])}{plain(kernels)}")
+        lines.append(
+            f"{'on ' if one['on'] else 'off'}  {plain(one['environment'])}{plain(kernels)}"
+        )
         if one["on"]:
-            print(f"     by {plain(one['startup_file'])}")
+            lines.append(f"     by {plain(one['startup_file'])}")
         elif one["exists"]:
-            print(f"     {plain(one['startup_file'])} is there, and is not ours")
-    if specs:
-        print("\nNew kernels:")
-    for one in specs:
-        has = "will have it" if one["on"] else f"will not: {one['why']}"
-        print(f"  {plain(one['name'])}  {has}")
-    print("\n" + "\n".join(agent_now.lines(running, why)))
-    return EXIT_OK
+            lines.append(f"     {plain(one['startup_file'])} is there, and is not ours")
+    return lines
+
+
+def _kernel_line(one: dict[str, Any]) -> str:
+    has = "will have it" if one["on"] else f"will not: {one['why']}"
+    return f"  {plain(one['name'])}  {has}"
 
 
 def _future_kernels(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -191,9 +211,7 @@ def _future_kernels(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _target(args: argparse.Namespace, *, to_enable: bool) -> Target:
-    import sys
-
+def _target(args: Args, *, to_enable: bool) -> Target:
     from watchdog_app.install import pythons, startup_file
 
     if args.user:
@@ -228,8 +246,6 @@ def _target(args: argparse.Namespace, *, to_enable: bool) -> Target:
 
 
 def _refuse_frozen() -> None:
-    import watchdog_app
-
     if not os.path.isfile(watchdog_app.__file__ or ""):
         raise WatchdogError(
             "This watchdog is one program without a package that other Pythons could import. "
@@ -239,8 +255,6 @@ def _refuse_frozen() -> None:
 
 def _prefix(python: str) -> str | None:
     """The environment of a Python by the rules of PEP 405, without starting it; None: ask it."""
-    import sys
-
     if python == sys.executable:
         return sys.prefix
     folder = os.path.dirname(os.path.dirname(os.path.abspath(os.path.expanduser(python))))
@@ -284,10 +298,56 @@ def _whose(target: Target) -> str:
     return "yours, in every environment" if target.python is None else plain(target.python)
 
 
-def _words(args: argparse.Namespace) -> str:
+def _words(args: Args) -> str:
     if args.user:
         return " --user"
     name, value = ("--python", args.python) if args.python else ("--kernel", args.kernel)
     if not value:
         return ""
     return f" {name} {shlex.quote(plain(value))}"
+
+
+def _running() -> tuple[list[dict[str, Any]] | None, str | None]:
+    """
+    The processes whose trainings the agent has, and why that is not known.
+
+    Returns:
+        The processes, None where no daemon answers; and the reason in words, None where it does.
+    """
+    try:
+        with Client.connect(timeout_s=_ANSWER_S) as client:
+            status = client.call("status")
+    except WatchdogError as error:
+        return None, str(error)
+    found = []
+    for one in status.get("tasks") or []:
+        agent = one.get("agent")
+        if isinstance(agent, dict):
+            whose = {key: one.get(key) for key in ("name", "notebook", "script")}
+            told = {key: agent.get(key) for key in _FIELDS}
+            found.append({"pid": agent.get("pid") or one.get("pid"), **whose, **told})
+    return found, None
+
+
+def _running_lines(running: list[dict[str, Any]] | None, why: str | None) -> list[str]:
+    """What `_running` found, for a person."""
+    if running is None:
+        return [f"Trainings now: not known. {plain(why or '')}".rstrip()]
+    if not running:
+        return ["Trainings now: none has an agent. (One that has not begun to train is not seen.)"]
+    rows = [f"Trainings now: {counted(len(running), 'program')} with an agent"]
+    for one in running:
+        what = [plain(one["framework"] or "an unknown framework")]
+        if one["training"]:
+            if one["epoch"] is not None:
+                what.append(f"epoch {quantities.whole(int(one['epoch']) + 1)}")
+            what.append(f"step {quantities.whole(one['step'])}")
+        else:
+            what.append("not training")
+        rescue = one["rescue"]
+        saved = f"saved at step {quantities.whole(rescue.get('step'))}" if rescue else ""
+        what.append(saved or "nothing saved yet")
+        rows.append(f"  {plain(one['name'])} (pid {one['pid']}): {', '.join(what)}")
+        if one["directory"]:
+            rows.append(f"     rescues: {plain(near(str(one['directory'])))}")
+    return rows

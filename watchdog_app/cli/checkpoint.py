@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+from typing import Any
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser, positive_duration
+from watchdog_app.client.client import Client
 from watchdog_app.core.model.status import Rescue
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any, Self
-
-NAME = "checkpoint"
-HELP = "ask a training to save a rescue now"
 DESCRIPTION = """\
 Ask the agent in a training to save a complete rescue at its next step. The training continues
 afterwards. TASK is a pid, a notebook, a script, a path, a kernel id, or a part of a name that
@@ -34,34 +30,27 @@ _TIMEOUT_S = 300.0
 _ANSWER_S = 10.0  # more than the daemon's own deadline, so that its reason arrives
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The task, or all; whether to wait."""
-    from watchdog_app.cli.parser import positive_duration
-
-    parser.add_argument(
-        "task", metavar="TASK", nargs="?", help="pid, notebook, script, path or kernel id"
+    parser.task(optional=True)
+    parser.flag("--all", "every training that has an agent")
+    parser.flag("--wait", "until it is saved, or cannot be")
+    parser.option(
+        "--timeout TIME",
+        "with --wait: give up after this time, such as 90s; default 5min",
+        positive_duration,
     )
-    parser.add_argument("--all", action="store_true", help="every training that has an agent")
-    parser.add_argument("--wait", action="store_true", help="until it is saved, or cannot be")
-    parser.add_argument(
-        "--timeout",
-        type=positive_duration,
-        metavar="TIME",
-        help="with --wait: give up after this time, such as 90s; default 5min",
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.json()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Ask, and with --wait show how it goes."""
     if bool(args.task) == args.all:
         raise UsageError("Name one task, or write --all.")
     if args.timeout is not None and not args.wait:
         raise UsageError("--timeout belongs to --wait; add --wait or leave it out.")
-    from watchdog_app.client.client import Client
-
     timeout_s = args.timeout or _TIMEOUT_S
-    with Client.connect() as daemon, _Progress(args.wait and not args.json):
+    with Client.connect() as daemon, out.progress("saving at the next step" if args.wait else ""):
         result = daemon.call(
             "task.checkpoint",
             task=None if args.all else args.task,
@@ -70,15 +59,8 @@ def run(args: argparse.Namespace) -> int:
             reply_timeout_s=timeout_s + _ANSWER_S,
         )
     requests = result.get("requests") or []
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps(result))
-    else:
-        for one in requests:
-            print(describe(one))
-        if not requests:
-            print("No training with an agent is running; there is nothing to save.")
+    nothing = "No training with an agent is running; there is nothing to save."
+    out.result(result, lambda: [*map(describe, requests)] or [nothing])
     good = ("done",) if args.wait else ("done", "requested")
     failed = [one for one in requests if one.get("status") not in good]
     return EXIT_FAILURE if failed else EXIT_OK
@@ -99,35 +81,3 @@ def describe(request: dict[str, Any]) -> str:
         return f"{name}: asked to save; it does so at the end of its step. --wait waits for it."
     word = {"failed": "NOT saved", "refused": "not asked"}.get(str(status), plain(status))
     return f"{name}: {word}. {detail}".rstrip()
-
-
-class _Progress:
-    """A line on standard error that says how long it has taken; nothing without a terminal."""
-
-    def __init__(self, wanted: bool) -> None:
-        self._shown = wanted and sys.stderr is not None and sys.stderr.isatty()
-
-    def __enter__(self) -> Self:
-        if self._shown:
-            import threading
-
-            self._end = threading.Event()
-            self._thread = threading.Thread(target=self._show, daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            self._end.set()
-            self._thread.join()
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-    def _show(self) -> None:
-        import time
-
-        begin_mono_s = time.monotonic()
-        while not self._end.wait(0.25):
-            seconds = time.monotonic() - begin_mono_s
-            sys.stderr.write(f"\rsaving at the next step ... {seconds:.0f} s\x1b[K")
-            sys.stderr.flush()

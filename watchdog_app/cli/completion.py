@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
-from watchdog_app.base.errors import EXIT_OK
+from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.dispatch import COMMANDS, parser_of
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
+from watchdog_app.core.model.status import Status
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-NAME = "completion"
-HELP = "print a shell completion script"
 DESCRIPTION = """\
 Print the completion script of a shell. It completes commands, options, their values, and
 the names of the tasks that are running."""
@@ -71,7 +72,7 @@ _WORDS = "words"  # asked by the scripts: the words typed so far, the last one i
 _TASK_VALUES = ("TASK", "PID")  # metavars whose value is a running task
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The shell."""
     parser.add_argument(
         "shell",
@@ -82,15 +83,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("typed", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Print the script, or the words that can follow."""
     if args.shell == _WORDS:
-        for word, text in candidates(args.typed or [""]):
-            print(f"{word}\t{text}" if text else word)
+        found = candidates(args.typed or [""])
+        out.lines(*(f"{word}\t{text}" if text else word for word, text in found))
         return EXIT_OK
     if args.typed:
-        from watchdog_app.base.errors import UsageError
-
         raise UsageError(f"watchdog completion {args.shell} takes no further words.")
     sys.stdout.write(SCRIPTS[args.shell])
     return EXIT_OK
@@ -106,9 +105,6 @@ def candidates(typed: Sequence[str]) -> list[tuple[str, str]]:
     Returns:
         Words and what they mean. Empty where a file or a word of the user's own belongs.
     """
-    from watchdog_app.base.errors import WatchdogError
-    from watchdog_app.cli.dispatch import COMMANDS, parser_of
-
     # bash makes a word of its own of the = in --task=TASK.
     *before, current = (typed[0], *(word for word in typed[1:] if word != "="))
     if not before or before == ["help"]:
@@ -163,10 +159,6 @@ def _help(action: argparse.Action) -> str:
 
 def _tasks() -> list[tuple[str, str]]:
     """Names of the running tasks, then their pids; nothing without a daemon."""
-    from watchdog_app.base.errors import WatchdogError
-    from watchdog_app.client.client import Client
-    from watchdog_app.core.model.status import Status
-
     try:
         with Client.connect(timeout_s=1.0) as daemon:
             tasks = Status.read(daemon.call("status")).tasks
@@ -180,10 +172,4 @@ def _tasks() -> list[tuple[str, str]]:
         if name and name.isprintable() and not set(name) & set(" '\"\\$`:;&|<>*?")
     ]
     pids = [(str(one.pid), one.name or "") for one in tasks if one.pid is not None]
-    return [(name, "") for name in safe] + [(pid, _plain(name)) for pid, name in pids]
-
-
-def _plain(name: str) -> str:
-    from watchdog_app.base.text.terminal import plain
-
-    return plain(name)
+    return [(name, "") for name in safe] + [(pid, plain(name)) for pid, name in pids]

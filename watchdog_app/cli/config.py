@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from typing import Any
 
+from watchdog_app import config
 from watchdog_app.base import paths
-from watchdog_app.base.errors import EXIT_OK, UsageError
-from watchdog_app.base.text.terminal import Table, plain, style_of
-from watchdog_app.cli.config_text import (
-    differences,
-    literal,
-    mapped,
-    of_the_daemon,
-    spoken,
-    template,
+from watchdog_app.base.errors import (
+    EXIT_OK,
+    ConfigError,
+    DaemonNotRunning,
+    UsageError,
+    WatchdogError,
 )
-from watchdog_app.cli.terminal import columns_of
+from watchdog_app.base.text.quantities import exact_duration, format_bytes
+from watchdog_app.base.text.terminal import Table, plain, wrap
+from watchdog_app.cli.output import Output, remark
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
+from watchdog_app.core.model.settings import Settings
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
+Json = dict[str, Any]
 
-    Json = dict[str, Any]
-
-NAME = "config"
-HELP = "show and change settings, and where each comes from"
 DESCRIPTION = """\
 Show every setting, its value and its source: the file, the environment or the default. If the
 running daemon still uses other values, that is shown. `config set` checks a value before it
@@ -48,29 +53,79 @@ What each setting means: docs/configuration.md, or watchdog config --default.
 exit codes: 0 the settings are good, 1 failure,
   2 usage, or the file holds a mistake"""
 
+_SWITCHES = {
+    "notify": "show notifications of it, or not",
+    "checkpoint": "ask it to save, or not",
+    "pause": "pause it as the last resort, or never",
+}
+_EDITORS = ("sensible-editor", "nano", "vim", "vi", "notepad.exe")
+_REJECTED = ".rejected"
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_arguments(parser: Parser) -> None:
     """Options of the command, and its verbs."""
-    from watchdog_app.cli.config_verbs import add_verbs
-    from watchdog_app.cli.parser import add_color
-
-    parser.add_argument("--json", action="store_true", help="print the settings as JSON")
-    parser.add_argument("--path", action="store_true", help="print where the file is, or would be")
-    parser.add_argument(
-        "--check",
+    parser.json("print the settings as JSON")
+    parser.flag("--path", "print where the file is, or would be")
+    parser.option(
+        "--check FILE",
+        "only say whether a file is good; without FILE the one in use",
         nargs="?",
         const="",
-        metavar="FILE",
-        help="only say whether a file is good; without FILE the one in use",
     )
-    parser.add_argument(
-        "--default", action="store_true", help="print a file with every default, explained"
+    parser.flag("--default", "print a file with every default, explained")
+    parser.colored()
+    verb = _verbs(parser, dest="verb", help="what to do with the settings; absent: show them")
+    # A default here would undo what was said before the verb.
+    show = verb("show", "show every setting and where it comes from")
+    show.json("as JSON", default=argparse.SUPPRESS)
+    get = verb("get", "print one setting as it is in force")
+    get.word("KEY", "such as stages.warn_s")
+    get.json("as JSON, with its source", default=argparse.SUPPRESS)
+    set_ = verb("set", "write one setting into the file")
+    set_.word("KEY", "such as stages.warn_s")
+    set_.word("VALUE", "such as 5m; several make a list", nargs="+")
+    unset = verb("unset", "take one setting out of the file: the default holds again")
+    unset.word("KEY", "such as stages.warn_s")
+    edit = verb("edit", "open the file in your editor and check it before it is used")
+    check = verb("check", "only say whether a file is good")
+    check.word("FILE", "absent: the one in use", nargs="?")
+    verb("path", "print where the file is, or would be")
+    rule = _verbs(
+        verb("rule", "other actions for some tasks or resources"), dest="rule_verb", required=True
     )
-    add_color(parser)
-    add_verbs(parser)
+    rule("list", "show the rules with their numbers")
+    add = rule("add", "add a rule before all others: the first that matches wins")
+    add.option("--task PATTERN", "name or path of notebook or script; default: every one")
+    add.option("--resource PATTERN", "such as ram or gpu_*; default: every one")
+    for name, text in _SWITCHES.items():
+        add.add_argument(
+            f"--{name}", action=argparse.BooleanOptionalAction, default=None, help=text
+        )
+    add.option(
+        "--priority PRIORITY",
+        "high: saved before others, paused after them; low: the other way round",
+        choices=("high", "normal", "low"),
+    )
+    remove = rule("remove", "remove a rule")
+    remove.word("N", "its number in the list", type=int)
+    for changing in (set_, unset, edit, add, remove):
+        changing.flag("--no-reload", "do not tell a running daemon to read it")
 
 
-def run(args: argparse.Namespace) -> int:
+def _verbs(parser: Parser, **more: Any) -> Callable[[str, str], Parser]:
+    """What adds a verb with options of its own to a command."""
+    verbs = parser.add_subparsers(metavar="VERB", **more)
+
+    def add(name: str, text: str) -> Parser:
+        child: Parser = verbs.add_parser(
+            name, help=text, description=f"{text[:1].upper()}{text[1:]}."
+        )
+        return child
+
+    return add
+
+
+def run(args: Args, out: Output) -> int:
     """Show, check, print or change."""
     chosen = sum((args.json, args.path, args.check is not None, args.default))
     if args.verb not in (None, "show", "get") and chosen > 0:
@@ -79,51 +134,55 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("Choose one of --json, --path, --check and --default.")
     where = paths.config_file()
     if args.path or args.verb == "path":
-        print(where)
-        return EXIT_OK
-    if args.default:
-        print("\n".join(template()))
-        return EXIT_OK
-    if args.check is not None or args.verb == "check":
-        return _check((args.file if args.verb == "check" else args.check) or "", where)
-    if args.verb in (None, "show"):
-        return _show(args, where)
-    from watchdog_app.cli import config_verbs
+        out.lines(where)
+    elif args.default:
+        out.lines(*template())
+    elif args.check is not None or args.verb == "check":
+        out.lines(_checked((args.file if args.verb == "check" else args.check) or "", where))
+    elif args.verb in (None, "show"):
+        _show(where, out)
+    elif args.verb == "get":
+        _get(args, out)
+    elif args.verb == "rule" and args.rule_verb == "list":
+        out.lines(*_rules())
+    elif args.verb == "edit":
+        if _edit(where, out):
+            _tell(where, args, out)
+    else:
+        _change(where, args, out)
+    return EXIT_OK
 
-    return config_verbs.carry_out(args, where)
 
-
-def _check(file: str, where: str) -> int:
-    from watchdog_app.config import load
-
-    load(file or None, required=bool(file))
+def _checked(file: str, where: str) -> str:
+    config.load(file or None, required=bool(file))
     what = plain(file or where)
     there = file or os.path.exists(where)
-    print(f"{what} is good." if there else f"There is no {what}: the defaults are in force.")
-    return EXIT_OK
+    return f"{what} is good." if there else f"There is no {what}: the defaults are in force."
 
 
-def _show(args: argparse.Namespace, where: str) -> int:
-    from watchdog_app.config import describe, load
-
-    settings = describe(*load(warn=mapped))
-    running = of_the_daemon()
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        exists = os.path.exists(where)
-        print(dumps({"path": where, "exists": exists, "settings": settings, "daemon": running}))
-        return EXIT_OK
-    missing = "" if os.path.exists(where) else " (does not exist)"
-    print(f"file: {plain(where)}{missing}\n")
-    print("\n".join(_table(settings, where, args)))
-    for line in differences(settings, running):
-        print(line)
-    return EXIT_OK
+def _in_force() -> list[Json]:
+    """Every setting with its value and source."""
+    return config.describe(*config.load(warn=mapped))
 
 
-def _table(settings: list[Json], where: str, args: argparse.Namespace) -> list[str]:
-    appearance = style_of(args.color)
+def _show(where: str, out: Output) -> None:
+    settings = _in_force()
+    running = _of_the_daemon()
+    exists = os.path.exists(where)
+    missing = "" if exists else " (does not exist)"
+    out.result(
+        {"path": where, "exists": exists, "settings": settings, "daemon": running},
+        lambda: [
+            f"file: {plain(where)}{missing}",
+            "",
+            *_table(settings, where, out),
+            *_differences(settings, running),
+        ],
+    )
+
+
+def _table(settings: list[Json], where: str, out: Output) -> list[str]:
+    appearance = out.style
     rows = [["SETTING", "VALUE", "FROM"]]
     for one in settings:
         value = one["value"]
@@ -133,9 +192,293 @@ def _table(settings: list[Json], where: str, args: argparse.Namespace) -> list[s
             shown = spoken(str(one["key"]), value)
         source = "the file" if one["source"] == where else plain(one["source"])
         rows.append([str(one["key"]), plain(shown), source])
-    head, *lines = Table(rows, set(), gives_way=1, gap=2).lines(columns_of(), appearance.ellipsis)
+    head, *lines = Table(rows, set(), gives_way=1, gap=2).lines(out.columns, appearance.ellipsis)
     colored = [
         line if row[2] == "default" else appearance.paint(line, "cyan")
         for line, row in zip(lines, rows[1:], strict=True)
     ]
     return [appearance.paint(head, "bold"), *colored]
+
+
+def _get(args: Args, out: Output) -> None:
+    from watchdog_app.config import editing
+
+    key = editing.known(args.key)
+    found = next(one for one in _in_force() if one["key"] == key)
+    value = found["value"]
+    # Bare, for scripts; a list as it stands in the file. A person is told the unit, too.
+    shown = spoken(key, value) if sys.stdout.isatty() else literal(value)
+    out.result(found, lambda: [plain(value) if isinstance(value, str) else shown])
+
+
+def _rules() -> list[str]:
+    rules = [one for one in _in_force() if str(one["key"]).startswith("rule ")]
+    lines = []
+    for number, one in enumerate(rules, 1):
+        parts = [f"{name} = {literal(value)}" for name, value in one["value"].items()]
+        lines.append(f"{number}  {plain(', '.join(parts))}")
+    return lines or ["There are no rules. Add one: watchdog config rule add --help"]
+
+
+def _change(where: str, args: Args, out: Output) -> None:
+    """Change the file at `where` as the verb says."""
+    from watchdog_app.config import editing
+
+    before = config.read_file(where)
+    text = before or ""
+    if args.verb == "set":
+        after = editing.with_value(
+            text, args.key, editing.value_of(editing.known(args.key), args.value)
+        )
+        done = f"{args.key} is {_shown(after, where, args.key)} now"
+    elif args.verb == "unset":
+        after = editing.without(text, editing.known(args.key))
+        done = f"{args.key} is {_shown(after, where, args.key)} again, by default"
+    elif args.rule_verb == "add":
+        after = editing.with_rule(text, _rule(args))
+        done = "The rule stands before all others now"
+    else:
+        after = editing.without_rule(text, args.n)
+        done = f"Rule {args.n} is removed"
+    config.loads(after, where, {})
+    if after == text:
+        out.lines(f"Nothing to change in {plain(where)}.")
+        return
+    editing.write(where, after, before)
+    out.lines(f"{plain(done)}, in {plain(where)}.")
+    if args.verb == "set" and args.key == "notify.command":
+        _warn_of_missing_program(after, where)
+    _tell(where, args, out)
+
+
+def _rule(args: Args) -> dict[str, Any]:
+    from watchdog_app.config import editing
+
+    rule: dict[str, Any] = {}
+    for name in ("task", "resource", "priority"):
+        given = getattr(args, name)
+        if given is not None:
+            rule[name] = editing.value_of(name, [given])
+    for name in _SWITCHES:
+        if getattr(args, name) is not None:
+            rule[name] = getattr(args, name)
+    if not rule.keys() & {*_SWITCHES, "priority"}:
+        raise UsageError(
+            "Say what the rule changes: --no-pause, --no-checkpoint, --no-notify or --priority."
+        )
+    return rule
+
+
+def _shown(text: str, where: str, key: str) -> str:
+    """The value of a key by a file's text; raises ConfigError where that holds a mistake."""
+    return spoken(
+        key,
+        next(
+            one["value"]
+            for one in config.describe(*config.loads(text, where, {}))
+            if one["key"] == key
+        ),
+    )
+
+
+def _warn_of_missing_program(text: str, where: str) -> None:
+    """Warn of a notify command that is missing: it is set all the same."""
+    command = config.loads(text, where, {})[0].notify.command
+    if command and shutil.which(command[0]) is None:
+        remark(
+            f"there is no program {plain(command[0])} that could be run: no notification "
+            "reaches you by it until there is. The daemon searches it in the PATH that it was "
+            "started with; a full path is surest."
+        )
+
+
+def _tell(where: str, args: Args, out: Output) -> None:
+    """Make a running daemon read the file, and say what it still does otherwise."""
+    if args.no_reload:
+        out.lines("A running daemon takes it over with: watchdog reload")
+        return
+    try:
+        with Client.connect(timeout_s=5.0) as daemon:
+            daemon.call("reload")
+    except DaemonNotRunning:
+        out.lines("No daemon runs; it holds when one is started: watchdog start")
+        return
+    except WatchdogError as error:
+        out.lines(f"The running daemon has not taken it over: {plain(error)}")
+        return
+    lines = _differences(config.describe(*config.load(where)), _of_the_daemon())
+    if lines:
+        lines[-1] = "It reads another file or has other variables in its environment."
+    out.lines(*(lines or ["The running daemon uses it."]))
+
+
+def template() -> list[str]:
+    """The lines of a file that sets nothing and explains everything."""
+    return as_toml(config.describe(Settings(), {}))
+
+
+def as_toml(settings: list[Json]) -> list[str]:
+    """A configuration file that sets nothing: every key with its default, commented out."""
+    lines = ["# watchdog: every setting with its default. Take the # away to change one."]
+    section = ""
+    for one in settings:
+        part, _, name = str(one["key"]).partition(".")
+        if not name:
+            continue  # a rule: none is there by default
+        if part != section:
+            lines += ["", f"[{part}]"]
+            section = part
+        lines.append("")
+        lines += wrap(str(one["help"]), 96, first="# ", rest="# ")
+        lines += wrap(f"accepted: {one['accepted']}", 96, first="# ", rest="#   ")
+        lines.append(f"# {name} = {literal(one['value'])}")
+    return [
+        *lines,
+        "",
+        "# Other actions for some tasks or resources; the first rule that matches wins.",
+        "# [[rule]]",
+        '# task = "*.ipynb"',
+        '# resource = "*"',
+        "# pause = false",
+    ]
+
+
+def mapped(message: str) -> None:
+    """Say on standard error that the file has a key of an earlier version."""
+    remark(f"{message}. Rename it: watchdog config edit")
+
+
+def literal(value: Any) -> str:
+    """A value as TOML: JSON has the same forms for what a setting can be."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return f"{value:.1f}"
+    return json.dumps(value, ensure_ascii=True)
+
+
+def spoken(key: str, value: Any) -> str:
+    """A value as TOML, with what it means where that is a time or a size: `120.0 (2 min)`."""
+    text = literal(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return text
+    if key.endswith("_bytes"):
+        return f"{text} ({format_bytes(value)})"
+    if key.endswith("_s"):
+        return f"{text} ({exact_duration(value)})"
+    return text
+
+
+def _of_the_daemon() -> list[Json] | None:
+    """The settings that a running daemon uses; None when there is none to ask."""
+    try:
+        with Client.connect(timeout_s=2.0) as daemon:
+            result = daemon.call("config")
+    except WatchdogError:
+        return None
+    settings = result.get("settings") if isinstance(result, dict) else None
+    return [one for one in settings or [] if isinstance(one, dict)]
+
+
+def _differences(settings: list[Json], running: list[Json] | None) -> list[str]:
+    """What a running daemon does differently, and how to change that."""
+    if running is None:
+        return []
+    here = {str(one["key"]): one["value"] for one in settings}
+    there = {str(one.get("key")): one.get("value") for one in running}
+    lines = [
+        f"  {plain(key)}: {plain(spoken(key, there.get(key)))} instead of "
+        f"{plain(spoken(key, here.get(key)))}"
+        for key in dict.fromkeys([*here, *there])
+        if here.get(key) != there.get(key)
+    ]
+    if not lines:
+        return []
+    return ["", "The daemon still uses:", *lines, "Make it read the file again: watchdog reload"]
+
+
+def _edit(where: str, out: Output) -> bool:
+    """
+    Let a person change the file; whether it was changed.
+
+    The editor gets a copy, and the file is replaced when that is good: until then the old
+    settings stay in force. Without a file the copy is one that explains every setting.
+
+    Raises:
+        WatchdogError: there is no editor, it failed, or the file was changed meanwhile.
+        ConfigError: what was written holds mistakes; it is kept beside the file.
+    """
+    from watchdog_app.config import editing
+
+    command = _editor()
+    before = config.read_file(where)
+    text = "\n".join([*template(), ""]) if before is None else before
+    begun = text
+    while True:
+        text = _edited(command, text)
+        if text == begun:
+            out.lines("Nothing was changed.")
+            return False
+        try:
+            config.loads(text, where, {})
+        except ConfigError as error:
+            remark(error, lead="")
+            if _again():
+                continue
+            kept = f"{where}{_REJECTED}"
+            editing.write(kept, text, config.read_file(kept))
+            raise ConfigError(
+                f"The settings of before stay in force. What you wrote is in {kept}"
+            ) from None
+        break
+    editing.write(where, text, before)
+    out.lines(f"{plain(where)} is changed.")
+    return True
+
+
+def _editor() -> list[str]:
+    """
+    The command line of the user's editor.
+
+    Raises:
+        WatchdogError: there is none.
+    """
+    for name in ("VISUAL", "EDITOR"):
+        given = os.environ.get(name, "").strip()
+        if given:
+            try:
+                return shlex.split(given, posix=os.name != "nt")
+            except ValueError as error:
+                raise WatchdogError(f"{name} cannot be read as a command: {error}.") from error
+    found = next((path for path in map(shutil.which, _EDITORS) if path), None)
+    if found is None:
+        raise WatchdogError("There is no editor. Name one: EDITOR=nano watchdog config edit")
+    return [found]
+
+
+def _edited(command: list[str], text: str) -> str:
+    """What the editor leaves of a text."""
+    with tempfile.TemporaryDirectory(prefix="watchdog-") as folder:
+        path = os.path.join(folder, "config.toml")  # the name tells the editor what it is
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        try:
+            status = subprocess.run([*command, path], check=False).returncode
+        except OSError as error:
+            raise WatchdogError(
+                f"{command[0]} could not be started: {error.strerror}. "
+                "Name another: EDITOR=nano watchdog config edit"
+            ) from error
+        if status != 0:
+            raise WatchdogError(f"{command[0]} ended with status {status}; nothing was changed.")
+        found = config.read_file(path)
+    if found is None:
+        raise WatchdogError("The editor removed the file; nothing was changed.")
+    return found
+
+
+def _again() -> bool:
+    """Whether to open the editor again; never without a terminal."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    print("Edit it again? [Y/n] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    return bool(answer) and answer.strip().lower() in ("", "y", "yes")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
+import os
+import shutil
+import signal
+import sys
+import tempfile
 
-NAME = "demo"
-HELP = "watch a real training run out of memory and lose nothing"
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from watchdog_app.base.text.quantities import format_bytes
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
+
 DESCRIPTION = """\
 A real Keras training leaks until a real memory limit. watchdog warns, says how much time is
 left, and saves the training at a step boundary. The kernel kills it, and the same command,
@@ -22,23 +27,15 @@ examples:
 exit codes: 0 every loss identical, 1 not, 2 usage"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON at the end")
-    parser.add_argument("--keep", action="store_true", help="leave the demo's folder in place")
-    parser.add_argument("--directory", metavar="DIR", help="play in this new folder")
+    parser.json("print the figures as JSON at the end")
+    parser.flag("--keep", "leave the demo's folder in place")
+    parser.option("--directory DIR", "play in this new folder")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Play; the story goes to standard error when standard output holds JSON."""
-    import json
-    import os
-    import shutil
-    import signal
-    import sys
-    import tempfile
-
-    from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
     from watchdog_app.demo.sandbox import Sandbox
     from watchdog_app.demo.story import Story
 
@@ -64,17 +61,13 @@ def run(args: argparse.Namespace) -> int:
             say(f"          left to look at: {sandbox.folder}")
         else:
             shutil.rmtree(sandbox.folder, ignore_errors=True)
-    if args.json:
-        print(json.dumps(report.as_dict(), indent=2))
-    else:
-        for line in summary(report.as_dict()):
-            say(line)
+    figures = report.as_dict()
+    out.result(figures, lambda: summary(figures))
     return EXIT_OK if report.identical else EXIT_FAILURE
 
 
 def summary(report: dict[str, object]) -> list[str]:
     """The figures of a finished demo, a line each."""
-    from watchdog_app.base.text.quantities import format_bytes
 
     def seconds(key: str) -> str:
         value = report[key]

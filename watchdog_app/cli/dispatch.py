@@ -3,8 +3,7 @@ Which command was meant, and how each ends.
 
 The table of commands is plain text, so that `watchdog --help` imports none of
 them; a command's module is imported when it is the one that was asked for. It
-offers `NAME`, `HELP`, `add_arguments(parser)` and `run(args) -> exit code`, and
-where it has more to say `DESCRIPTION` and `EPILOG`.
+offers `DESCRIPTION`, `EPILOG`, `add_arguments(parser)` and `run(args, out) -> exit code`.
 
 Errors become text and exit code here and nowhere else.
 """
@@ -16,13 +15,15 @@ import sys
 
 from watchdog_app import __version__
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, RequestError, WatchdogError
-from watchdog_app.base.text.terminal import plain, plain_block
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output, remark
 
 TYPE_CHECKING = False  # the typing module costs more than this whole file
 if TYPE_CHECKING:
-    import argparse
     from types import ModuleType
     from typing import TextIO
+
+    from watchdog_app.cli.parser import Parser
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -119,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
         code = _carry_out(words)
         sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
     except WatchdogError as error:
-        _say(str(error))
+        remark(str(error))
         if isinstance(error, RequestError):
             _say_candidates(error)
         return error.exit_code
@@ -129,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as error:
-        _say(f"The command could not be carried out: {error}")
+        remark(f"The command could not be carried out: {error}")
         _drop_output()
         return EXIT_FAILURE
     return code
@@ -166,7 +167,7 @@ def overview() -> str:
     return "\n".join(lines) + "\n" + _OPTIONS
 
 
-def parser_of(name: str) -> tuple[ModuleType, argparse.ArgumentParser]:
+def parser_of(name: str) -> tuple[ModuleType, Parser]:
     """The module of a command and the parser of its words."""
     from importlib import import_module
 
@@ -179,7 +180,7 @@ def parser_of(name: str) -> tuple[ModuleType, argparse.ArgumentParser]:
         if error.name != full:
             raise
         raise WatchdogError(f"This installation has no command {name}.") from error
-    return module, build(module)
+    return module, build(name, module)
 
 
 def _carry_out(words: list[str]) -> int:
@@ -206,11 +207,7 @@ def _carry_out(words: list[str]) -> int:
         args = parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return end.code if isinstance(end.code, int) else EXIT_USAGE
-    task = getattr(args, "task", None)
-    if isinstance(task, str) and task.startswith(("./", "../")):
-        args.task = os.path.abspath(task)  # the daemon does not know the folder of this command
-    code = module.run(args)
-    return int(code)
+    return int(module.run(args, Output(args)))
 
 
 def _quick(name: str, rest: list[str]) -> int | None:
@@ -228,38 +225,27 @@ def _quick(name: str, rest: list[str]) -> int | None:
     if not all(word in module.FLAGS for word in rest):
         return None
     given = {module.FLAGS[word]: True for word in rest}
-    return int(module.run(SimpleNamespace(**{**module.DEFAULTS, **given})))
+    args = SimpleNamespace(**{**module.DEFAULTS, **given})
+    return int(module.run(args, Output(args)))
 
 
 def _unknown(word: str) -> int:
     from difflib import get_close_matches
 
     if word.startswith("-"):
-        _say(f"There is no option {word} before a command. Options follow the command.")
+        remark(f"There is no option {word} before a command. Options follow the command.")
     else:
         near = get_close_matches(word.lower(), COMMANDS, n=1, cutoff=0.5)
         hint = f" Did you mean: watchdog {near[0]}" if near else ""
-        _say(f"There is no command {word!r}.{hint}")
-    _say("All commands: watchdog --help")
+        remark(f"There is no command {word!r}.{hint}")
+    remark("All commands: watchdog --help")
     return EXIT_USAGE
 
 
-def _say(message: str) -> None:
-    """A line for the person on standard error, whatever the text holds."""
-    try:
-        print(f"watchdog: {plain_block(message)}", file=sys.stderr, flush=True)
-    except OSError:
-        pass  # nobody is left to be told
-
-
 def _say_candidates(error: RequestError) -> None:
-    candidates = getattr(error, "candidates", ())
-    for one in candidates[:20]:
+    for one in getattr(error, "candidates", ())[:20]:
         what = f"{one.get('pid')}  {one.get('name')}" if isinstance(one, dict) else str(one)
-        try:
-            print(f"  {plain(what)}", file=sys.stderr)  # a name must not make a line
-        except OSError:
-            return
+        remark(plain(what), lead="  ")  # a name must not make a line
 
 
 def _never_fail_to_print() -> None:

@@ -6,18 +6,14 @@ import os
 import signal
 import sys
 import time
+from typing import Any
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from watchdog_app.base.text.terminal import Style, counted, pad, plain, wrap
+from watchdog_app.cli.output import Output, timed
+from watchdog_app.cli.parser import Args, Parser, positive_duration
+from watchdog_app.doctor.finding import Finding, Report, Severity
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-    from watchdog_app.doctor.finding import Report
-
-NAME = "doctor"
-HELP = "find what would make GPU trainings crash, and how to fix it"
 DESCRIPTION = """\
 Check what makes trainings crash: the driver, the frameworks of your Python environments,
 memory and its limits, disks, heat and power, notifications, and watchdog itself. Each finding
@@ -37,70 +33,73 @@ exit codes: 0 nothing of severity error, 1 at least one error, 2 usage"""
 
 GROUPS = ("driver", "framework", "memory", "storage", "power", "desktop", "watchdog")
 _TIMEOUT_S = 60.0
+_TITLES = {
+    "driver": "GPU and driver",
+    "framework": "Frameworks",
+    "memory": "Memory and its limits",
+    "storage": "Disks and shared memory",
+    "power": "Power and heat",
+    "desktop": "Desktop",
+    "watchdog": "watchdog itself",
+}
+_COLORS = {Severity.ERROR: "alarm", Severity.WARNING: "yellow", Severity.INFO: "cyan",
+           Severity.OK: "green"}  # fmt: skip
+_WORDS = {Severity.ERROR: "!! error", Severity.WARNING: " ! warning", Severity.INFO: " - note",
+          Severity.OK: "   ok"}  # fmt: skip
+_INDENT = 12
+_WIDE = 100  # longer lines are hard to read
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    from watchdog_app.cli.parser import add_color, positive_duration
-
-    parser.add_argument(
-        "--python",
-        metavar="PATH",
-        help="interpreter, environment folder or conda name; default: those found",
+    parser.option(
+        "--python PATH", "interpreter, environment folder or conda name; default: those found"
     )
-    for option, text in (("--only", "only this group; may be repeated"),
-                         ("--skip", "leave a group out; may be repeated")):  # fmt: skip
-        parser.add_argument(option, action="append", choices=GROUPS, metavar="GROUP", help=text)
-    parser.add_argument("--fast", action="store_true", help="import no framework")
-    parser.add_argument(
-        "--timeout",
-        type=positive_duration,
+    parser.option(
+        "--only GROUP", "only this group; may be repeated", action="append", choices=GROUPS
+    )
+    parser.option(
+        "--skip GROUP", "leave a group out; may be repeated", action="append", choices=GROUPS
+    )
+    parser.flag("--fast", "import no framework")
+    parser.option(
+        "--timeout TIME",
+        "longest wait for one import or driver; default 1min",
+        positive_duration,
         default=_TIMEOUT_S,
-        metavar="TIME",
-        help="longest wait for one import or driver; default 1min",
     )
-    parser.add_argument("--verbose", action="store_true", help="show also what is fine")
-    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    add_color(parser)
+    parser.flag("--verbose", "show also what is fine")
+    parser.json("print the findings as JSON")
+    parser.colored()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Look, and say what was found."""
     if sys.platform != "linux":
         raise UsageError("watchdog doctor looks at Linux machines only, so far.")
-    groups = [name for name in GROUPS if name in (args.only or GROUPS)]
-    groups = [name for name in groups if name not in (args.skip or ())]
+    wanted, left_out = args.only or GROUPS, args.skip or ()
+    groups = [name for name in GROUPS if name in wanted and name not in left_out]
     if not groups:
         raise UsageError("--skip leaves no group to look at.")
     from watchdog_app.doctor import children
     from watchdog_app.doctor.facts import Facts
-    from watchdog_app.doctor.finding import Severity
     from watchdog_app.doctor.machine import Machine
     from watchdog_app.doctor.run import run as look_at
 
     machine = Machine(python=args.python, fast=args.fast, timeout_s=args.timeout)
-    progress = _Progress(wanted=not args.json)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # under nohup SIGHUP stays ignored
             signal.signal(number, _on_end)
-    try:
-        report = look_at(Facts(machine, tell=progress.tell), groups)
-    finally:
-        children.end_all()
-        progress.clear()
+    with out.progress() as progress:
+        try:
+            report = look_at(Facts(machine, tell=progress.tell), groups)
+        finally:
+            children.end_all()
     if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps(as_json(report, time.time())))
+        out.json(as_json(report, time.time()))
     else:
-        from watchdog_app.base.text.terminal import style_of
-        from watchdog_app.cli.doctor_text import render
-        from watchdog_app.cli.terminal import columns_of
-
-        print("\n".join(render(report, columns_of(), style_of(args.color), args.verbose)))
-    code = EXIT_FAILURE if report.count(Severity.ERROR) else EXIT_OK
-    sys.stdout.flush()
-    return code
+        out.lines(*render(report, out.columns, out.style, args.verbose))
+    return EXIT_FAILURE if report.count(Severity.ERROR) else EXIT_OK
 
 
 def _on_end(number: int, _: object) -> None:
@@ -110,9 +109,6 @@ def _on_end(number: int, _: object) -> None:
 
 def as_json(report: Report, now_unix_s: float) -> dict[str, Any]:
     """The report as docs/doctor.schema.json describes it."""
-    from watchdog_app.cli.json_output import timed
-    from watchdog_app.doctor.finding import Severity
-
     body = {
         "schema_version": 1,
         "time_unix_s": now_unix_s,
@@ -139,29 +135,75 @@ def as_json(report: Report, now_unix_s: float) -> dict[str, Any]:
     return timed(body, now_unix_s)
 
 
-class _Progress:
-    """One line on the terminal that says what is waited for."""
+def render(report: Report, columns: int | None, style: Style, verbose: bool) -> list[str]:
+    """
+    The report in lines.
 
-    def __init__(self, wanted: bool) -> None:
-        self._shown = False
-        self._wanted = wanted and sys.stderr is not None and sys.stderr.isatty()
-        if os.environ.get("TERM", "") == "dumb":
-            self._wanted = False
+    Args:
+        report: as the doctor gives it.
+        columns: of the terminal; None: a pipe or a file.
+        style: colours and symbols.
+        verbose: show what is fine, and all details.
+    """
+    room = min(columns or _WIDE, _WIDE)
+    lines = [style.paint(line, _verdict_color(report)) for line in wrap(_verdict(report), room)]
+    fine = 0
+    for group in report.groups:
+        found = [one for one in report.findings if one.group == group]
+        shown = [one for one in found if verbose or one.severity is not Severity.OK]
+        fine += len(found) - len(shown)
+        if not shown:
+            continue
+        lines += ["", style.paint(_TITLES.get(group, group), "bold")]
+        for one in shown:
+            lines += _finding(one, room, style, verbose)
+    if fine:
+        lines += ["", f"{counted(fine, 'answer')} without anything to do; --verbose shows them."]
+    return lines
 
-    def tell(self, what: str) -> None:
-        """Replace the line. Called from several threads: one write each."""
-        if self._wanted:
-            from watchdog_app.base.text.terminal import plain, shorten
-            from watchdog_app.cli.terminal import columns_of
 
-            room = (columns_of(sys.stderr) or 80) - 1
-            sys.stderr.write(f"\r\x1b[K{shorten(plain(what) + ' ...', room)}")
-            sys.stderr.flush()
-            self._shown = True
+def _verdict(report: Report) -> str:
+    errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
+    parts = [
+        counted(number, word)
+        for number, word in ((errors, "error"), (warnings, "warning"),
+                             (report.count(Severity.INFO), "note"))
+        if number
+    ]  # fmt: skip
+    told = ", ".join(parts) or "nothing to mend"
+    if errors:
+        return f"watchdog doctor: {told}. Trainings fail or lose work until the errors are mended."
+    if warnings:
+        return f"watchdog doctor: {told}. No error; what is warned of can end a training."
+    return f"watchdog doctor: {told}. Nothing was found that ends trainings."
 
-    def clear(self) -> None:
-        """Take the line away, and say nothing more: a thread may be left behind."""
-        self._wanted = False
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+
+def _verdict_color(report: Report) -> str:
+    if report.count(Severity.ERROR):
+        return "alarm"
+    return "yellow" if report.count(Severity.WARNING) else "green"
+
+
+def _finding(one: Finding, room: int, style: Style, verbose: bool) -> list[str]:
+    word = pad(_WORDS[one.severity], _INDENT)
+    blank = " " * _INDENT
+    first, *rest = wrap(plain(one.what), room, first=word, rest=blank)
+    lines = [
+        style.paint(first[: len(word.rstrip())], _COLORS[one.severity])
+        + first[len(word.rstrip()) :],
+        *rest,
+    ]
+    if one.severity is Severity.OK and not verbose:
+        return lines
+    if one.why:
+        lines += wrap(plain(one.why), room, first=f"{blank}Why: ", rest=f"{blank}     ")
+    if one.remedy or one.commands:
+        remedy = plain(one.remedy) or "Run:"
+        lines += wrap(remedy, room, first=f"{blank}Do:  ", rest=f"{blank}     ")
+    # Never folded: a command is copied as it stands.
+    lines += [style.paint(f"{blank}       {plain(command)}", "bold") for command in one.commands]
+    if verbose or one.severity in (Severity.ERROR, Severity.WARNING):
+        for detail in one.details:
+            folded = wrap(plain(detail), room, first=f"{blank}     | ", rest=f"{blank}     | ")
+            lines += [style.paint(line, "dim") for line in folded]
+    return lines

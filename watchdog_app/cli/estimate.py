@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import json
 import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
 
-from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
-from watchdog_app.cli.parser import positive_duration, positive_integer
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError, WatchdogError
+from watchdog_app.base.text.quantities import format_bytes, format_duration
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser, positive_duration, positive_integer, size
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-NAME = "estimate"
-HELP = "estimate the memory of a training: will this batch fit?"
 DESCRIPTION = """\
 Trace one training step of a Keras or PyTorch model without running it. Print the memory of its
 weights, gradients, optimizer, activations and data, the peak, and the largest batch that fits.
@@ -31,47 +39,70 @@ examples:
 exit codes: 0 it fits or no limit is known, 1 it does not fit or failure, 2 usage"""
 
 _TIMEOUT_S = 300.0
+_LAST_LINES = 3  # of what it wrote on its standard error, where it died
+
+# The package of this very program, whatever Python runs it: nothing else of this program's
+# environment may come before that Python's own packages.
+_BOOT = """\
+import importlib.util, sys
+root = {root!r}
+spec = importlib.util.spec_from_file_location(
+    "watchdog_app", root + "/__init__.py", submodule_search_locations=[root])
+sys.modules["watchdog_app"] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+from watchdog_app.estimate.child import main
+main()
+"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    add = parser.add_argument
-    add("model", metavar="MODEL", help="FILE.py:FUNCTION, MODULE:FUNCTION or FILE.keras")
-    add("-b", "--batch", type=positive_integer, metavar="N", help="examples in a step; 32")
-    add(
-        "-i", "--input", type=_shape, action="append", default=[], metavar="SHAPE", dest="inputs",
-        help="one example, without the batch: 224,224,3 or 128:int64; once for each input",
-    )  # fmt: skip
-    add("--optimizer", metavar="NAME", help="the model's own, or adam; sgd, momentum, adamw, ...")
-    add("--loss", metavar="NAME", help="a Keras model's; default: its own, or one that suits")
-    add("--precision", choices=("float32", "float16", "bfloat16"), help="PyTorch's autocast")
-    add("--jit", action="store_true", default=None, help="compiled by XLA (jit_compile=True)")
-    add("--limit", type=_size, metavar="SIZE", help="such as 12G; default: what is free here now")
-    add("--gpu", action="store_true", help="the memory of a card instead of the machine's")
-    add(
-        "--arg", type=_argument, action="append", default=[], metavar="NAME=VALUE",
-        help="an argument of FUNCTION; VALUE is read as Python (3, None, (2, 2)) or as text",
-    )  # fmt: skip
-    add(
-        "--framework", choices=("keras", "tensorflow", "torch"), metavar="NAME",
-        help="keras, tensorflow or torch, where the file does not tell",
-    )  # fmt: skip
-    add(
-        "--python", metavar="FILE",
-        help="the Python that has the framework; default: of the virtual environment, or python",
-    )  # fmt: skip
-    add("--measure", action="store_true", help="run some real steps too, and say what they took")
-    add(
-        "--timeout", type=positive_duration, default=_TIMEOUT_S, metavar="TIME",
-        help="give up after 90s, 10min; default: 5min",
-    )  # fmt: skip
-    add("--json", action="store_true", help="as JSON")
+    parser.word("MODEL", "FILE.py:FUNCTION, MODULE:FUNCTION or FILE.keras")
+    parser.option("-b, --batch N", "examples in a step; 32", positive_integer)
+    parser.option(
+        "-i, --input SHAPE",
+        "one example, without the batch: 224,224,3 or 128:int64; once for each input",
+        _shape,
+        action="append",
+        default=[],
+        dest="inputs",
+    )
+    parser.option("--optimizer NAME", "the model's own, or adam; sgd, momentum, adamw, ...")
+    parser.option("--loss NAME", "a Keras model's; default: its own, or one that suits")
+    parser.add_argument(
+        "--precision", choices=("float32", "float16", "bfloat16"), help="PyTorch's autocast"
+    )
+    parser.flag("--jit", "compiled by XLA (jit_compile=True)", default=None)
+    parser.option("--limit SIZE", "such as 12G; default: what is free here now", size)
+    parser.flag("--gpu", "the memory of a card instead of the machine's")
+    parser.option(
+        "--arg NAME=VALUE",
+        "an argument of FUNCTION; VALUE is read as Python (3, None, (2, 2)) or as text",
+        _argument,
+        action="append",
+        default=[],
+    )
+    parser.option(
+        "--framework NAME",
+        "keras, tensorflow or torch, where the file does not tell",
+        choices=("keras", "tensorflow", "torch"),
+    )
+    parser.option(
+        "--python FILE",
+        "the Python that has the framework; default: of the virtual environment, or python",
+    )
+    parser.flag("--measure", "run some real steps too, and say what they took")
+    parser.option(
+        "--timeout TIME",
+        "give up after 90s, 10min; default: 5min",
+        positive_duration,
+        default=_TIMEOUT_S,
+    )
+    parser.json("as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Ask a child, show what it says."""
-    from watchdog_app.cli.estimate_child import ask, interpreter
-
     _check(args.model)
     python = interpreter(args.python)
     limit, limit_text = args.limit, "the limit that was given"
@@ -94,36 +125,32 @@ def run(args: argparse.Namespace) -> int:
         "arguments": dict(args.arg),
         "framework": args.framework,
     }
-    result = ask(python, plan, args.timeout)["estimate"]
+    result = ask(python, plan, args.timeout, out)["estimate"]
     if result["limit_bytes"] is not None and not args.gpu:
         result["limit_text"] = limit_text
     if args.measure:
-        measured = ask(python, {**plan, "measure": True, "limit": limit}, args.timeout)
+        measured = ask(python, {**plan, "measure": True, "limit": limit}, args.timeout, out)
         result["measured"] = measured["measured"]
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps(result))
-    else:
-        _show(result)
+    out.result(result, lambda: _lines(result))
     return EXIT_FAILURE if result["fits"] is False else EXIT_OK
 
 
-def _show(result: dict[str, Any]) -> None:
-    from watchdog_app.base.text.quantities import format_bytes
-    from watchdog_app.base.text.terminal import plain
+def _lines(result: dict[str, Any]) -> list[str]:
     from watchdog_app.estimate.record import Estimate, lines_of
 
-    for line in lines_of(Estimate.from_json(result)):
-        print(plain(line))
+    lines = [*map(plain, lines_of(Estimate.from_json(result)))]
     measured = result.get("measured")
     if measured:
         took, said = measured["peak_bytes"], result["peak_bytes"]
-        print(
-            f"\nMeasured over {measured['steps']} steps: {format_bytes(took)}; "
-            f"the estimate is {abs(said - took) / max(1, took):.0%} "
-            f"{'above' if said >= took else 'below'} that."
-        )
+        lines += [
+            "",
+            (
+                f"Measured over {measured['steps']} steps: {format_bytes(took)}; "
+                f"the estimate is {abs(said - took) / max(1, took):.0%} "
+                f"{'above' if said >= took else 'below'} that."
+            ),
+        ]
+    return lines
 
 
 def _check(target: str) -> None:
@@ -155,18 +182,7 @@ def _shape(text: str) -> tuple[tuple[int, ...], str]:
         ) from None
 
 
-def _size(text: str) -> int:
-    from watchdog_app.base.text.quantities import parse_bytes
-
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _argument(text: str) -> tuple[str, object]:
-    import ast
-
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -175,3 +191,155 @@ def _argument(text: str) -> tuple[str, object]:
     except (ValueError, SyntaxError):
         read = value
     return name, read
+
+
+def interpreter(named: str | None) -> str:
+    """
+    The Python that has the framework.
+
+    Raises:
+        UsageError: there is none by that name.
+    """
+    if named is not None:
+        found = shutil.which(named)
+        if found is None:
+            raise UsageError(f"--python: there is no program {named}.")
+        return found
+    folder = "Scripts" if sys.platform == "win32" else "bin"
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        root = os.environ.get(name)
+        found = shutil.which(os.path.join(root, folder, "python")) if root else None
+        if found is not None:
+            return found
+    frozen = getattr(sys, "frozen", False)  # this program is no Python then
+    if not frozen and _has_framework():
+        return sys.executable
+    on_path = shutil.which("python") or shutil.which("python3")
+    if on_path is not None:
+        return on_path
+    if frozen:
+        raise UsageError("There is no Python on PATH. Name the one that trains: --python PATH")
+    return sys.executable
+
+
+def ask(python: str, plan: dict[str, Any], timeout_s: float, out: Output) -> dict[str, Any]:
+    """
+    Run the child to its answer; what it is doing is shown on a terminal meanwhile.
+
+    Raises:
+        WatchdogError: it said what is wrong, died or took too long.
+        KeyboardInterrupt: Ctrl-C; the child is ended.
+    """
+    words = [python, "-c", _BOOT.format(root=_root())]
+    read_fd, write_fd = os.pipe()
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
+    with tempfile.TemporaryFile() as errors, os.fdopen(read_fd, "rb") as answers:
+        try:
+            child = subprocess.Popen(
+                [*words, json.dumps({**plan, "answer_fd": write_fd})],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=env,
+                pass_fds=(write_fd,),
+                start_new_session=True,
+                preexec_fn=_limited(plan) if plan.get("measure") else None,  # noqa: PLW1509
+            )
+        except OSError as error:
+            raise WatchdogError(f"{python} cannot be started: {error.strerror}.") from error
+        finally:
+            os.close(write_fd)
+        with out.progress() as progress:
+            try:
+                answer = _answer(answers.fileno(), time.monotonic() + timeout_s, progress.tell)
+            finally:
+                _end(child)
+        if answer is None:
+            raise WatchdogError(
+                f"No answer within {format_duration(timeout_s)}. --timeout gives it longer."
+            )
+        if "error" in answer:
+            raise WatchdogError(str(answer["error"]))
+        if not answer:
+            errors.seek(0)
+            raise WatchdogError(_death(python, child.returncode, errors.read()))
+    return answer
+
+
+def _answer(fd: int, end_mono_s: float, tell: Callable[[str], None]) -> dict[str, Any] | None:
+    """The last message; empty where there is none before the end, None at the deadline."""
+    held = b""
+    while True:
+        left = end_mono_s - time.monotonic()
+        if left <= 0:
+            return None
+        if not select.select([fd], [], [], left)[0]:
+            continue
+        piece = os.read(fd, 65536)
+        if not piece:
+            return {}
+        held += piece
+        *lines, held = held.split(b"\n")
+        for line in lines:
+            message: dict[str, Any] = json.loads(line)
+            if "progress" not in message:
+                return message
+            tell(str(message["progress"]))
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Its whole session: a script may have started workers."""
+    try:
+        child.wait(0.5)  # an answer is its last act
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+    child.wait()
+
+
+def _limited(plan: dict[str, Any]) -> Any:
+    """A measured run must not take the machine down: its address space ends above the limit."""
+    limit = plan.get("limit")
+    if not limit:
+        return None
+
+    def limit_address_space() -> None:
+        import resource
+
+        # Frameworks reserve some gigabytes that they never use.
+        most = int(limit) + 16 * 2**30
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        if hard != resource.RLIM_INFINITY:
+            most = min(most, hard)
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+    return limit_address_space
+
+
+def _death(python: str, code: int, errors: bytes) -> str:
+    lines = errors.decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
+    if code == -signal.SIGKILL:
+        return "The estimate was killed, most likely because memory ran out."
+    said = f" It said: {' / '.join(lines)}" if lines else ""
+    return f"{python} ended with status {code} and no answer.{said}"
+
+
+def _has_framework() -> bool:
+    import importlib.util
+
+    return any(importlib.util.find_spec(name) for name in ("torch", "keras", "tensorflow"))
+
+
+def _root() -> str:
+    import watchdog_app
+
+    root = os.path.dirname(os.path.abspath(watchdog_app.__file__ or ""))
+    if not os.path.isfile(os.path.join(root, "estimate", "child.py")):
+        raise WatchdogError(
+            "This watchdog is one program without a package that other Pythons could import. "
+            "Install it where the framework is: python -m pip install watchdog-app"
+        )
+    return root

@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import sys
+from typing import NoReturn
 
-from watchdog_app.base.errors import UsageError, WatchdogError
+from watchdog_app.base import children, paths
+from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output, remark
+from watchdog_app.cli.parser import Args, Parser, duration, size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from watchdog_app.install.placed_files import PlacedFiles
 
-NAME = "exec"
-HELP = "run a program with a limit at which it is saved, not killed"
 DESCRIPTION = """\
 Run a program so that its trainings are saved when memory runs out, without a change to its
 code: Keras fits, loops in TensorFlow and PyTorch, in every Python that it starts. The program
@@ -42,6 +46,8 @@ exit codes: those of the program; 126 it cannot be run, 127 there is none, 2 usa
 
 _CANNOT_RUN = 126  # as shells say it
 _NOT_FOUND = 127
+_KERNEL = "python3"
+_LISTED = "guard-kernels.json"
 
 
 class _NotRun(WatchdogError):
@@ -50,19 +56,11 @@ class _NotRun(WatchdogError):
         self.exit_code = exit_code
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The program and its words, and its guard."""
-    from watchdog_app.cli.parser import duration, size
-
-    parser.add_argument(
-        "--limit", type=size, metavar="SIZE", help="memory that it may hold (default: what is free)"
-    )
-    parser.add_argument(
-        "--reserve", type=size, metavar="SIZE", help="kept back for saving (default: 256M or more)"
-    )
-    parser.add_argument(
-        "--swap", type=size, default=0, metavar="SIZE", help="swap that it may use (default: 0)"
-    )
+    parser.option("--limit SIZE", "memory that it may hold (default: what is free)", size)
+    parser.option("--reserve SIZE", "kept back for saving (default: 256M or more)", size)
+    parser.option("--swap SIZE", "swap that it may use (default: 0)", size, default=0)
     parser.add_argument(
         "--at-limit",
         choices=("auto", "go-on", "refuse", "hold", "end"),
@@ -70,46 +68,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="after saving: remove the limit; refuse more memory; stay stopped; end. auto: a "
         "saved script is refused more, all else stays stopped",
     )
-    parser.add_argument(
-        "--hold-for",
-        type=duration,
-        metavar="TIME",
-        help="end a program that was stopped for this long",
-    )
-    parser.add_argument("--no-refuse", action="store_true", help="let it reserve more than can fit")
-    parser.add_argument("--no-guard", action="store_true", help="no memory group: the agent alone")
-    parser.add_argument(  # its name in earlier versions
-        "--no-bag", dest="no_guard", action="store_true", help=argparse.SUPPRESS
-    )
-    parser.add_argument(
-        "--no-resume",
-        action="store_true",
-        help="start from the beginning although there is an unfinished rescue",
-    )
-    parser.add_argument(
-        "--kernel", action="store_true", help="make a Jupyter kernel that starts this way"
-    )
-    parser.add_argument(
-        "--name", metavar="KERNEL", help="with --kernel: the kernel to start so (default: python3)"
-    )
-    parser.add_argument(
-        "--undo", action="store_true", help="with --kernel: take that kernel away again"
-    )
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="program and its arguments"
-    )
+    parser.option("--hold-for TIME", "end a program that was stopped for this long", duration)
+    parser.flag("--no-refuse", "let it reserve more than can fit")
+    parser.flag("--no-guard", "no memory group: the agent alone")
+    # Its name in earlier versions.
+    parser.flag("--no-bag", argparse.SUPPRESS, dest="no_guard")
+    parser.flag("--no-resume", "start from the beginning although there is an unfinished rescue")
+    parser.flag("--kernel", "make a Jupyter kernel that starts this way")
+    parser.option("--name KERNEL", "with --kernel: the kernel to start so (default: python3)")
+    parser.flag("--undo", "with --kernel: take that kernel away again")
+    parser.word("COMMAND", "program and its arguments", nargs=argparse.REMAINDER)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Become the program."""
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.kernel:
-        from watchdog_app.cli import exec_kernel
         from watchdog_app.guard import launch
 
         if sys.platform == "linux" and not args.undo:
             launch.check(args.limit, args.reserve, args.swap)
-        return exec_kernel.run(args, words)
+        if words:
+            raise UsageError("--kernel runs nothing now: it makes a kernel. Leave the command out.")
+        name = args.name or _KERNEL
+        out.lines(*(_undone(name) if args.undo else _made(args, name)))
+        return EXIT_OK
     if args.name or args.undo:
         raise UsageError("--name and --undo go with --kernel.")
     if not words:
@@ -126,8 +109,7 @@ def run(args: argparse.Namespace) -> int:
     return _become(words, env)
 
 
-def _enter_guard(args: argparse.Namespace, words: list[str], env: dict[str, str]) -> None:
-    from watchdog_app.base.text.terminal import plain_block
+def _enter_guard(args: Args, words: list[str], env: dict[str, str]) -> None:
     from watchdog_app.guard import launch
 
     if not _can_run(words[0], env):
@@ -145,8 +127,7 @@ def _enter_guard(args: argparse.Namespace, words: list[str], env: dict[str, str]
         )
     )
     env.update(entered.environment)
-    with contextlib.suppress(OSError):  # nobody reads it, or its disk is full: the program runs
-        sys.stderr.write(f"{plain_block(entered.line)}\n")
+    remark(entered.line, lead="")
 
 
 def _folder() -> str:
@@ -157,8 +138,6 @@ def _folder() -> str:
 
 
 def _can_run(word: str, env: dict[str, str]) -> bool:
-    import shutil
-
     return shutil.which(word, path=env.get("PATH", os.defpath)) is not None
 
 
@@ -193,3 +172,62 @@ def _become(words: list[str], env: dict[str, str]) -> NoReturn:
         raise _NotRun(f"There is no program {words[0]}.", _NOT_FOUND) from error
     except OSError as error:
         raise _NotRun(f"{words[0]} cannot be run: {error.strerror}.", _CANNOT_RUN) from error
+
+
+def _made(args: Args, name: str) -> list[str]:
+    """Place a kernelspec that starts under a guard; what is said of it."""
+    from watchdog_app.install import guard_kernel, pythons, trust
+
+    trust.refuse_untrusted()
+    kernel = pythons.kernel(name)
+    command = [*children.command(["exec"]), *_options(args), "--"]
+    where = guard_kernel.folder(kernel.name)
+    found = guard_kernel.files(kernel, command)
+    _placed().place({os.path.join(where, each): data for each, data in found.items()})
+    return [
+        f"There is a kernel {os.path.basename(where)} now: {plain(name)}, under a guard.",
+        f"Placed: {plain(where)}",
+        "Choose it in the notebook's list of kernels; VS Code shows it under Jupyter Kernel.",
+        f"Undo: watchdog exec --kernel{'' if name == _KERNEL else f' --name {name}'} --undo",
+    ]
+
+
+def _options(args: Args) -> list[str]:
+    """Those of this call, for every start of the kernel."""
+    given = {
+        "--limit": args.limit,
+        "--reserve": args.reserve,
+        "--swap": args.swap or None,
+        "--at-limit": None if args.at_limit == "auto" else args.at_limit,
+        "--hold-for": None if args.hold_for is None else f"{args.hold_for}s",
+    }
+    words = [
+        word for name, value in given.items() if value is not None for word in (name, str(value))
+    ]
+    words += ["--no-refuse"] if args.no_refuse else []
+    return words + (["--no-guard"] if args.no_guard else [])
+
+
+def _undone(name: str) -> list[str]:
+    """Take the kernelspec away again; what is said of it."""
+    from watchdog_app.install import guard_kernel
+
+    for suffix, listed in ((guard_kernel.SUFFIX, _LISTED), ("-airbag", "airbag-kernels.json")):
+        where = guard_kernel.folder(name, suffix)  # the second one by earlier versions
+        placed = _placed(listed)
+        ours = [path for path in placed.files if os.path.dirname(path) == where]
+        if ours:
+            break
+    else:
+        raise WatchdogError(f"No kernel of {plain(name)} under a guard was made here.")
+    report = placed.remove(ours)
+    if report.kept:
+        kept = ", ".join(plain(path) for path in report.kept)
+        return [f"Changed by somebody since, and left as it is: {kept}"]
+    return [f"The kernel {os.path.basename(where)} was removed; running kernels continue."]
+
+
+def _placed(listed: str = _LISTED) -> PlacedFiles:
+    from watchdog_app.install.placed_files import PlacedFiles
+
+    return PlacedFiles(os.path.join(paths.state_dir(), listed), "watchdog exec --kernel --undo")

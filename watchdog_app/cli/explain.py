@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from watchdog_app.base.errors import EXIT_OK, TaskNotFound, UsageError
-from watchdog_app.base.text.terminal import style_of
+import os
+import re
+import shutil
+import subprocess
+from typing import Any
+
+from watchdog_app.base.errors import EXIT_OK, TaskNotFound, UsageError, WatchdogError
+from watchdog_app.base.text.quantities import number_or_none
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli import guards_seen, history
 from watchdog_app.cli.explain_text import (
     deaths_table,
     find_task,
@@ -11,20 +19,13 @@ from watchdog_app.cli.explain_text import (
     render,
     render_death,
 )
-from watchdog_app.cli.terminal import columns_of
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser, positive_integer
+from watchdog_app.client.client import Client
 from watchdog_app.core.model.status import Status
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
+Json = dict[str, Any]
 
-    from watchdog_app.base.errors import WatchdogError
-
-    Json = dict[str, Any]
-
-NAME = "explain"
-HELP = "say why a task died, and what watchdog sees now"
 DESCRIPTION = """\
 Explain why a notebook, kernel or script died: the cause, its evidence and certainty, what used
 the memory, a plot of the last minutes, what was saved, and how to continue. Without TASK it
@@ -44,39 +45,37 @@ _MOST_DEATHS = 50
 _GOOD_ENDS = ("ended", "closed")
 _MINUTES = 10.0
 _MOST_MINUTES = 1440.0
+_BEFORE_S, _AFTER_S = 30.0, 5.0
+_WAIT_S = 5.0
+_MOST_LINES = 4
+_MOST_BYTES = 1 << 20
+_LONGEST = 240
+_GUARDS = ("systemd-oomd", "earlyoom", "nohang", "nohang-desktop")
+# earlyoom: sending SIGTERM to process 42 uid 1000 "python": ...; nohang: pid: 42
+_GUARDED = re.compile(r"(?:process|pid:?|PID:?) (\d+)\b")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The task, if one is meant, and how it is shown."""
-    from watchdog_app.cli.parser import add_color, positive_integer
-
-    parser.add_argument(
-        "task",
-        metavar="TASK",
-        nargs="?",
-        help="pid, notebook, script, path, kernel id or incident; dead or alive",
+    parser.task("pid, notebook, script, path, kernel id or incident; dead or alive", optional=True)
+    parser.flag("--deaths", "list what died, newest first; of TASK alone if given")
+    parser.option(
+        "--minutes N",
+        f"of the plot, before the end; default {_MINUTES:.0f}, at most {_MOST_MINUTES:.0f}",
+        positive_integer,
     )
-    parser.add_argument(
-        "--deaths", action="store_true", help="list what died, newest first; of TASK alone if given"
-    )
-    parser.add_argument(
-        "--minutes",
-        type=positive_integer,
-        metavar="N",
-        help=f"of the plot, before the end; default {_MINUTES:.0f}, at most {_MOST_MINUTES:.0f}",
-    )
-    parser.add_argument("--json", action="store_true", help="print everything as JSON, no plot")
-    add_color(parser)
+    parser.json("print everything as JSON, no plot")
+    parser.colored()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Ask for all that there is on it, and put it into words."""
     if args.minutes is not None and args.minutes > _MOST_MINUTES:
         raise UsageError(f"--minutes is at most {_MOST_MINUTES:.0f}, a day.")
     if args.deaths:
         if args.minutes is not None:
             raise UsageError("--minutes goes with the plot of one death, not with --deaths.")
-        return _list(args)
+        return _list(args, out)
     from watchdog_app.history.past import Source
 
     source = Source()
@@ -94,23 +93,16 @@ def run(args: argparse.Namespace) -> int:
     elif result is not None and not args.json and result.get("text") != result.get("death_text"):
         entries = _decided(args.task)
     result = result or {}
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps(result))
-        return EXIT_OK
-    print("\n".join(_lines(result, entries, args)))
+    out.result(result, lambda: _lines(result, entries, out))
     return EXIT_OK
 
 
-def _lines(result: Json, entries: list[Json] | None, args: argparse.Namespace) -> list[str]:
-    columns, shown = columns_of(), style_of(args.color)
+def _lines(result: Json, entries: list[Json] | None, out: Output) -> list[str]:
+    columns, shown = out.columns, out.style
     lines: list[str] = []
     for told in result.get("guards") or ():
         lines += [*folded(told, columns), ""]
     if result.get("death_text"):
-        from watchdog_app.cli.explain_log import log_lines
-        from watchdog_app.cli.explain_rescue import state_of_rescue
         from watchdog_app.cli.plot import plot
 
         drawn = plot(result.get("plot") or {}, columns, shown)
@@ -132,8 +124,6 @@ def _lines(result: Json, entries: list[Json] | None, args: argparse.Namespace) -
 
 def _with_guards(task: str | None, found: Json | None, error: WatchdogError) -> Json:
     """What the journal knows, with what supervisors wrote down; `error` if there is none."""
-    from watchdog_app.cli import guards_seen
-
     died = ((found or {}).get("death") or {}).get("unix_s")
     guards = guards_seen.explained(task, died if isinstance(died, int | float) else 0.0)
     if found is None and not guards:
@@ -143,37 +133,96 @@ def _with_guards(task: str | None, found: Json | None, error: WatchdogError) -> 
 
 def _decided(task: str | None) -> list[Json]:
     """What was decided, newest first."""
-    from watchdog_app.client.client import Client
-    from watchdog_app.history.past import Source
-
     if task:
         with Client.connect() as daemon:
             found = find_task(Status.read(daemon.call("status")), task)
         task = str(found.pid) if found is not None and found.pid else task
-    kinds = ["decision", "outcome", "death"]
-    return Source().history(task=task, limit=_MOST_ENTRIES, kinds=kinds) or []
+    return history.entries(task=task, limit=_MOST_ENTRIES, kinds=["decision", "outcome", "death"])
 
 
-def _list(args: argparse.Namespace) -> int:
-    from watchdog_app.history.past import Source
-
-    wanted = {"task": args.task, "limit": 4 * _MOST_DEATHS, "kinds": ["death", "end"]}
-    source = Source()
-    found = source.history(**wanted)
-    entries = found or []
-    if source.missing is not None:
-        from watchdog_app.cli import guards_seen
-
-        entries = guards_seen.entries(entries, wanted)
-        if found is None and not entries:
-            raise source.missing
+def _list(args: Args, out: Output) -> int:
+    found = history.entries(task=args.task, limit=4 * _MOST_DEATHS, kinds=["death", "end"])
     if args.task is None:  # that something came to its end as it should is no news
-        entries = [one for one in entries if one.get("cause") not in _GOOD_ENDS]
-    entries = entries[:_MOST_DEATHS]
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps({"schema_version": 1, "deaths": entries}))
-        return EXIT_OK
-    print("\n".join(deaths_table(entries, columns_of(), style_of(args.color))))
+        found = [one for one in found if one.get("cause") not in _GOOD_ENDS]
+    deaths = found[:_MOST_DEATHS]
+    out.result(
+        {"schema_version": 1, "deaths": deaths},
+        lambda: deaths_table(deaths, out.columns, out.style),
+    )
     return EXIT_OK
+
+
+def log_lines(death: dict[str, Any]) -> list[str]:
+    """
+    Further lines for "How we know", from the system's journal.
+
+    None where the daemon read the kernel log itself, or where the journal cannot be read.
+    `kernel.dmesg_restrict` keeps /dev/kmsg from ordinary users on most distributions; members of
+    the groups adm and systemd-journal may read the same lines with journalctl, days later too.
+    The lines of earlyoom, nohang and systemd-oomd are there as well.
+    """
+    pid = death.get("worker") or death.get("pid")
+    at = number_or_none(death.get("unix_s"))
+    evidence = death.get("evidence")
+    missing = any(
+        isinstance(each, dict) and each.get("source") == "kernel" and each["certainty"] == "unknown"
+        for each in (evidence if isinstance(evidence, list) else [])
+    )
+    if not missing or at is None or not isinstance(pid, int):
+        return []
+    found = []
+    for line in _journal(at - _BEFORE_S, at + _AFTER_S):
+        if _about(line, pid):
+            found.append(f"  [exact] The system's journal says: {plain(line[:_LONGEST])}")
+    return list(dict.fromkeys(found))[:_MOST_LINES]
+
+
+def _about(line: str, pid: int) -> bool:
+    from watchdog_app.machine.sensors.kernel_events import parse
+
+    word = parse(line, 0.0)
+    if word is not None:
+        return word.pid == pid
+    guarded = _GUARDED.search(line)
+    return guarded is not None and int(guarded[1]) == pid
+
+
+def _journal(begin_unix_s: float, end_unix_s: float) -> list[str]:
+    command = shutil.which("journalctl")
+    if command is None:
+        return []
+    words = [command, "--no-pager", "-q", "-o", "cat", "-n", "2000"]
+    words += [f"--since=@{begin_unix_s:.0f}", f"--until=@{end_unix_s:.0f}", "_TRANSPORT=kernel"]
+    for guard in _GUARDS:
+        words += ["+", f"_SYSTEMD_UNIT={guard}.service"]
+    try:
+        done = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_WAIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout[:_MOST_BYTES].decode("utf-8", "replace").splitlines()
+
+
+def state_of_rescue(death: dict[str, Any]) -> str | None:
+    """One sentence; None where nothing was saved."""
+    rescue = death.get("rescue")
+    path = rescue.get("path") if isinstance(rescue, dict) else None
+    if not isinstance(path, str):
+        return None
+    from watchdog_app.rescue.checkpoint.inventory import examine
+    from watchdog_app.rescue.checkpoint.names import RescueName
+
+    name = RescueName.parse(os.path.basename(path))
+    found = None if name is None else examine(path, name)
+    if found is None:
+        return (
+            "The rescue is not there any more: a newer one may have taken its place. "
+            "See: watchdog rescues"
+        )
+    if found.condition != "complete":
+        return f"The rescue is {found.condition}: {plain(found.problem or 'why is not known')}."
+    return (
+        "The rescue is complete. Its checksums are compared when it is loaded, or now: "
+        f"watchdog rescues verify {plain(path)}"
+    )

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.base.text.terminal import Style, pad, plain, plain_block, shorten, width, wrap
-from watchdog_app.cli.history_text import sentence, when
+from watchdog_app.cli.history import sentence
+from watchdog_app.cli.output import stamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-_LONG = 10_000
 _INDENT = "  "
 
 
@@ -34,15 +34,15 @@ def render(
         style: colours and symbols.
     """
     style = style or Style()
-    limit = columns or _LONG
-    lines = folded(text, limit)
+    lines = folded(text, columns)
     lines += ["", style.paint("What was decided, and what came of it:", "bold")]
+    narrow = columns is not None and columns < 80
     for entry in entries:
         name = f"{plain(entry['name'])}: " if entry.get("name") else ""
         # A death begins with the name itself.
         said = sentence(entry) if entry.get("kind") == "death" else f"{name}{sentence(entry)}"
-        first = f"{_INDENT}{when(entry.get('unix_s'))}  "
-        lines += wrap(said, limit, first=first, rest="      " if limit < 80 else None)
+        first = f"{_INDENT}{stamp(entry.get('unix_s'))}  "
+        lines += wrap(said, columns, first=first, rest="      " if narrow else None)
     return lines if entries else [*lines, f"{_INDENT}Nothing yet."]
 
 
@@ -64,19 +64,18 @@ def render_death(
         saved: what has become of the rescue since.
         more: evidence that was found only now.
     """
-    limit = columns or _LONG
     lines: list[str] = []
     for number, part in enumerate(plain_block(text).strip().split("\n\n")):
         head, *rest = part.split("\n")
-        first = folded(head, limit)
+        first = folded(head, columns)
         color = "alarm" if number == 0 else "bold" if head.endswith(":") else ""
         lines += [""] * bool(number) + [style.paint(line, color) for line in first]
         if head == "How we know:":
             rest = [*(more or []), *rest]
         for line in rest:
-            lines += [_certain(each, style) for each in folded(line, limit)]
+            lines += [_certain(each, style) for each in folded(line, columns)]
         if head.startswith("What was saved: step") and saved is not None:
-            lines += wrap(saved, limit)
+            lines += wrap(saved, columns)
         if number == 0 and plot:
             lines += ["", *plot]
     return lines
@@ -91,16 +90,15 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
     """
     if not entries:
         return ["Nothing has died that the journal knows of."]
-    limit = columns or _LONG
     names = [shorten(plain(one.get("name") or "?"), 24, style.ellipsis) for one in entries]
     widest = max(width(name) for name in names)
     lines = []
     for entry, name in zip(entries, names, strict=True):
         pid = f"{entry.get('worker') or entry.get('pid') or '?'}"
-        left = f"{when(entry.get('unix_s'))}  {pad(pid, 7, right=True)}  {pad(name, widest)}  "
+        left = f"{stamp(entry.get('unix_s'))}  {pad(pid, 7, right=True)}  {pad(name, widest)}  "
         sure = "" if entry.get("certainty") != "unknown" else " (not known for sure)"
         reason = plain(entry.get("reason") or entry.get("text") or "unknown") + sure
-        first, *rest = wrap(reason, max(limit, width(left) + 24), first=left)
+        first, *rest = wrap(reason, columns and max(columns, width(left) + 24), first=left)
         bad = "alarm" if entry.get("memory") else "bold" if entry.get("kind") == "death" else ""
         lines += [first.replace(name, style.paint(name, bad), 1), *rest]
     return [*lines, "More about one: watchdog explain PID"]
@@ -108,12 +106,11 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
 
 def folded(text: str, columns: int | None) -> list[str]:
     """Each line on its own, at its own indent; None: nothing is folded."""
-    limit = columns or _LONG
     lines = []
     for line in plain_block(text).rstrip().split("\n"):
         blanks = " " * (len(line) - len(line.lstrip()))
         rest = f"{blanks}    " if line.lstrip().startswith("[") else None
-        lines += [part.rstrip() for part in wrap(line, limit, first=blanks, rest=rest)]
+        lines += [part.rstrip() for part in wrap(line, columns, first=blanks, rest=rest)]
     return lines
 
 

@@ -1,13 +1,17 @@
 """
-Guards that run and those that are over, as their supervisors wrote them down: no daemon is needed.
+What is known without a daemon: tasks that one left paused, and guards that run or are over.
+
+Supervisors write down what becomes of their guards, and the daemon whom it pauses.
 """
 
 from __future__ import annotations
 
 import os
 
+from watchdog_app.base import paths
 from watchdog_app.base.text.quantities import format_bytes, pid_in
 from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import stamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +33,25 @@ _STATES = {
 _TOLD = ("stopped", "refusing", "unlimited", "ending", "running")
 _SAME_S = 10.0  # what the daemon noted of the same moment
 _OURS = ("hold", "guard ")
+
+
+def left_paused() -> list[str]:
+    """What is still paused, and the command that resumes it, a sentence each; else nothing."""
+    copies = (
+        os.path.join(where, "paused.json") for where in (paths.runtime_dir(), paths.state_dir())
+    )
+    if not any(map(os.path.exists, copies)):
+        return []
+    from watchdog_app.daemon import offline
+
+    paused = offline.paused()
+    if not paused:
+        return []
+    names = ", ".join(f"{plain(each['name'])} (pid {each['task']})" for each in paused)
+    return [
+        f"Still paused by watchdog: {names}.",
+        f"Resume {'it' if len(paused) == 1 else 'them'}: watchdog resume --all",
+    ]
 
 
 def line(guard: GuardRecord) -> str:
@@ -83,7 +106,7 @@ def explained(task: str | None, since_unix_s: float = 0.0) -> list[str]:
         if (guard.ended_unix_s or 0.0) > since_unix_s and _is(guard, task):
             said = messages.past(guard)
             if said:
-                found.append(f"{_when(guard)}: {said}")
+                found.append(f"{stamp(guard.ended_unix_s)}: {said}")
                 break
     return found
 
@@ -128,13 +151,7 @@ def _entries(guard: GuardRecord) -> Iterator[Json]:
     about = {"pid": guard.pid, "start_time": guard.start_time, "name": guard.name}
     for event in guard.events:
         at, kind = event.get("unix_s"), str(event.get("kind"))
-        if isinstance(at, int | float) and kind in (
-            "stopped",
-            "refusing",
-            "unlimited",
-            "ending",
-            "running",
-        ):
+        if isinstance(at, int | float) and kind in _TOLD:
             text = str(event.get("text")).partition("\n")[0]
             word = "hold" if kind == "stopped" else f"guard {kind}"
             yield {"kind": "decision", "unix_s": float(at), **about,
@@ -152,9 +169,3 @@ def _is(guard: GuardRecord, task: str | None) -> bool:
     pid = pid_in(task)
     wanted = os.path.basename(task.strip()).casefold()
     return guard.pid == pid if pid is not None else bool(wanted) and wanted in guard.name.casefold()
-
-
-def _when(guard: GuardRecord) -> str:
-    from watchdog_app.cli.history_text import when
-
-    return when(guard.ended_unix_s)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
-import time
+from typing import Any
 
 from watchdog_app.base.errors import EXIT_OK, UsageError
-from watchdog_app.base.text.terminal import style_of
-from watchdog_app.cli.terminal import columns_of
+from watchdog_app.base.text.quantities import number_or_none
+from watchdog_app.base.text.terminal import Style, pad, plain, shorten, wrap
+from watchdog_app.cli import guards_seen
+from watchdog_app.cli.output import Output, stamp
+from watchdog_app.cli.parser import Args, Parser, moment, positive_integer, task_word
+from watchdog_app.core.model.levels import Level
+from watchdog_app.core.model.status import Incident
 
-NAME = "history"
-HELP = "list past incidents, decisions and deaths"
+Json = dict[str, Any]
+
 DESCRIPTION = """\
 List what happened, newest first: incidents, decisions with their outcomes, deaths with their
 causes, starts and stops of the daemon. A series of saves of one training is one entry. Times
@@ -24,95 +28,172 @@ examples:
 exit codes: 0 answered, 1 failure, 2 usage, 3 daemon not running and no journal"""
 
 KINDS = ("incident", "decision", "outcome", "death", "restart", "daemon")
-
 _LIMIT = 50
-_FORMS = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
-_CLOCKS = ("%H:%M:%S", "%H:%M")
+_COLORS = {"incident": "yellow", "death": "alarm", "decision": "cyan"}
+_KIND_COLUMNS = 8  # the longest kind
+_NAME_COLUMNS = 24
+_LEAST_TEXT = 30  # columns; on a narrower terminal the text goes below
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    from watchdog_app.cli.parser import add_color, positive_integer
-
-    parser.add_argument(
-        "--since", type=moment, metavar="WHEN", help="2h, 3d, 14:30 or '2026-11-21 14:30'"
-    )
-    parser.add_argument("--until", type=moment, metavar="WHEN", help="as --since")
-    parser.add_argument("--task", metavar="TASK", help="pid, or part of a name or path")
-    parser.add_argument(
-        "--kind",
+    parser.option("--since WHEN", "2h, 3d, 14:30 or '2026-11-21 14:30'", moment)
+    parser.option("--until WHEN", "as --since", moment)
+    parser.option("--task TASK", "pid, or part of a name or path", task_word)
+    parser.option(
+        "--kind KIND",
+        f"only these; may be repeated: {', '.join(KINDS)}",
         action="append",
         choices=KINDS,
-        metavar="KIND",
-        help=f"only these; may be repeated: {', '.join(KINDS)}",
     )
-    parser.add_argument(
-        "--limit",
-        type=positive_integer,
+    parser.option(
+        "--limit N",
+        f"most entries, the newest; default {_LIMIT}",
+        positive_integer,
         default=_LIMIT,
-        metavar="N",
-        help=f"most entries, the newest; default {_LIMIT}",
     )
-    parser.add_argument("--json", action="store_true", help="print the entries as JSON")
-    add_color(parser)
+    parser.json("print the entries as JSON")
+    parser.colored()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Ask the daemon, or read the journal it left."""
     if args.since is not None and args.until is not None and args.since > args.until:
         raise UsageError("--since is later than --until; nothing can lie between.")
-    from watchdog_app.history.past import Source
-
-    wanted = {
-        "since_unix_s": args.since,
-        "until_unix_s": args.until,
-        "task": args.task,
-        "limit": args.limit,
-        "kinds": args.kind or list(KINDS),
-    }
-    source = Source()
-    found = source.history(**wanted)
-    entries = found or []
-    if source.missing is not None:
-        from watchdog_app.cli import guards_seen
-
-        entries = guards_seen.entries(entries, wanted)
-        if found is None and not entries:
-            raise source.missing
+    found = entries(
+        since_unix_s=args.since,
+        until_unix_s=args.until,
+        task=args.task,
+        limit=args.limit,
+        kinds=args.kind or list(KINDS),
+    )
     if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps({"schema_version": 1, "entries": entries}))
+        out.json({"schema_version": 1, "entries": found})
         return EXIT_OK
-    from watchdog_app.cli.history_text import render
-
-    print("\n".join(render(entries, columns_of(), style_of(args.color))))
-    if len(entries) == args.limit:
-        print(f"Only the newest {args.limit}; more with --limit.")
+    out.lines(*render(found, out.columns, out.style))
+    if len(found) == args.limit:
+        out.lines(f"Only the newest {args.limit}; more with --limit.")
     return EXIT_OK
 
 
-def moment(text: str) -> float:
-    """Seconds of the epoch from a span before now, a clock time of today, or a date."""
-    from watchdog_app.base.text.quantities import parse_duration
+def entries(**wanted: Any) -> list[Json]:
+    """
+    What happened, newest first; without a daemon from the journal and what supervisors wrote down.
 
-    now_unix_s = time.time()
-    try:
-        return now_unix_s - parse_duration(text)
-    except ValueError:
-        pass
-    for form in _FORMS:
-        try:
-            return time.mktime(time.strptime(text, form))
-        except (ValueError, OverflowError):
+    Args:
+        wanted: as `Journal.history` takes it.
+
+    Raises:
+        DaemonNotRunning: no daemon, no journal and nothing of a guard is there.
+    """
+    from watchdog_app.history.past import Source
+
+    source = Source()
+    found = source.history(**wanted)
+    if source.missing is None:
+        return found or []
+    merged = guards_seen.entries(found or [], wanted)
+    if found is None and not merged:
+        raise source.missing
+    return merged
+
+
+def render(
+    entries: list[Json], columns: int | None = None, style: Style | None = None
+) -> list[str]:
+    """
+    A line an entry, longer texts folded under themselves.
+
+    Args:
+        entries: as the protocol's `history` returns them.
+        columns: of the terminal; None: nothing is folded.
+        style: colours and symbols.
+    """
+    style = style or Style()
+    if not entries:
+        return ["Nothing has happened in that time."]
+    names = [shorten(_name(one), _NAME_COLUMNS, style.ellipsis) for one in entries]
+    name_columns = max((len(name) for name in names), default=0)
+    lines = []
+    for entry, name in zip(entries, names, strict=True):
+        kind = plain(entry.get("kind") or "?")
+        left = (
+            f"{stamp(entry.get('unix_s'))}  {pad(kind, _KIND_COLUMNS)}  {pad(name, name_columns)}"
+        )
+        painted = left.replace(kind, style.paint(kind, _COLORS.get(kind, "")), 1)
+        text = sentence(entry)
+        if columns is not None and len(left) + 2 + _LEAST_TEXT > columns:
+            lines += [painted.rstrip(), *wrap(text, columns, first="    ")]
             continue
-    today = time.strftime("%Y-%m-%d ", time.localtime(now_unix_s))
-    for form in _CLOCKS:
-        try:
-            return time.mktime(time.strptime(today + text, f"%Y-%m-%d {form}"))
-        except (ValueError, OverflowError):
-            continue
-    raise argparse.ArgumentTypeError(
-        f"{text!r} is no time; write a span such as 2h, a clock time such as 14:30, "
-        "or a date such as 2026-11-21"
-    )
+        first, *rest = wrap(text, columns, first=left + "  ", rest=" " * (len(left) + 2))
+        lines += [painted + first[len(left) :], *rest]
+    return lines
+
+
+def sentence(entry: Json) -> str:
+    """What happened, from whatever an entry of its kind holds."""
+    text = plain(next((entry[key] for key in _TEXTS if entry.get(key)), ""))
+    say = _LEADS.get(str(entry.get("kind")))
+    lead = say(entry) if say else ""
+    return f"{lead}: {text}" if lead and text else lead or text or "no details"
+
+
+def _incident(entry: Json) -> str:
+    label = plain(entry.get("label") or entry.get("resource") or "a limit")
+    if Incident.read(entry).is_fault:
+        peak = Level.of_stage(entry.get("peak")).fault.lower()
+        over = entry.get("closed_unix_s") is not None
+        return f"{label} is over, was {peak}" if over else f"{label}, {peak}"
+    if entry.get("closed_unix_s") is not None:
+        return f"{label} is over, reached {plain(entry.get('peak') or '?')}"
+    return f"{label} at {plain(entry.get('stage') or '?')}"
+
+
+def _decision(entry: Json) -> str:
+    return f"{plain(entry.get('decision_kind') or '')}{_times(entry)}"
+
+
+def _outcome(entry: Json) -> str:
+    what = plain(entry.get("decision_kind") or "")
+    status = plain(entry.get("status") or "")
+    seconds = number_or_none(entry.get("seconds"))
+    took = "" if seconds is None else f" in {seconds:.2f} s"
+    return f"{what} {status}{_times(entry)}{took}".strip()
+
+
+def _times(entry: Json) -> str:
+    """How often and when, of a series of saves."""
+    count = number_or_none(entry.get("count"))
+    if count is None or count < 2:
+        return ""
+    first, last = entry.get("first_unix_s"), entry.get("last_unix_s")
+    begin, end = stamp(first), stamp(last)
+    same_day = begin[:10] == end[:10]
+    since = f"{begin[11:] if same_day else begin}{_at_step(entry.get('first_step'))}"
+    until = f"{end[11:] if same_day else end}{_at_step(entry.get('last_step'))}"
+    newest = ", the last one" if entry.get("kind") == "outcome" else ""
+    return f" {count:.0f} times, from {since} to {until}{newest}"
+
+
+def _at_step(step: object) -> str:
+    known = number_or_none(step)
+    return "" if known is None else f" (step {known:.0f})"
+
+
+def _daemon(entry: Json) -> str:
+    version = f" (watchdog {plain(entry['version'])})" if entry.get("version") else ""
+    return f"{plain(entry.get('what') or '')}{version}"
+
+
+_TEXTS = ("text", "reason", "why", "detail", "message")
+_LEADS = {
+    "incident": _incident,
+    "decision": _decision,
+    "outcome": _outcome,
+    "daemon": _daemon,
+}
+
+
+def _name(entry: Json) -> str:
+    named = (each.name for each in Incident.read(entry).contributors[:1])
+    return plain(entry.get("name") or next(named, None) or "-")

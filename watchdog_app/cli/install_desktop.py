@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import sys
 
+from watchdog_app.base import paths
 from watchdog_app.base.errors import EXIT_OK, UsageError
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-
     from watchdog_app.install.placed_files import PlacedFiles
 
-NAME = "install-desktop"
-HELP = "add watchdog to this user's menus and login"
 DESCRIPTION = """\
 Place menu entry, icons, systemd user units, man page and shell completions in your own folders,
 for an installation by pip, pipx or uv; a .deb brings its own. With --login the daemon and the
@@ -29,17 +31,14 @@ examples:
 exit codes: 0 placed, 1 failure or a file of yours is in the way, 2 usage"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """What to place."""
-    parser.add_argument("--login", action="store_true", help="start at every login, too")
-    parser.add_argument("--dry-run", action="store_true", help="print the paths, and write nothing")
+    parser.flag("--login", "start at every login, too")
+    parser.flag("--dry-run", "print the paths, and write nothing")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Place the files."""
-    import shlex
-
-    from watchdog_app.base.text.terminal import plain
     from watchdog_app.install import trust
     from watchdog_app.install.desktop_files import autostart_path, data_home, desktop_files
     from watchdog_app.install.login import UNITS, LoginStart
@@ -52,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
     command = program()
     wanted = desktop_files(os.environ, command)
     if args.dry_run:
-        for each in wanted:
-            print(plain(each))
+        out.lines(*map(plain, wanted))
         return EXIT_OK
     trust.refuse_untrusted()
     _refuse_root_of_another()
@@ -66,27 +64,30 @@ def run(args: argparse.Namespace) -> int:
     login.renew()
     login.reload()
     if wanted:
-        print(f"{len(report.written)} files placed, {len(report.unchanged)} were there already.")
+        out.lines(
+            f"{len(report.written)} files placed, {len(report.unchanged)} were there already."
+        )
     else:
-        print("Menu entry, icons, units and completions are installed for every user already.")
+        out.lines("Menu entry, icons, units and completions are installed for every user already.")
     if args.login:
         for unit, way in login.enable(UNITS).items():
-            print(f"{unit.removesuffix('.service')} starts at login, by {way.value}.")
-        print("Start both now: watchdog start; watchdog tray &")
+            out.lines(f"{unit.removesuffix('.service')} starts at login, by {way.value}.")
+        out.lines("Start both now: watchdog start; watchdog tray &")
     elif all(login.way(unit) is not None for unit in UNITS):
-        print("Daemon and tray icon start at every login, as before.")
+        out.lines("Daemon and tray icon start at every login, as before.")
     else:
-        print("Start at every login: watchdog install-desktop --login")
+        out.lines("Start at every login: watchdog install-desktop --login")
     if wanted and os.path.basename(os.environ.get("SHELL", "")) == "zsh":
         folder = os.path.join(data_home(os.environ), "zsh", "site-functions")
-        print(f"For completion in zsh, before compinit in ~/.zshrc: fpath+=({shlex.quote(folder)})")
-    print("Take it all away again: watchdog uninstall-desktop")
+        out.lines(
+            f"For completion in zsh, before compinit in ~/.zshrc: fpath+=({shlex.quote(folder)})"
+        )
+    out.lines("Take it all away again: watchdog uninstall-desktop")
     return EXIT_OK
 
 
 def open_placed() -> PlacedFiles:
     """What was placed for this user so far."""
-    from watchdog_app.base import paths
     from watchdog_app.install.placed_files import PlacedFiles
 
     return PlacedFiles(os.path.abspath(os.path.join(paths.state_dir(), "desktop.json")))
@@ -99,8 +100,6 @@ def program() -> str:
     Raises:
         UsageError: it was started in a way that cannot be repeated by a path alone.
     """
-    import shutil
-
     typed = sys.argv[0] if os.path.basename(sys.argv[0]) == "watchdog" else None
     beside = os.path.join(os.path.dirname(sys.executable), "watchdog")
     for candidate in (typed, beside, shutil.which("watchdog")):

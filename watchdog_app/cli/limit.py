@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
+from typing import Any
 
-from watchdog_app.base.errors import (
-    EXIT_OK,
-    DaemonNotRunning,
-    TargetGone,
-    TaskNotFound,
-    UsageError,
-    WatchdogError,
-)
-from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.base.errors import EXIT_OK, TargetGone, TaskNotFound, UsageError, WatchdogError
+from watchdog_app.base.text.quantities import format_bytes, pid_in
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli import guards_seen
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser, size
+from watchdog_app.client.client import Client
+from watchdog_app.core.model.status import Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
     from watchdog_app.guard.record import GuardRecord
 
-_NO_LIMIT = 1 << 60
-
-NAME = "limit"
 MIXED = True  # words may follow an option
-HELP = "change the limit of a program started by exec, or end it"
+
 DESCRIPTION = """\
 Change the memory limit of a program started by watchdog exec. A program that was stopped at its
 limit continues once the limit is raised. Without words: list these programs. Needs no daemon."""
@@ -41,31 +36,28 @@ TASK is the pid of any process in the group, or the name of the program, script 
 
 exit codes: 0 done, 1 failure, 2 usage"""
 
+_NO_LIMIT = 1 << 60
+_NONE = "There is none: watchdog exec -- COMMAND makes one."
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_arguments(parser: Parser) -> None:
     """Whose, and how much."""
-    from watchdog_app.cli.parser import size
-
-    parser.add_argument("task", nargs="?", metavar="TASK", help="pid or name")
-    parser.add_argument("size", nargs="?", type=size, metavar="SIZE", help="such as 16G")
-    parser.add_argument(
-        "--go-on", action="store_true", help="no limit but the machine's, at which the kernel kills"
-    )
-    parser.add_argument("--end", action="store_true", help="save it if it still runs, and end it")
-    parser.add_argument("--json", action="store_true", help="the list as JSON")
+    parser.task("pid or name", optional=True)
+    parser.word("SIZE", "such as 16G", nargs="?", type=size)
+    parser.flag("--go-on", "no limit but the machine's, at which the kernel kills")
+    parser.flag("--end", "save it if it still runs, and end it")
+    parser.json("the list as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Tell its supervisor."""
-    from watchdog_app.base.text.terminal import plain
-    from watchdog_app.cli.guards_seen import every
     from watchdog_app.guard import control, process
 
-    guards = every()
+    guards = guards_seen.every()
     if args.task is None:
         if args.go_on or args.end:
             raise UsageError("Say which one: watchdog limit TASK --end; watchdog limit lists them.")
-        _list(guards, args.json)
+        out.result({"guards": [guard.to_json() for guard in guards]}, lambda: _listed(guards))
         return EXIT_OK
     request = _request(args)
     guard = _find(args.task, guards)
@@ -79,15 +71,12 @@ def run(args: argparse.Namespace) -> int:
             said = control.ask(guard.socket_path, request)
         else:
             said = _without_supervisor(guard, request)
-    print(plain(said))
+    out.lines(plain(said))
     return EXIT_OK
 
 
 def _without_supervisor(guard: GuardRecord, request: dict[str, Any]) -> str:
     """Free what is held from here: no supervisor can be started any more."""
-    import signal
-
-    from watchdog_app.base.text.quantities import format_bytes
     from watchdog_app.guard import backends, cgroup
 
     group = guard.group or ""
@@ -106,7 +95,7 @@ def _without_supervisor(guard: GuardRecord, request: dict[str, Any]) -> str:
     )
 
 
-def _request(args: argparse.Namespace) -> dict[str, Any]:
+def _request(args: Args) -> dict[str, Any]:
     wanted = [args.size is not None, args.go_on, args.end]
     if sum(wanted) != 1:
         raise UsageError(
@@ -118,7 +107,6 @@ def _request(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _find(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
-    from watchdog_app.base.text.terminal import plain
     from watchdog_app.guard import cgroup
 
     by_group = {
@@ -139,44 +127,28 @@ def _find(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
     ]
     if len(named) == 1:
         return named[0]
-    if len(named) > 1:
-        which = ", ".join(f"{plain(guard.name)} (pid {guard.pid})" for guard in named)
-        raise TaskNotFound(f"{plain(wanted)} fits several: {which}. Name one by its pid.")
-    known = ", ".join(f"{plain(guard.name)} (pid {guard.pid})" for guard in guards)
-    raise WatchdogError(
-        f"{plain(wanted)} is under no guard. "
-        + (
-            f"There are: {known}."
-            if known
-            else "There is none: watchdog exec -- COMMAND makes one."
-        )
-    )
+    if named:
+        raise TaskNotFound(f"{plain(wanted)} fits several: {_names(named)}. Name one by its pid.")
+    there = f"There are: {_names(guards)}." if guards else _NONE
+    raise WatchdogError(f"{plain(wanted)} is under no guard. {there}")
+
+
+def _names(guards: list[GuardRecord]) -> str:
+    return ", ".join(f"{plain(guard.name)} (pid {guard.pid})" for guard in guards)
 
 
 def _pid(wanted: str) -> int | None:
     if pid_in(wanted) is not None:
         return pid_in(wanted)
-    from watchdog_app.client.client import Client
-    from watchdog_app.core.model.status import Status
-
     try:  # a notebook's name is known to the daemon alone
         with Client.connect() as daemon:
             tasks = Status.read(daemon.call("status")).tasks
-    except (DaemonNotRunning, WatchdogError):
+    except WatchdogError:
         return None
     found = [one.pid for one in tasks if wanted in (one.name, one.notebook, one.script)]
     return found[0] if len(found) == 1 else None
 
 
-def _list(guards: list[GuardRecord], as_json: bool) -> None:
-    if as_json:
-        import json
-
-        print(json.dumps({"guards": [guard.to_json() for guard in guards]}, indent=2))
-        return
-    from watchdog_app.cli.guards_seen import line
-
-    if not guards:
-        print("No program runs under a guard. Start one with: watchdog exec -- COMMAND")
-    for guard in guards:
-        print(line(guard))
+def _listed(guards: list[GuardRecord]) -> list[str]:
+    nothing = "No program runs under a guard. Start one with: watchdog exec -- COMMAND"
+    return [*map(guards_seen.line, guards)] or [nothing]

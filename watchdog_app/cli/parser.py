@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
+from argparse import Namespace as Args
 
-from watchdog_app.base.text.terminal import wrap
-from watchdog_app.cli.terminal import columns_of
+from watchdog_app.base.text.terminal import plain, wrap
+from watchdog_app.cli.output import columns_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
-    from typing import NoReturn
+    from typing import Any, NoReturn
 
     from watchdog_app.base.text.terminal import When
 
+__all__ = ["Args", "Parser", "build"]
+
 COLOR_CHOICES: tuple[When, ...] = ("auto", "always", "never")
+TASK_MEANS = "pid, notebook, script, path or kernel id"
+_DATES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
+_CLOCKS = ("%H:%M:%S", "%H:%M")
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
@@ -40,7 +49,60 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser that names the nearest option when one is mistyped."""
+    """argparse's parser with the options that commands share, and the nearest word for a typo."""
+
+    def __init__(self, **more: Any) -> None:
+        # No abbreviations: a later option must not change what an old script means.
+        super().__init__(formatter_class=Formatter, allow_abbrev=False, **more)
+        # Python 3.14 would colour it by rules of its own.
+        setattr(self, "color", False)  # noqa: B010 - no attribute before 3.14
+
+    def flag(self, names: str, text: str, **more: Any) -> None:
+        """
+        An option without a value.
+
+        Args:
+            names: as the help prints them: `-a, --all`.
+            text: what it does.
+            more: as `add_argument` takes it.
+        """
+        self.add_argument(*names.split(", "), action="store_true", help=text, **more)
+
+    def option(
+        self, names: str, text: str, kind: Callable[[str], Any] | None = None, **more: Any
+    ) -> None:
+        """
+        An option with a value.
+
+        Args:
+            names: as the help prints them: `-o, --output FILE`.
+            text: what it does.
+            kind: makes the value of the word; None: the word.
+            more: as `add_argument` takes it.
+        """
+        options, _, metavar = names.rpartition(" ")
+        self.add_argument(*options.split(", "), metavar=metavar, type=kind, help=text, **more)
+
+    def word(self, metavar: str, text: str, **more: Any) -> None:
+        """A positional argument, stored under its metavar in lower case."""
+        self.add_argument(metavar.lower(), metavar=metavar, help=text, **more)
+
+    def task(self, text: str = TASK_MEANS, *, optional: bool = False) -> None:
+        """The argument TASK, which shells complete with the running tasks."""
+        self.word("TASK", text, type=task_word, nargs="?" if optional else None)
+
+    def json(self, text: str = "print the result as JSON", **more: Any) -> None:
+        """The option that every command with a result has."""
+        self.flag("--json", text, **more)
+
+    def colored(self) -> None:
+        """The option that every command with colours has."""
+        self.option(
+            "--color WHEN",
+            "auto (default: on a terminal), always or never; NO_COLOR and FORCE_COLOR count too",
+            choices=COLOR_CHOICES,
+            default="auto",
+        )
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, the nearest option if there is one, and end with the usage code."""
@@ -56,46 +118,27 @@ class Parser(argparse.ArgumentParser):
             elif word.startswith("-") and near:
                 message = f"there is no option {word}; did you mean {near[0]}?"
         message += _nearest_choice(message)
-        from watchdog_app.base.text.terminal import plain
-
         self.print_usage(sys.stderr)
         self.exit(2, f"{self.prog}: {plain(message)}\nMore: {self.prog} --help\n")
 
 
-def build(module: ModuleType) -> Parser:
-    """The parser that a command's module describes."""
-    parser = Parser(
-        prog=f"watchdog {module.NAME}",
-        description=getattr(module, "DESCRIPTION", None) or _sentence(module.HELP),
-        epilog=getattr(module, "EPILOG", None),
-        formatter_class=Formatter,
-        allow_abbrev=False,  # a later option must not change what an old script means
-    )
-    # Python 3.14 would colour it by rules of its own.
-    setattr(parser, "color", False)  # noqa: B010 - no attribute before 3.14
+def build(name: str, module: ModuleType) -> Parser:
+    """The parser of a command, as its module describes it."""
+    parser = Parser(prog=f"watchdog {name}", description=module.DESCRIPTION, epilog=module.EPILOG)
     module.add_arguments(parser)
     return parser
 
 
-def add_color(parser: argparse.ArgumentParser) -> None:
-    """The option that every command with colours has."""
-    parser.add_argument(
-        "--color",
-        choices=COLOR_CHOICES,
-        default="auto",
-        metavar="WHEN",
-        help="auto (default: on a terminal), always or never; NO_COLOR and FORCE_COLOR count too",
-    )
+def task_word(text: str) -> str:
+    """A task as it was typed; a path from this folder in full, as the daemon does not know it."""
+    return os.path.abspath(text) if text.startswith(("./", "../")) else text
 
 
 def duration(text: str) -> float:
     """An argument such as 2h or 500ms, in seconds."""
     from watchdog_app.base.text.quantities import parse_duration
 
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return _parsed(parse_duration, text)
 
 
 def positive_duration(text: str) -> float:
@@ -110,10 +153,7 @@ def size(text: str) -> int:
     """An argument such as 12G, in bytes."""
     from watchdog_app.base.text.quantities import parse_bytes
 
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    return _parsed(parse_bytes, text)
 
 
 def positive_integer(text: str) -> int:
@@ -121,6 +161,36 @@ def positive_integer(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return int(text)
+
+
+def moment(text: str) -> float:
+    """Seconds of the epoch from a span before now, a clock time of today, or a date."""
+    from watchdog_app.base.text.quantities import parse_duration
+
+    now_unix_s = time.time()
+    try:
+        return now_unix_s - parse_duration(text)
+    except ValueError:
+        pass
+    today = time.strftime("%Y-%m-%d ", time.localtime(now_unix_s))
+    forms = [(text, form) for form in _DATES]
+    forms += [(today + text, f"%Y-%m-%d {clock}") for clock in _CLOCKS]
+    for said, form in forms:
+        try:
+            return time.mktime(time.strptime(said, form))
+        except (ValueError, OverflowError):
+            continue
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no time; write a span such as 2h, a clock time such as 14:30, "
+        "or a date such as 2026-11-21"
+    )
+
+
+def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _nearest_choice(message: str) -> str:
@@ -136,7 +206,3 @@ def _nearest_choice(message: str) -> str:
     known = [word.strip().strip("'") for word in found[2].split(",")]
     near = get_close_matches(found[1].lower(), known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]}?" if near else ""
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-NAME = "pause"
-HELP = "stop a task; it keeps its memory and its state"
 DESCRIPTION = """\
 Stop a task and its child processes. Nothing is lost and nothing grows; the memory stays in
 use. TASK is a pid, a notebook, a script, a path, a kernel id, or a part of a name that fits
@@ -29,33 +28,31 @@ exit codes: 0 paused, 1 failure, 2 usage, 3 daemon not running"""
 _KERNELS = ("notebook", "kernel", "console")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The task."""
-    parser.add_argument("task", metavar="TASK", help="pid, notebook, script, path or kernel id")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.task()
+    parser.json()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Pause it, and say what that means for its kind."""
-    from watchdog_app.client.client import Client
-
     with Client.connect() as daemon:
         result = daemon.call("task.pause", task=args.task, reply_timeout_s=30.0)
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
+    out.result(result, lambda: _lines(result, args.task))
+    return EXIT_OK
 
-        print(dumps(result))
-        return EXIT_OK
+
+def _lines(result: dict[str, Any], task: str) -> list[str]:
     pids = [pid for pid in result.get("pids") or [] if isinstance(pid, int)]
-    name = plain(result.get("name") or args.task)
+    name = plain(result.get("name") or task)
     pid = pids[0] if pids else None
     rest = len(pids) - 1
     children = f" and {rest} child process{'es' if rest > 1 else ''}" if rest > 0 else ""
-    print(f"Paused {name} (pid {pid}){children}. It keeps its memory and its state.")
-    print(f"Resume it: watchdog resume {pid}")
-    for line in _advice(result.get("kind")):
-        print(line)
-    return EXIT_OK
+    return [
+        f"Paused {name} (pid {pid}){children}. It keeps its memory and its state.",
+        f"Resume it: watchdog resume {pid}",
+        *_advice(result.get("kind")),
+    ]
 
 
 def _advice(kind: str | None) -> list[str]:

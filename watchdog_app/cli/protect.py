@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from watchdog_app.base.errors import EXIT_OK, UsageError
+from watchdog_app.base.text.quantities import moment
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser, positive_duration
+from watchdog_app.client.client import Client
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-NAME = "protect"
-HELP = "turn warnings, saves and pauses off, or on again"
 DESCRIPTION = """\
 Turn protection off or on; without a word, say which it is. While it is off, watchdog warns of
 nothing, saves nothing and pauses nothing. It still samples, writes its journal, reports deaths,
@@ -28,27 +27,22 @@ To be told nothing for a while, and protected all the same: watchdog snooze
 exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The word and for how long."""
-    from watchdog_app.cli.parser import positive_duration
-
     parser.add_argument(
         "state", nargs="?", choices=("on", "off"), metavar="on|off", help="absent: say which it is"
     )
-    parser.add_argument(
-        "--for",
+    parser.option(
+        "--for TIME",
+        "with off: on again after this long, such as 30m or 2h",
+        positive_duration,
         dest="for_s",
-        type=positive_duration,
-        metavar="TIME",
-        help="with off: on again after this long, such as 30m or 2h",
     )
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.json("print the answer as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Switch it, or tell."""
-    from watchdog_app.client.client import Client
-
     if args.for_s is not None and args.state != "off":
         raise UsageError("--for goes with off: watchdog protect off --for 1h")
     with Client.connect() as daemon:
@@ -57,13 +51,7 @@ def run(args: argparse.Namespace) -> int:
             answer = part.get("protection") or {}
         else:
             answer = daemon.call("protection.set", on=args.state == "on", for_s=args.for_s)
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps(answer))
-        return EXIT_OK
-    for line in sentences(answer, unchanged=args.state is None):
-        print(line)
+    out.result(answer, lambda: sentences(answer, unchanged=args.state is None))
     return EXIT_OK
 
 
@@ -75,10 +63,9 @@ def sentences(answer: dict[str, Any], unchanged: bool) -> list[str]:
             if unchanged
             else "Protection is on again."
         ]
-    from watchdog_app.base.text.quantities import moment
-
     until = moment(answer.get("until_unix_s"))
-    lines = [f"Protection is off until {until}." if until else "Protection is off."]
-    lines.append("Nothing is warned of, saved or paused meanwhile; a training may die unsaved.")
-    lines.append("Switch it on again: watchdog protect on")
-    return lines
+    return [
+        f"Protection is off until {until}." if until else "Protection is off.",
+        "Nothing is warned of, saved or paused meanwhile; a training may die unsaved.",
+        "Switch it on again: watchdog protect on",
+    ]

@@ -11,10 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError, WatchdogError
-from watchdog_app.cli.parser import positive_duration
+from watchdog_app.base.text.quantities import format_bytes, format_duration
+from watchdog_app.base.text.terminal import counted, plain
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser, positive_duration
 
-NAME = "record"
-HELP = "record the memory of a running task as a trace"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.core.replay.recorder import Found
+
 DESCRIPTION = """\
 Record, ten times a second, the memory of a running task and its limits, until the task ends,
 the time is over, or Ctrl-C. Needs no daemon and no root. TASK is a pid, a notebook, a script, or
@@ -27,10 +32,6 @@ examples:
 
 exit codes: 0 recorded, 1 failure or no such task, 2 usage"""
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from watchdog_app.core.replay.recorder import Found
-
 _MOST_HZ = 50.0
 _HOW = {
     "oom": "The kernel killed it.",
@@ -42,24 +43,18 @@ _HOW = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    parser.add_argument("task", metavar="TASK", help="pid, notebook or script")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="default: the task's name and time, .csv.gz"
-    )
-    parser.add_argument(
-        "--for", dest="for_s", type=positive_duration, metavar="TIME", help="end after 30s, 10min"
-    )
-    parser.add_argument("--hz", type=_hz, default=10.0, metavar="N", help="samples a second; 10")
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.task("pid, notebook or script")
+    parser.option("-o, --output FILE", "default: the task's name and time, .csv.gz")
+    parser.option("--for TIME", "end after 30s, 10min", positive_duration, dest="for_s")
+    parser.option("--hz N", "samples a second; 10", _hz, default=10.0)
+    parser.flag("--force", "write over a file that is there")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Record until the end."""
     from watchdog_app.base.linux import cgroups
-    from watchdog_app.base.text.quantities import format_bytes, format_duration
-    from watchdog_app.base.text.terminal import plain
     from watchdog_app.core.replay import recorder, trace
     from watchdog_app.machine.sensors import open_machine
 
@@ -70,10 +65,9 @@ def run(args: argparse.Namespace) -> int:
         if not args.force and os.path.exists(path):
             raise UsageError(f"{path} is there already. --force writes over it.")
         resource = found.resource
-        print(
+        out.lines(
             f"Recording {plain(found.task.name)} ({_whom(found)}) against "
-            f"{plain(resource.label)}, {format_bytes(resource.limit)}. Ctrl-C ends it.",
-            flush=True,
+            f"{plain(resource.label)}, {format_bytes(resource.limit)}. Ctrl-C ends it."
         )
         kills = recorder.KillCount(found.groups, cgroups.group_oom_kills, cgroups.host_oom_kills)
         recording = recorder.Recorder(machine, found, kills)
@@ -81,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         with _asked_to_end() as end:
             looks = recording.rows(args.hz, args.for_s, ends=end.is_set, sleep=end.wait)
             try:
-                counted = trace.write(path, looks, recorder.COLUMNS)
+                samples = trace.write(path, looks, recorder.COLUMNS)
             except OSError as error:
                 kept = "What is there already can be played. " if os.path.isfile(path) else ""
                 raise WatchdogError(
@@ -94,14 +88,14 @@ def run(args: argparse.Namespace) -> int:
         recorder.write_side(path, outcome, lasted, found, failed_s)
     finally:
         machine.close()
-    print(
-        f"{counted} {'sample' if counted == 1 else 'samples'} over {format_duration(lasted)} "
+    out.lines(
+        f"{counted(samples, 'sample')} over {format_duration(lasted)} "
         f"in {plain(path)}. {_HOW[outcome]}"
     )
-    if not counted:
-        print("Nothing was recorded: it ended before the first look.")
+    if not samples:
+        out.lines("Nothing was recorded: it ended before the first look.")
         return EXIT_FAILURE
-    print(f"Play it with: watchdog replay {plain(path)}")
+    out.lines(f"Play it with: watchdog replay {plain(path)}")
     return EXIT_OK
 
 
@@ -136,8 +130,6 @@ def _asked_to_end() -> Iterator[threading.Event]:
 
 
 def _name(task: str) -> str:
-    from watchdog_app.base.text.terminal import plain
-
     safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in plain(task)).lstrip(".-")
     return f"{safe[:80] or 'task'}-{time.strftime('%Y%m%d-%H%M%S')}.csv.gz"
 

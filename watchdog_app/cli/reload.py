@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from watchdog_app.base.errors import EXIT_OK
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-NAME = "reload"
-HELP = "make the daemon read its configuration again"
 DESCRIPTION = """\
 Make the daemon read its configuration again. If the file has a mistake, this command prints it
 and the current settings stay in force."""
@@ -21,15 +18,13 @@ exit codes: 0 the new settings are in force, 1 the file holds a mistake,
   2 usage, 3 daemon not running"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """No options."""
 
 
-def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
     """Ask for it."""
-    from watchdog_app.client.client import Client
-
     with Client.connect() as daemon:
         daemon.call("reload")
-    print("The daemon has read its configuration; the new settings are in force.")
+    out.lines("The daemon has read its configuration; the new settings are in force.")
     return EXIT_OK

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import io
+import os
 import sys
+from typing import Any
 
+from watchdog_app import config
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, ConfigError, UsageError
-from watchdog_app.cli.parser import duration
-from watchdog_app.cli.terminal import columns_of
+from watchdog_app.base.text.terminal import plain, style_of, wrap
+from watchdog_app.cli.config import mapped
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser, duration, moment, size, task_word
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from watchdog_app.core.model.settings import Settings
     from watchdog_app.core.replay.play import Agent, Played
     from watchdog_app.core.replay.trace import Trace
 
-NAME = "replay"
-HELP = "play a trace through the forecast and the policy"
 DESCRIPTION = """\
 Play a recorded series through the daemon's forecast and policy, and print what it would have
 done and when. TRACE is a CSV file (plain or gzipped) with t, limit and a reading in bytes, as
@@ -44,52 +44,41 @@ _WORDS = 27  # columns that the time and the stage take in front of what is told
 _TIMES = 11  # blanks of a line without a time
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    from watchdog_app.cli.history import moment
-
-    parser.add_argument("trace", nargs="?", metavar="TRACE", help="CSV file; - is stdin")
-    parser.add_argument("--jsonl", metavar="FILE", help="answer JSON lines instead; - is stdin")
-    parser.add_argument("--task", metavar="TASK", help="play this task's past from the journal")
-    parser.add_argument("--since", type=moment, metavar="WHEN", help="with --task: 2h or 14:30")
-    parser.add_argument("--until", type=moment, metavar="WHEN", help="as --since")
-    parser.add_argument(
-        "--signal", metavar="COLUMN", help="column to play: unrecl, used, ws, usage or rss"
-    )
-    parser.add_argument("--limit", type=_size, metavar="SIZE", help="instead of the trace's own")
-    parser.add_argument(
-        "--alarm-stage",
+    parser.word("TRACE", "CSV file; - is stdin", nargs="?")
+    parser.option("--jsonl FILE", "answer JSON lines instead; - is stdin")
+    parser.option("--task TASK", "play this task's past from the journal", task_word)
+    parser.option("--since WHEN", "with --task: 2h or 14:30", moment)
+    parser.option("--until WHEN", "as --since", moment)
+    parser.option("--signal COLUMN", "column to play: unrecl, used, ws, usage or rss")
+    parser.option("--limit SIZE", "instead of the trace's own", size)
+    parser.option(
+        "--alarm-stage STAGE",
+        "what counts as the alarm: warn (default), or rescue, the silent checkpoint",
         choices=_STAGES,
         default="warn",
-        metavar="STAGE",
-        help="what counts as the alarm: warn (default), or rescue, the silent checkpoint",
     )
-    parser.add_argument("--caution", choices=_CAUTIONS, metavar="LEVEL", help="low, normal or high")
-    parser.add_argument(
-        "--set",
+    parser.option("--caution LEVEL", "low, normal or high", choices=_CAUTIONS)
+    parser.option(
+        "--set KEY=VALUE",
+        "try a setting, e.g. stages.warn_s=60; may be repeated",
         action="append",
         default=[],
-        metavar="KEY=VALUE",
-        help="try a setting, e.g. stages.warn_s=60; may be repeated",
     )
-    parser.add_argument("--config", metavar="FILE", help="instead of your own configuration")
-    parser.add_argument(
-        "--save-time",
-        type=duration,
-        metavar="TIME",
-        help="what a checkpoint is assumed to take, e.g. 500ms; default 2s",
+    parser.option("--config FILE", "instead of your own configuration")
+    parser.option(
+        "--save-time TIME",
+        "what a checkpoint is assumed to take, e.g. 500ms; default 2s",
+        duration,
     )
-    parser.add_argument(
-        "--step-time", type=duration, metavar="TIME", help="the same of a step; default 200ms"
-    )
-    parser.add_argument("--no-agent", action="store_true", help="as if the task had no agent")
-    parser.add_argument(
-        "--daemon-pace", action="store_true", help="look only as often as the daemon would have"
-    )
-    parser.add_argument("--json", action="store_true", help="print what happened as JSON")
+    parser.option("--step-time TIME", "the same of a step; default 200ms", duration)
+    parser.flag("--no-agent", "as if the task had no agent")
+    parser.flag("--daemon-pace", "look only as often as the daemon would have")
+    parser.json("print what happened as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Play what was asked for."""
     if sum(value is not None for value in (args.trace, args.jsonl, args.task)) != 1:
         raise UsageError("Give one of TRACE, --task and --jsonl. More: watchdog replay --help")
@@ -102,27 +91,22 @@ def run(args: argparse.Namespace) -> int:
     agent = _agent(args)
     if args.task is not None and agent is None and not args.no_agent and not args.json:
         _say(
+            out,
             f"The journal knows of no agent in {args.task}: played as without one. --save-time "
-            "plays it as with one."
+            "plays it as with one.",
         )
     every = [play(trace, settings, agent, args.daemon_pace) for trace in traces]
     if args.json:
-        from watchdog_app.cli.json_output import dumps
         from watchdog_app.core.replay.report import as_dict
 
-        print(dumps({"schema_version": 1, "traces": [as_dict(each) for each in every]}))
+        out.json({"schema_version": 1, "traces": [as_dict(each) for each in every]})
         return EXIT_OK
     for played in every:
-        _show(played)
+        _show(played, out)
     return EXIT_OK
 
 
-def _settings(args: argparse.Namespace) -> Settings:
-    import os
-
-    from watchdog_app import config
-    from watchdog_app.base.text.terminal import plain
-    from watchdog_app.cli.config_text import mapped
+def _settings(args: Args) -> Settings:
     from watchdog_app.core.model.settings import SETTINGS
 
     env = dict(os.environ)
@@ -150,7 +134,7 @@ def _settings(args: argparse.Namespace) -> Settings:
     return settings
 
 
-def _answer(args: argparse.Namespace, settings: Settings) -> int:
+def _answer(args: Args, settings: Settings) -> int:
     from watchdog_app.core.model.decisions import SaveCost, Stage
     from watchdog_app.core.replay.play import answer_lines
 
@@ -175,13 +159,13 @@ def _answer(args: argparse.Namespace, settings: Settings) -> int:
     return EXIT_FAILURE if bad else EXIT_OK
 
 
-def _read(args: argparse.Namespace) -> Trace:
+def _read(args: Args) -> Trace:
     from watchdog_app.core.replay.trace import read
 
     return read(args.trace, args.signal, args.limit)
 
 
-def _past(args: argparse.Namespace) -> list[Trace]:
+def _past(args: Args) -> list[Trace]:
     from watchdog_app.core.replay.trace import from_series
 
     series = _ask(
@@ -208,12 +192,10 @@ def _past(args: argparse.Namespace) -> list[Trace]:
 
 def _had_agent(task: str) -> bool:
     """Whether an agent of the task was ever asked for a checkpoint, or saved one."""
-    entries = _ask(
-        "history", task=task, limit=_MOST_ENTRIES, kinds=["decision", "outcome", "death"]
-    )
+    found = _ask("history", task=task, limit=_MOST_ENTRIES, kinds=["decision", "outcome", "death"])
     return any(
         entry.get("decision_kind") == "checkpoint" or entry.get("rescue") is not None
-        for entry in entries
+        for entry in found
     )
 
 
@@ -228,7 +210,7 @@ def _ask(method: str, **wanted: Any) -> list[dict[str, Any]]:
     return found or []
 
 
-def _agent(args: argparse.Namespace) -> Agent | None:
+def _agent(args: Args) -> Agent | None:
     from watchdog_app.core.replay.play import Agent
 
     if args.no_agent:
@@ -243,44 +225,27 @@ def _agent(args: argparse.Namespace) -> Agent | None:
     )
 
 
-def _show(played: Played) -> None:
-    from watchdog_app.base.text.terminal import plain, style_of
+def _show(played: Played, out: Output) -> None:
     from watchdog_app.cli.plot import plot
     from watchdog_app.core.replay.report import as_lines, as_plot
 
-    columns = columns_of() or 80
     head, *rest = as_lines(played)
-    _say(head)
-    print("\n".join(plot(as_plot(played), columns, style_of())))
+    _say(out, head)
+    out.lines("\n".join(plot(as_plot(played), out.columns, style_of())))
     for line in rest:
         # In a pipe a line stays whole, for grep.
-        whole = columns_of() is None
-        print(plain(line) if whole else "\n".join(_wrapped(plain(line), columns)))
-    print()
+        out.lines(*_wrapped(plain(line), out.columns))
+    out.lines("")
 
 
-def _wrapped(line: str, columns: int) -> list[str]:
+def _wrapped(line: str, columns: int | None) -> list[str]:
     """A line of the account; the rest is indented as its words are."""
-    from watchdog_app.base.text.terminal import wrap
-
-    if len(line) <= columns:
+    if columns is None or len(line) <= columns:
         return [line]
     blank = len(line) - len(line.lstrip())
     indent = 0 if columns < 2 * _WORDS else blank if blank >= _TIMES else _WORDS if blank else 0
     return wrap(line[indent:], columns, line[:indent], " " * indent)
 
 
-def _say(text: str) -> None:
-    from watchdog_app.base.text.terminal import plain, wrap
-
-    columns = columns_of()
-    print(plain(text) if columns is None else "\n".join(wrap(plain(text), columns)))
-
-
-def _size(text: str) -> float:
-    from watchdog_app.base.text.quantities import parse_bytes
-
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+def _say(out: Output, text: str) -> None:
+    out.lines(*([plain(text)] if out.columns is None else wrap(plain(text), out.columns)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 from watchdog_app.base.errors import (
     EXIT_FAILURE,
@@ -14,18 +15,19 @@ from watchdog_app.base.errors import (
     UsageError,
     WatchdogError,
 )
-from watchdog_app.base.text.terminal import counted, plain, style_of
-from watchdog_app.cli.terminal import columns_of
+from watchdog_app.base.text.quantities import format_bytes
+from watchdog_app.base.text.terminal import counted, plain
+from watchdog_app.cli import rescues_text
+from watchdog_app.cli.output import Output, remark
+from watchdog_app.cli.parser import Args, Parser, duration, positive_integer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from watchdog_app.rescue.checkpoint.inventory import Found, Search
 
-NAME = "rescues"
-HELP = "list saved rescues; show, verify and prune them"
+MIXED = True  # words may follow an option
+VERBS = ("list", "show", "verify", "prune")
+
 DESCRIPTION = """\
 List the rescues on disk, newest first: notebook or script, progress, age, size, state, and
 whether its training has finished. Without FOLDER or TASK: those that the daemon and its journal
@@ -51,60 +53,50 @@ A folder that is called like a verb: ./show
 
 exit codes: 0 done, 1 failure or a rescue is damaged, 2 usage"""
 
-MIXED = True  # words may follow an option
-VERBS = ("list", "show", "verify", "prune")
 _KEEP = 2
-_LARGE_BYTES = 64 * 1024 * 1024  # from here on reading takes long enough to show how far it is
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Verb, folders and options."""
-    from watchdog_app.cli.parser import add_color, duration, positive_integer
-
     parser.add_argument(
         "words",
         nargs="*",
         metavar="PATH",
         help="list (default), show, verify or prune; then rescues, folders, notebooks or scripts",
     )
-    parser.add_argument(
-        "--keep",
-        type=positive_integer,
-        metavar="N",
-        help=f"prune: complete rescues of each training that stay; default {_KEEP}, "
-        "with --older-than 1",
+    parser.option(
+        "--keep N",
+        f"prune: complete rescues of each training that stay; default {_KEEP}, with --older-than 1",
+        positive_integer,
     )
-    parser.add_argument(
-        "--older-than", type=duration, metavar="AGE", help="prune: only older ones, such as 7d"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="prune: only say what would go")
-    parser.add_argument("--yes", action="store_true", help="prune: do not ask")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
-    add_color(parser)
+    parser.option("--older-than AGE", "prune: only older ones, such as 7d", duration)
+    parser.flag("--dry-run", "prune: only say what would go")
+    parser.flag("--yes", "prune: do not ask")
+    parser.json()
+    parser.colored()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Do what the first word says."""
     words = list(args.words)
     verb = words.pop(0) if words and words[0] in VERBS else "list"
     if verb != "prune" and (args.keep or args.older_than is not None or args.dry_run or args.yes):
         raise UsageError("--keep, --older-than, --dry-run and --yes belong to: rescues prune")
     if verb == "show":
-        return _show(words, args)
+        return _show(words, args, out)
     if verb == "verify":
-        return _verify(words, args)
+        return _verify(words, args, out)
     if verb == "prune":
-        return _prune(words, args)
-    return _list(words, args)
+        return _prune(words, args, out)
+    return _list(words, args, out)
 
 
-def _list(words: Sequence[str], args: argparse.Namespace) -> int:
-    from watchdog_app.cli import rescues_text
-
+def _list(words: Sequence[str], args: Args, out: Output) -> int:
     found, search, roots = _find(words)
     found.sort(key=lambda one: (one.created_unix_s or 0.0, one.name.sequence), reverse=True)
     if args.json:
-        _print_json(
+        _json(
+            out,
             rescues=[rescues_text.as_json(one) for one in found],
             being_written=search.writing,
             left_half_written=search.partial,
@@ -113,21 +105,20 @@ def _list(words: Sequence[str], args: argparse.Namespace) -> int:
             searched=roots,
         )
         return EXIT_OK
-    lines = rescues_text.table(found, time.time(), columns_of(), style_of(args.color))
+    lines = rescues_text.table(found, time.time(), out.columns, out.style)
     if not found:
         lines = [_nothing(roots)]
-    print("\n".join([*lines, *rescues_text.remarks(search)]))
+    out.lines(*lines, *rescues_text.remarks(search))
     return EXIT_OK
 
 
-def _show(words: Sequence[str], args: argparse.Namespace) -> int:
-    from watchdog_app.cli import rescues_text
+def _show(words: Sequence[str], args: Args, out: Output) -> int:
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
     if words and words[0].endswith(".py") and os.path.isfile(words[0]):
         from watchdog_app.cli import rescues_program
 
-        return rescues_program.show(words[0], words[1:], args)
+        return rescues_program.show(words[0], words[1:], out)
     if len(words) != 1:
         raise UsageError("Name one rescue or program: watchdog rescues show PATH")
     one = _the_one(words[0])
@@ -139,14 +130,15 @@ def _show(words: Sequence[str], args: argparse.Namespace) -> int:
     except RescueError as error:
         raise WatchdogError(f"{one.path}: {error}.") from error
     if args.json:
-        _print_json(rescue=rescues_text.details_json(one, meta, tensors))
+        _json(out, rescue=rescues_text.details_json(one, meta, tensors))
         return EXIT_OK
-    lines = rescues_text.details(one, meta, tensors, now_unix_s=time.time(), columns=columns_of())
-    print("\n".join(lines))
+    out.lines(
+        *rescues_text.details(one, meta, tensors, now_unix_s=time.time(), columns=out.columns)
+    )
     return EXIT_OK
 
 
-def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
+def _verify(words: Sequence[str], args: Args, out: Output) -> int:
     from watchdog_app.rescue.checkpoint import inventory
 
     found, search, roots = _find(words)
@@ -155,7 +147,7 @@ def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
     results = []
     code = EXIT_OK
     for one in found:
-        error = _read_in_full(one)
+        error = _read_in_full(one, out)
         if error is not None and not os.path.lexists(one.path):
             continue  # pruned by its training while we read
         problem = None if error is None else str(error)
@@ -164,22 +156,21 @@ def _verify(words: Sequence[str], args: argparse.Namespace) -> int:
         results.append({"path": one.path, "whole": problem is None, "problem": problem})
         if not args.json:
             said = "whole" if problem is None else f"{word}: {problem}"
-            print(f"{plain(one.path)}: {plain(said)}", flush=True)
+            out.lines(f"{plain(one.path)}: {plain(said)}")
     if args.json:
-        _print_json(rescues=results, unreadable=search.unreadable)
+        _json(out, rescues=results, unreadable=search.unreadable)
     elif code == EXIT_OK:
         size = inventory.total_bytes(found)
-        from watchdog_app.base.text.quantities import format_bytes
-
-        print(f"{counted(len(results), 'rescue')}, {format_bytes(size)}: every byte as written.")
+        out.lines(
+            f"{counted(len(results), 'rescue')}, {format_bytes(size)}: every byte as written."
+        )
     if search.unreadable:
-        _say(f"not looked into: {'; '.join(search.unreadable)}")
+        remark(f"not looked into: {'; '.join(search.unreadable)}")
         code = EXIT_FAILURE
     return code
 
 
-def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
-    from watchdog_app.base.text.quantities import format_bytes
+def _prune(words: Sequence[str], args: Args, out: Output) -> int:
     from watchdog_app.rescue.checkpoint import inventory
     from watchdog_app.rescue.checkpoint.inventory import Search
 
@@ -193,7 +184,7 @@ def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
     stay: list[tuple[Found, str]] = []
     for folder in inventory.folders_of_rescues(words[0], search):
         found = inventory.rescues_in(folder, search)
-        gone, kept = _to_prune(found, keep, args.older_than)
+        gone, kept = _to_prune(found, keep, args.older_than, out)
         go += gone
         stay += kept
     paths = [one.path for one in go] + search.partial
@@ -206,11 +197,11 @@ def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
         )
     if not args.json:
         for one, why in stay:
-            print(f"stays   {plain(one.path)}: {plain(why)}")
+            out.lines(f"stays   {plain(one.path)}: {plain(why)}")
         for path in paths:
-            print(f"{'goes' if ask or args.dry_run else 'removed':<7} {plain(path)}")
+            out.lines(f"{'goes' if ask or args.dry_run else 'removed':<7} {plain(path)}")
         if not paths:
-            print("Nothing to remove.")
+            out.lines("Nothing to remove.")
     removed: list[str] = []
     problems: list[str] = []
     if paths and not args.dry_run and (not ask or _agreed(len(paths), format_bytes(size))):
@@ -221,7 +212,8 @@ def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
             except OSError as error:
                 problems.append(f"{path} could not be removed: {error.strerror or error}")
     if args.json:
-        _print_json(
+        _json(
+            out,
             dry_run=args.dry_run,
             chosen=paths,
             bytes=size,
@@ -230,16 +222,16 @@ def _prune(words: Sequence[str], args: argparse.Namespace) -> int:
             problems=problems,
         )
     elif args.dry_run and paths:
-        print(f"{counted(len(paths), 'rescue')}, {format_bytes(size)}. Nothing was removed.")
+        out.lines(f"{counted(len(paths), 'rescue')}, {format_bytes(size)}. Nothing was removed.")
     elif paths:
-        print(f"{counted(len(removed), 'rescue')} removed of {len(paths)}.")
+        out.lines(f"{counted(len(removed), 'rescue')} removed of {len(paths)}.")
     for problem in problems:
-        _say(problem)
+        remark(problem)
     return EXIT_FAILURE if problems else EXIT_OK
 
 
 def _to_prune(
-    found: Sequence[Found], keep: int, older_than_s: float | None
+    found: Sequence[Found], keep: int, older_than_s: float | None, out: Output
 ) -> tuple[list[Found], list[tuple[Found, str]]]:
     """As `inventory.to_prune`; what would stay is read in full first, and counts if it is whole."""
     from dataclasses import replace
@@ -255,23 +247,24 @@ def _to_prune(
         if not unread:
             return go, stay
         for path in unread:
-            error = _read_in_full(known[path])
+            error = _read_in_full(known[path], out)
             if error is not None:
                 known[path] = replace(known[path], condition="damaged", problem=str(error))
         read |= unread
 
 
-def _read_in_full(one: Found) -> Exception | None:
+def _read_in_full(one: Found, out: Output) -> Exception | None:
     """Compare every byte of a rescue with its checksum; what is wrong, or None."""
     from watchdog_app.rescue.checkpoint import inventory
 
-    progress = _Progress(one)
-    try:
-        inventory.verify(one.path, progress)
-    except (RescueError, OSError) as error:
-        return error
-    finally:
-        progress.end()
+    with out.progress("reading") as progress:
+        try:
+            inventory.verify(
+                one.path,
+                lambda done, total: progress.tell(f"reading: {100 * done // max(1, total)} %"),
+            )
+        except (RescueError, OSError) as error:
+            return error
     return None
 
 
@@ -358,33 +351,5 @@ def _agreed(number: int, size: str) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def _print_json(**values: object) -> None:
-    from watchdog_app.cli.json_output import dumps
-
-    print(dumps({"schema_version": 1, **values}))
-
-
-def _say(message: str) -> None:
-    print(f"watchdog: {plain(message)}", file=sys.stderr)
-
-
-class _Progress:
-    """How far the reading of a large rescue is, on a terminal."""
-
-    def __init__(self, one: Found) -> None:
-        large = (one.bytes or 0) >= _LARGE_BYTES
-        self._shown = large and sys.stderr is not None and sys.stderr.isatty()
-        self._percent = -1
-
-    def __call__(self, done: int, total: int) -> None:
-        percent = 100 * done // max(1, total)
-        if self._shown and percent != self._percent:
-            self._percent = percent
-            sys.stderr.write(f"\rreading: {percent:3d} %")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        """Take the line away."""
-        if self._percent >= 0:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+def _json(out: Output, **values: object) -> None:
+    out.json({"schema_version": 1, **values})

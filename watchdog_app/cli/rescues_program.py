@@ -8,14 +8,13 @@ import time
 from watchdog_app.base.errors import EXIT_OK, RescueError, WatchdogError
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import plain, wrap
-from watchdog_app.cli.terminal import columns_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
+    from watchdog_app.cli.output import Output
     from watchdog_app.rescue.checkpoint.runs import Left
     from watchdog_app.rescue.identity.program_key import Program
 
@@ -23,14 +22,14 @@ _MOST = 5  # runs that are shown, the newest first
 _AT_RUN = "compared when it runs"
 
 
-def show(word: str, tokens: Sequence[str], args: argparse.Namespace) -> int:
+def show(word: str, tokens: Sequence[str], out: Output) -> int:
     """
     Compare a program with the unfinished rescues that it left.
 
     Args:
         word: its path, as it was typed.
         tokens: the arguments that it would be started with; empty: they were not told.
-        args: of the command line.
+        out: where it is shown.
 
     Raises:
         WatchdogError: it has left none.
@@ -46,19 +45,17 @@ def show(word: str, tokens: Sequence[str], args: argparse.Namespace) -> int:
             f"No unfinished rescue of {word} is known here. Rescues in another folder: "
             "watchdog rescues FOLDER"
         )
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
+    out.result({"schema_version": 1, "program": path, "rescues": found}, lambda: _lines(found, out))
+    return EXIT_OK
 
-        print(dumps({"schema_version": 1, "program": path, "rescues": found}))
-        return EXIT_OK
-    columns = columns_of() or 10_000
+
+def _lines(found: list[dict[str, Any]], out: Output) -> list[str]:
     lines: list[str] = []
     for each in found:
         lines += [""] * bool(lines) + [plain(each["path"])]
         for name in ("saved", "script", "arguments", "code", "model", "data", "resume"):
-            lines += wrap(plain(each[name]), columns, first=f"  {name:<11}")
-    print("\n".join(lines))
-    return EXIT_OK
+            lines += wrap(plain(each[name]), out.columns, first=f"  {name:<11}")
+    return lines
 
 
 def _left_by(program: Program) -> Iterator[Left]:

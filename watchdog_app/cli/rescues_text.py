@@ -7,6 +7,7 @@ import os
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
+from watchdog_app.cli.output import near
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def table(
         short = Table([row[:-1] for row in rows], _RIGHT, 0, gap=2).lines(columns, style.ellipsis)
         lines = short[:1]
         for one, line in zip(found, short[1:], strict=True):
-            lines += [line, f"  {plain(_near(one.path))}"]
+            lines += [line, f"  {plain(near(one.path))}"]
     head, *rest = lines
     painted = [
         style.paint(line, "red") if " damaged" in line or " unreadable" in line else line
@@ -94,12 +95,12 @@ def details(
     ]
     lines: list[str] = []
     for name, text in facts:
-        lines += wrap(text, columns or 10_000, first=f"{name:<10}")
+        lines += wrap(text, columns, first=f"{name:<10}")
     lost = meta.get("not_restored")
     lost = [plain(text) for text in lost] if isinstance(lost, list) else []
     lines.append("not restored by a resume:" if lost else "A resume brings everything back.")
     for text in lost:
-        lines += wrap(text, columns or 10_000, first="  - ")
+        lines += wrap(text, columns, first="  - ")
     rows = [("TENSOR", "TYPE", "SHAPE", "SIZE")]
     for info in list(tensors.values())[:_MOST_TENSORS]:
         shape = "x".join(map(str, info.shape)) or "scalar"
@@ -167,7 +168,7 @@ def _row(one: Found, now_unix_s: float) -> tuple[str, ...]:
         quantities.size(one.bytes),
         one.condition,
         one.training,
-        plain(_near(one.path)),
+        plain(near(one.path)),
     )
 
 
@@ -193,9 +194,3 @@ def _versions(meta: Mapping[str, Any]) -> str:
     told = told if isinstance(told, dict) else {}
     known = [f"{name} {plain(told[name])}" for name in _FIRST_KEYS if told.get(name)]
     return ", ".join(known) or quantities.UNKNOWN
-
-
-def _near(path: str) -> str:
-    """The path as it can be typed here: from this folder where it lies in it."""
-    here = os.path.join(os.getcwd(), "")
-    return path.removeprefix(here) if path.startswith(here) else path

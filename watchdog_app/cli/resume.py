@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from typing import Any
 
 from watchdog_app.base.errors import (
     EXIT_FAILURE,
@@ -13,14 +13,10 @@ from watchdog_app.base.errors import (
     WatchdogError,
 )
 from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output, remark
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-NAME = "resume"
-HELP = "resume a paused task"
 DESCRIPTION = """\
 Resume a paused task. --all resumes everything that watchdog has paused. Works without a daemon:
 each pause is recorded before it happens. A task that someone else has stopped, for example with
@@ -34,36 +30,26 @@ exit codes: 0 it runs again, 1 failure, 2 usage,
   3 daemon not running and nothing written down"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The task, or all."""
-    parser.add_argument(
-        "task", metavar="TASK", nargs="?", help="pid, notebook, script, path or kernel id"
-    )
-    parser.add_argument("--all", action="store_true", help="everything that watchdog has paused")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.task(optional=True)
+    parser.flag("--all", "everything that watchdog has paused")
+    parser.json()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Resume through the daemon; by what it wrote down when it does not answer."""
     if bool(args.task) == args.all:
         raise UsageError("Name one task, or write --all.")
-    from watchdog_app.client.client import Client
-
+    task = None if args.all else args.task
     try:
         with Client.connect() as daemon:
-            result = daemon.call(
-                "task.resume", task=None if args.all else args.task, reply_timeout_s=30.0
-            )
+            result = daemon.call("task.resume", task=task, reply_timeout_s=30.0)
     except (DaemonNotRunning, ProtocolError) as error:
         # One that was stopped itself, hangs or is full answers as little as one that is gone.
-        result = _written_down(None if args.all else args.task, error)
+        result = _written_down(task, error)
     resumed, failures = result.get("resumed") or [], result.get("failures") or []
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps({"resumed": resumed, "failures": failures}))
-    else:
-        _say(resumed, failures)
+    out.result({"resumed": resumed, "failures": failures}, lambda: _lines(resumed, failures))
     return EXIT_FAILURE if failures or not (resumed or args.all) else EXIT_OK
 
 
@@ -79,15 +65,19 @@ def _written_down(task: str | None, gone: WatchdogError) -> dict[str, Any]:
     return {"resumed": resumed, "failures": failures}
 
 
-def _say(resumed: list[dict[str, Any]], failures: list[Any]) -> None:
+def _lines(resumed: list[dict[str, Any]], failures: list[Any]) -> list[str]:
+    lines = []
     for one in resumed:
         pids = one.get("pids") or []
         name = plain(one.get("name") or one.get("task") or "?")
         where = f" (pid {pids[0]})" if pids and str(pids[0]) != name else ""
-        print(f"{name}{where} resumed.")
+        lines.append(f"{name}{where} resumed.")
     for failure in failures:
-        print(plain(failure), file=sys.stderr)
+        remark(failure, lead="")
     if not resumed and not failures:
-        print("Nothing was paused by watchdog.")
-    elif any(one.get("kind") in ("script", "module") for one in resumed):
-        print("A script that reads from its terminal stops again there: type fg in that terminal.")
+        return ["Nothing was paused by watchdog."]
+    if any(one.get("kind") in ("script", "module") for one in resumed):
+        lines.append(
+            "A script that reads from its terminal stops again there: type fg in that terminal."
+        )
+    return lines

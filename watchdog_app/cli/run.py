@@ -4,10 +4,9 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
+    from watchdog_app.cli.output import Output
+    from watchdog_app.cli.parser import Args, Parser
 
-NAME = "run"
-HELP = "run the daemon in the foreground"
 DESCRIPTION = """\
 Run the daemon in the foreground, until Ctrl-C, SIGTERM or watchdog stop. A user has one daemon.
 Its log goes to standard error; SIGHUP makes it read its configuration again. This command is
@@ -25,13 +24,13 @@ FLAGS = {"-v": "verbose", "--verbose": "verbose"}  # by the words that need no p
 DEFAULTS = {"config": None, "verbose": False}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    parser.add_argument("--config", metavar="FILE", help="read this file instead of your own")
-    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
+    parser.option("--config FILE", "read this file instead of your own")
+    parser.flag("-v, --verbose", "log more")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
     """Run until told to end."""
     from watchdog_app.base.own_process import load_when_used
 

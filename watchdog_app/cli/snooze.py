@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+from typing import Any
+
 from watchdog_app.base.errors import EXIT_OK, UsageError
+from watchdog_app.base.text.quantities import moment
 from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser, positive_duration
+from watchdog_app.client.client import Client
+from watchdog_app.core.model.status import Status
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-    from watchdog_app.core.model.status import Status
-
-NAME = "snooze"
-HELP = "suppress notifications for a while, not saves and pauses"
 DESCRIPTION = """\
 Suppress notifications: those of one task, of one incident, or all. Saves and pauses continue, and
 critical notifications still appear: a pause, the last seconds, a death. If the danger remains
@@ -31,54 +30,39 @@ _DEFAULT_S = 900.0
 _MOST_S = 86400.0  # of the protocol
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """What and for how long."""
-    parser.add_argument(
-        "task",
-        nargs="?",
-        metavar="TASK",
-        help="pid, notebook, script, path or kernel id, or an incident; absent: all notifications",
+    parser.task(
+        "pid, notebook, script, path or kernel id, or an incident; absent: all notifications",
+        optional=True,
     )
-    parser.add_argument(
-        "--for",
+    parser.option(
+        "--for TIME",
+        "how long, such as 30m or 2h (default: 15m; a day at most)",
+        _time,
         dest="for_s",
-        type=_time,
-        metavar="TIME",
-        help="how long, such as 30m or 2h (default: 15m; a day at most)",
     )
-    parser.add_argument("--end", action="store_true", help="hold them back no longer")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
+    parser.flag("--end", "hold them back no longer")
+    parser.json("print the answer as JSON")
 
 
 def _time(text: str) -> float:
     """What the daemon takes: more than nothing, and a day at most."""
-    import argparse
-
-    from watchdog_app.cli.parser import positive_duration
-
     seconds = positive_duration(text)
     if seconds > _MOST_S:
         raise argparse.ArgumentTypeError("at most 1 d; say it again when that is over")
     return seconds
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Ask the daemon for it."""
-    from watchdog_app.client.client import Client
-    from watchdog_app.core.model.status import Status
-
     if args.end and args.for_s is not None:
         raise UsageError("Choose one of --for and --end.")
     for_s = 0.0 if args.end else args.for_s or _DEFAULT_S
     with Client.connect() as daemon:
         meant = _meant(Status.read(daemon.call("status")), args.task)
         answer = daemon.call("snooze", for_s=for_s, **meant)
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps(answer))
-        return EXIT_OK
-    print(sentence(answer))
+    out.result(answer, lambda: [sentence(answer)])
     return EXIT_OK
 
 
@@ -93,8 +77,6 @@ def _meant(status: Status, word: str | None) -> dict[str, Any]:
 
 def sentence(answer: dict[str, Any]) -> str:
     """What the daemon answered, in words."""
-    from watchdog_app.base.text.quantities import moment
-
     if answer.get("incident") is not None:
         whose = f"of incident {plain(answer['incident'])}"
     elif answer.get("task") is not None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.base.text.terminal import plain, wrap
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
+Json = dict[str, Any]
 
-    Json = dict[str, Any]
-
-NAME = "stacks"
-HELP = "show what each thread of a task is doing"
 DESCRIPTION = """\
 Show what each thread of a task is doing: its Python stack, from the agent, and its kernel state.
 Nothing is stopped or attached, and no value of a variable is shown. Without an agent, or while
@@ -30,7 +29,6 @@ exit codes: 0 shown, 1 failure, 2 usage, 3 daemon not running"""
 _ANSWER_S = 15.0
 _TOPS = 8  # lines of a stack
 _WITHOUT_PYTHON = 3  # threads that only the kernel knows
-_LONG = 10_000
 _STATES = {
     "R": "runs",
     "S": "sleeps",
@@ -41,36 +39,30 @@ _STATES = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The task; how much of it."""
-    from watchdog_app.cli.parser import add_color
-
-    parser.add_argument("task", metavar="TASK", help="pid, notebook, script, path or kernel id")
-    parser.add_argument(
-        "--all", action="store_true", help="show every thread and every line of its stack"
-    )
-    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
-    add_color(parser)
+    parser.task()
+    parser.flag("--all", "show every thread and every line of its stack")
+    parser.json("print all of it as JSON")
+    parser.colored()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Ask for a picture and print it."""
-    from watchdog_app.base.text.terminal import style_of
-    from watchdog_app.cli.terminal import columns_of
-    from watchdog_app.client.client import Client
-
-    with Client.connect(timeout_s=_ANSWER_S) as daemon:
+    with Client.connect(timeout_s=_ANSWER_S) as daemon, out.progress("asking its threads"):
         found = daemon.call("task.stacks", task=args.task)
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps(found))
-        return EXIT_OK
-    paint = style_of(args.color).paint
-    for text, weight in render(found, args.all):
-        for line in wrap(text, columns_of() or _LONG, first=" " * _indent(text)):
-            print(paint(line.rstrip(), weight) if weight else line.rstrip())
+    out.result(found, lambda: _painted(found, args.all, out))
     return EXIT_OK
+
+
+def _painted(found: Json, everything: bool, out: Output) -> list[str]:
+    lines = []
+    for text, weight in render(found, everything):
+        indent = " " * (len(text) - len(text.lstrip()))
+        lines += [
+            out.style.paint(line.rstrip(), weight) for line in wrap(text, out.columns, first=indent)
+        ]
+    return lines
 
 
 def render(found: Json, everything: bool = False) -> list[tuple[str, str]]:
@@ -115,7 +107,7 @@ def _process(process: Json, everything: bool) -> list[tuple[str, str]]:
     python = [one for one in threads if one.get("frames")]
     kernel = [one for one in threads if not one.get("frames")]
     shown = python + (kernel if everything else kernel[: 1 if python else _WITHOUT_PYTHON])
-    tops = _LONG if everything else _TOPS
+    tops = sys.maxsize if everything else _TOPS
     for thread in shown:
         frames = thread.get("frames") or []
         lines.append((f"  {_thread(thread)}", ""))
@@ -144,7 +136,3 @@ def _thread(thread: Json) -> str:
 def _place(frame: Json) -> str:
     line = "" if frame.get("line") is None else f":{frame['line']}"
     return f"{plain(frame.get('file') or '?')}{line} in {plain(frame.get('function') or '?')}"
-
-
-def _indent(text: str) -> int:
-    return len(text) - len(text.lstrip())

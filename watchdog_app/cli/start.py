@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
+from collections.abc import Mapping
 
-from watchdog_app.base import children
+from watchdog_app.base import children, paths
 from watchdog_app.base.errors import (
     EXIT_FAILURE,
     EXIT_OK,
@@ -13,15 +15,10 @@ from watchdog_app.base.errors import (
     DaemonNotRunning,
     WatchdogError,
 )
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    import subprocess
-    from collections.abc import Mapping
-
-NAME = "start"
-HELP = "start the daemon in the background"
 DESCRIPTION = """\
 Start the daemon in the background and wait until it answers. It keeps running after you log
 out, unless your system ends all your processes then. If it already runs, nothing happens."""
@@ -38,32 +35,37 @@ _OTHER_S = 2.0
 _POLL_S = 0.02
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """No options."""
 
 
-def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
     """Start it unless it runs."""
-    from watchdog_app.client.client import Client
-
     try:
         with Client.connect() as daemon:
-            print(f"Already running (PID {daemon.daemon_pid}).")
+            out.lines(f"Already running (PID {daemon.daemon_pid}).")
             return EXIT_OK
     except DaemonNotRunning:
         pass
-    log = _open_log()
-    begin = os.fstat(log.fd).st_size
-    process = _spawn(log.fd)
-    os.close(log.fd)
+    path, fd = _open_log()
+    begin = os.fstat(fd).st_size
+    process = _spawn(fd)
+    os.close(fd)
+    with out.progress("waiting for the daemon"):
+        pid = _wait(process, path, begin)
+    process.returncode = 0  # it outlives us on purpose: no warning about that
+    out.lines(f"Started (PID {pid}). Log: {path}")
+    return EXIT_OK
+
+
+def _wait(process: subprocess.Popen[bytes], path: str, begin: int) -> int | None:
+    """The PID of the daemon that answers. Raises WatchdogError when none does."""
     end_mono_s = time.monotonic() + _READY_S
     ended_mono_s: float | None = None
     while time.monotonic() < end_mono_s:
         try:
             with Client.connect() as daemon:
-                print(f"Started (PID {daemon.daemon_pid}). Log: {log.path}")
-                process.returncode = 0  # it outlives us on purpose: no warning about that
-                return EXIT_OK
+                return daemon.daemon_pid
         except DaemonNotRunning:
             pass
         if process.poll() is not None:
@@ -71,38 +73,26 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
             # Another start was faster: its daemon holds the lock and is about to answer.
             patience_s = _OTHER_S if process.returncode == EXIT_FAILURE else 0.0
             if time.monotonic() - ended_mono_s >= patience_s:
-                raise _failed(log.path, begin, process.returncode)
+                raise _failed(path, begin, process.returncode)
         time.sleep(_POLL_S)
     process.returncode = 0
     raise WatchdogError(
         f"The daemon (pid {process.pid}) was started and has not answered within "
-        f"{_READY_S:g} s. Look at {log.path}, then try: watchdog status"
+        f"{_READY_S:g} s. Look at {path}, then try: watchdog status"
     )
 
 
-class _Log:
-    """The log file of the daemon."""
-
-    def __init__(self, path: str, fd: int) -> None:
-        self.path = path
-        self.fd = fd
-
-
-def _open_log() -> _Log:
-    from watchdog_app.base import paths
-
+def _open_log() -> tuple[str, int]:
+    """Path and descriptor of the daemon's log, or of /dev/null in a full or read-only home."""
     path = paths.daemon_log()
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        return _Log(path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError:
-        # A full or read-only home is no reason to go unwatched.
-        return _Log(os.devnull, os.open(os.devnull, os.O_WRONLY))
+        return os.devnull, os.open(os.devnull, os.O_WRONLY)
 
 
 def _spawn(log: int) -> subprocess.Popen[bytes]:
-    import subprocess
-
     return subprocess.Popen(
         children.command(["run"]),
         stdin=subprocess.DEVNULL,

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogError
+from watchdog_app.base.text.terminal import plain, wrap
+from watchdog_app.cli.output import rows_of, stamp, timed
+from watchdog_app.client.client import Client
+from watchdog_app.core.model.levels import Level
+from watchdog_app.core.model.status import Status
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # argparse and typing cost more than this command
 if TYPE_CHECKING:
-    import argparse
     from types import SimpleNamespace
     from typing import Any
 
-NAME = "status"
-HELP = "show every Python task, its memory, and how long that lasts"
+    from watchdog_app.cli.output import Output
+    from watchdog_app.cli.parser import Args, Parser
+
 DESCRIPTION = """\
 Show every Python task, the resources near their limit, and how long they last. A task is a
 notebook or script with its child processes. ETA is the time to exhaustion with its 80 %
@@ -54,126 +60,285 @@ FLAGS = {
     "-a": "all",
 }
 
+_ANSWER_S = 3.0  # a daemon that takes longer is shown as gone; the view stays alive
+_FEWEST_TASKS = 3  # rows that are kept on the lowest terminal
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+
+def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    from watchdog_app.cli.parser import add_color, positive_duration, positive_integer
+    from watchdog_app.cli.parser import positive_duration, positive_integer
     from watchdog_app.core.explain.selection import SORTS
 
-    parser.add_argument("--json", action="store_true", help="print the status object as JSON")
-    parser.add_argument("-w", "--watch", action="store_true", help="repeat until interrupted")
-    parser.add_argument(
-        "--check", action="store_true", help="print one line; the exit code tells how things are"
+    parser.json("print the status object as JSON")
+    parser.flag("-w, --watch", "repeat until interrupted")
+    parser.flag("--check", "print one line; the exit code tells how things are")
+    parser.flag("-a, --all", "include small idle interpreters and distant limits")
+    parser.option("--sort BY", f"one of {', '.join(SORTS)}", choices=SORTS, default="urgency")
+    parser.option(
+        "-i, --interval TIME",
+        "with --watch: time between two readings, such as 500ms; default 1s",
+        positive_duration,
     )
-    parser.add_argument(
-        "-a",
-        "--all",
-        action="store_true",
-        help="include small idle interpreters and distant limits",
-    )
-    parser.add_argument(
-        "--sort", choices=SORTS, metavar="BY", default="urgency", help=f"one of {', '.join(SORTS)}"
-    )
-    parser.add_argument(
-        "-i",
-        "--interval",
-        type=positive_duration,
-        metavar="TIME",
-        help="with --watch: time between two readings, such as 500ms; default 1s",
-    )
-    parser.add_argument(
-        "-n",
-        "--count",
-        type=positive_integer,
-        metavar="N",
-        help="with --watch: end after so many readings",
-    )
-    add_color(parser)
+    parser.option("-n, --count N", "with --watch: end after so many readings", positive_integer)
+    parser.colored()
 
 
-def run(args: argparse.Namespace | SimpleNamespace) -> int:
+def run(args: Args | SimpleNamespace, out: Output) -> int:
     """Ask once, or with --watch until interrupted."""
     _refuse_contradictions(args)
     if args.watch:
-        from watchdog_app.cli.live_status import watch
-
-        return watch(args)
-    from watchdog_app.client.client import Client
-
+        return _watch(args, out)
     try:
         with Client.connect() as daemon:
             raw = daemon.call("status")
     except WatchdogError as error:
-        return _without_daemon(args, error)
+        return _without_daemon(args, out, error)
     now_unix_s = time.time()
     if args.json:
-        from watchdog_app.cli.json_output import dumps, timed
-
-        print(dumps(timed(raw, now_unix_s)))
-        return EXIT_OK
-    from watchdog_app.core.model.status import Status
-
-    status = Status.read(raw)
-    if args.check:
-        from watchdog_app.cli.check import check
-
-        line, code = check(status, now_unix_s)
-        print(line)
+        out.json(timed(raw, now_unix_s))
+    elif args.check:
+        line, code = check(Status.read(raw), now_unix_s)
+        out.lines(line)
         return code
-    from watchdog_app.base.text.terminal import style_of
-    from watchdog_app.cli.status_text import render
-    from watchdog_app.cli.terminal import columns_of
-
-    lines = render(
-        status,
-        now_unix_s,
-        columns_of(),
-        style_of(args.color),
-        everything=args.all,
-        sort=args.sort,
-    )
-    sys.stdout.write("\n".join(lines) + "\n")
+    else:
+        out.lines(*_render(Status.read(raw), args, out))
     return EXIT_OK
 
 
-def _without_daemon(args: argparse.Namespace | SimpleNamespace, error: WatchdogError) -> int:
-    more: list[str] = []
+def _render(
+    status: Status, args: Args | SimpleNamespace, out: Output, most_tasks: int | None = None
+) -> list[str]:
+    from watchdog_app.cli.status_text import render
+
+    return render(
+        status,
+        time.time(),
+        out.columns,
+        out.style,
+        everything=args.all,
+        sort=args.sort,
+        most_tasks=most_tasks,
+    )
+
+
+def _without_daemon(args: Args | SimpleNamespace, out: Output, error: WatchdogError) -> int:
+    paused: list[str] = []
     guards: list[str] = []
     if isinstance(error, DaemonNotRunning):
         from watchdog_app.cli import guards_seen
-        from watchdog_app.cli.left_paused import left_paused
 
-        more = left_paused()
+        paused = guards_seen.left_paused()
         guards = guards_seen.running()
     if args.check:
-        from watchdog_app.cli.check import unreachable
-
-        line, code = unreachable(" ".join([f"{error}.", *more] if more else [str(error)]))
-        print(line)
+        line, code = unreachable(" ".join([f"{error}.", *paused] if paused else [str(error)]))
+        out.lines(line)
         return code
     if args.json:
-        from watchdog_app.cli.json_output import dumps, without_daemon
-
         found = without_daemon(str(error), time.time())
-        if more:
-            found["problems"].append({"source": "pauses", "message": more[0], "remedy": more[1]})
-        for each in guards:
-            remedy = "watchdog limit TASK SIZE"
-            found["problems"].append({"source": "guards", "message": each, "remedy": remedy})
-        print(dumps(found))
+        problems = [("pauses", *paused)] if paused else []
+        problems += [("guards", each, "watchdog limit TASK SIZE") for each in guards]
+        for source, message, remedy in problems:
+            found["problems"].append({"source": source, "message": message, "remedy": remedy})
+        out.json(found)
         if isinstance(error, DaemonNotRunning):
             return error.exit_code  # the object has said it
-    if more or guards:
-        told = [" ".join(more)] if more else []
+    if paused or guards:
+        told = [" ".join(paused)] if paused else []
         if guards:
             told += ["Under a guard, which needs no daemon:", *(f"  {each}" for each in guards)]
         raise DaemonNotRunning("\n".join((str(error), *told)))
     raise error
 
 
-def _refuse_contradictions(args: argparse.Namespace | SimpleNamespace) -> None:
+def _refuse_contradictions(args: Args | SimpleNamespace) -> None:
     if args.check and (args.json or args.watch):
         raise UsageError("--check prints its one line once; leave out --json and --watch.")
     for option in ("interval", "count"):
         if getattr(args, option) is not None and not args.watch:
             raise UsageError(f"--{option} belongs to --watch; add --watch or leave it out.")
+
+
+def without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
+    """The status object without a daemon: everything unknown, `problems` says why."""
+    from watchdog_app.core.model.status import SCHEMA_VERSION, Host, Problem
+
+    what, _, remedy = message.partition(". ")
+    what = what.rstrip(".")
+    found = Status(
+        schema_version=SCHEMA_VERSION,
+        time_unix_s=now_unix_s,
+        level=Level.UNKNOWN,
+        headline=what,
+        host=Host(name=os.uname().nodename if hasattr(os, "uname") else None),
+        problems=(Problem(source="daemon", message=f"{what}.", remedy=remedy or None),),
+    )
+    return timed(found.to_json(), now_unix_s)
+
+
+def check(status: Status, now_unix_s: float) -> tuple[str, int]:
+    """
+    One line with performance data after `|`, and the exit code.
+
+    The code is 0 while nothing needs action, and 1 for a warning or an unreadable part of the
+    machine. It is 2 where it is critical, and 3 when the reading is too old.
+    """
+    level, text = status.summary(now_unix_s)
+    text = plain(text).replace("|", "/")
+    return f"WATCHDOG {level.word} - {text} | {_performance(status)}", level.exit_code
+
+
+def unreachable(message: str) -> tuple[str, int]:
+    """The line where no daemon can be asked."""
+    first = message.split("\n", maxsplit=1)[0].replace("|", "/")
+    return f"WATCHDOG {Level.UNKNOWN.word} - {first}", Level.UNKNOWN.exit_code
+
+
+def _performance(status: Status) -> str:
+    """`label=value;warn;crit;min;max`, as the Monitoring Plugins' guidelines lay down."""
+    host = status.host
+    found = [f"tasks={len(status.tasks)}"]
+    for label, limit, free in (
+        ("ram", host.memory_total_bytes, host.memory_available_bytes),
+        ("swap", host.swap_total_bytes, host.swap_free_bytes),
+    ):
+        if limit is not None and free is not None:
+            found.append(f"{label}={limit - free}B;;;0;{limit}")
+    for gpu in status.gpus:
+        if gpu.parent_id is not None:
+            continue
+        name = f"gpu{'N/A' if gpu.index is None else gpu.index}"
+        if gpu.memory_used_bytes is not None and gpu.usable_bytes is not None:
+            found.append(f"{name}={gpu.memory_used_bytes}B;;;0;{gpu.usable_bytes}")
+        if gpu.temperature_c is not None:
+            found.append(f"{name}_temperature={gpu.temperature_c:.0f}")
+    known = [one.eta_s for one in status.resources if one.eta_s is not None]
+    if known:
+        found.append(f"eta={min(known):.0f}s")
+    return " ".join(found)
+
+
+class _Readings:
+    """Readings from the daemon, over its restarts."""
+
+    def __init__(self) -> None:
+        self._client: Client | None = None
+        self.last: dict[str, Any] | None = None
+        self.error: WatchdogError | None = None  # why there is no fresh reading
+        self.gone_unix_s: float | None = None
+
+    def read(self) -> bool:
+        """Ask once; False, with `error` set, without an answer."""
+        try:
+            if self._client is None:
+                self._client = Client.connect(timeout_s=_ANSWER_S)
+            self.last = self._client.call("status")
+        except WatchdogError as error:
+            self.close()
+            self.error = error
+            self.gone_unix_s = self.gone_unix_s or time.time()
+            return False
+        self.error = self.gone_unix_s = None
+        return True
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _watch(args: Args | SimpleNamespace, out: Output) -> int:
+    """Show readings until interrupted or counted out; 3 when there was no daemon to begin with."""
+    feed = _Readings()
+    interval_s = args.interval or 1.0
+    left = args.count
+    frames = _Frames() if not args.json and _is_terminal() else None
+    try:
+        if not feed.read() and feed.error is not None:
+            if args.json:
+                out.json(_json_of(feed), indent=None)
+                if isinstance(feed.error, DaemonNotRunning):
+                    return feed.error.exit_code
+            raise feed.error
+        next_mono_s = time.monotonic()
+        while True:
+            if args.json:
+                out.json(_json_of(feed), indent=None)
+            elif frames is not None:
+                frames.draw(feed, args, out)
+            else:
+                out.lines(*_block(feed, args, out), "")
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    return EXIT_OK
+            next_mono_s = max(next_mono_s + interval_s, time.monotonic())
+            time.sleep(max(0.0, next_mono_s - time.monotonic()))
+            feed.read()
+    except KeyboardInterrupt:
+        return EXIT_OK
+    finally:
+        feed.close()
+
+
+def _is_terminal() -> bool:
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _json_of(feed: _Readings) -> dict[str, Any]:
+    now_unix_s = time.time()
+    if feed.error is not None or feed.last is None:
+        return without_daemon(str(feed.error), now_unix_s)
+    return timed(feed.last, now_unix_s)
+
+
+def _block(feed: _Readings, args: Args | SimpleNamespace, out: Output) -> list[str]:
+    if feed.error is not None or feed.last is None:
+        return [stamp(time.time()), *_gone(feed, out)]
+    return [stamp(time.time()), *_render(Status.read(feed.last), args, out)]
+
+
+def _gone(feed: _Readings, out: Output) -> list[str]:
+    since = time.strftime("%H:%M:%S", time.localtime(feed.gone_unix_s))
+    text = f"Nothing new since {since}: {plain(str(feed.error))}"
+    lines = wrap(text, out.columns, first="! ")
+    lines.append("  This view continues when the daemon is back.")
+    return [out.style.paint(one, "yellow") for one in lines]
+
+
+class _Frames:
+    """Readings drawn in place of one another; the last one stays on the terminal."""
+
+    def __init__(self) -> None:
+        self._lines = 0  # of the frame that is shown
+        self._columns = 0
+
+    def draw(self, feed: _Readings, args: Args | SimpleNamespace, out: Output) -> None:
+        """Replace the frame before, without clearing in between."""
+        columns = out.columns or 80
+        lines = _fitted(feed, args, out, rows_of() - 1)
+        start = f"\x1b[{self._lines}F" if self._lines else ""
+        if self._lines and columns != self._columns:
+            start = "\x1b[H\x1b[2J"  # a narrower terminal has wrapped what is shown
+        # A line is erased before it is written: the cursor of a full line stands on its last
+        # character. 2026 (one frame at a time) is ignored by terminals that do not know it.
+        body = "".join(f"\x1b[K{line}\n" for line in lines)
+        sys.stdout.write(f"\x1b[?2026h{start}{body}\x1b[J\x1b[?2026l")
+        sys.stdout.flush()
+        self._lines, self._columns = len(lines), columns
+
+
+def _fitted(feed: _Readings, args: Args | SimpleNamespace, out: Output, rows: int) -> list[str]:
+    """The lines of a reading with as many tasks as the terminal has rows for."""
+    trouble = [*_gone(feed, out), ""] if feed.error is not None else []
+    rows -= len(trouble)
+    status = Status.read(feed.last)
+    most: int | None = None
+    while True:
+        lines = _render(status, args, out, most)
+        too_many = len(lines) - rows
+        if too_many <= 0 or (most is not None and most <= _FEWEST_TASKS):
+            break
+        most = len(status.tasks) if most is None else most
+        most = max(_FEWEST_TASKS, most - max(1, too_many // 2))
+    return trouble + lines[: max(1, rows)]

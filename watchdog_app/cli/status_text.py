@@ -7,19 +7,61 @@ Pure: record, clock and width in, lines out. What is unknown is shown as such or
 from __future__ import annotations
 
 from watchdog_app.base.text import quantities
-from watchdog_app.base.text.quantities import format_duration
-from watchdog_app.base.text.terminal import Style, counted, plain, width, wrap
-from watchdog_app.cli.resource_lines import resource_lines
-from watchdog_app.cli.task_table import task_lines
+from watchdog_app.base.text.quantities import format_duration, size_above
+from watchdog_app.base.text.terminal import Style, Table, counted, plain, width, wrap
 from watchdog_app.core.explain.gpu_lines import gpu_lines
-from watchdog_app.core.explain.selection import ordered, without_background
+from watchdog_app.core.explain.selection import (
+    gpu_numbers,
+    listed_resources,
+    ordered,
+    without_background,
+)
+from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.levels import Level
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.core.model.status import Contributor, Daemon, Incident, Status
+    from collections.abc import Sequence
 
-_LONG = 10_000  # columns where the width of a line is not known
+    from watchdog_app.core.model.status import (
+        Agent,
+        Contributor,
+        Daemon,
+        Guard,
+        Incident,
+        Resource,
+        Status,
+        Task,
+    )
+
+HEADS = (
+    "PID",
+    "NOTEBOOK/SCRIPT",
+    "STATE",
+    "RAM",
+    "SWAP",
+    "DEV",
+    "GPU-MEM",
+    "CPU%",
+    "TREND",
+    "ETA",
+)
+
+_LEFT = ("NOTEBOOK/SCRIPT", "STATE", "DEV", "ETA")
+_SHORT_STATES = {"running": "run", "sleeping": "sleep"}
+
+# How the table gives way to a narrow terminal: sizes, times, columns, least room for the name.
+_FORMS: tuple[tuple[bool, bool, tuple[str, ...], int], ...] = (
+    (False, False, HEADS, 24),
+    (True, False, HEADS, 18),
+    (True, True, HEADS, 15),
+    (True, True, tuple(head for head in HEADS if head not in ("DEV", "GPU-MEM")), 15),
+    (True, True, ("PID", "NOTEBOOK/SCRIPT", "STATE", "RAM", "ETA"), 8),
+)
+
+_BAR_COLUMNS = 12
+_LABEL, _BAR, _USED, _TREND = 1, 2, 3, 5  # cells of a line
+_RESOURCES_RIGHT = {3, 4}
 
 
 def render(
@@ -63,7 +105,7 @@ def _headline(status: Status, now_unix_s: float, columns: int | None, style: Sty
     level, said = status.summary(now_unix_s)
     calm = level <= Level.WATCH
     mark = "" if calm else f"{level.mark} "
-    first = wrap(f"{level.word}: {plain(said)}.", columns or _LONG, first=mark)
+    first = wrap(f"{level.word}: {plain(said)}.", columns, first=mark)
     painted = [style.paint(one, "green" if calm else level.color) for one in first]
     agents = sum(1 for one in status.tasks if one.agent is not None)
     version = status.daemon.version if status.daemon else None
@@ -80,14 +122,13 @@ def _headline(status: Status, now_unix_s: float, columns: int | None, style: Sty
     line = style.dot.join(parts)
     if columns is not None and name and width(line) > columns:
         line = style.dot.join(one for one in parts if not one.startswith("on "))
-    return painted + [style.paint(one, "dim") for one in wrap(line, columns or _LONG)]
+    return painted + [style.paint(one, "dim") for one in wrap(line, columns)]
 
 
 def incident_lines(
     incident: Incident, now_unix_s: float, columns: int | None, style: Style
 ) -> list[str]:
     """An open incident: level, reason, contributors, what to do."""
-    limit = columns or _LONG
     level = incident.level
     calm = incident.is_calm  # open until it has been calm for a while
     head = "~ CALMER" if calm else f"{level.mark} {level.name}"
@@ -98,13 +139,13 @@ def incident_lines(
         head += f", opened {quantities.age(now_unix_s - incident.opened_unix_s)}"
     if calm and incident.peak and not incident.is_fault:
         head += f", reached {plain(incident.peak)}"
-    lines = [style.paint(one, level.color) for one in wrap(head, limit, rest="   ")]
+    lines = [style.paint(one, level.color) for one in wrap(head, columns, rest="   ")]
     if incident.reason:
-        lines += wrap(plain(incident.reason), limit, first="   ")
+        lines += wrap(plain(incident.reason), columns, first="   ")
     for one in incident.contributors[:3]:
-        lines += wrap(_contribution(incident, one), limit, first="   ", rest="     ")
+        lines += wrap(_contribution(incident, one), columns, first="   ", rest="     ")
     for advice in () if calm and not incident.is_fault else incident.advice:
-        lines += wrap(plain(advice), limit, first="   > ")
+        lines += wrap(plain(advice), columns, first="   > ")
     return lines
 
 
@@ -145,7 +186,7 @@ def _tasks(
         together = quantities.size(sum(one.ram_bytes or 0 for one in hidden))
         text = f"and {len(hidden)} small idle Python process{'es' if len(hidden) > 1 else ''}, "
         text += f"{together} together; --all shows them"
-        lines += [style.paint(one, "dim") for one in wrap(text, columns or _LONG)]
+        lines += [style.paint(one, "dim") for one in wrap(text, columns)]
     return lines
 
 
@@ -157,9 +198,7 @@ def _problems(status: Status, columns: int | None, style: Style) -> list[str]:
             remedy = f" {plain(one.remedy)}" if one.remedy else ""
             texts.append(plain(one.message or "?") + remedy)
     lines = [
-        style.paint(line, "yellow")
-        for text in texts
-        for line in wrap(text, columns or _LONG, first="! ")
+        style.paint(line, "yellow") for text in texts for line in wrap(text, columns, first="! ")
     ]
     return ["", *lines] if lines else []
 
@@ -210,3 +249,194 @@ def _reported_by_incidents(status: Status) -> set[str]:
         for gpu in status.gpus
         if gpu.id in subjects and gpu.parent_id is None
     }
+
+
+def resource_lines(
+    status: Status, columns: int | None, style: Style, everything: bool
+) -> list[str]:
+    """
+    A line a resource: label, bar, use, trend, time to exhaustion.
+
+    For want of room the trend goes first, then the bar.
+
+    Args:
+        status: the last one.
+        columns: of the terminal; None: nothing is shortened.
+        style: colours and symbols.
+        everything: resources that are far from their limits as well.
+    """
+    shown, left_out = listed_resources(status, everything)
+    if not shown:
+        return []
+    rows = [_resource_cells(one, style) for one in shown]
+    table = Table(rows, _RESOURCES_RIGHT, gives_way=_LABEL, gap=2)
+    for column, least in ((None, 24), (_TREND, 20), (_BAR, 12), (_USED, 8)):
+        if columns is None or table.room(columns) >= min(table.wanted(), least):
+            break
+        for row in rows if column is not None else []:
+            row[column or 0] = ""
+        table = Table(rows, _RESOURCES_RIGHT, gives_way=_LABEL, gap=1)
+    lines = [
+        style.paint(line, one.level.color)
+        for line, one in zip(table.lines(columns, style.ellipsis), shown, strict=True)
+    ]
+    if left_out:
+        text = f"and {counted(left_out, 'limit')} far away; --all shows them"
+        lines.append(style.paint(text, "dim"))
+    return lines
+
+
+def _resource_cells(one: Resource, style: Style) -> list[str]:
+    unit = one.unit or "bytes"
+    slope = quantities.movement(one.slope_per_s, unit)
+    if one.growth == "unknown":
+        slope = quantities.UNKNOWN  # too few samples: not the same as steady
+    filled = one.ratio
+    if unit == "ratio" and one.used is not None:  # of a battery the bar shows what is left
+        filled = max(0.0, 1.0 - one.used)
+    return [
+        one.level.mark,
+        plain(one.label or one.kind or "?"),
+        style.bar(filled, _BAR_COLUMNS),
+        quantities.of_limit(one.used, one.limit, unit),
+        "" if unit == "ratio" else quantities.ratio(one.ratio),
+        {"0": "steady", quantities.UNKNOWN: ""}.get(slope, slope),
+        one.end(),
+    ]
+
+
+def task_lines(
+    tasks: Sequence[Task],
+    now_unix_s: float,
+    columns: int | None,
+    style: Style,
+    *,
+    gpus: bool = False,
+) -> list[str]:
+    """
+    Heading and rows in at most `columns`, remarks under their task.
+
+    Args:
+        tasks: in the order they are to be shown in.
+        now_unix_s: what ages are counted to.
+        columns: of the terminal; None: nothing is shortened.
+        style: colours and symbols.
+        gpus: whether it is known who uses the GPUs: a task that is on none holds nothing there.
+    """
+    table = _fitting(tasks, columns, gpus)
+    head, *rows = table.lines(columns, style.ellipsis)
+    lines = [style.paint(head, "bold")]
+    for task, row in zip(tasks, rows, strict=True):
+        lines.append(style.paint(row, task.level.color))
+        for remark in _remarks(task, now_unix_s):
+            lines += [style.paint(line, "dim") for line in wrap(remark, columns, first="      ")]
+    return lines
+
+
+def agent_text(agent: Agent | None, now_unix_s: float) -> str:
+    """`keras, step 1210, loss 0.312; rescue at step 1200, 12 s ago`, or `no agent`."""
+    if agent is None:
+        return "no agent"
+    parts = [plain(agent.framework or "agent")]
+    if agent.step is not None:
+        parts.append(f"step {agent.step}")
+    if agent.loss is not None:
+        parts.append(f"loss {agent.loss:.4g}")
+    if agent.saving:
+        parts.append("saving now")
+    elif not agent.training:
+        parts.append("not training")
+    rescue = agent.rescue
+    if rescue is None:
+        return ", ".join(parts) + "; no rescue yet"
+    saved = rescue.saved_unix_s
+    when = "" if saved is None else f", {quantities.age(now_unix_s - saved)}"
+    return f"{', '.join(parts)}; rescue at step {quantities.whole(rescue.step)}{when}"
+
+
+def _fitting(tasks: Sequence[Task], columns: int | None, gpus: bool) -> Table:
+    on_gpus = any(task.gpu_memory_bytes is not None for task in tasks)
+    table = None
+    for compact, short, heads, least in _FORMS:
+        if on_gpus and "RAM" in heads and "SWAP" in heads and "GPU-MEM" not in heads:
+            continue  # never hide a figure that is known while an unknown one could go
+        table = _table(tasks, heads, compact=compact, short=short, gpus=gpus)
+        if columns is None or table.room(columns) >= min(table.wanted(), least):
+            break
+    assert table is not None  # noqa: S101 - _FORMS is not empty
+    return table
+
+
+def _table(
+    tasks: Sequence[Task], heads: tuple[str, ...], *, compact: bool, short: bool, gpus: bool
+) -> Table:
+    rows = [["", *heads]]
+    for task in tasks:
+        cells = _cells(task, compact=compact, short=short, gpus=gpus)
+        rows.append([task.level.mark, *(cells[head] for head in heads)])
+    right = {place for place, head in enumerate(heads, 1) if head not in _LEFT}
+    name = 1 + heads.index("NOTEBOOK/SCRIPT")  # the mark comes first
+    return Table(rows, right, gives_way=name, gap=1 if compact else 2)
+
+
+def _cells(task: Task, *, compact: bool, short: bool, gpus: bool) -> dict[str, str]:
+    nothing = quantities.NONE if gpus and not task.gpus else quantities.UNKNOWN
+    held = task.gpu_memory_bytes
+    return {
+        "PID": quantities.whole(task.pid),
+        "NOTEBOOK/SCRIPT": plain(task.name or "?"),
+        "STATE": _state(task, compact=compact),
+        "RAM": quantities.size(task.ram_bytes, compact=compact),
+        "SWAP": quantities.size(task.swap_bytes, compact=compact),
+        "DEV": gpu_numbers(task) or nothing,
+        "GPU-MEM": nothing if held is None else quantities.size(held, compact=compact),
+        "CPU%": quantities.whole(task.cpu_percent),
+        "TREND": quantities.rate(task.slope_bytes_per_s, compact=compact),
+        "ETA": quantities.eta(task.eta_s, task.eta_low_s, task.eta_high_s, compact=short),
+    }
+
+
+def _state(task: Task, *, compact: bool) -> str:
+    state = plain(task.state or quantities.UNKNOWN)
+    if task.agent is not None and task.agent.saving and state != "paused":
+        return "saving"
+    return _SHORT_STATES.get(state, state) if compact else state
+
+
+def _remarks(task: Task, now_unix_s: float) -> list[str]:
+    remarks = []
+    if task.paused_by_watchdog:
+        command = ACTIONS["resume"].command_for(quantities.whole(task.pid))
+        remarks.append(f"paused by watchdog; resume it: {command}")
+    if task.guard is not None:
+        remarks += guard_remarks(task.guard)
+    if task.agent is not None:
+        remarks.append(agent_text(task.agent, now_unix_s))
+        lost = "; ".join(map(plain, task.agent.not_restored))
+        if lost:
+            remarks.append(f"a resume will not bring back: {lost}")
+        if task.agent.outdated:
+            remarks.append("its agent is outdated: restart its kernel to save it")
+    elif task.level >= Level.WARNING:
+        remarks.append("no agent: watchdog can pause this task, but cannot save its work")
+    return remarks
+
+
+def guard_remarks(guard: Guard) -> list[str]:
+    """`guard 3.1 GiB of 12.0 GiB, reserve 512 MiB`, and what to do where it is stopped."""
+    pid = quantities.whole(guard.pid)
+    used, limit = quantities.size(guard.used_bytes), quantities.size(guard.limit_bytes)
+    most = max(guard.used_bytes or 0, guard.limit_bytes or 0)
+    more = size_above(most) if most > 0 else "SIZE"
+    text = f"guard {used} of {limit}, reserve {quantities.size(guard.reserve_bytes)}"
+    remarks = [f"{text}, {plain(guard.kind or '')}".rstrip(", ")]
+    if guard.stopped:
+        remarks.append(
+            f"stopped at its limit; resume it: watchdog limit {pid} {more}; "
+            f"end it with: {ACTIONS['end'].command_for(pid)}"
+        )
+    elif guard.state == "refusing":
+        remarks.append(f"further memory is refused; more with: watchdog limit {pid} {more}")
+    elif guard.state not in (None, "running"):
+        remarks.append(f"at its limit: {plain(guard.state)}")
+    return remarks

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from collections.abc import Callable
 
+from watchdog_app.base import paths
 from watchdog_app.base.errors import (
     EXIT_OK,
     DaemonFull,
@@ -12,14 +16,12 @@ from watchdog_app.base.errors import (
     RequestError,
     WatchdogError,
 )
+from watchdog_app.cli import guards_seen
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import VERSIONS_DIFFER
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-NAME = "stop"
-HELP = "stop the daemon"
 DESCRIPTION = """\
 Stop the daemon and wait until it has ended. A task that watchdog has paused stays paused;
 watchdog resume still resumes it. A daemon that does not answer within 5 s, has no free
@@ -36,14 +38,12 @@ _TERM_S = 3.0  # for one that merely is late; one that is stopped does not hear 
 _POLL_S = 0.02
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """No options."""
 
 
-def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
     """Ask it to end and wait for that."""
-    from watchdog_app.client.client import Client
-
     try:
         with Client.connect() as daemon:
             pid = daemon.daemon_pid
@@ -53,32 +53,37 @@ def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has th
                 pass  # it was faster than its answer
     except ProtocolError as error:
         full = isinstance(error, DaemonFull)
-        return _end_by_force(error, "served too many others" if full else "did not answer", full)
+        why = "served too many others" if full else "did not answer"
+        return _end_by_force(error, why, full, out)
     except RequestError as error:
         if error.code != VERSIONS_DIFFER:
             raise
-        return _end_by_force(error, "is of another version", True)
-    end_mono_s = time.monotonic() + _END_S
-    while time.monotonic() < end_mono_s:
-        if not _runs():
-            return _ended(f"The daemon (pid {pid}) has ended.")
-        time.sleep(_POLL_S)
+        return _end_by_force(error, "is of another version", True, out)
+    with out.progress("waiting for its end"):
+        if _wait(lambda: not _runs(), _END_S):
+            return _ended(f"The daemon (pid {pid}) has ended.", out)
     raise WatchdogError(
         f"The daemon (pid {pid}) was asked to end and has not within {_END_S:g} s. "
         f"End it with: kill {pid}"
     )
 
 
-def _ended(what: str) -> int:
-    from watchdog_app.cli.left_paused import left_paused
+def _wait(ended: Callable[[], bool], wait_s: float) -> bool:
+    """Whether it has ended within so many seconds."""
+    end_mono_s = time.monotonic() + wait_s
+    while time.monotonic() < end_mono_s:
+        if ended():
+            return True
+        time.sleep(_POLL_S)
+    return False
 
-    print(f"{what} Nothing is watched now.")
-    for line in left_paused():
-        print(line)
+
+def _ended(what: str, out: Output) -> int:
+    out.lines(f"{what} Nothing is watched now.", *guards_seen.left_paused())
     return EXIT_OK
 
 
-def _end_by_force(error: WatchdogError, why: str, well: bool) -> int:
+def _end_by_force(error: WatchdogError, why: str, well: bool, out: Output) -> int:
     """
     End a daemon that cannot be asked: it hangs, serves too many others, or is of another version.
 
@@ -88,17 +93,14 @@ def _end_by_force(error: WatchdogError, why: str, well: bool) -> int:
         error: what is raised where it cannot be ended.
         why: it cannot be asked.
         well: it ends as always, and is given the time for that.
+        out: where its end is told.
 
     Raises:
         WatchdogError: who holds the daemon's lock cannot be told, so nobody is ended.
     """
-    import os
-    import signal
-
-    from watchdog_app.base import paths
     from watchdog_app.daemon.instance import holder, holds
 
-    lock = os.path.join(paths.runtime_dir(), "daemon.lock")
+    lock = _lock_file()
     pid = holder(lock)
     if not pid or not hasattr(os, "pidfd_open"):
         raise error
@@ -114,11 +116,8 @@ def _end_by_force(error: WatchdogError, why: str, well: bool) -> int:
             (signal.SIGKILL, _END_S),
         ):
             signal.pidfd_send_signal(handle, number)
-            end_mono_s = time.monotonic() + wait_s
-            while time.monotonic() < end_mono_s:
-                if holder(lock) is None:
-                    return _ended(f"The daemon (pid {pid}) {why} and was ended.")
-                time.sleep(_POLL_S)
+            if _wait(lambda: holder(lock) is None, wait_s):
+                return _ended(f"The daemon (pid {pid}) {why} and was ended.", out)
     except OSError as cause:
         raise error from cause
     finally:
@@ -127,19 +126,17 @@ def _end_by_force(error: WatchdogError, why: str, well: bool) -> int:
 
 
 def _runs() -> bool:
-    """
-    Somebody listens, or still holds the lock that the next daemon will want.
-    """
-    import os
-
-    from watchdog_app.base import paths
-    from watchdog_app.client.client import Client
+    """Somebody listens, or still holds the lock that the next daemon will want."""
     from watchdog_app.daemon.instance import holder
 
     try:
         Client.connect(timeout_s=1.0).close()
     except DaemonNotRunning:
-        return holder(os.path.join(paths.runtime_dir(), "daemon.lock")) is not None
+        return holder(_lock_file()) is not None
     except WatchdogError:
         pass
     return True
+
+
+def _lock_file() -> str:
+    return os.path.join(paths.runtime_dir(), "daemon.lock")

@@ -5,13 +5,9 @@ from __future__ import annotations
 import sys
 
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-NAME = "top"
-HELP = "live view: trends, forecasts, keys to save and to pause"
 DESCRIPTION = """\
 Show a live view: every task with its trend and time to exhaustion, every limit as a bar with
 its forecast, and what is wrong. Enter plots the last 15 minutes of a task and its forecast.
@@ -27,11 +23,11 @@ In a script: watchdog status --json
 exit codes: 0 ended by q or Ctrl-C, 1 failure, 2 usage or no terminal"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """No options."""
 
 
-def run(args: argparse.Namespace) -> int:  # noqa: ARG001 - every command has the same face
+def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
     """Show it until its user quits."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from watchdog_app.base.errors import EXIT_OK
+from typing import Any
+
+from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration, number_or_none
 from watchdog_app.base.text.terminal import plain, wrap
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser, positive_duration
+from watchdog_app.client.client import Client
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
+Json = dict[str, Any]
 
-    Json = dict[str, Any]
-
-NAME = "trace"
-HELP = "find the lines of a training where memory grows"
 DESCRIPTION = """\
 Ask the agent in a training for the lines whose Python objects keep growing, and for tensors
 that accumulate. Python code runs up to twice as slow meanwhile; the framework's kernels do
@@ -33,45 +31,38 @@ exit codes: 0 looked, 1 failure, 2 usage, 3 daemon not running"""
 _DEFAULT_S = 10.0
 _LEAST_S, _MOST_S = 1.0, 120.0
 _ANSWER_S = 30.0  # more than the daemon's own deadline
-_LONG = 10_000
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """The task, and how long."""
-    from watchdog_app.cli.parser import positive_duration
-
-    parser.add_argument("task", metavar="TASK", help="pid, notebook, script, path or kernel id")
-    parser.add_argument(
-        "--for",
-        metavar="TIME",
+    parser.task()
+    parser.option(
+        "--for TIME",
+        "duration, 1s to 2min (default: 10s)",
+        positive_duration,
         dest="for_s",
-        type=positive_duration,
         default=_DEFAULT_S,
-        help="duration, 1s to 2min (default: 10s)",
     )
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    parser.json("print what was found as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Ask, wait, print."""
-    from watchdog_app.base.errors import UsageError
-    from watchdog_app.cli.terminal import columns_of
-    from watchdog_app.client.client import Client
-
     if not _LEAST_S <= args.for_s <= _MOST_S:
         raise UsageError("--for must be between 1s and 2min.")
-    with Client.connect(timeout_s=args.for_s + _ANSWER_S) as daemon:
+    wait = out.progress(f"tracing for {format_duration(args.for_s)}")
+    with Client.connect(timeout_s=args.for_s + _ANSWER_S) as daemon, wait:
         found = daemon.call("task.leaks", task=args.task, seconds=args.for_s)
-    if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps(found))
-        return EXIT_OK
-    for text in render(found):
-        blanks = " " * (len(text) - len(text.lstrip()))
-        for line in wrap(text, columns_of() or _LONG, first=blanks, rest="    "):
-            print(line.rstrip())
+    out.result(found, lambda: _folded(found, out.columns))
     return EXIT_OK
+
+
+def _folded(found: Json, columns: int | None) -> list[str]:
+    lines = []
+    for text in render(found):
+        indent = " " * (len(text) - len(text.lstrip()))
+        lines += wrap(text, columns, first=indent, rest="    ")
+    return lines
 
 
 def render(found: Json) -> list[str]:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.install_desktop import open_placed, program
+from watchdog_app.cli.output import Output
+from watchdog_app.cli.parser import Args, Parser
+from watchdog_app.client.client import Client
+from watchdog_app.core.model.status import Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Iterator
 
     from watchdog_app.tray.commands import Login
+    from watchdog_app.tray.menu_model import Entry
 
-NAME = "tray"
-HELP = "show a tray icon, and notifications with buttons"
 DESCRIPTION = """\
 Show an icon in the desktop's tray: how full the most critical resource is, and every task in its
 menu with save, pause, resume and explain. Notifications have buttons. It can start before the
@@ -32,12 +38,10 @@ exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage,
   3 with --once: daemon not running"""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """What to show and how."""
-    parser.add_argument("--once", action="store_true", help="print icon and menu as text, and end")
-    parser.add_argument(
-        "--notices-only", action="store_true", help="show notifications and no icon"
-    )
+    parser.flag("--once", "print icon and menu as text, and end")
+    parser.flag("--notices-only", "show notifications and no icon")
     parser.add_argument(
         "--theme",
         choices=("auto", "dark", "light"),
@@ -50,18 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="how the icon is shown, where auto finds the wrong way",
     )
-    parser.add_argument(
-        "--open-live-view", action="store_true", help="open the live view in a terminal, and end"
-    )
-    parser.add_argument(
-        "--open-settings", action="store_true", help="open the settings in an editor, and end"
-    )
+    parser.flag("--open-live-view", "open the live view in a terminal, and end")
+    parser.flag("--open-settings", "open the settings in an editor, and end")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Be the companion."""
     if args.once:
-        return _once()
+        out.lines(*_once())
+        return EXIT_OK
     if args.open_live_view:
         from watchdog_app.tray.app import open_live_view
 
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         return Companion(options, _login()).run()
     except AlreadyRunning as error:
-        print(error)
+        out.lines(str(error))
         return EXIT_OK
 
 
@@ -96,14 +97,9 @@ def _without_tls() -> None:
             sys.modules[module] = None  # type: ignore[assignment]
 
 
-def _once() -> int:
+def _once() -> list[str]:
     """What the icon would show, for those who have none and for bug reports."""
-    import time
-
-    from watchdog_app.base.text.terminal import plain
-    from watchdog_app.client.client import Client
-    from watchdog_app.core.model.status import Status
-    from watchdog_app.tray.menu_model import Entry, menu
+    from watchdog_app.tray.menu_model import menu
     from watchdog_app.tray.state import FILL_STEPS, outlook
 
     with Client.connect(role="tray") as client:
@@ -112,21 +108,23 @@ def _once() -> int:
     seen = outlook(status, now_unix_s)
     picture = seen.picture
     mark = f", mark {picture.mark}" if picture.mark else ""
-    print(f"icon: {picture.level.name.lower()}, {100 * picture.fill // FILL_STEPS} % full{mark}")
-    print(f"tooltip: {plain(seen.title)}")
-
-    def show(entry: Entry, depth: int) -> None:
-        sign = "" if entry.checked is None else "[x] " if entry.checked else "[ ] "
-        text = f"{sign}{plain(entry.label)}" if entry.label else "-"
-        print(f"{'  ' * depth}{text}" if entry.enabled else f"{'  ' * depth}({text})")
-        for child in entry.children:
-            if child.visible:
-                show(child, depth + 1)
-
+    lines = [
+        f"icon: {picture.level.name.lower()}, {100 * picture.fill // FILL_STEPS} % full{mark}",
+        f"tooltip: {plain(seen.title)}",
+    ]
     for entry in menu(status, seen, now_unix_s=now_unix_s):
-        if entry.visible:
-            show(entry, 1)
-    return EXIT_OK
+        lines += _menu_lines(entry, 1)
+    return lines
+
+
+def _menu_lines(entry: Entry, depth: int) -> Iterator[str]:
+    if not entry.visible:
+        return
+    sign = "" if entry.checked is None else "[x] " if entry.checked else "[ ] "
+    text = f"{sign}{plain(entry.label)}" if entry.label else "-"
+    yield f"{'  ' * depth}{text}" if entry.enabled else f"{'  ' * depth}({text})"
+    for child in entry.children:
+        yield from _menu_lines(child, depth + 1)
 
 
 class _Login:
@@ -137,7 +135,6 @@ class _Login:
 
     def state(self) -> bool | None:
         """Whether daemon and companion both start at login."""
-        from watchdog_app.cli.install_desktop import open_placed
         from watchdog_app.install.login import UNITS, LoginStart
 
         try:
@@ -148,7 +145,6 @@ class _Login:
 
     def set(self, on: bool) -> None:
         """Switch it for both: an icon without its daemon protects nothing."""
-        from watchdog_app.cli.install_desktop import open_placed
         from watchdog_app.install.login import LoginStart
 
         start = LoginStart(os.environ, self._program, open_placed())
@@ -160,8 +156,6 @@ class _Login:
 
 def _login() -> Login | None:
     """None where it cannot be set: another system, or a program without a path of its own."""
-    from watchdog_app.cli.install_desktop import program
-
     if sys.platform in ("win32", "darwin"):
         return None
     try:

@@ -8,25 +8,18 @@ keep a notification from the desktop.
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, ProtocolError
-from watchdog_app.base.text.terminal import Style, plain, style_of, wrap
-from watchdog_app.cli.terminal import columns_of
+from watchdog_app.base.text.terminal import Style, plain, wrap
+from watchdog_app.cli.output import Output, remark, stamp
+from watchdog_app.cli.parser import Args, Parser, positive_integer
+from watchdog_app.client.client import Client
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.status import Notification
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
-    from typing import Any
-
-    from watchdog_app.client.client import Client
-
-NAME = "watch"
-HELP = "print notifications as lines of text as they arrive"
 DESCRIPTION = """\
 Print notifications in a terminal, over ssh or into a log: time, urgency, what happened and what
 to do. The view survives a restart of the daemon; Ctrl-C ends it. The desktop and
@@ -45,29 +38,22 @@ exit codes: 0 ended by Ctrl-C, 1 failure, 2 usage, 3 daemon not running at the s
 _RETRY_S = 2.0
 _COLORS = {"low": "green", "normal": "yellow", "critical": "alarm"}
 _INDENT = " " * 21
-_LONG = 10_000  # columns where nobody said how wide a line may be
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     """How to write them."""
-    from watchdog_app.cli.parser import add_color, positive_integer
-
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument(
-        "--bell", action="store_true", help="ring the terminal bell for critical ones"
-    )
-    parser.add_argument(
-        "--count", type=positive_integer, metavar="N", help="end after N notifications"
-    )
-    add_color(parser)
+    parser.json("one JSON object a line")
+    parser.flag("--bell", "ring the terminal bell for critical ones")
+    parser.option("--count N", "end after N notifications", positive_integer)
+    parser.colored()
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Args, out: Output) -> int:
     """Follow them until interrupted or counted out."""
     left = args.count
     try:
         for notification in _follow():
-            _write(notification, args)
+            _write(notification, args, out)
             if left is not None:
                 left -= 1
                 if left == 0:
@@ -84,8 +70,6 @@ def _follow() -> Iterator[dict[str, Any]]:
     Raises:
         DaemonNotRunning: there is none at first.
     """
-    from watchdog_app.client.client import Client
-
     client = Client.connect()
     _remark("Waiting for notifications; Ctrl-C ends this.")
     while True:
@@ -116,8 +100,6 @@ def _notifications(client: Client) -> Iterator[dict[str, Any]]:
 
 
 def _again() -> Client:
-    from watchdog_app.client.client import Client
-
     while True:
         time.sleep(_RETRY_S)
         try:
@@ -126,15 +108,13 @@ def _again() -> Client:
             continue
 
 
-def _write(notification: dict[str, Any], args: argparse.Namespace) -> None:
+def _write(notification: dict[str, Any], args: Args, out: Output) -> None:
     if args.json:
-        from watchdog_app.cli.json_output import dumps
-
-        print(dumps(notification, indent=None), flush=True)
+        out.json(notification, indent=None)
         return
     read = Notification.read(notification)
     bell = "\a" if args.bell and read.urgency == "critical" else ""
-    print("\n".join(lines(read, columns_of(), style_of(args.color))) + bell, flush=True)
+    out.lines("\n".join(lines(read, out.columns, out.style)) + bell)
 
 
 def lines(notification: Notification, columns: int | None, appearance: Style) -> list[str]:
@@ -147,19 +127,18 @@ def lines(notification: Notification, columns: int | None, appearance: Style) ->
         appearance: colours and symbols.
     """
     at = notification.unix_s if notification.unix_s is not None else time.time()
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
     urgency = plain(notification.urgency or "normal")
     word = "" if urgency in ("normal", "low") else f"{urgency.upper()}: "
-    limit = columns or _LONG
     # On a narrow terminal the text gets the whole width below the time.
-    indent = _INDENT if limit >= 60 else "  "
-    first = f"{stamp}  {word}" if limit >= 60 else f"{stamp}\n{indent}{word}"
-    head = wrap(plain(notification.title or "?"), limit, first=first, rest=indent)
+    wide = columns is None or columns >= 60
+    indent = _INDENT if wide else "  "
+    first = f"{stamp(at)}  {word}" if wide else f"{stamp(at)}\n{indent}{word}"
+    head = wrap(plain(notification.title or "?"), columns, first=first, rest=indent)
     found = [appearance.paint(line, _COLORS.get(urgency, "yellow")) for line in head]
     for line in notification.body.splitlines():
-        found += wrap(plain(line), limit, first=indent, rest=indent)
+        found += wrap(plain(line), columns, first=indent, rest=indent)
     for command in commands(notification):
-        found += wrap(plain(command), limit, first=f"{indent}> ", rest=f"{indent}  ")
+        found += wrap(plain(command), columns, first=f"{indent}> ", rest=f"{indent}  ")
     return found
 
 
@@ -176,5 +155,4 @@ def commands(notification: Notification) -> list[str]:
 
 def _remark(text: str) -> None:
     """On standard error: a pipe gets notifications alone."""
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-    print(f"{stamp}  {plain(text)}", file=sys.stderr, flush=True)
+    remark(text, lead=f"{stamp(time.time())}  ")

@@ -93,16 +93,18 @@ def shorten(text: str, columns: int, ellipsis: str = "…") -> str:
     return _head(text, room - width(tail)) + ellipsis + tail
 
 
-def wrap(text: str, columns: int, first: str = "", rest: str | None = None) -> list[str]:
+def wrap(text: str, columns: int | None, first: str = "", rest: str | None = None) -> list[str]:
     """
     The text in lines of at most `columns`, broken at blanks, within a word only if it must be.
 
     Args:
         text: one paragraph.
-        columns: at least a few more than the indents take.
+        columns: at least a few more than the indents take; None: one line, however long.
         first: what the first line begins with.
         rest: what the others begin with; None: blanks as wide as `first`.
     """
+    if columns is None:
+        columns = sys.maxsize
     indent = " " * width(first) if rest is None else rest
     lines: list[str] = []
     line, start = first, first

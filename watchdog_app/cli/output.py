@@ -1,0 +1,216 @@
+"""
+Where a command writes: results on standard output, remarks and progress on standard error.
+
+A result is text for a person or JSON for a program. Its width and colours follow the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from watchdog_app.base.text.quantities import number_or_none
+from watchdog_app.base.text.terminal import Style, plain_block, shorten, style_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any, Self, TextIO
+
+_TICK_S = 0.25
+_FALLBACK_COLUMNS = 80
+
+
+class Output:
+    """
+    The output of one command.
+
+    Args:
+        args: its options; `json` and `color` are read where it has them.
+    """
+
+    def __init__(self, args: object = None) -> None:
+        self.is_json = getattr(args, "json", False) is True
+        self._when = getattr(args, "color", "auto")
+
+    @property
+    def columns(self) -> int | None:
+        """Columns to write in; None: a pipe or a file, where nothing is folded."""
+        return columns_of()
+
+    @property
+    def style(self) -> Style:
+        """Colours and symbols of standard output."""
+        return style_of(self._when)
+
+    def lines(self, *lines: str) -> None:
+        """Print lines for a person, at once."""
+        if lines:
+            print("\n".join(lines), flush=True)
+
+    def json(self, value: Any, *, indent: int | None = 2) -> None:
+        """Print a value as JSON, at once."""
+        print(dumps(value, indent=indent), flush=True)
+
+    def result(self, value: Any, lines: Callable[[], Iterable[str]]) -> None:
+        """
+        Print the value with --json, else the lines.
+
+        Args:
+            value: what a program gets.
+            lines: called for what a person gets.
+        """
+        if self.is_json:
+            self.json(value)
+        else:
+            self.lines(*lines())
+
+    def remark(self, text: str) -> None:
+        """Print a line for the person on standard error; see `remark`."""
+        remark(text)
+
+    def progress(self, text: str = "") -> Progress:
+        """A line that says what is waited for; none with --json or without a terminal."""
+        return Progress(text, wanted=not self.is_json)
+
+
+class Progress:
+    """
+    A line on the terminal's standard error with what is waited for and for how long.
+
+    Args:
+        text: what is waited for; empty: nothing is shown until `tell`.
+        wanted: False: nothing is shown.
+    """
+
+    def __init__(self, text: str = "", *, wanted: bool = True) -> None:
+        self._text = text
+        terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._shown = wanted and terminal and os.environ.get("TERM", "") != "dumb"
+        self._drawn = False
+
+    def tell(self, text: str) -> None:
+        """Replace the text, from any thread."""
+        self._text = text
+
+    def __enter__(self) -> Self:
+        if self._shown:
+            import threading
+
+            self._end = threading.Event()
+            self._thread = threading.Thread(target=self._draw, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._end.set()
+            self._thread.join()
+        if self._drawn:
+            self._write("")
+
+    def _draw(self) -> None:
+        begin_mono_s = time.monotonic()
+        while not self._end.wait(_TICK_S):
+            if self._text:
+                seconds = time.monotonic() - begin_mono_s
+                room = (columns_of(sys.stderr) or _FALLBACK_COLUMNS) - 1
+                self._write(shorten(f"{plain_block(self._text)} ... {seconds:.0f} s", room))
+
+    def _write(self, line: str) -> None:
+        self._drawn = True
+        try:
+            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.flush()
+        except OSError:
+            pass  # the terminal is gone
+
+
+def remark(text: object, lead: str = "watchdog: ") -> None:
+    """Print a line on standard error, whatever the text holds."""
+    try:
+        print(f"{lead}{plain_block(text)}", file=sys.stderr, flush=True)
+    except OSError:
+        pass  # nobody is left to read it
+
+
+def dumps(value: Any, *, indent: int | None = 2) -> str:
+    """
+    Valid JSON in ASCII; one line when `indent` is None.
+
+    Infinite numbers become null, and halves of characters (a file name that is not
+    UTF-8) the replacement character: strict readers refuse both.
+    """
+    import json
+
+    separators = (",", ":") if indent is None else None
+    try:
+        text = json.dumps(value, indent=indent, separators=separators, allow_nan=False)
+        suspect = "\\ud" in text
+    except ValueError:
+        suspect = True
+    if suspect:
+        text = json.dumps(_clean(value), indent=indent, separators=separators, allow_nan=False)
+    return text
+
+
+def columns_of(stream: TextIO | None = None, env: Mapping[str, str] = os.environ) -> int | None:
+    """Columns to write in: COLUMNS, else those of the terminal, else None (a pipe or a file)."""
+    told = env.get("COLUMNS", "")
+    if told.isascii() and told.isdigit() and int(told) > 0:
+        return max(20, int(told))
+    size = _size(sys.stdout if stream is None else stream)
+    return max(20, size[0]) if size and size[0] else None
+
+
+def rows_of(stream: TextIO | None = None) -> int:
+    """Lines of the terminal; 24 where it does not say."""
+    size = _size(sys.stdout if stream is None else stream)
+    return size[1] if size and size[1] else 24
+
+
+def _size(stream: TextIO | None) -> tuple[int, int] | None:
+    """Columns and lines, without importing shutil."""
+    try:
+        if stream is None or not stream.isatty():
+            return None
+        size = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return None
+    return size.columns, size.lines
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if abs(value) < float("inf") else None
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
+    if isinstance(value, dict):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(item) for item in value]
+    return value
+
+
+def timed(status: dict[str, Any], now_unix_s: float) -> dict[str, Any]:
+    """A status object with the time of its reading as text as well (RFC 3339, UTC)."""
+    at = status.get("time_unix_s")
+    # Milliseconds, because a watch can be faster than a second. Whole ones first: 59.9996 s
+    # would be printed as 60.000.
+    millis = round((at if isinstance(at, int | float) else now_unix_s) * 1000)
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(millis // 1000))
+    return {**status, "time": f"{whole}.{millis % 1000:03d}Z"}
+
+
+def stamp(unix_s: object) -> str:
+    """Local date and time, to the second."""
+    known = number_or_none(unix_s)
+    if known is None:
+        return "unknown time       "
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known))
+
+
+def near(path: str) -> str:
+    """The path as it can be typed here: from this folder where it lies in it."""
+    return path.removeprefix(os.path.join(os.getcwd(), ""))
