@@ -259,26 +259,13 @@ def test_the_folder_of_rescues_opens(tray, words_of):
     assert ["xdg-open", str(folder)] == words_of(log)
 
 
-def test_the_settings_open_in_an_editor(tray, words_of):
-    """The file is made where there is none: an editor wants one."""
-    log = tray.program("xdg-open")
-
-    tray.panel_.click("Settings")
-
-    path = tray.home / ".config" / "watchdog" / "config.toml"
-    assert ["xdg-open", str(path)] == words_of(log)
-    assert path.read_text().startswith("# Settings of watchdog")
-
-
-def test_the_settings_open_in_a_terminal_where_no_program_takes_the_file(tray, words_of):
-    """xdg-open without a program for TOML ends with an error."""
-    tray.program("xdg-open", code=3)
+def test_the_settings_are_edited_in_a_terminal(tray, words_of):
+    """With the check that `watchdog config edit` makes."""
     log = tray.program("xterm")
-    tray.program("nano")
 
     tray.panel_.click("Settings")
 
-    assert words_of(log)[-2].endswith("nano")
+    assert ["config", "edit"] == words_of(log)[-2:]
 
 
 def test_labels_change_in_an_open_menu_without_closing_it(tray):

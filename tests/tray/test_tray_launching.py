@@ -13,7 +13,7 @@ from tray_readings import leaking
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.status import Notification
 from watchdog_app.tray import launching
-from watchdog_app.tray.commands import command_of, settings_file
+from watchdog_app.tray.commands import command_of
 
 FONT = ["-fa", "Monospace", "-fs", "10", "-u8"]
 
@@ -84,7 +84,7 @@ def test_a_long_text_is_read_from_its_top(programs, words_of, monkeypatch):
     programs.program("less")
     log = programs.program("foot")
 
-    launching.in_terminal(["echo", "a b"], hold=True)
+    launching.in_terminal(["echo", "a b"], launching.PAGER)
 
     words = words_of(log)
     assert ["foot", "sh", "-c"] == words[:3]
@@ -98,42 +98,16 @@ def test_without_any_terminal_it_is_said_what_to_type(programs):
         launching.in_terminal(launching.own_command(["explain", "5"]))
 
 
-@pytest.mark.parametrize("variable", ["VISUAL", "EDITOR"])
-def test_settings_open_in_the_persons_editor(programs, words_of, monkeypatch, variable):
-    """In a terminal, where nothing on the desktop takes the file."""
+def test_settings_are_edited_and_checked_in_a_terminal(programs, words_of):
+    """By the command that keeps a faulty file out; what it said stays until Enter is pressed."""
     log = programs.program("xterm")
-    programs.program("myedit")
-    monkeypatch.setenv(variable, "myedit -w")
+    programs.program("less")
 
-    launching.edit("/x/config.toml")
+    launching.open_settings()
 
-    assert ["xterm", *FONT, "-e", "myedit", "-w", "/x/config.toml"] == words_of(log)
-
-
-def test_settings_without_any_editor_are_told(programs):
-    """And where to set one."""
-    with pytest.raises(WatchdogError, match="Set EDITOR"):
-        launching.edit("/x/config.toml")
-
-
-def test_a_settings_file_that_is_there_is_left_as_it_is(programs):
-    """Not a byte of it is ours."""
-    path = programs.home / ".config" / "watchdog" / "config.toml"
-    path.parent.mkdir(parents=True)
-    path.write_text("[stages]\nwarn_s = 5\n")
-
-    assert str(path) == settings_file()
-    assert "[stages]\nwarn_s = 5\n" == path.read_text()
-
-
-def test_a_settings_file_that_cannot_be_made_is_told(programs, monkeypatch):
-    """With its path."""
-    blocker = programs.folder / "file"
-    blocker.write_text("")
-    monkeypatch.setenv("WATCHDOG_CONFIG", str(blocker / "config.toml"))
-
-    with pytest.raises(WatchdogError, match="could not be written"):
-        settings_file()
+    words = words_of(log)
+    assert ["config", "edit"] == words[-2:]
+    assert any("Press Enter" in word for word in words)
 
 
 @pytest.mark.parametrize("task", [None, "x", True, 4.5])

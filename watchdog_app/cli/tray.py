@@ -64,15 +64,14 @@ def run(args: Args, out: Output) -> int:
         out.lines(*_once())
         return EXIT_OK
     if args.open_live_view:
-        from watchdog_app.tray.app import open_live_view
+        from watchdog_app.tray.launching import open_live_view
 
         open_live_view()
         return EXIT_OK
     if args.open_settings:
-        from watchdog_app.tray.commands import settings_file
-        from watchdog_app.tray.launching import edit
+        from watchdog_app.tray.launching import open_settings
 
-        edit(settings_file())
+        open_settings()
         return EXIT_OK
     _without_tls()
     from watchdog_app.tray.app import Companion, Options

@@ -12,18 +12,20 @@ from dataclasses import dataclass
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.client.feed import Feed, why_gone
-from watchdog_app.tray import labels, launching, plyer_notifications
+from watchdog_app.tray import backends, labels
 from watchdog_app.tray.commands import Commands, command_of
 from watchdog_app.tray.menu_model import Command, Do
 from watchdog_app.tray.shown import Shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from watchdog_app.core.model.status import Notification, Status
     from watchdog_app.tray.bus import SessionBus
     from watchdog_app.tray.commands import Login
+    from watchdog_app.tray.drawing import Renditions
     from watchdog_app.tray.notifications import Notifications
     from watchdog_app.tray.sni import StatusNotifierPart
     from watchdog_app.tray.state import Outlook
@@ -147,9 +149,9 @@ class Companion:
     def _show_notification(self, notification: Notification, answered: Any) -> None:
         if self._notifications is not None and self._bus is not None and self._bus.connected:
             self._notifications.show(notification, answered)
-        elif plyer_notifications.CERTAIN:
+        elif backends.HAS_PLYER:
             threading.Thread(
-                target=lambda: answered(*plyer_notifications.show(notification)), daemon=True
+                target=lambda: answered(*backends.show(notification)), daemon=True
             ).start()
         else:
             title, body = notification.title, notification.body
@@ -202,8 +204,7 @@ class Companion:
                 _say(f"the session bus cannot be used: {error}. Install dbus-fast.")
             else:
                 self._notifications = Notifications(self._pressed)
-                self._item = StatusNotifierPart()
-                self._item.on_menu_opened = self._menu_opened
+                self._item = StatusNotifierPart(self._wanted, self._menu_opened)
                 self._bus = SessionBus(
                     [self._item, self._notifications], on_taken=self._taken, on_failure=_failed
                 )
@@ -249,9 +250,9 @@ class Companion:
             grace = time.monotonic() - begin_mono_s < _GRACE_S
             found = self._backend(grace)
             if found is not None:
-                icon_class, name = found
+                make_icon, name = found
                 _say(f"icon shown by {name}.")
-                self._run_icon(icon_class)
+                self._run_icon(make_icon)
                 begin_mono_s, said = time.monotonic(), False
                 # A tray that has just gone is not asked again in the same moment.
                 self._ending.wait(_LOOK_FOR_TRAY_S)
@@ -261,21 +262,32 @@ class Companion:
                 self._say_why_no_icon(_why_no_tray(self._bus))
             self._wait_for_panel(_LOOK_FOR_TRAY_S if grace else 5 * _LOOK_FOR_TRAY_S)
 
-    def _backend(self, grace: bool) -> tuple[Any, str] | None:
-        from watchdog_app.tray import backends
-
+    def _backend(self, grace: bool) -> tuple[Callable[[Outlook], Any], str] | None:
+        """What makes an icon for the tray that is there, and its name; None: there is no tray."""
         wanted = self._options.backend
         own = backends.own_of_system()
         if own is not None:
-            return own, sys.platform
-        panel = self._item is not None and self._item.has_panel.is_set()
-        if panel and wanted in ("auto", "sni"):
+            return self._pystray_icon(own), sys.platform
+        item = self._item
+        if item is not None and item.has_panel.is_set() and wanted in ("auto", "sni"):
             from watchdog_app.tray.sni import Icon
 
-            return Icon, "sni"
+            return (
+                lambda outlook: Icon(
+                    item, self._renditions(outlook), outlook.title, lambda: self._shown.entries
+                ),
+                "sni",
+            )
         if grace and wanted == "auto":
             return None
-        return backends.for_x11(wanted)
+        found = backends.for_x11(wanted)
+        return None if found is None else (self._pystray_icon(found[0]), found[1])
+
+    def _pystray_icon(self, icon_class: Any) -> Callable[[Outlook], Any]:
+        menu = backends.pystray_menu(lambda: self._shown.entries, self._wanted)
+        return lambda outlook: icon_class(
+            "watchdog", self._image(outlook, icon_class), outlook.title, menu
+        )
 
     def _wait_for_panel(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -287,16 +299,9 @@ class Companion:
             else:
                 self._ending.wait(left_s)
 
-    def _run_icon(self, icon_class: Any) -> None:
-        from watchdog_app.tray.menu_items import items
-        from watchdog_app.tray.pystray_api import Menu
-
-        on_bus = self._item is not None and icon_class.__module__ == "watchdog_app.tray.sni"
-        menu = Menu(lambda: items(self._shown.entries, self._wanted, every=on_bus))
+    def _run_icon(self, make_icon: Callable[[Outlook], Any]) -> None:
         outlook = self._shown.outlook
-        more = {"part": self._item} if on_bus else {}
-        image = self._image(outlook, icon_class)
-        icon = icon_class("watchdog", image, outlook.title, menu, **more)
+        icon = make_icon(outlook)
 
         def ready(shown: Any) -> None:
             try:
@@ -317,14 +322,17 @@ class Companion:
         finally:
             self._shown.attach(None)
             self._icon = None
-            if icon.visible and more:
+            if self._item is not None and self._item.icon is icon:
                 icon.visible = False
 
     def _image(self, outlook: Outlook, icon: Any) -> Any:
+        renditions = self._renditions(outlook)
+        return renditions if getattr(icon, "TAKES_RENDITIONS", False) else renditions.at(_SIZE)
+
+    def _renditions(self, outlook: Outlook) -> Renditions:
         from watchdog_app.tray.drawing import Renditions
 
-        renditions = Renditions(outlook.picture, self._dark_panel)
-        return renditions if getattr(icon, "TAKES_RENDITIONS", False) else renditions.at(_SIZE)
+        return Renditions(outlook.picture, self._dark_panel)
 
     def _say_why_no_icon(self, why: str) -> None:
         if self._bus is not None and self._bus.connected:
@@ -344,11 +352,6 @@ class Companion:
             # nohup has it ignored, and so have shells the SIGINT of what runs behind them.
             if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, end)
-
-
-def open_live_view() -> None:
-    """What a click on the icon does. Raises WatchdogError."""
-    launching.in_terminal(launching.live_view_command())
 
 
 def _why_no_tray(bus: SessionBus | None) -> str:

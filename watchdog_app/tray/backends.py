@@ -1,9 +1,10 @@
 """
-Which of pystray's backends shows the icon here.
+Trays and notifications other than those on the session bus: what pystray and plyer offer.
 
-First ours on the session bus, where a panel for such icons runs; else pystray's
-for the old trays of X11. On Windows and macOS their own. A panel may come
-after us: a caller that finds nothing asks again.
+On Windows and macOS pystray's own backends show the icon, and plyer the notifications. On X11 it
+is our mended backend for the old trays (XEmbed). A panel may come after us: a caller that finds
+no tray asks again. On Linux plyer cannot tell whether anything was shown, and takes text as
+options: there the daemon shows the notification by itself.
 """
 
 from __future__ import annotations
@@ -13,18 +14,30 @@ import os
 import sys
 from importlib import import_module
 
+from watchdog_app.tray import labels
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-NAMES = ("auto", "sni", "xorg")
+    from watchdog_app.core.model.status import Notification
+    from watchdog_app.tray.menu_model import Command, Entry
+
+HAS_PLYER: bool = sys.platform in ("win32", "darwin")
+_CHOICE = "PYSTRAY_BACKEND"
 
 
 def own_of_system() -> Any:
     """pystray's own backend of Windows or macOS; None on other systems."""
     name = {"win32": "_win32", "darwin": "_darwin"}.get(sys.platform)
-    return None if name is None else _load(name)
+    if name is None:
+        return None
+    try:
+        _pystray()
+        return import_module(f"pystray.{name}").Icon
+    except Exception:  # ImportError, ValueError, errors of the display
+        return None
 
 
 def for_x11(wanted: str = "auto", env: Mapping[str, str] = os.environ) -> tuple[Any, str] | None:
@@ -32,23 +45,90 @@ def for_x11(wanted: str = "auto", env: Mapping[str, str] = os.environ) -> tuple[
     A backend for a tray of the old kind (XEmbed) that runs now, and its name; None: there is none.
 
     Args:
-        wanted: one of `NAMES`: that one alone.
+        wanted: "auto" or "xorg"; "sni": none of this kind.
         env: DISPLAY says whether there is a screen at all.
     """
     if not env.get("DISPLAY") or wanted == "sni":
         return None
     logging.getLogger("pystray").setLevel(logging.CRITICAL)  # it logs tracebacks of what is normal
     try:
+        _pystray()
         xorg = import_module("watchdog_app.tray.xorg")
     except Exception:  # no python-xlib, no such display, no right to it
         return None
-    if not xorg.tray_there():
-        return None
-    return xorg.Icon, "xorg"
+    return (xorg.Icon, "xorg") if xorg.tray_there() else None
 
 
-def _load(module: str) -> Any:
+def pystray_menu(entries: Callable[[], Iterable[Entry]], wanted: Callable[[Command], None]) -> Any:
+    """
+    The menu as pystray takes it.
+
+    Args:
+        entries: the menu now.
+        wanted: called with the command of an item that is clicked.
+    """
+    pystray = _pystray()
+
+    def item(entry: Entry) -> Any:
+        if not entry.label:
+            return pystray.Menu.SEPARATOR
+        action: Any = None
+        if entry.children:
+            action = pystray.Menu(*map(item, entry.children))
+        elif entry.command is not None:
+            command = entry.command
+            action = lambda _icon, _item: wanted(command)  # noqa: E731 - one line, and no name
+        checked = entry.checked
+        return pystray.MenuItem(
+            # Windows underlines what follows an ampersand.
+            entry.label.replace("&", "&&") if sys.platform == "win32" else entry.label,
+            action,
+            checked=None if checked is None else lambda _: checked,
+            radio=entry.radio,
+            default=entry.default,
+            visible=entry.visible,
+            enabled=entry.enabled,
+        )
+
+    return pystray.Menu(lambda: map(item, entries()))
+
+
+def _pystray() -> Any:
+    """
+    pystray without one of its backends.
+
+    `import pystray` chooses a backend and connects to a display while it does; it fails without
+    one, and not with ImportError. Its own dummy backend, asked for by its own variable, lets its
+    menu be had anywhere.
+    """
+    before = os.environ.get(_CHOICE)
+    os.environ[_CHOICE] = "dummy"
     try:
-        return import_module(f"pystray.{module}").Icon
-    except Exception:  # ImportError, ValueError (a missing typelib), errors of the display
-        return None
+        return import_module("pystray")
+    finally:
+        if before is None:
+            del os.environ[_CHOICE]
+        else:
+            os.environ[_CHOICE] = before
+
+
+def show(notification: Notification) -> tuple[bool, str]:
+    """Show a notification by plyer; whether it was shown, and why not."""
+    if not HAS_PLYER:
+        return False, "there is no session bus to show it on"
+    try:
+        from plyer import notification as desktop
+
+        desktop.notify(
+            title=_no_option(labels.plain(notification.title, 64)),
+            # Windows cuts at 256 characters and fails beyond.
+            message=_no_option(labels.plain_block(notification.body, 250)),
+            app_name="watchdog",
+        )
+    except Exception as error:
+        return False, f"plyer could not show it: {type(error).__name__}: {error}"
+    return True, "shown by the companion"
+
+
+def _no_option(text: str) -> str:
+    return f" {text}" if text.startswith("-") else text

@@ -4,11 +4,9 @@ Carry out clicked actions, each in a thread of its own; a failure is shown as a 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 
-from watchdog_app.base import paths
 from watchdog_app.base.errors import ProtocolError, WatchdogError
 from watchdog_app.base.text import quantities
 from watchdog_app.client.feed import request
@@ -146,13 +144,13 @@ class Commands:
         if command.do is Do.PROTECT:
             request("protection.set", on=command.on is True, for_s=command.for_s)
         elif command.do is Do.LIVE_VIEW:
-            launching.in_terminal(launching.live_view_command())
+            launching.open_live_view()
         elif command.do is Do.EXPLAIN:
             return self._explain(task)
         elif command.do is Do.RESCUES and command.path is not None:
             launching.open_folder(command.path)
         elif command.do is Do.SETTINGS:
-            launching.edit(settings_file())
+            launching.open_settings()
         elif command.do is Do.START_DAEMON:
             launching.start_daemon()
         elif command.do is Do.START_AT_LOGIN and self._login is not None:
@@ -224,7 +222,7 @@ class Commands:
     def _explain(self, task: Target | None) -> tuple[str, str, str] | None:
         words = ["explain"] if task is None else ["explain", str(task.pid)]
         try:
-            launching.in_terminal(launching.own_command(words), hold=True)
+            launching.in_terminal(launching.own_command(words), launching.PAGER)
         except WatchdogError:
             found = request("explain", task=None if task is None else str(task.pid))
             text = labels.plain_block(found.get("text") if isinstance(found, dict) else "", 1200)
@@ -273,29 +271,6 @@ def command_of(notification: Notification, key: str) -> Command | None:
     if not ACTIONS[key].method:
         return Command(do)
     return Command(do, task) if task is not None else None
-
-
-def settings_file() -> str:
-    """
-    Path of config.toml, made with a few words in it where there is none: editors open files.
-
-    Raises:
-        WatchdogError: it could not be written.
-    """
-    path = paths.config_file()
-    if os.path.exists(path):
-        return path
-    try:
-        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(
-                "# Settings of watchdog. Everything has a default: nothing needs to stand here.\n"
-                "# All keys with their values now: watchdog config\n"
-                "# After a change: watchdog reload\n"
-            )
-    except OSError as error:
-        raise WatchdogError(f"{path} could not be written: {error}") from error
-    return path
 
 
 def _with_name(title: str, task: Target | None) -> str:

@@ -22,40 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
-    from watchdog_app.tray.menu_model import Entry
-    from watchdog_app.tray.pystray_api import Menu
+    from watchdog_app.tray.menu_model import Command, Entry
 
 PATH = "/MenuBar"
 INTERFACE = "com.canonical.dbusmenu"
 
-_XML = """
-<property name="Version" type="u" access="read"/><property name="Status" type="s" access="read"/>
-<property name="TextDirection" type="s" access="read"/>
-<property name="IconThemePath" type="as" access="read"/>
-<method name="GetLayout"><arg name="parentId" type="i" direction="in"/>
-<arg name="recursionDepth" type="i" direction="in"/>
-<arg name="propertyNames" type="as" direction="in"/><arg name="revision" type="u" direction="out"/>
-<arg name="layout" type="(ia{sv}av)" direction="out"/></method>
-<method name="GetGroupProperties"><arg name="ids" type="ai" direction="in"/>
-<arg name="propertyNames" type="as" direction="in"/>
-<arg name="properties" type="a(ia{sv})" direction="out"/></method>
-<method name="GetProperty"><arg name="id" type="i" direction="in"/>
-<arg name="name" type="s" direction="in"/><arg name="value" type="v" direction="out"/></method>
-<method name="Event"><arg name="id" type="i" direction="in"/>
-<arg name="eventId" type="s" direction="in"/><arg name="data" type="v" direction="in"/>
-<arg name="timestamp" type="u" direction="in"/></method>
-<method name="EventGroup"><arg name="events" type="a(isvu)" direction="in"/>
-<arg name="idErrors" type="ai" direction="out"/></method>
-<method name="AboutToShow"><arg name="id" type="i" direction="in"/>
-<arg name="needUpdate" type="b" direction="out"/></method>
-<method name="AboutToShowGroup"><arg name="ids" type="ai" direction="in"/>
-<arg name="updatesNeeded" type="ai" direction="out"/>
-<arg name="idErrors" type="ai" direction="out"/></method>
-<signal name="ItemsPropertiesUpdated"><arg name="updatedProps" type="a(ia{sv})"/>
-<arg name="removedProps" type="a(ias)"/></signal>
-<signal name="LayoutUpdated"><arg name="revision" type="u"/><arg name="parent" type="i"/></signal>
-<signal name="ItemActivationRequested"><arg name="id" type="i"/><arg name="timestamp" type="u"/>
-</signal>"""
+_SIGNALS = {
+    "ItemsPropertiesUpdated": "a(ia{sv})a(ias)",
+    "LayoutUpdated": "ui",
+    "ItemActivationRequested": "iu",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +40,7 @@ class Node:
 
     number: int
     properties: Mapping[str, str | bool | int]
-    item: Any = None  # pystray's; None: the root
+    command: Command | None = None  # what a click asks for; None: nothing
     children: tuple[Node, ...] = ()
 
     def walk(self) -> Iterator[Node]:
@@ -77,17 +53,17 @@ class Node:
 EMPTY = Node(0, {"children-display": "submenu"})
 
 
-def layout(menu: Menu) -> Node:
-    """A menu of `menu_items.items(..., every=True)` as numbered nodes, top to bottom."""
+def layout(entries: Iterable[Entry]) -> Node:
+    """Entries as numbered nodes, top to bottom; a panel hides those that are not visible."""
     numbers = count(1)
 
-    def children(items: Iterable[Any]) -> tuple[Node, ...]:
+    def nodes(level: Iterable[Entry]) -> tuple[Node, ...]:
         return tuple(
-            Node(next(numbers), _properties(item.entry), item, children(item.submenu or ()))
-            for item in items
+            Node(next(numbers), _properties(entry), entry.command, nodes(entry.children))
+            for entry in level
         )
 
-    return Node(0, EMPTY.properties, None, children(menu))
+    return Node(0, EMPTY.properties, None, nodes(entries))
 
 
 def _properties(entry: Entry) -> dict[str, str | bool | int]:
@@ -112,14 +88,14 @@ class DBusMenu:
 
     Args:
         signal: sends a signal of this interface: member, signature, values.
-        clicked: called with pystray's item, in the bus's thread.
+        clicked: called with the command of a line, in the bus's thread.
         opened: called when the menu is about to be shown.
     """
 
     def __init__(
         self,
         signal: Callable[[str, str, list[Any]], None],
-        clicked: Callable[[Any], None],
+        clicked: Callable[[Command], None],
         opened: Callable[[], None],
     ) -> None:
         self._signal = signal
@@ -132,21 +108,21 @@ class DBusMenu:
             PATH,
             INTERFACE,
             {
-                "GetLayout": ("u(ia{sv}av)", self._get_layout),
-                "GetGroupProperties": ("a(ia{sv})", self._get_group),
-                "GetProperty": ("v", self._get_property),
-                "Event": ("", self._event),
-                "EventGroup": ("ai", self._event_group),
-                "AboutToShow": ("b", self._about_to_show),
-                "AboutToShowGroup": ("aiai", self._about_to_show_group),
+                "GetLayout": ("iias", "u(ia{sv}av)", self._get_layout),
+                "GetGroupProperties": ("aias", "a(ia{sv})", self._get_group),
+                "GetProperty": ("is", "v", self._get_property),
+                "Event": ("isvu", "", self._event),
+                "EventGroup": ("a(isvu)", "ai", self._event_group),
+                "AboutToShow": ("i", "b", self._about_to_show),
+                "AboutToShowGroup": ("ai", "aiai", self._about_to_show_group),
             },
+            _SIGNALS,
             lambda: {
                 "Version": Variant("u", 3),
                 "Status": Variant("s", "normal"),
                 "TextDirection": Variant("s", "ltr"),
                 "IconThemePath": Variant("as", []),
             },
-            _XML,
         )
 
     def set(self, root: Node) -> None:
@@ -155,14 +131,17 @@ class DBusMenu:
         self._root, self._nodes = root, nodes
         if before.keys() != nodes.keys():  # the icon has just come, or goes
             self._revision += 1
-            self._signal("LayoutUpdated", "ui", [self._revision, root.number])
+            self._send("LayoutUpdated", [self._revision, root.number])
             return
         changed = [
             node for node in nodes.values() if node.properties != before[node.number].properties
         ]
         if changed:
             updated = [[node.number, _variants(node, ())] for node in changed]
-            self._signal("ItemsPropertiesUpdated", "a(ia{sv})a(ias)", [updated, []])
+            self._send("ItemsPropertiesUpdated", [updated, []])
+
+    def _send(self, member: str, values: list[Any]) -> None:
+        self._signal(member, _SIGNALS[member], values)
 
     def handle(self, message: Message) -> Message | None:
         """The answer to a call on the menu; None: it is for something else."""
@@ -181,10 +160,10 @@ class DBusMenu:
 
     def _event(self, number: int, kind: str, *_: Any) -> list[Any]:
         node = self._node(number)
-        if kind == "clicked" and node.item is not None:
+        if kind == "clicked":
             # The panel may be slow: what it clicks was enabled, and is asked again.
-            if node.properties.get("enabled") and not node.children:
-                self._clicked(node.item)
+            if node.command is not None and node.properties.get("enabled") and not node.children:
+                self._clicked(node.command)
         elif kind == "opened" and number == self._root.number:
             self._opened()
         return []

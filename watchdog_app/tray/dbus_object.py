@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dbus_fast import Message, MessageType, Variant
+from dbus_fast.signature import SignatureTree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
+
+    Method = tuple[str, str, Callable[..., list[Any]]]
 
 _PROPERTIES = "org.freedesktop.DBus.Properties"
 _INTROSPECTABLE = "org.freedesktop.DBus.Introspectable"
@@ -24,25 +27,24 @@ class BusObject:
     Args:
         path: where it is.
         interface: its name.
-        methods: by name: signature of the answer, and what makes the answer's values of the
-            call's.
+        methods: by name: signatures of arguments and answer, and what makes the answer's values.
+        signals: signature of each signal by its name.
         properties: the values now, each with its type.
-        xml: what stands inside the interface's element for whoever introspects it.
     """
 
     def __init__(
         self,
         path: str,
         interface: str,
-        methods: Mapping[str, tuple[str, Callable[..., list[Any]]]],
+        methods: Mapping[str, Method],
+        signals: Mapping[str, str],
         properties: Callable[[], Mapping[str, Variant]],
-        xml: str,
     ) -> None:
         self.path = path
         self.interface = interface
         self._methods = methods
+        self._signals = signals
         self._properties = properties
-        self._xml = f'{_HEAD}<node><interface name="{interface}">{xml}</interface></node>'
 
     def handle(self, message: Message) -> Message | None:
         """The answer to a call on this object; None: the call is for another."""
@@ -51,13 +53,13 @@ class BusObject:
         if message.interface == _PROPERTIES:
             return self._property(message)
         if message.interface == _INTROSPECTABLE and message.member == "Introspect":
-            return Message.new_method_return(message, "s", [self._xml])
+            return Message.new_method_return(message, "s", [self._described()])
         if message.interface not in (self.interface, None):
             return None
         known = self._methods.get(message.member or "")
         if known is None:
             return _error(message, "UnknownMethod", f"There is no method {message.member}.")
-        signature, method = known
+        _, signature, method = known
         try:
             values = method(*message.body)
         except (TypeError, ValueError, LookupError) as error:
@@ -77,6 +79,26 @@ class BusObject:
         if message.member == "Set":
             return _error(message, "PropertyReadOnly", "No property can be set.")
         return _error(message, "UnknownMethod", f"There is no method {message.member}.")
+
+    def _described(self) -> str:
+        """The interface in XML, for whoever introspects it."""
+        parts = [
+            f'<property name="{name}" type="{value.signature}" access="read"/>'
+            for name, value in self._properties().items()
+        ]
+        for name, (given, answer, _) in self._methods.items():
+            arguments = f"{_arguments(given, 'in')}{_arguments(answer, 'out')}"
+            parts.append(f'<method name="{name}">{arguments}</method>')
+        for name, given in self._signals.items():
+            parts.append(f'<signal name="{name}">{_arguments(given)}</signal>')
+        inside = "".join(parts)
+        return f'{_HEAD}<node><interface name="{self.interface}">{inside}</interface></node>'
+
+
+def _arguments(signature: str, direction: str = "") -> str:
+    which = f' direction="{direction}"' if direction else ""
+    types = [each.signature for each in SignatureTree(signature).types]
+    return "".join(f'<arg type="{each}"{which}/>' for each in types)
 
 
 def _error(message: Message, name: str, text: str) -> Message:

@@ -6,18 +6,16 @@ import unicodedata
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_rate
+from watchdog_app.base.text.terminal import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from watchdog_app.core.model.status import Task
 
 # Control characters, invisible ones (bidirectional overrides, joiners), halves of pairs, what is
 # no character at all, and line ends: none of them may act in a menu.
 _UNSHOWABLE = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 _NAME_MOST = 40
-_ENDING_MOST = 12
 
 
 def plain(value: object, limit: int = 200) -> str:
@@ -36,20 +34,9 @@ def plain_block(value: object, limit: int = 2000) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "\u2026"
 
 
-def name(value: object, limit: int = _NAME_MOST) -> str:
+def name(value: object) -> str:
     """A task's name; one that is too long loses its middle and keeps its ending (`.ipynb`)."""
-    text = plain(value, 1000) or "(no name)"
-    if len(text) <= limit:
-        return text
-    dot = text.rfind(".")
-    ending = len(text) - dot if dot > 0 else 0
-    tail = (ending if ending <= _ENDING_MOST else 0) + limit // 4
-    return text[: limit - 1 - tail] + "\u2026" + text[len(text) - tail :]
-
-
-def whole(value: Any) -> int | None:
-    """A whole number out of a message, or None."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return shorten(plain(value, 1000) or "(no name)", _NAME_MOST)
 
 
 def rate(bytes_per_s: float | None) -> str:

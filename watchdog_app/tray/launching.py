@@ -50,11 +50,10 @@ _TERMINALS: tuple[tuple[str, ...], ...] = (
 )
 _OLD = ("xterm", "uxterm", "lxterm", "koi8rxterm", "urxvt", "rxvt")
 _BY_CHOICE = "x-terminal-emulator"  # of the administrator, by Debian's alternatives
-_EDITORS = ("sensible-editor", "nano", "vim", "vi", "emacs")
-# Keeps the window open after the command: what it said is to be read.
-# From its top, and with the way out in sight.
-_PAGER = '"$@" 2>&1 | LESS= less -R -P "Arrows and blank scroll, q closes this window"'
-_HOLD = '"$@"; printf "\\nPress Enter to close this window. "; read -r _'
+# Keep the window open after the command, for what it said to be read.
+# From its top, and with the way out in sight; without a pager as `WAIT`.
+PAGER = '"$@" 2>&1 | LESS= less -R -P "Arrows and blank scroll, q closes this window"'
+WAIT = '"$@"; printf "\\nPress Enter to close this window. "; read -r _'
 
 
 def own_command(words: Sequence[str]) -> list[str]:
@@ -62,27 +61,32 @@ def own_command(words: Sequence[str]) -> list[str]:
     return children.command(words)
 
 
-def live_view_command() -> list[str]:
-    """`watchdog top`, or where this installation lacks it `watchdog status --watch`."""
+def open_live_view() -> None:
+    """
+    `watchdog top`, or where this installation lacks it `watchdog status --watch`.
+
+    Raises:
+        WatchdogError: no terminal could be opened.
+    """
     vendored.use()
-    if find_spec("textual") is not None:
-        return own_command(["top"])
-    return own_command(["status", "--watch"])
+    has_top = find_spec("textual") is not None
+    in_terminal(own_command(["top"] if has_top else ["status", "--watch"]))
 
 
-def in_terminal(command: Sequence[str], *, hold: bool = False) -> None:
+def in_terminal(command: Sequence[str], keeping: str = "") -> None:
     """
     Run a command in a new terminal window.
 
     Args:
         command: its words; never read by a shell.
-        hold: keep the window until it is read: in a pager, or without one until Enter is pressed.
+        keeping: `PAGER` or `WAIT`: how the window stays after the command; empty: it closes.
 
     Raises:
         WatchdogError: no terminal emulator was found, or none would start.
     """
-    keeping = _PAGER if shutil.which("less") else _HOLD
-    words = ["sh", "-c", keeping, "sh", *command] if hold else list(command)
+    if keeping == PAGER and not shutil.which("less"):
+        keeping = WAIT
+    words = ["sh", "-c", keeping, "sh", *command] if keeping else list(command)
     if sys.platform == "darwin":
         return _mac_terminal(command)
     if sys.platform == "win32":
@@ -112,19 +116,14 @@ def open_folder(path: str) -> None:
     _open(path)
 
 
-def edit(path: str) -> None:
+def open_settings() -> None:
     """
-    Open a text file in the person's editor.
+    `watchdog config edit`: the person's editor, the check, and the daemon that takes it over.
 
     Raises:
-        WatchdogError: no editor could be started.
+        WatchdogError: no terminal could be opened.
     """
-    try:
-        _open(path)
-    except WatchdogError:
-        if sys.platform in ("win32", "darwin"):
-            raise
-        in_terminal([*_editor(os.environ, path), path])
+    in_terminal(own_command(["config", "edit"]), WAIT)
 
 
 def start_daemon() -> None:
@@ -156,17 +155,6 @@ def _terminals(env: Mapping[str, str]) -> list[list[str]]:
         plain = [prefix for prefix in found if prefix[0] == _BY_CHOICE and not named]
         found = [prefix for prefix in found if prefix[0] != _BY_CHOICE] + plain
     return found
-
-
-def _editor(env: Mapping[str, str], path: str) -> list[str]:
-    for name in ("VISUAL", "EDITOR"):
-        words = env.get(name, "").split()
-        if words and shutil.which(words[0]):
-            return words
-    for editor in _EDITORS:
-        if shutil.which(editor):
-            return [editor]
-    raise WatchdogError(f"No editor was found. Set EDITOR, or open it yourself: {path}")
 
 
 def _open(path: str) -> None:

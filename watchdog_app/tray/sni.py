@@ -1,5 +1,5 @@
 """
-The icon as a StatusNotifierItem on the session bus: a backend for pystray in pure Python.
+The icon as a StatusNotifierItem on the session bus, in pure Python.
 
 No GTK, no display, no file: the panel reads pixels and menu over the bus. The
 item is there before any panel is, and registers with each one that comes.
@@ -18,73 +18,61 @@ from dbus_fast.aio import MessageBus
 
 from watchdog_app.base.dbus import call
 from watchdog_app.tray.bus import Part, SessionBus, has_owner
-from watchdog_app.tray.dbus_menu import EMPTY, DBusMenu, layout
 from watchdog_app.tray.dbus_menu import INTERFACE as MENU_INTERFACE
 from watchdog_app.tray.dbus_menu import PATH as MENU_PATH
+from watchdog_app.tray.dbus_menu import DBusMenu, layout
 from watchdog_app.tray.dbus_object import BusObject
-from watchdog_app.tray.drawing import SIZES, argb
-from watchdog_app.tray.pystray_api import BaseIcon
+from watchdog_app.tray.menu_model import Command, Do
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
+
+    from watchdog_app.tray.drawing import Renditions
+    from watchdog_app.tray.menu_model import Entry
 
 WATCHER = "org.kde.StatusNotifierWatcher"
 WATCHER_PATH = "/StatusNotifierWatcher"
 PATH = "/StatusNotifierItem"
 INTERFACE = "org.kde.StatusNotifierItem"
 
-_CALL_S = 5.0
-_XML = """
-<property name="Category" type="s" access="read"/><property name="Id" type="s" access="read"/>
-<property name="Title" type="s" access="read"/><property name="Status" type="s" access="read"/>
-<property name="WindowId" type="i" access="read"/><property name="IconName" type="s" access="read"/>
-<property name="IconThemePath" type="s" access="read"/>
-<property name="IconPixmap" type="a(iiay)" access="read"/>
-<property name="OverlayIconName" type="s" access="read"/>
-<property name="OverlayIconPixmap" type="a(iiay)" access="read"/>
-<property name="AttentionIconName" type="s" access="read"/>
-<property name="AttentionIconPixmap" type="a(iiay)" access="read"/>
-<property name="AttentionMovieName" type="s" access="read"/>
-<property name="ToolTip" type="(sa(iiay)ss)" access="read"/>
-<property name="ItemIsMenu" type="b" access="read"/><property name="Menu" type="o" access="read"/>
-<method name="ContextMenu"><arg name="x" type="i" direction="in"/>
-<arg name="y" type="i" direction="in"/></method>
-<method name="Activate"><arg name="x" type="i" direction="in"/>
-<arg name="y" type="i" direction="in"/></method>
-<method name="SecondaryActivate"><arg name="x" type="i" direction="in"/>
-<arg name="y" type="i" direction="in"/></method>
-<method name="Scroll"><arg name="delta" type="i" direction="in"/>
-<arg name="orientation" type="s" direction="in"/></method>
-<signal name="NewTitle"/><signal name="NewIcon"/><signal name="NewAttentionIcon"/>
-<signal name="NewOverlayIcon"/><signal name="NewToolTip"/>
-<signal name="NewStatus"><arg name="status" type="s"/></signal>"""
+_SIGNALS = {
+    **dict.fromkeys(("NewTitle", "NewIcon", "NewAttentionIcon", "NewOverlayIcon"), ""),
+    "NewToolTip": "",
+    "NewStatus": "s",
+}
 
 
 class StatusNotifierPart(Part):
-    """The item on the bus: registers with every panel that comes, shows what it is given."""
+    """
+    The item on the bus: registers with every panel that comes, shows what it is given.
+
+    Args:
+        wanted: called with what a click asks for.
+        opened: called when the menu is about to be shown.
+    """
 
     watched = (WATCHER,)
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Callable[[Command], None], opened: Callable[[], None]) -> None:
         self.session: SessionBus | None = None
         self.icon: Icon | None = None  # None: there is nothing to show yet
         self.has_panel = threading.Event()  # somebody is there to show an icon
-        self.menu = DBusMenu(self._menu_signal, self._clicked, self._opened)
-        self.on_menu_opened: Callable[[], None] = lambda: None
+        self.menu = DBusMenu(self._menu_signal, wanted, opened)
+        self._wanted = wanted
         self._bus: MessageBus | None = None
         self._object = BusObject(
             PATH,
             INTERFACE,
             {
-                "Activate": ("", self._activate),
-                "SecondaryActivate": ("", self._activate),
-                "ContextMenu": ("", lambda *_: []),  # the panel draws the menu
-                "Scroll": ("", lambda *_: []),
+                "Activate": ("ii", "", self._activate),
+                "SecondaryActivate": ("ii", "", self._activate),
+                "ContextMenu": ("ii", "", lambda *_: []),  # the panel draws the menu
+                "Scroll": ("is", "", lambda *_: []),
             },
+            _SIGNALS,
             self._properties,
-            _XML,
         )
 
     async def connected(self, bus: MessageBus) -> None:
@@ -129,29 +117,20 @@ class StatusNotifierPart(Part):
         """Say that something of the item has changed; the panel reads it."""
         if self.session is not None:
             for member in members:
-                self.session.signal(PATH, INTERFACE, member, "", [])
+                self.session.signal(PATH, INTERFACE, member, _SIGNALS[member], [])
 
     def _menu_signal(self, member: str, signature: str, body: list[Any]) -> None:
         if self.session is not None:
             self.session.signal(MENU_PATH, MENU_INTERFACE, member, signature, body)
 
     def _activate(self, *_: Any) -> list[Any]:
-        icon = self.icon
-        if icon is not None:
-            icon()
+        self._wanted(Command(Do.LIVE_VIEW))
         return []
-
-    def _clicked(self, item: Any) -> None:
-        if self.icon is not None:
-            item(self.icon)
-
-    def _opened(self) -> None:
-        self.on_menu_opened()
 
     def _properties(self) -> Mapping[str, Variant]:
         icon = self.icon
-        pixmaps: list[Any] = [] if icon is None else icon.shown_pixmaps
-        title = "watchdog" if icon is None else icon.title or icon.name
+        pixmaps: list[Any] = [] if icon is None else icon.pixmaps
+        title = "watchdog" if icon is None else icon.title
         return {
             "Category": Variant("s", "SystemServices"),
             "Id": Variant("s", "watchdog"),
@@ -172,64 +151,76 @@ class StatusNotifierPart(Part):
         }
 
 
-class Icon(BaseIcon):  # type: ignore[misc]
+class Icon:
     """
-    pystray's icon on a session bus.
+    The icon on a session bus, with the face of pystray's.
 
     Args:
-        name: as in pystray.
-        icon: a PIL image, or `drawing.Renditions`, which is drawn for each size.
-        title: of the tooltip.
-        menu: pystray's menu.
         part: where it is shown.
+        picture: drawn for each size.
+        title: of the tooltip.
+        entries: the menu now.
     """
 
-    HAS_NOTIFICATION = False  # `notifications` does it better
     SAYS_WHEN_OPENED = True  # the panel tells that the menu is about to be shown
     TAKES_RENDITIONS = True  # a picture may be drawn anew for each size
 
     def __init__(
-        self, name: str, icon: Any, title: str, menu: Any, part: StatusNotifierPart
+        self,
+        part: StatusNotifierPart,
+        picture: Renditions,
+        title: str,
+        entries: Callable[[], Iterable[Entry]],
     ) -> None:
-        super().__init__(name, icon, title, menu)
         self._part = part
+        self._picture = picture
+        self._title = title
+        self._entries = entries
         self._ended = threading.Event()
-        self.shown_pixmaps: list[Any] = []
+        self.pixmaps = picture.pixmaps()
 
-    def _show(self) -> None:
-        self._part.icon = self
+    @property
+    def visible(self) -> bool:
+        """Whether it is offered to panels."""
+        return self._part.icon is self
+
+    @visible.setter
+    def visible(self, value: bool) -> None:
+        self._part.icon = self if value else None
         if self._part.session is not None:
-            self._part.session.submit(self._part.register())
+            change = self._part.register() if value else self._part.unregister()
+            self._part.session.submit(change)
 
-    def _hide(self) -> None:
-        self._part.icon = None
-        if self._part.session is not None:
-            self._part.session.submit(self._part.unregister())
+    @property
+    def icon(self) -> Renditions:
+        """The picture."""
+        return self._picture
 
-    def _update_icon(self) -> None:
-        self.shown_pixmaps = _pixmaps(self._icon)
-        self._icon_valid = True
+    @icon.setter
+    def icon(self, picture: Renditions) -> None:
+        self._picture = picture
+        self.pixmaps = picture.pixmaps()
         self._part.signal("NewIcon")
 
-    def _update_title(self) -> None:
+    @property
+    def title(self) -> str:
+        """Of the tooltip."""
+        return self._title
+
+    @title.setter
+    def title(self, title: str) -> None:
+        self._title = title
         self._part.signal("NewTitle", "NewToolTip")
 
-    def _update_menu(self) -> None:
-        self._part.menu.set(layout(self._menu) if self._menu else EMPTY)
+    def update_menu(self) -> None:
+        """Show the menu as it is now."""
+        self._part.menu.set(layout(self._entries()))
 
-    def _run(self) -> None:
-        self._mark_ready()
+    def run(self, ready: Callable[[Icon], None]) -> None:
+        """Call `ready` with itself, and return after `stop`."""
+        ready(self)
         self._ended.wait()
 
-    def _run_detached(self) -> None:
-        self._mark_ready()
-
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Let `run` return."""
         self._ended.set()
-
-
-def _pixmaps(icon: Any) -> list[Any]:
-    if hasattr(icon, "pixmaps"):
-        return list(icon.pixmaps())
-    image = icon.convert("RGBA")
-    return [[size, size, argb(image.resize((size, size)))] for size in SIZES]
