@@ -76,7 +76,7 @@ EXCEPTIONS = {
     "watchdog_app.cli.agent": {"install"},
     "watchdog_app.cli.rescue_places": {"history.past"},
     "watchdog_app.cli.demo": {"demo"},
-    "watchdog_app.cli.estimate": {"estimate"},
+    "watchdog_app.cli.estimate": {"estimate", "install.trust"},
     "watchdog_app.cli.plot": {"top.glyphs"},  # the same dots
     "watchdog_app.cli.top": {"top"},
     "watchdog_app.cli.doctor": {"doctor"},

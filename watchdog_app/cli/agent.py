@@ -7,7 +7,6 @@ import shlex
 import sys
 from typing import Any
 
-import watchdog_app
 from watchdog_app.base import paths
 from watchdog_app.base.children import frozen
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
@@ -20,6 +19,7 @@ from watchdog_app.client.client import Client
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.install.placed_files import PlacedFiles
+    from watchdog_app.install.pythons import Kernel
     from watchdog_app.install.startup_file import Target
 
 DESCRIPTION = """\
@@ -76,7 +76,7 @@ def run(args: Args, out: Output) -> int:
 def _enable(args: Args, out: Output) -> int:
     from watchdog_app.install import startup_file, trust
 
-    _refuse_frozen()
+    trust.importable_package("__init__.py")
     trust.refuse_untrusted()
     target = _target(args, to_enable=True)
     report = _placed().place({target.path: startup_file.content()})
@@ -124,13 +124,13 @@ def _status(args: Args, out: Output) -> int:
     from watchdog_app.install import pythons, startup_file
 
     named = args.python or args.kernel or args.user
+    kernels = [] if named else [(each, _prefix_or_ask(each)) for each in pythons.kernels()]
     rows: dict[str, tuple[str, str]] = {}  # path of the startup file: what it is of, kernel
     if named:
         target = _target(args, to_enable=False)
         rows[target.path] = (target.python or "every environment", args.kernel or "")
     else:
-        for each in pythons.kernels():
-            prefix = None if each.python is None else _prefix_or_ask(each.python)
+        for each, prefix in kernels:
             if each.python is not None and prefix is not None:
                 path = startup_file.of_prefix(prefix, each.python).path
                 before = rows.get(path, ("", ""))[1]
@@ -149,7 +149,8 @@ def _status(args: Args, out: Output) -> int:
         }
         for path, (what, names) in rows.items()
     ]  # fmt: skip
-    specs = [] if named else _future_kernels(found)
+    on = {str(row["startup_file"]) for row in found if row["on"]}
+    specs = [_future_kernel(each, prefix, on) for each, prefix in kernels]
     running, why = _running()
     out.result(
         {
@@ -189,26 +190,26 @@ def _kernel_line(one: dict[str, Any]) -> str:
     return f"  {plain(one['name'])}  {has}"
 
 
-def _future_kernels(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of each kernelspec, whether a kernel that is started with it has the agent, and why not."""
-    from watchdog_app.install import pythons, startup_file
+def _future_kernel(kernel: Kernel, prefix: str | None, on: set[str]) -> dict[str, Any]:
+    """
+    Whether a kernel that is started with a kernelspec has the agent, and why not.
 
-    on = {str(row["startup_file"]) for row in rows if row["on"]}
-    everywhere = startup_file.of_user().path in on
-    found = []
-    for each in pythons.kernels():
-        why = None
-        if each.python is None:
-            why = "it runs no ipykernel"
-        else:
-            prefix = _prefix_or_ask(each.python)
-            if prefix is None:
-                why = f"its Python, {each.python}, does not answer"
-            elif not everywhere and startup_file.of_prefix(prefix, each.python).path not in on:
-                why = f"watchdog agent enable --kernel {shlex.quote(plain(each.name))}"
-        row = {"name": each.name, "folder": each.folder, "python": each.python}
-        found.append({**row, "on": why is None, "why": why})
-    return found
+    Args:
+        kernel: the kernelspec.
+        prefix: its environment; None: it is not known.
+        on: startup files that turn the agent on.
+    """
+    from watchdog_app.install import startup_file
+
+    why = None
+    if kernel.python is None:
+        why = "it runs no ipykernel"
+    elif prefix is None:
+        why = f"its Python, {kernel.python}, does not answer"
+    elif not on & {startup_file.of_user().path, startup_file.of_prefix(prefix, kernel.python).path}:
+        why = f"watchdog agent enable --kernel {shlex.quote(plain(kernel.name))}"
+    row = {"name": kernel.name, "folder": kernel.folder, "python": kernel.python}
+    return {**row, "on": why is None, "why": why}
 
 
 def _target(args: Args, *, to_enable: bool) -> Target:
@@ -245,14 +246,6 @@ def _target(args: Args, *, to_enable: bool) -> Target:
     return startup_file.of_prefix(found.prefix, found.python)
 
 
-def _refuse_frozen() -> None:
-    if not os.path.isfile(watchdog_app.__file__ or ""):
-        raise WatchdogError(
-            "This watchdog is one program without a package that other Pythons could import. "
-            "Install it there: python -m pip install watchdog-app"
-        )
-
-
 def _prefix(python: str) -> str | None:
     """The environment of a Python by the rules of PEP 405, without starting it; None: ask it."""
     if python == sys.executable:
@@ -262,13 +255,14 @@ def _prefix(python: str) -> str | None:
     return folder if known else None
 
 
-def _prefix_or_ask(python: str) -> str | None:
+def _prefix_or_ask(kernel: Kernel) -> str | None:
+    """The environment of a kernelspec; None: it has none, or it is gone."""
     from watchdog_app.install import pythons
 
     try:
-        return _prefix(python) or pythons.ask(python).prefix
+        return kernel.python and (_prefix(kernel.python) or pythons.ask(kernel.python).prefix)
     except WatchdogError:
-        return None  # a kernelspec whose environment is gone
+        return None
 
 
 def _prefix_of_file(path: str) -> str:

@@ -31,7 +31,6 @@ What each looks at: docs/doctor.md
 
 exit codes: 0 nothing of severity error, 1 at least one error, 2 usage"""
 
-GROUPS = ("driver", "framework", "memory", "storage", "power", "desktop", "watchdog")
 _TIMEOUT_S = 60.0
 _TITLES = {
     "driver": "GPU and driver",
@@ -42,10 +41,14 @@ _TITLES = {
     "desktop": "Desktop",
     "watchdog": "watchdog itself",
 }
-_COLORS = {Severity.ERROR: "alarm", Severity.WARNING: "yellow", Severity.INFO: "cyan",
-           Severity.OK: "green"}  # fmt: skip
-_WORDS = {Severity.ERROR: "!! error", Severity.WARNING: " ! warning", Severity.INFO: " - note",
-          Severity.OK: "   ok"}  # fmt: skip
+GROUPS = tuple(_TITLES)
+# Word in front of a finding, and its colour.
+_WORDS = {
+    Severity.ERROR: ("!! error", "alarm"),
+    Severity.WARNING: (" ! warning", "yellow"),
+    Severity.INFO: (" - note", "cyan"),
+    Severity.OK: ("   ok", "green"),
+}
 _INDENT = 12
 _WIDE = 100  # longer lines are hard to read
 
@@ -146,7 +149,8 @@ def render(report: Report, columns: int | None, style: Style, verbose: bool) -> 
         verbose: show what is fine, and all details.
     """
     room = min(columns or _WIDE, _WIDE)
-    lines = [style.paint(line, _verdict_color(report)) for line in wrap(_verdict(report), room)]
+    verdict, color = _verdict(report)
+    lines = [style.paint(line, color) for line in wrap(verdict, room)]
     fine = 0
     for group in report.groups:
         found = [one for one in report.findings if one.group == group]
@@ -162,37 +166,24 @@ def render(report: Report, columns: int | None, style: Style, verbose: bool) -> 
     return lines
 
 
-def _verdict(report: Report) -> str:
-    errors, warnings = report.count(Severity.ERROR), report.count(Severity.WARNING)
-    parts = [
-        counted(number, word)
-        for number, word in ((errors, "error"), (warnings, "warning"),
-                             (report.count(Severity.INFO), "note"))
-        if number
-    ]  # fmt: skip
-    told = ", ".join(parts) or "nothing to mend"
-    if errors:
-        return f"watchdog doctor: {told}. Trainings fail or lose work until the errors are mended."
-    if warnings:
-        return f"watchdog doctor: {told}. No error; what is warned of can end a training."
-    return f"watchdog doctor: {told}. Nothing was found that ends trainings."
-
-
-def _verdict_color(report: Report) -> str:
+def _verdict(report: Report) -> tuple[str, str]:
+    """The first sentence, and its colour."""
+    kinds = ((Severity.ERROR, "error"), (Severity.WARNING, "warning"), (Severity.INFO, "note"))
+    parts = [counted(report.count(kind), word) for kind, word in kinds if report.count(kind)]
     if report.count(Severity.ERROR):
-        return "alarm"
-    return "yellow" if report.count(Severity.WARNING) else "green"
+        meaning, color = "Trainings fail or lose work until the errors are mended.", "alarm"
+    elif report.count(Severity.WARNING):
+        meaning, color = "No error; what is warned of can end a training.", "yellow"
+    else:
+        meaning, color = "Nothing was found that ends trainings.", "green"
+    return f"watchdog doctor: {', '.join(parts) or 'nothing to mend'}. {meaning}", color
 
 
 def _finding(one: Finding, room: int, style: Style, verbose: bool) -> list[str]:
-    word = pad(_WORDS[one.severity], _INDENT)
+    word, color = _WORDS[one.severity]
     blank = " " * _INDENT
-    first, *rest = wrap(plain(one.what), room, first=word, rest=blank)
-    lines = [
-        style.paint(first[: len(word.rstrip())], _COLORS[one.severity])
-        + first[len(word.rstrip()) :],
-        *rest,
-    ]
+    first, *rest = wrap(plain(one.what), room, first=pad(word, _INDENT), rest=blank)
+    lines = [style.paint(word, color) + first[len(word) :], *rest]
     if one.severity is Severity.OK and not verbose:
         return lines
     if one.why:

@@ -230,7 +230,10 @@ def ask(python: str, plan: dict[str, Any], timeout_s: float, out: Output) -> dic
         WatchdogError: it said what is wrong, died or took too long.
         KeyboardInterrupt: Ctrl-C; the child is ended.
     """
-    words = [python, "-c", _BOOT.format(root=_root())]
+    from watchdog_app.install import trust
+
+    root = trust.importable_package("estimate/child.py")
+    words = [python, "-c", _BOOT.format(root=root)]
     read_fd, write_fd = os.pipe()
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     with tempfile.TemporaryFile() as errors, os.fdopen(read_fd, "rb") as answers:
@@ -331,15 +334,3 @@ def _has_framework() -> bool:
     import importlib.util
 
     return any(importlib.util.find_spec(name) for name in ("torch", "keras", "tensorflow"))
-
-
-def _root() -> str:
-    import watchdog_app
-
-    root = os.path.dirname(os.path.abspath(watchdog_app.__file__ or ""))
-    if not os.path.isfile(os.path.join(root, "estimate", "child.py")):
-        raise WatchdogError(
-            "This watchdog is one program without a package that other Pythons could import. "
-            "Install it where the framework is: python -m pip install watchdog-app"
-        )
-    return root

@@ -144,12 +144,8 @@ def _can_run(word: str, env: dict[str, str]) -> bool:
 def _python_path(before: str) -> str:
     from watchdog_app.install import trust
 
-    shim = os.path.join(trust.package_folder(), "agent", "shim")
-    if not os.path.isfile(os.path.join(shim, "sitecustomize.py")):
-        raise WatchdogError(
-            "This watchdog is one program without a package that other Pythons could import. "
-            "Install it where the script runs: python -m pip install watchdog-app"
-        )
+    package = trust.importable_package("agent/shim/sitecustomize.py")
+    shim = os.path.join(package, "agent", "shim")
     # No empty part: that would mean the current folder.
     rest = [part for part in before.split(os.pathsep) if part != shim] if before else []
     return os.pathsep.join([shim, *rest])

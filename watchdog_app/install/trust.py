@@ -24,6 +24,24 @@ def package_folder() -> str:
     return os.path.realpath(os.path.dirname(watchdog_app.__file__ or ""))
 
 
+def importable_package(part: str) -> str:
+    """
+    Folder of this package, for another Python to import it from.
+
+    Args:
+        part: the file that the other Python needs of it, such as `estimate/child.py`.
+
+    Raises:
+        WatchdogError: this program was made by PyInstaller and has no such file.
+    """
+    if not os.path.isfile(os.path.join(package_folder(), part)):
+        raise WatchdogError(
+            "This watchdog is one program without a package that other Pythons could import. "
+            "Install it there: python -m pip install watchdog-app"
+        )
+    return package_folder()
+
+
 def refuse_untrusted() -> None:
     """
     Go on only where nobody but this user and root can change the code of watchdog.
