@@ -19,7 +19,7 @@ PACKAGE = ROOT / "watchdog_app"
 # What screens read: the status as records, what a person can ask for, and what is shown of it.
 SCREENS = {
     *("core.model.levels", "core.model.status", "core.model.actions"),
-    *("core.explain.selection", "core.explain.gpu_lines"),
+    *("core.explain.selection", "core.explain.gpu_lines", "core.explain.agent_lines"),
 }
 MAY_IMPORT = {
     "base": set(),

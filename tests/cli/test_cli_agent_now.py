@@ -27,7 +27,7 @@ def test_running_trainings_are_shown_with_what_they_are_at(daemon, watchdog):
     assert "2 programs with an agent" in shown.stdout
     assert "(pid 41): tensorflow, epoch 4, step 1200" in shown.stdout
     assert "b.py (pid 42)" in shown.stdout
-    assert "not training, nothing saved yet" in shown.stdout
+    assert "not training; no rescue yet" in shown.stdout
     assert "\x1b" not in shown.stdout
     assert "c.py" not in shown.stdout
     assert [41, 42] == [one["pid"] for one in told["running"]]

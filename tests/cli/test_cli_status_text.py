@@ -19,7 +19,8 @@ from support.statuses import (
 
 from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli.status import check
-from watchdog_app.cli.status_text import HEADS, agent_text, guard_remarks, render
+from watchdog_app.cli.status_text import HEADS, guard_remarks, render
+from watchdog_app.core.explain.agent_lines import agent_line
 from watchdog_app.core.explain.selection import SORTS, ordered
 from watchdog_app.core.model.status import Agent, Guard, Status
 
@@ -67,7 +68,7 @@ and 3 limits far away; --all shows them
 
     PID NOTEBOOK/SCRIPT   STATE    RAM SWAP DEV GPU-MEM CPU%  TREND ETA
 !! 4711 train_r…nal.ipynb run    5.00G 120M N/A     N/A  187 +20M/s 43s (31-70s)
-      keras, step 1210, loss 0.3125; rescue at step 1200, 12 s ago
+      keras, epoch 4, step 1210, loss 0.3125; rescue at step 1200, 12 s ago
    5000 分析ノート.ipynb  paused 2.00G    0 N/A     N/A    0      0 -
       paused by watchdog; resume it: watchdog resume 5000
    5100 eda.py            sleep   600M  N/A N/A     N/A  N/A    N/A -
@@ -202,10 +203,10 @@ def test_only_what_is_small_idle_and_no_notebook_is_folded(change):
     ("text", "view"),
     [
         ("no agent", None),
-        ("keras, step 1210, loss 0.3125; rescue at step 1200, 12 s ago", agent()),
-        ("keras, step 1210, loss 0.3125; no rescue yet", agent(rescue=None)),
+        ("keras, epoch 4, step 1210, loss 0.3125; rescue at step 1200, 12 s ago", agent()),
+        ("keras, epoch 4, step 1210, loss 0.3125; no rescue yet", agent(rescue=None)),
         (
-            "keras, step 1210, loss 0.3125, saving now; rescue at step 1200, 12 s ago",
+            "keras, epoch 4, step 1210, loss 0.3125, saving now; rescue at step 1200, 12 s ago",
             agent(saving=True),
         ),
         ("keras, not training; no rescue yet", {"framework": "keras", "training": False}),
@@ -213,7 +214,7 @@ def test_only_what_is_small_idle_and_no_notebook_is_folded(change):
 )
 def test_what_is_said_of_an_agent(text, view):
     """Where it is and what it last saved."""
-    assert text == agent_text(Agent.read_object(view), NOW_UNIX_S)
+    assert text == agent_line(Agent.read_object(view), NOW_UNIX_S)
 
 
 def test_an_urgent_task_without_agent_says_what_that_means():

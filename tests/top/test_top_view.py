@@ -271,7 +271,7 @@ def test_enter_draws_the_past_from_the_journal_and_the_cone():
         assert "now" in picture
         assert "+" in picture.splitlines()[-2]
         assert any("⠁" <= char <= "⣿" for char in picture)
-        assert "rescue of step 1200" in picture
+        assert "rescue at step 1200" in picture
         await show(app, pilot, leaking())
         await pilot.press("enter")
         assert not app.query_one("#detail").display

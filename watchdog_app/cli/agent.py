@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from typing import Any
 
 from watchdog_app.base import paths
 from watchdog_app.base.children import frozen
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
-from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import counted, plain
 from watchdog_app.cli.output import Output, near
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
+from watchdog_app.core.explain.agent_lines import agent_line
+from watchdog_app.core.model.status import Agent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -331,17 +333,8 @@ def _running_lines(running: list[dict[str, Any]] | None, why: str | None) -> lis
         return ["Trainings now: none has an agent. (One that has not begun to train is not seen.)"]
     rows = [f"Trainings now: {counted(len(running), 'program')} with an agent"]
     for one in running:
-        what = [plain(one["framework"] or "an unknown framework")]
-        if one["training"]:
-            if one["epoch"] is not None:
-                what.append(f"epoch {quantities.whole(int(one['epoch']) + 1)}")
-            what.append(f"step {quantities.whole(one['step'])}")
-        else:
-            what.append("not training")
-        rescue = one["rescue"]
-        saved = f"saved at step {quantities.whole(rescue.get('step'))}" if rescue else ""
-        what.append(saved or "nothing saved yet")
-        rows.append(f"  {plain(one['name'])} (pid {one['pid']}): {', '.join(what)}")
+        line = agent_line(Agent.read(one), time.time())
+        rows.append(f"  {plain(one['name'])} (pid {one['pid']}): {line}")
         if one["directory"]:
             rows.append(f"     rescues: {plain(near(str(one['directory'])))}")
     return rows

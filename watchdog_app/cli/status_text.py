@@ -9,6 +9,7 @@ from __future__ import annotations
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration, size_above
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, width, wrap
+from watchdog_app.core.explain.agent_lines import agent_line
 from watchdog_app.core.explain.gpu_lines import gpu_lines
 from watchdog_app.core.explain.selection import (
     gpu_numbers,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from watchdog_app.core.model.status import (
-        Agent,
         Contributor,
         Daemon,
         Guard,
@@ -333,27 +333,6 @@ def task_lines(
     return lines
 
 
-def agent_text(agent: Agent | None, now_unix_s: float) -> str:
-    """`keras, step 1210, loss 0.312; rescue at step 1200, 12 s ago`, or `no agent`."""
-    if agent is None:
-        return "no agent"
-    parts = [plain(agent.framework or "agent")]
-    if agent.step is not None:
-        parts.append(f"step {agent.step}")
-    if agent.loss is not None:
-        parts.append(f"loss {agent.loss:.4g}")
-    if agent.saving:
-        parts.append("saving now")
-    elif not agent.training:
-        parts.append("not training")
-    rescue = agent.rescue
-    if rescue is None:
-        return ", ".join(parts) + "; no rescue yet"
-    saved = rescue.saved_unix_s
-    when = "" if saved is None else f", {quantities.age(now_unix_s - saved)}"
-    return f"{', '.join(parts)}; rescue at step {quantities.whole(rescue.step)}{when}"
-
-
 def _fitting(tasks: Sequence[Task], columns: int | None, gpus: bool) -> Table:
     on_gpus = any(task.gpu_memory_bytes is not None for task in tasks)
     table = None
@@ -411,7 +390,7 @@ def _remarks(task: Task, now_unix_s: float) -> list[str]:
     if task.guard is not None:
         remarks += guard_remarks(task.guard)
     if task.agent is not None:
-        remarks.append(agent_text(task.agent, now_unix_s))
+        remarks.append(agent_line(task.agent, now_unix_s))
         lost = "; ".join(map(plain, task.agent.not_restored))
         if lost:
             remarks.append(f"a resume will not bring back: {lost}")

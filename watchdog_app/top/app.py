@@ -174,7 +174,7 @@ class TopApp(App[None]):
             title = rows.detail_title(task, "RAM")
             picture = charts.plot(self._past.of(task_key(task)), None, None, size)
         now = status.time_unix_s or time.time()
-        lines = [title, *picture, rows.agent_line(task, now)]
+        lines = [title, *picture, rows.saved_line(task, now)]
         for line in lines:
             line.truncate(columns, overflow="ellipsis")
         self.query_one("#plot", Static).update(Text("\n").join(lines))

@@ -12,6 +12,7 @@ from rich.text import Text
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.base.text.terminal import Style, counted, plain, shorten, width
+from watchdog_app.core.explain.agent_lines import agent_line
 from watchdog_app.core.explain.gpu_lines import grouped_lines
 from watchdog_app.core.explain.selection import (
     SORTS,
@@ -283,28 +284,14 @@ def detail_title(task: Task, of_what: str) -> Text:
     return text
 
 
-def agent_line(task: Task, now_unix_s: float) -> Text:
+def saved_line(task: Task, now_unix_s: float) -> Text:
     """What is saved of it."""
     agent = task.agent
     if agent is None:
         return Text("No agent: it can be warned about and paused, not saved.", style="dim")
     if agent.outdated:
         return Text("Its agent is outdated: restart its kernel to save it.", style="dim")
-    parts = [plain(agent.framework or "agent")]
-    if agent.epoch is not None:
-        parts.append(f"epoch {agent.epoch}")
-    if agent.step is not None:
-        parts.append(f"step {agent.step}")
-    if agent.loss is not None:
-        parts.append(f"loss {agent.loss:.4g}")
-    rescue = agent.rescue
-    if rescue is not None:
-        saved = rescue.saved_unix_s
-        ago = "" if saved is None else f" {quantities.age(now_unix_s - saved)}"
-        parts.append(f"rescue of step {quantities.whole(rescue.step)}{ago}")
-    else:
-        parts.append("no rescue yet")
-    return Text(", ".join(parts), style="dim")
+    return Text(agent_line(agent, now_unix_s), style="dim")
 
 
 def outcomes(result: Mapping[str, Any]) -> list[tuple[str, bool]]:
