@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
-from watchdog_app.base.text import quantities
-from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, positive_duration
 from watchdog_app.client.client import Client
-from watchdog_app.core.model.status import Rescue
+from watchdog_app.core.explain.agent_lines import save_line
 
 DESCRIPTION = """\
 Ask the agent in a training to save a complete rescue at its next step. The training continues
@@ -60,24 +56,7 @@ def run(args: Args, out: Output) -> int:
         )
     requests = result.get("requests") or []
     nothing = "No training with an agent is running; there is nothing to save."
-    out.result(result, lambda: [*map(describe, requests)] or [nothing])
+    out.result(result, lambda: [*map(save_line, requests)] or [nothing])
     good = ("done",) if args.wait else ("done", "requested")
     failed = [one for one in requests if one.get("status") not in good]
     return EXIT_FAILURE if failed else EXIT_OK
-
-
-def describe(request: dict[str, Any]) -> str:
-    """One line on what became of a request: path, step, size and seconds where it was saved."""
-    name = plain(request.get("name") or request.get("task") or "?")
-    status = request.get("status")
-    detail = plain(request.get("detail") or "")
-    if status == "done":
-        rescue = Rescue.read(request.get("rescue"))
-        took = "" if rescue.seconds is None else f" in {rescue.seconds:.2f} s"
-        at = "" if rescue.step is None else f" at step {quantities.whole(rescue.step)}"
-        size = quantities.size(rescue.bytes)
-        return f"{name}: saved{at}, {size}{took}: {plain(rescue.path or '?')}"
-    if status == "requested":
-        return f"{name}: asked to save; it does so at the end of its step. --wait waits for it."
-    word = {"failed": "NOT saved", "refused": "not asked"}.get(str(status), plain(status))
-    return f"{name}: {word}. {detail}".rstrip()

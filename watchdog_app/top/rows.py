@@ -12,7 +12,7 @@ from rich.text import Text
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.base.text.terminal import Style, counted, plain, shorten, width
-from watchdog_app.core.explain.agent_lines import agent_line
+from watchdog_app.core.explain.agent_lines import agent_line, save_line
 from watchdog_app.core.explain.gpu_lines import grouped_lines
 from watchdog_app.core.explain.selection import (
     SORTS,
@@ -23,7 +23,7 @@ from watchdog_app.core.explain.selection import (
     without_background,
 )
 from watchdog_app.core.model.levels import Level
-from watchdog_app.core.model.status import Incident, Rescue, Resource, Status, Task
+from watchdog_app.core.model.status import Incident, Resource, Status, Task
 from watchdog_app.top import charts
 from watchdog_app.top.past import Key, Past, resource_key, task_key
 
@@ -301,18 +301,8 @@ def outcomes(result: Mapping[str, Any]) -> list[tuple[str, bool]]:
     Args:
         result: the daemon's answer to a request.
     """
-    found: list[tuple[str, bool]] = []
-    for one in result.get("requests") or []:
-        name = plain(one.get("name") or "?")
-        if one.get("status") == "done":
-            found.append(
-                (
-                    f"{name}: saved step {quantities.whole(Rescue.read(one.get('rescue')).step)}.",
-                    False,
-                )
-            )
-        else:
-            found.append((f"{name}: {plain(one.get('detail') or one.get('status'))}", True))
+    requests = result.get("requests") or []
+    found = [(save_line(one), one.get("status") != "done") for one in requests]
     for one in result.get("resumed") or []:
         found.append((f"{plain(one.get('name') or '?')} resumed.", False))
     found += [(plain(text), True) for text in result.get("failures") or []]

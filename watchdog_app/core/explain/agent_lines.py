@@ -1,12 +1,16 @@
-"""What the agent in a task says, as one line: framework, position, loss, what is saved. Pure."""
+"""What the agent in a task says, and what became of a request to save, as a line each. Pure."""
 
 from __future__ import annotations
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import plain
+from watchdog_app.core.model.status import Rescue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from watchdog_app.core.model.status import Agent
 
 
@@ -37,3 +41,20 @@ def agent_line(agent: Agent | None, now_unix_s: float) -> str:
     saved = rescue.saved_unix_s
     when = "" if saved is None else f", {quantities.age(now_unix_s - saved)}"
     return f"{', '.join(parts)}; rescue at step {quantities.whole(rescue.step)}{when}"
+
+
+def save_line(request: Mapping[str, Any]) -> str:
+    """One line on what became of a request: path, step, size and seconds where it was saved."""
+    name = plain(request.get("name") or request.get("task") or "?")
+    status = request.get("status")
+    detail = plain(request.get("detail") or "")
+    if status == "done":
+        rescue = Rescue.read(request.get("rescue"))
+        took = "" if rescue.seconds is None else f" in {rescue.seconds:.2f} s"
+        at = "" if rescue.step is None else f" at step {quantities.whole(rescue.step)}"
+        size = quantities.size(rescue.bytes)
+        return f"{name}: saved{at}, {size}{took}: {plain(rescue.path or '?')}"
+    if status == "requested":
+        return f"{name}: asked to save; it does so at the end of its step. --wait waits for it."
+    word = {"failed": "NOT saved", "refused": "not asked"}.get(str(status), plain(status))
+    return f"{name}: {word}. {detail}".rstrip()
