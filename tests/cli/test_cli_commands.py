@@ -25,6 +25,11 @@ ASKING = [
     ["checkpoint", "a"],
     ["explain"],
     ["history"],
+    ["watch"],
+    ["protect"],
+    ["snooze"],
+    ["stacks", "a"],
+    ["trace", "a"],
 ]
 
 

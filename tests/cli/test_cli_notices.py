@@ -12,8 +12,6 @@ import time
 import pytest
 from support.waiting import until
 
-from watchdog_app.core.model.status import Status
-
 NOTICE = {
     "id": "19a-1",
     "incident": "19a-0",
@@ -143,14 +141,6 @@ def test_ctrl_c_ends_it_without_a_word(daemon, follow):
     assert "Traceback" not in err
 
 
-def test_without_a_daemon_it_says_how_to_start_one(own_folders, watchdog):
-    """And ends with 3, as every command that needs one."""
-    done = watchdog("watch")
-
-    assert (3, "") == (done.returncode, done.stdout)
-    assert "watchdog start" in done.stderr
-
-
 # protect and snooze
 
 
@@ -231,18 +221,3 @@ def test_what_is_snoozed_is_an_incident_or_a_task(daemon, watchdog, words, asked
     assert [asked] == daemon.called("snooze")
     assert ("are suppressed until" in done.stdout) is bool(asked["for_s"])
     assert "\x1b" not in done.stdout
-
-
-def test_a_status_says_that_protection_is_off():
-    """Who switched it off in the evening reads it in the morning."""
-    from support.statuses import NOW_UNIX_S, status
-
-    from watchdog_app.cli.status_text import render
-
-    found = status()
-    found["daemon"]["protection"] = {"on": False, "until_unix_s": None}
-
-    text = "\n".join(render(Status.read(found), NOW_UNIX_S))
-
-    assert "Protection is off until you switch it on" in text
-    assert "watchdog protect on" in text

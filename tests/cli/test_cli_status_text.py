@@ -217,28 +217,80 @@ def test_what_is_said_of_an_agent(text, view):
     assert text == agent_line(Agent.read_object(view), NOW_UNIX_S)
 
 
-def test_an_urgent_task_without_agent_says_what_that_means():
-    """The one time when it matters that nothing can be saved."""
-    urgent = status(tasks=[process(1, "a.ipynb", GIB, stage="warn")])
-
-    assert "cannot save its work" in text_of(urgent)
-    assert "cannot save its work" not in text_of(status())
-
-
-def test_an_old_reading_is_called_stale():
-    """A daemon that is stopped must not look like a calm machine."""
-    old = status(time_unix_s=NOW_UNIX_S - 45)
-
-    assert text_of(old).startswith("? UNKNOWN: this reading is 45 s old")
-    assert "OK:" not in text_of(old)
+CALMER = {
+    "stage": "ok",
+    "peak": "save",
+    "label": "RAM",
+    "opened_unix_s": NOW_UNIX_S - 60,
+    "advice": ["Run."],
+}
+NO_SWAP = {"swap_total_bytes": 0, "swap_free_bytes": 0}
+CROWD = [ceiling("cgroup", f"group {n}", n, 100) for n in range(50)]
+CROWD.append(ceiling("shm", "/dev/shm", 1, 100, stage="warn"))
 
 
-def test_a_slow_daemon_is_not_stale():
-    """What counts is the daemon's own pace."""
-    slow = status(time_unix_s=NOW_UNIX_S - 45)
-    slow["daemon"]["interval_s"] = 30.0
+def changed(host=(), daemon=(), **more):
+    """A status with other values in its host or daemon."""
+    found = status(**more)
+    found["host"] |= dict(host)
+    found["daemon"] |= dict(daemon)
+    return found
 
-    assert text_of(slow).startswith("OK")
+
+@pytest.mark.parametrize(
+    ("found", "said", "unsaid"),
+    [
+        # The one time when it matters that nothing can be saved.
+        (changed(tasks=[process(1, "a.ipynb", GIB, stage="warn")]), "cannot save its work", None),
+        (changed(), "OK: ", "cannot save its work"),
+        # A daemon that is stopped must not look like a calm machine; its own pace counts.
+        (
+            changed(time_unix_s=NOW_UNIX_S - 45),
+            "? UNKNOWN: this reading is 45 s old",
+            "OK:",
+        ),
+        (changed(time_unix_s=NOW_UNIX_S - 45, daemon={"interval_s": 30.0}), "OK: ", "UNKNOWN"),
+        (changed(host=NO_SWAP), "RAM", "swap"),
+        # It stays open for a while, so that it does not come and go; there is nothing to do.
+        (
+            changed(incidents=[CALMER]),
+            "~ CALMER RAM, opened 1 min ago, reached save",
+            "Run.",
+        ),
+        # Right after the start nobody knows.
+        (
+            changed(host=NO_SWAP, resources=[ceiling("ram", "RAM", 1, 2, growth="unknown")]),
+            "RAM",
+            "steady",
+        ),
+        # Who sleeps because a notification would wake them has to know that none will.
+        (
+            changed(
+                daemon={"notifications": {"undelivered": 2, "last_failure": "no desktop was found"}}
+            ),
+            "! 2 notifications could not be shown: no desktop was found.",
+            None,
+        ),
+        (changed(), "OK: ", "could not be shown"),
+        # Who switched it off in the evening reads it in the morning.
+        (
+            changed(daemon={"protection": {"on": False, "until_unix_s": None}}),
+            "! Protection is off until you switch it on",
+            None,
+        ),
+        # A container host with fifty groups does not fill the screen.
+        (changed(resources=CROWD), "and 47 limits far away", "group 0 "),
+        (changed(resources=CROWD), "group 49", None),
+        (changed(resources=CROWD), "/dev/shm", None),
+    ],
+)
+def test_what_a_person_has_to_know_is_said_and_nothing_else(found, said, unsaid):
+    assert said in text_of(found)
+    assert unsaid is None or unsaid not in text_of(found)
+
+
+def test_everything_shows_the_far_limits_too():
+    assert "group 0" in text_of(status(resources=CROWD), everything=True)
 
 
 @pytest.mark.parametrize(
@@ -270,26 +322,6 @@ def test_more_tasks_than_rows_are_counted():
     many = status(tasks=[process(pid, f"n{pid}.ipynb", GIB) for pid in range(1, 31)])
 
     assert "and 27 more tasks" == render(Status.read(many), NOW_UNIX_S, 80, most_tasks=3)[-1]
-
-
-def test_far_group_limits_are_counted_and_near_ones_shown():
-    """A container host with fifty groups does not fill the screen."""
-    groups = [ceiling("cgroup", f"group {n}", n, 100) for n in range(50)]
-    groups.append(ceiling("shm", "/dev/shm", 1, 100, stage="warn"))
-    text = text_of(status(resources=groups))
-
-    assert "group 49" in text
-    assert "/dev/shm" in text
-    assert "and 47 limits far away" in text
-    assert "group 0" in text_of(status(resources=groups), everything=True)
-
-
-def test_a_machine_without_swap_has_no_swap_line():
-    """Nothing is said about what is not there."""
-    bare = status()
-    bare["host"]["swap_total_bytes"] = bare["host"]["swap_free_bytes"] = 0
-
-    assert "swap" not in text_of(bare)
 
 
 def test_swap_traffic_is_its_trend():
@@ -347,38 +379,6 @@ def test_check_knows_nothing_from_an_old_reading():
 
     assert 3 == code
     assert line.startswith("WATCHDOG UNKNOWN - this reading is 1 min old")
-
-
-def test_an_incident_that_calms_down_gives_no_more_advice():
-    """It stays open for a while, so that it does not come and go; there is nothing to do."""
-    calmer = {
-        "stage": "ok",
-        "peak": "save",
-        "label": "RAM",
-        "opened_unix_s": NOW_UNIX_S - 60,
-        "advice": ["Run."],
-    }
-    text = text_of(status(incidents=[calmer]))
-
-    assert "~ CALMER RAM, opened 1 min ago, reached save" in text
-    assert "Run." not in text
-
-
-def test_too_few_samples_are_not_called_steady():
-    """Right after the start nobody knows."""
-    new = status(resources=[ceiling("ram", "RAM", 1, 2, growth="unknown")])
-    new["host"]["swap_total_bytes"] = 0
-
-    assert "steady" not in text_of(new)
-
-
-def test_notices_that_reached_nobody_are_told():
-    """Who sleeps because a notice would wake them has to know that none will."""
-    deaf = status()
-    deaf["daemon"]["notifications"] |= {"undelivered": 2, "last_failure": "no desktop was found"}
-
-    assert "! 2 notifications could not be shown: no desktop was found." in text_of(deaf)
-    assert "could not be shown" not in text_of(status())
 
 
 @pytest.mark.parametrize(
