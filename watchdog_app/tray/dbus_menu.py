@@ -10,22 +10,21 @@ Source: com.canonical.dbusmenu, version 3 (libdbusmenu, dbus-menu.xml).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import count
-
 from dbus_fast import Message, Variant
 
 from watchdog_app.tray.dbus_object import BusObject
+from watchdog_app.tray.menu_model import Entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable
     from typing import Any
 
-    from watchdog_app.tray.menu_model import Command, Entry
+    from watchdog_app.tray.menu_model import Command
 
 PATH = "/MenuBar"
 INTERFACE = "com.canonical.dbusmenu"
+_MENU, _ROOT = 0, ""  # number and key of the menu itself
 
 _SIGNALS = {
     "ItemsPropertiesUpdated": "a(ia{sv})a(ias)",
@@ -34,57 +33,11 @@ _SIGNALS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One line of the menu, or the menu itself (number 0)."""
-
-    number: int
-    properties: Mapping[str, str | bool | int]
-    command: Command | None = None  # what a click asks for; None: nothing
-    children: tuple[Node, ...] = ()
-
-    def walk(self) -> Iterator[Node]:
-        """This one and everything below it."""
-        yield self
-        for child in self.children:
-            yield from child.walk()
-
-
-EMPTY = Node(0, {"children-display": "submenu"})
-
-
-def layout(entries: Iterable[Entry]) -> Node:
-    """Entries as numbered nodes, top to bottom; a panel hides those that are not visible."""
-    numbers = count(1)
-
-    def nodes(level: Iterable[Entry]) -> tuple[Node, ...]:
-        return tuple(
-            Node(next(numbers), _properties(entry), entry.command, nodes(entry.children))
-            for entry in level
-        )
-
-    return Node(0, EMPTY.properties, None, nodes(entries))
-
-
-def _properties(entry: Entry) -> dict[str, str | bool | int]:
-    if not entry.label:
-        return {"type": "separator", "visible": entry.visible}
-    found: dict[str, str | bool | int] = {
-        "label": entry.label.replace("_", "__"),  # a single one underlines what follows
-        "enabled": entry.enabled,
-        "visible": entry.visible,
-    }
-    if entry.checked is not None:
-        found["toggle-type"] = "radio" if entry.radio else "checkmark"
-        found["toggle-state"] = int(entry.checked)
-    if entry.children:
-        found["children-display"] = "submenu"
-    return found
-
-
 class DBusMenu:
     """
     The menu as an object on the bus.
+
+    Lines are numbered from the top, those of a submenu behind its own; 0 is the menu itself.
 
     Args:
         signal: sends a signal of this interface: member, signature, values.
@@ -102,8 +55,8 @@ class DBusMenu:
         self._clicked = clicked
         self._opened = opened
         self._revision = 1
-        self._root = EMPTY
-        self._nodes: dict[int, Node] = {EMPTY.number: EMPTY}
+        self._lines: list[Entry] = [Entry(_ROOT)]
+        self._below: dict[int, list[int]] = {_MENU: []}  # lines of a submenu, by its number
         self._object = BusObject(
             PATH,
             INTERFACE,
@@ -125,20 +78,30 @@ class DBusMenu:
             },
         )
 
-    def set(self, root: Node) -> None:
+    def set(self, entries: Iterable[Entry]) -> None:
         """The menu from now on. From any thread, but from one at a time."""
-        before, nodes = self._nodes, {node.number: node for node in root.walk()}
-        self._root, self._nodes = root, nodes
-        if before.keys() != nodes.keys():  # the icon has just come, or goes
+        lines: list[Entry] = []
+        below: dict[int, list[int]] = {}
+
+        def number(entry: Entry) -> int:
+            lines.append(entry)
+            own = len(lines) - 1
+            below[own] = [number(child) for child in entry.children]
+            return own
+
+        number(Entry(_ROOT, children=tuple(entries)))
+        before, self._lines, self._below = self._lines, lines, below
+        if len(before) != len(lines):  # the icon has just come
             self._revision += 1
-            self._send("LayoutUpdated", [self._revision, root.number])
+            self._send("LayoutUpdated", [self._revision, _MENU])
             return
         changed = [
-            node for node in nodes.values() if node.properties != before[node.number].properties
+            [number, _variants(new)]
+            for number, (old, new) in enumerate(zip(before, lines, strict=True))
+            if number != _MENU and _properties(old) != _properties(new)
         ]
         if changed:
-            updated = [[node.number, _variants(node, ())] for node in changed]
-            self._send("ItemsPropertiesUpdated", [updated, []])
+            self._send("ItemsPropertiesUpdated", [changed, []])
 
     def _send(self, member: str, values: list[Any]) -> None:
         self._signal(member, _SIGNALS[member], values)
@@ -148,68 +111,84 @@ class DBusMenu:
         return self._object.handle(message)
 
     def _get_layout(self, parent: int, depth: int, names: list[str]) -> list[Any]:
-        return [self._revision, _tree(self._node(parent), depth, names)]
+        self._line(parent)
+        return [self._revision, self._tree(parent, depth, names)]
+
+    def _tree(self, number: int, depth: int, names: Iterable[str]) -> list[Any]:
+        """A line as (ia{sv}av), `depth` levels deep; -1: all of them."""
+        below = () if depth == 0 else self._below[number]
+        return [
+            number,
+            _variants(self._lines[number], names),
+            [Variant("(ia{sv}av)", self._tree(child, depth - 1, names)) for child in below],
+        ]
 
     def _get_group(self, numbers: list[int], names: list[str]) -> list[Any]:
-        wanted = numbers or list(self._nodes)
-        found = [self._nodes[number] for number in wanted if number in self._nodes]
-        return [[[node.number, _variants(node, names)] for node in found]]
+        known = [number for number in numbers or self._below if number in self._below]
+        return [[[number, _variants(self._lines[number], names)] for number in known]]
 
     def _get_property(self, number: int, name: str) -> list[Any]:
-        return [_variants(self._node(number), (name,))[name]]
+        return [_variants(self._line(number), (name,))[name]]
 
     def _event(self, number: int, kind: str, *_: Any) -> list[Any]:
-        node = self._node(number)
+        entry = self._line(number)
         if kind == "clicked":
             # The panel may be slow: what it clicks was enabled, and is asked again.
-            if node.command is not None and node.properties.get("enabled") and not node.children:
-                self._clicked(node.command)
-        elif kind == "opened" and number == self._root.number:
+            if entry.command is not None and entry.enabled and not entry.children:
+                self._clicked(entry.command)
+        elif kind == "opened" and number == _MENU:
             self._opened()
         return []
 
     def _event_group(self, events: Iterable[list[Any]]) -> list[Any]:
         unknown = []
         for number, kind, *more in events:
-            if number in self._nodes:
+            if number in self._below:
                 self._event(number, kind, *more)
             else:
                 unknown.append(number)
         return [unknown]
 
     def _about_to_show(self, number: int) -> list[Any]:
-        if self._node(number) is self._root:
+        self._line(number)
+        if number == _MENU:
             self._opened()
         return [False]  # what is shown is current; what changes is sent when it does
 
     def _about_to_show_group(self, numbers: list[int]) -> list[Any]:
-        if self._root.number in numbers:
+        if _MENU in numbers:
             self._opened()
-        return [[], [number for number in numbers if number not in self._nodes]]
+        return [[], [number for number in numbers if number not in self._below]]
 
-    def _node(self, number: int) -> Node:
-        node = self._nodes.get(number)
-        if node is None:
+    def _line(self, number: int) -> Entry:
+        if number not in self._below:
             raise LookupError(f"there is no item {number}")
-        return node
+        return self._lines[number]
 
 
-def _tree(node: Node, depth: int, names: Iterable[str]) -> list[Any]:
-    """The node as (ia{sv}av), `depth` levels deep; -1: all of them."""
-    below = () if depth == 0 else node.children
-    return [
-        node.number,
-        _variants(node, names),
-        [Variant("(ia{sv}av)", _tree(child, depth - 1, names)) for child in below],
-    ]
+def _properties(entry: Entry) -> dict[str, str | bool | int]:
+    if entry.key == _ROOT:
+        return {"children-display": "submenu"}
+    found: dict[str, str | bool | int] = {"visible": entry.visible}
+    if not entry.label:
+        found["type"] = "separator"
+    else:
+        found["label"] = entry.label.replace("_", "__")  # a single one underlines what follows
+        found["enabled"] = entry.enabled
+    if entry.checked is not None:
+        found["toggle-type"] = "radio" if entry.radio else "checkmark"
+        found["toggle-state"] = int(entry.checked)
+    if entry.children:
+        found["children-display"] = "submenu"
+    return found
 
 
-def _variants(node: Node, names: Iterable[str]) -> dict[str, Variant]:
+def _variants(entry: Entry, names: Iterable[str] = ()) -> dict[str, Variant]:
     wanted = frozenset(names)
     return {
         name: Variant(
             "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "s", value
         )
-        for name, value in node.properties.items()
+        for name, value in _properties(entry).items()
         if not wanted or name in wanted
     }

@@ -20,7 +20,7 @@ from watchdog_app.base.dbus import call
 from watchdog_app.tray.bus import Part, SessionBus, has_owner
 from watchdog_app.tray.dbus_menu import INTERFACE as MENU_INTERFACE
 from watchdog_app.tray.dbus_menu import PATH as MENU_PATH
-from watchdog_app.tray.dbus_menu import DBusMenu, layout
+from watchdog_app.tray.dbus_menu import DBusMenu
 from watchdog_app.tray.dbus_object import BusObject
 from watchdog_app.tray.menu_model import Command, Do
 
@@ -214,7 +214,7 @@ class Icon:
 
     def update_menu(self) -> None:
         """Show the menu as it is now."""
-        self._part.menu.set(layout(self._entries()))
+        self._part.menu.set(self._entries())
 
     def run(self, ready: Callable[[Icon], None]) -> None:
         """Call `ready` with itself, and return after `stop`."""
