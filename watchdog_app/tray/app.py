@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Notification, Status
     from watchdog_app.tray.bus import SessionBus
     from watchdog_app.tray.commands import Login
-    from watchdog_app.tray.drawing import Renditions
     from watchdog_app.tray.notifications import Notifications
-    from watchdog_app.tray.sni import StatusNotifierPart
+    from watchdog_app.tray.sni import StatusNotifierItem
     from watchdog_app.tray.state import Outlook
 
     Json = dict[str, Any]
@@ -79,7 +78,7 @@ class Companion:
         )
         self._bus: SessionBus | None = None
         self._notifications: Notifications | None = None
-        self._item: StatusNotifierPart | None = None
+        self._item: StatusNotifierItem | None = None
         self._lock_fd: int | None = None
 
     def run(self) -> int:
@@ -199,12 +198,14 @@ class Companion:
             try:
                 from watchdog_app.tray.bus import SessionBus
                 from watchdog_app.tray.notifications import Notifications
-                from watchdog_app.tray.sni import StatusNotifierPart
+                from watchdog_app.tray.sni import StatusNotifierItem
             except ImportError as error:
                 _say(f"the session bus cannot be used: {error}. Install dbus-fast.")
             else:
                 self._notifications = Notifications(self._pressed)
-                self._item = StatusNotifierPart(self._wanted, self._menu_opened)
+                self._item = StatusNotifierItem(
+                    self._wanted, self._menu_opened, lambda: self._shown.entries
+                )
                 self._bus = SessionBus(
                     [self._item, self._notifications], on_taken=self._taken, on_failure=_failed
                 )
@@ -270,18 +271,15 @@ class Companion:
             return self._pystray_icon(own), sys.platform
         item = self._item
         if item is not None and item.has_panel.is_set() and wanted in ("auto", "sni"):
-            from watchdog_app.tray.sni import Icon
-
-            return (
-                lambda outlook: Icon(
-                    item, self._renditions(outlook), outlook.title, lambda: self._shown.entries
-                ),
-                "sni",
-            )
+            return lambda outlook: self._on_bus(item, outlook), "sni"
         if grace and wanted == "auto":
             return None
         found = backends.for_x11(wanted)
         return None if found is None else (self._pystray_icon(found[0]), found[1])
+
+    def _on_bus(self, item: StatusNotifierItem, outlook: Outlook) -> StatusNotifierItem:
+        item.icon, item.title = self._image(outlook, item), outlook.title
+        return item
 
     def _pystray_icon(self, icon_class: Any) -> Callable[[Outlook], Any]:
         menu = backends.pystray_menu(lambda: self._shown.entries, self._wanted)
@@ -322,17 +320,14 @@ class Companion:
         finally:
             self._shown.attach(None)
             self._icon = None
-            if self._item is not None and self._item.icon is icon:
+            if icon is self._item:
                 icon.visible = False
 
     def _image(self, outlook: Outlook, icon: Any) -> Any:
-        renditions = self._renditions(outlook)
-        return renditions if getattr(icon, "TAKES_RENDITIONS", False) else renditions.at(_SIZE)
-
-    def _renditions(self, outlook: Outlook) -> Renditions:
         from watchdog_app.tray.drawing import Renditions
 
-        return Renditions(outlook.picture, self._dark_panel)
+        renditions = Renditions(outlook.picture, self._dark_panel)
+        return renditions if getattr(icon, "TAKES_RENDITIONS", False) else renditions.at(_SIZE)
 
     def _say_why_no_icon(self, why: str) -> None:
         if self._bus is not None and self._bus.connected:

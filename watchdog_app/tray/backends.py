@@ -90,7 +90,7 @@ def pystray_menu(entries: Callable[[], Iterable[Entry]], wanted: Callable[[Comma
             enabled=entry.enabled,
         )
 
-    return pystray.Menu(lambda: map(item, entries()))
+    return pystray.Menu(lambda: [item(entry) for entry in entries()])
 
 
 def _pystray() -> Any:

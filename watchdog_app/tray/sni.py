@@ -44,23 +44,35 @@ _SIGNALS = {
 }
 
 
-class StatusNotifierPart(Part):
+class StatusNotifierItem(Part):
     """
-    The item on the bus: registers with every panel that comes, shows what it is given.
+    The icon on the bus, with the face of pystray's: registers with every panel that comes.
 
     Args:
         wanted: called with what a click asks for.
         opened: called when the menu is about to be shown.
+        entries: the menu now.
     """
 
+    SAYS_WHEN_OPENED = True  # the panel tells that the menu is about to be shown
+    TAKES_RENDITIONS = True  # a picture may be drawn anew for each size
     watched = (WATCHER,)
 
-    def __init__(self, wanted: Callable[[Command], None], opened: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        wanted: Callable[[Command], None],
+        opened: Callable[[], None],
+        entries: Callable[[], Iterable[Entry]],
+    ) -> None:
         self.session: SessionBus | None = None
-        self.icon: Icon | None = None  # None: there is nothing to show yet
         self.has_panel = threading.Event()  # somebody is there to show an icon
-        self.menu = DBusMenu(self._menu_signal, wanted, opened)
+        self._menu = DBusMenu(self._menu_signal, wanted, opened)
         self._wanted = wanted
+        self._entries = entries
+        self._visible = False
+        self._pixmaps: list[list[int | bytes]] = []
+        self._title = "watchdog"
+        self._ended = threading.Event()
         self._bus: MessageBus | None = None
         self._object = BusObject(
             PATH,
@@ -74,6 +86,55 @@ class StatusNotifierPart(Part):
             _SIGNALS,
             self._properties,
         )
+
+    # What pystray's icons have
+
+    def run(self, ready: Callable[[StatusNotifierItem], None]) -> None:
+        """Call `ready` with itself, and return after `stop`."""
+        self._ended.clear()
+        ready(self)
+        self._ended.wait()
+
+    def stop(self) -> None:
+        """Let `run` return."""
+        self._ended.set()
+
+    @property
+    def visible(self) -> bool:
+        """Whether it is offered to panels."""
+        return self._visible
+
+    @visible.setter
+    def visible(self, value: bool) -> None:
+        self._visible = value
+        if self.session is not None:
+            self.session.submit(self._register() if value else self._unregister())
+
+    @property
+    def icon(self) -> list[list[int | bytes]]:
+        """The picture at each size."""
+        return self._pixmaps
+
+    @icon.setter
+    def icon(self, picture: Renditions) -> None:
+        self._pixmaps = picture.pixmaps()
+        self._signal("NewIcon")
+
+    @property
+    def title(self) -> str:
+        """Of the tooltip."""
+        return self._title
+
+    @title.setter
+    def title(self, title: str) -> None:
+        self._title = title
+        self._signal("NewTitle", "NewToolTip")
+
+    def update_menu(self) -> None:
+        """Show the menu as it is now."""
+        self._menu.set(self._entries())
+
+    # On the bus
 
     async def connected(self, bus: MessageBus) -> None:
         """Register with the panel that is there."""
@@ -92,28 +153,28 @@ class StatusNotifierPart(Part):
             self.has_panel.clear()
             return
         self.has_panel.set()
-        await self.register()
+        await self._register()
 
-    async def register(self) -> None:
+    async def _register(self) -> None:
         """Make the item known to the panel, where there are both."""
-        if self._bus is None or self.icon is None or not self.has_panel.is_set():
+        if self._bus is None or not self._visible or not self.has_panel.is_set():
             return
         own = f"{INTERFACE}-{os.getpid()}-1"
         await self._bus.request_name(own, NameFlag.DO_NOT_QUEUE)
         await call(self._bus, WATCHER, WATCHER_PATH, "RegisterStatusNotifierItem", "s", [own])
 
-    async def unregister(self) -> None:
+    async def _unregister(self) -> None:
         """Take the item from the panel: it goes with its name."""
         if self._bus is not None:
             await self._bus.release_name(f"{INTERFACE}-{os.getpid()}-1")
 
     def handle(self, message: Message) -> Message | None:
         """Answer for the item and its menu."""
-        if self.icon is None:
+        if not self._visible:
             return None
-        return self._object.handle(message) or self.menu.handle(message)
+        return self._object.handle(message) or self._menu.handle(message)
 
-    def signal(self, *members: str) -> None:
+    def _signal(self, *members: str) -> None:
         """Say that something of the item has changed; the panel reads it."""
         if self.session is not None:
             for member in members:
@@ -128,99 +189,21 @@ class StatusNotifierPart(Part):
         return []
 
     def _properties(self) -> Mapping[str, Variant]:
-        icon = self.icon
-        pixmaps: list[Any] = [] if icon is None else icon.pixmaps
-        title = "watchdog" if icon is None else icon.title
         return {
             "Category": Variant("s", "SystemServices"),
             "Id": Variant("s", "watchdog"),
-            "Title": Variant("s", title),
+            "Title": Variant("s", self._title),
             "Status": Variant("s", "Active"),
             "WindowId": Variant("i", 0),
             "IconName": Variant("s", ""),
             "IconThemePath": Variant("s", ""),
-            "IconPixmap": Variant("a(iiay)", pixmaps),
+            "IconPixmap": Variant("a(iiay)", self._pixmaps),
             "OverlayIconName": Variant("s", ""),
             "OverlayIconPixmap": Variant("a(iiay)", []),
             "AttentionIconName": Variant("s", ""),
             "AttentionIconPixmap": Variant("a(iiay)", []),
             "AttentionMovieName": Variant("s", ""),
-            "ToolTip": Variant("(sa(iiay)ss)", ["", [], title, ""]),
+            "ToolTip": Variant("(sa(iiay)ss)", ["", [], self._title, ""]),
             "ItemIsMenu": Variant("b", False),  # a left click is ours
             "Menu": Variant("o", MENU_PATH),
         }
-
-
-class Icon:
-    """
-    The icon on a session bus, with the face of pystray's.
-
-    Args:
-        part: where it is shown.
-        picture: drawn for each size.
-        title: of the tooltip.
-        entries: the menu now.
-    """
-
-    SAYS_WHEN_OPENED = True  # the panel tells that the menu is about to be shown
-    TAKES_RENDITIONS = True  # a picture may be drawn anew for each size
-
-    def __init__(
-        self,
-        part: StatusNotifierPart,
-        picture: Renditions,
-        title: str,
-        entries: Callable[[], Iterable[Entry]],
-    ) -> None:
-        self._part = part
-        self._picture = picture
-        self._title = title
-        self._entries = entries
-        self._ended = threading.Event()
-        self.pixmaps = picture.pixmaps()
-
-    @property
-    def visible(self) -> bool:
-        """Whether it is offered to panels."""
-        return self._part.icon is self
-
-    @visible.setter
-    def visible(self, value: bool) -> None:
-        self._part.icon = self if value else None
-        if self._part.session is not None:
-            change = self._part.register() if value else self._part.unregister()
-            self._part.session.submit(change)
-
-    @property
-    def icon(self) -> Renditions:
-        """The picture."""
-        return self._picture
-
-    @icon.setter
-    def icon(self, picture: Renditions) -> None:
-        self._picture = picture
-        self.pixmaps = picture.pixmaps()
-        self._part.signal("NewIcon")
-
-    @property
-    def title(self) -> str:
-        """Of the tooltip."""
-        return self._title
-
-    @title.setter
-    def title(self, title: str) -> None:
-        self._title = title
-        self._part.signal("NewTitle", "NewToolTip")
-
-    def update_menu(self) -> None:
-        """Show the menu as it is now."""
-        self._part.menu.set(self._entries())
-
-    def run(self, ready: Callable[[Icon], None]) -> None:
-        """Call `ready` with itself, and return after `stop`."""
-        ready(self)
-        self._ended.wait()
-
-    def stop(self) -> None:
-        """Let `run` return."""
-        self._ended.set()
