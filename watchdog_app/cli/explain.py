@@ -15,11 +15,10 @@ from watchdog_app.cli import guards_seen, history
 from watchdog_app.cli.explain_text import (
     deaths_table,
     find_task,
-    folded,
     render,
     render_death,
 )
-from watchdog_app.cli.output import Output
+from watchdog_app.cli.output import Output, folded
 from watchdog_app.cli.parser import Args, Parser, positive_integer
 from watchdog_app.client.client import Client
 from watchdog_app.core.model.status import Status

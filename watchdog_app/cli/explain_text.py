@@ -7,7 +7,7 @@ from __future__ import annotations
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.base.text.terminal import Style, pad, plain, plain_block, shorten, width, wrap
 from watchdog_app.cli.history import sentence
-from watchdog_app.cli.output import stamp
+from watchdog_app.cli.output import folded, stamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,16 +102,6 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
         bad = "alarm" if entry.get("memory") else "bold" if entry.get("kind") == "death" else ""
         lines += [first.replace(name, style.paint(name, bad), 1), *rest]
     return [*lines, "More about one: watchdog explain PID"]
-
-
-def folded(text: str, columns: int | None) -> list[str]:
-    """Each line on its own, at its own indent; None: nothing is folded."""
-    lines = []
-    for line in plain_block(text).rstrip().split("\n"):
-        blanks = " " * (len(line) - len(line.lstrip()))
-        rest = f"{blanks}    " if line.lstrip().startswith("[") else None
-        lines += [part.rstrip() for part in wrap(line, columns, first=blanks, rest=rest)]
-    return lines
 
 
 def _certain(line: str, style: Style) -> str:

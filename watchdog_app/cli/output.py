@@ -11,7 +11,7 @@ import sys
 import time
 
 from watchdog_app.base.text.quantities import number_or_none
-from watchdog_app.base.text.terminal import Style, plain_block, shorten, style_of
+from watchdog_app.base.text.terminal import Style, plain_block, shorten, style_of, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -214,3 +214,13 @@ def stamp(unix_s: object) -> str:
 def near(path: str) -> str:
     """The path as it can be typed here: from this folder where it lies in it."""
     return path.removeprefix(os.path.join(os.getcwd(), ""))
+
+
+def folded(text: str, columns: int | None) -> list[str]:
+    """Each line on its own, at its own indent; None: nothing is folded."""
+    lines = []
+    for line in plain_block(text).rstrip().split("\n"):
+        blanks = " " * (len(line) - len(line.lstrip()))
+        rest = f"{blanks}    " if line.lstrip().startswith("[") else None
+        lines += [part.rstrip() for part in wrap(line, columns, first=blanks, rest=rest)]
+    return lines

@@ -6,8 +6,8 @@ import sys
 from typing import Any
 
 from watchdog_app.base.errors import EXIT_OK
-from watchdog_app.base.text.terminal import plain, wrap
-from watchdog_app.cli.output import Output
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output, folded
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
 
@@ -51,18 +51,15 @@ def run(args: Args, out: Output) -> int:
     """Ask for a picture and print it."""
     with Client.connect(timeout_s=_ANSWER_S) as daemon, out.progress("asking its threads"):
         found = daemon.call("task.stacks", task=args.task)
-    out.result(found, lambda: _painted(found, args.all, out))
+    out.result(
+        found,
+        lambda: [
+            out.style.paint(line, weight)
+            for text, weight in render(found, args.all)
+            for line in folded(text, out.columns)
+        ],
+    )
     return EXIT_OK
-
-
-def _painted(found: Json, everything: bool, out: Output) -> list[str]:
-    lines = []
-    for text, weight in render(found, everything):
-        indent = " " * (len(text) - len(text.lstrip()))
-        lines += [
-            out.style.paint(line.rstrip(), weight) for line in wrap(text, out.columns, first=indent)
-        ]
-    return lines
 
 
 def render(found: Json, everything: bool = False) -> list[tuple[str, str]]:

@@ -7,8 +7,8 @@ from typing import Any
 from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration, number_or_none
-from watchdog_app.base.text.terminal import plain, wrap
-from watchdog_app.cli.output import Output
+from watchdog_app.base.text.terminal import plain
+from watchdog_app.cli.output import Output, folded
 from watchdog_app.cli.parser import Args, Parser, positive_duration
 from watchdog_app.client.client import Client
 
@@ -53,16 +53,8 @@ def run(args: Args, out: Output) -> int:
     wait = out.progress(f"tracing for {format_duration(args.for_s)}")
     with Client.connect(timeout_s=args.for_s + _ANSWER_S) as daemon, wait:
         found = daemon.call("task.leaks", task=args.task, seconds=args.for_s)
-    out.result(found, lambda: _folded(found, out.columns))
+    out.result(found, lambda: folded("\n".join(render(found)), out.columns))
     return EXIT_OK
-
-
-def _folded(found: Json, columns: int | None) -> list[str]:
-    lines = []
-    for text in render(found):
-        indent = " " * (len(text) - len(text.lstrip()))
-        lines += wrap(text, columns, first=indent, rest="    ")
-    return lines
 
 
 def render(found: Json) -> list[str]:
