@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any, Self, TextIO
 
+    from watchdog_app.base.text.terminal import When
+
 _TICK_S = 0.25
 _FALLBACK_COLUMNS = 80
 
@@ -32,7 +34,7 @@ class Output:
 
     def __init__(self, args: object = None) -> None:
         self.is_json = getattr(args, "json", False) is True
-        self._when = getattr(args, "color", "auto")
+        self._when: When = getattr(args, "color", "auto")
 
     @property
     def columns(self) -> int | None:

@@ -15,9 +15,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any, NoReturn
+    from typing import Any, NoReturn, TypeVar
 
     from watchdog_app.base.text.terminal import When
+
+    T = TypeVar("T")
 
 __all__ = ["Args", "Parser", "build"]
 
@@ -68,16 +70,14 @@ class Parser(argparse.ArgumentParser):
         """
         self.add_argument(*names.split(", "), action="store_true", help=text, **more)
 
-    def option(
-        self, names: str, text: str, kind: Callable[[str], Any] | None = None, **more: Any
-    ) -> None:
+    def option(self, names: str, text: str, kind: Callable[[str], Any] = str, **more: Any) -> None:
         """
         An option with a value.
 
         Args:
             names: as the help prints them: `-o, --output FILE`.
             text: what it does.
-            kind: makes the value of the word; None: the word.
+            kind: makes the value of the word.
             more: as `add_argument` takes it.
         """
         options, _, metavar = names.rpartition(" ")
@@ -186,7 +186,7 @@ def moment(text: str) -> float:
     )
 
 
-def _parsed(parse: Callable[[str], Any], text: str) -> Any:
+def _parsed(parse: Callable[[str], T], text: str) -> T:
     try:
         return parse(text)
     except ValueError as error:

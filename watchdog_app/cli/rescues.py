@@ -54,16 +54,17 @@ A folder that is called like a verb: ./show
 exit codes: 0 done, 1 failure or a rescue is damaged, 2 usage"""
 
 _KEEP = 2
-_USAGE = """\
-watchdog rescues [list] [FOLDER or TASK ...] [--json]
-       watchdog rescues show RESCUE | PROGRAM.py [-- ARGUMENTS] [--json]
-       watchdog rescues verify [RESCUE or FOLDER ...] [--json]
-       watchdog rescues prune FOLDER [--keep N] [--older-than AGE] [--dry-run] [--yes] [--json]"""
+_FORMS = (
+    "[list] [FOLDER or TASK ...] [--json]",
+    "show RESCUE | PROGRAM.py [-- ARGUMENTS] [--json]",
+    "verify [RESCUE or FOLDER ...] [--json]",
+    "prune FOLDER [--keep N] [--older-than AGE] [--dry-run] [--yes] [--json]",
+)
 
 
 def add_arguments(parser: Parser) -> None:
     """Verb, folders and options."""
-    parser.usage = _USAGE
+    parser.usage = "\n       ".join(f"watchdog rescues {form}" for form in _FORMS)
     parser.add_argument(
         "words",
         nargs="*",

@@ -320,8 +320,8 @@ class Companion:
         finally:
             self._shown.attach(None)
             self._icon = None
-            if icon is self._item:
-                icon.visible = False
+            if self._item is not None and self._item.visible:
+                self._item.visible = False
 
     def _image(self, outlook: Outlook, icon: Any) -> Any:
         from watchdog_app.tray.drawing import Renditions

@@ -81,7 +81,7 @@ class BusObject:
         return _error(message, "UnknownMethod", f"There is no method {message.member}.")
 
     def _described(self) -> str:
-        """The interface in XML, for whoever introspects it."""
+        """The interface in XML, as introspection returns it."""
         parts = [
             f'<property name="{name}" type="{value.signature}" access="read"/>'
             for name, value in self._properties().items()
