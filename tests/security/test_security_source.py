@@ -47,6 +47,7 @@ REASONS = {
     ("rescue/segment/memory.py", "ctypes.CDLL"): "the C library of this very process",
     ("guard/messages.py", "ctypes.CDLL"): "the C library of this very process",
     ("base/own_process.py", "ctypes.CDLL"): "the C library of this very process",
+    ("base/own_process.py", "importlib.import_module"): "inspect and locale, once they are used",
     ("daemon/notify/__init__.py", "importlib.import_module"): "a module of the table of channels",
     ("machine/gpu/reader.py", "importlib.import_module"): "a module of the table of GPU vendors",
     ("machine/gpu/reader.py", "ctypes.CDLL"): "the C library of this very process",
