@@ -66,6 +66,7 @@ EXCEPTIONS = {
     },
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.config": {"core.model.settings"},
+    "watchdog_app.cli.completion": {"core.model.settings"},  # the keys of `config set`
     # What lies on disk is read by those who wrote it; without any framework.
     "watchdog_app.cli.rescues": {"rescue.checkpoint"},
     # Whether a program is the one that saved.

@@ -80,7 +80,8 @@ def _enable(args: Args, out: Output) -> int:
 
     trust.importable_package("__init__.py")
     trust.refuse_untrusted()
-    target = _target(args, to_enable=True)
+    with out.progress("asking that Python"):
+        target = _target(args, to_enable=True)
     report = _placed().place({target.path: startup_file.content()})
     whose = _whose(target)
     if not report.written:
@@ -126,7 +127,8 @@ def _status(args: Args, out: Output) -> int:
     from watchdog_app.install import pythons, startup_file
 
     named = args.python or args.kernel or args.user
-    kernels = [] if named else [(each, _prefix_or_ask(each)) for each in pythons.kernels()]
+    with out.progress("asking the kernels' Pythons"):
+        kernels = [] if named else [(each, _prefix_or_ask(each)) for each in pythons.kernels()]
     rows: dict[str, tuple[str, str]] = {}  # path of the startup file: what it is of, kernel
     if named:
         target = _target(args, to_enable=False)

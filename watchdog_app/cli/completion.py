@@ -125,31 +125,45 @@ def _of_command(
 ) -> list[tuple[str, str]]:
     shown = [one for one in parser._actions if one.help != argparse.SUPPRESS]
     by_name = {name: one for one in shown for name in one.option_strings}
+    positional = [one for one in shown if not one.option_strings]
     position = 0
     waiting: argparse.Action | None = None  # the option whose value comes next
-    for word in before:
+    for at, word in enumerate(before):
         if waiting is None and word.startswith("-"):
             option = by_name.get(word)
             waiting = option if option is not None and option.nargs != 0 else None
         elif waiting is not None:
             waiting = None
         else:
+            verb = _verb(positional[position:], word)
+            if verb is not None:
+                return _of_command(verb, (), before[at + 1 :], current)
             position += 1
     if waiting is not None and not (waiting.nargs == "?" and current.startswith("-")):
         return _values(waiting)
     if current.startswith("-"):
         return [(name, _help(one)) for name, one in by_name.items()]
-    positional = [one for one in shown if not one.option_strings]
     if not positional:
         return []
     words = [(verb, "") for verb in verbs] if position == 0 else []
     return words + _values(positional[min(position, len(positional) - 1)])
 
 
+def _verb(positional: Sequence[argparse.Action], word: str) -> argparse.ArgumentParser | None:
+    """The parser of a verb with options of its own; None: the word is none."""
+    verbs = positional[0].choices if positional else None
+    found = verbs.get(word) if isinstance(verbs, dict) else None
+    return found if isinstance(found, argparse.ArgumentParser) else None
+
+
 def _values(action: argparse.Action) -> list[tuple[str, str]]:
     if action.choices:
         return [(str(one), "") for one in action.choices if one != _WORDS]
     metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    if metavar == "KEY":
+        from watchdog_app.core.model.settings import SETTINGS
+
+        return [(key, "") for key in SETTINGS]
     return _tasks() if metavar in _TASK_VALUES else []
 
 

@@ -82,7 +82,8 @@ def run(args: Args, out: Output) -> int:
     entries: list[Json] | None = None
     result, unknown = None, None
     try:
-        result = source.explain(args.task, minutes)
+        with out.progress("asking for the past"):
+            result = source.explain(args.task, minutes)
     except TaskNotFound as error:
         if source.missing is None:
             raise

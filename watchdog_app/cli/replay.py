@@ -95,7 +95,8 @@ def run(args: Args, out: Output) -> int:
             f"The journal knows of no agent in {args.task}: played as without one. --save-time "
             "plays it as with one.",
         )
-    every = [play(trace, settings, agent, args.daemon_pace) for trace in traces]
+    with out.progress("playing"):
+        every = [play(trace, settings, agent, args.daemon_pace) for trace in traces]
     if args.json:
         from watchdog_app.core.replay.report import as_dict
 

@@ -99,7 +99,8 @@ def run(args: Args, out: Output) -> int:
 
 
 def _list(words: Sequence[str], args: Args, out: Output) -> int:
-    found, search, roots = _find(words)
+    with out.progress("searching for rescues"):
+        found, search, roots = _find(words)
     found.sort(key=lambda one: (one.created_unix_s or 0.0, one.name.sequence), reverse=True)
     if args.json:
         _json(
@@ -148,7 +149,8 @@ def _show(words: Sequence[str], args: Args, out: Output) -> int:
 def _verify(words: Sequence[str], args: Args, out: Output) -> int:
     from watchdog_app.rescue.checkpoint import inventory
 
-    found, search, roots = _find(words)
+    with out.progress("searching for rescues"):
+        found, search, roots = _find(words)
     if not found:
         raise WatchdogError(_nothing(roots))
     results = []
