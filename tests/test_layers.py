@@ -64,6 +64,7 @@ EXCEPTIONS = {
         "machine.sensors.kernel_events",  # the same lines, from journald
         "rescue.checkpoint",  # is it there?
     },
+    "watchdog_app.cli.dispatch": {"history.past"},  # how a task ended that is asked for
     "watchdog_app.cli.resume": {"daemon.offline"},  # a pause can be undone without one
     "watchdog_app.cli.config": {"core.model.settings"},
     "watchdog_app.cli.completion": {"core.model.settings"},  # the keys of `config set`

@@ -262,6 +262,30 @@ def test_a_name_that_fits_several_tasks_lists_them(watchdog, daemon, refusal):
     assert "2  b.ipynb" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["checkpoint", "resume"])
+@pytest.mark.parametrize("known", [True, False])
+def test_who_asks_for_a_task_that_died_is_told_of_its_death(
+    watchdog, daemon, refusal, command, known
+):
+    """With its rescue, and with the command that says more."""
+
+    def gone(_):
+        raise refusal(-32002, "No task has the pid 42.", {"candidates": [{"pid": 1, "name": "a"}]})
+
+    text = "fit.py (pid 42): killed by the kernel. Its rescue of step 40 is complete."
+    death = {"pid": 42, "unix_s": time.time(), "text": text}
+    daemon.answers[f"task.{command}"] = gone
+    daemon.answers["explain"] = {"death": death} if known else gone
+
+    done = watchdog(command, "42")
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert "No task has the pid 42." in done.stderr
+    assert known == ("Ended at " in done.stderr)
+    assert known == (f": {text} More: watchdog explain 42" in done.stderr)
+    assert [{"task": "42"}] == daemon.called("explain")
+
+
 def test_resume_one_and_all(watchdog, daemon):
     """All is a task of null."""
     done = {"task": 4711, "name": "train.ipynb", "kind": "notebook", "pids": [4711]}

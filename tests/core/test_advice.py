@@ -185,7 +185,7 @@ def shortage(
         Reading(ResourceKey(kind, "x"), "x", fatal=True, tasks=(about.key,), **values),
         Attribution((Contributor(about.key, about.name, slope, 1.0),), 0.0, 2.0),
         Regime.LINEAR, 0.0, {about.key: about}, {about.key: known} if agent else {},
-        SwapTraffic.of(per_s, per_s),
+        SwapTraffic(per_s, per_s),
     )  # fmt: skip
 
 

@@ -185,13 +185,6 @@ def test_guards_are_told_apart_by_the_program_that_was_started_in_them(name):
     assert not limit.fatal
 
 
-def test_group_with_a_similar_name_is_not_above():
-    """`train` does not hold `training`."""
-    found = look(host(), [process(1, group_path="training")], [cgroup("train", 3.0, 4.0)])
-
-    assert [] == of_kind(found, ResourceKind.CGROUP)
-
-
 def test_worker_in_another_group_counts_for_its_task():
     """A launcher that puts its children into groups."""
     found = look(
@@ -205,10 +198,12 @@ def test_worker_in_another_group_counts_for_its_task():
     ]
 
 
-@pytest.mark.parametrize("limit", [16, 17, 64])
-def test_limit_above_the_machine_is_no_ceiling(limit):
-    """RAM ends first."""
-    found = look(host(total=16), [process(1, group_path="g")], [cgroup("g", 3.0, limit)])
+@pytest.mark.parametrize(
+    ("folder", "limit"), [("training", 4), ("train", 16), ("train", 17), ("train", 64)]
+)
+def test_a_group_of_others_and_a_limit_above_the_machine_are_no_ceiling(folder, limit):
+    """`train` does not hold `training`; RAM ends first."""
+    found = look(host(total=16), [process(1, group_path=folder)], [cgroup("train", 3.0, limit)])
 
     assert [] == of_kind(found, ResourceKind.CGROUP)
 

@@ -495,7 +495,7 @@ def told(**more):
 def test_an_account_says_what_how_sure_and_how_to_go_on():
     """In the order in which somebody asks at two in the morning."""
     rescue = {"path": "/r/rescue-1", "step": 90, "bytes": GB, "saved_unix_s": 988.0}
-    text = told(rescue=rescue, agent={"step": 95}, evidence=[
+    text = told(rescue=rescue, agent={"step": 95, "report_age_s": 0.8}, evidence=[
         {"source": "kernel", "certainty": "exact", "text": "The kernel log says: Killed"},
         {"source": "level", "certainty": "most_likely", "text": "full"},
     ])  # fmt: skip
@@ -505,7 +505,7 @@ def test_an_account_says_what_how_sure_and_how_to_go_on():
     assert "[exact] The kernel log says: Killed" in text
     assert "[most likely] full" in text
     assert "step 90 (1.00 GiB, saved 12" in text
-    assert "5 steps are to be repeated" in text
+    assert "It was at step 95 when last read, 0.8 s before the end: at least 5 steps" in text
     assert "restart the kernel" in text
     assert text.index("Why:") < text.index("How we know:") < text.index("What was saved")
 
@@ -540,6 +540,27 @@ def test_the_command_to_go_on_can_be_pasted():
         "cd '/data/my runs' && watchdog exec -- python3.11 'my train.py' --name "
         "'it'\"'\"'s; rm -rf $HOME'" in text
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "promised"),
+    [({}, True), ({"next_limit": ""}, False), ({"next_limit": "2G"}, False),
+     ({"had_agent": True}, False)],
+)  # fmt: skip
+def test_that_exec_saves_the_work_is_told_to_who_did_without_it(more, promised):
+    """Under a guard or with an agent it would be no other than it was."""
+    text = told(task_kind="script", argv=["python", "train.py"], **more)
+
+    assert promised == ("To start it again, with its work saved next time:" in text)
+    assert ("To start it again:" in text) is not promised
+
+
+@pytest.mark.parametrize("age_s", [None, 0.8])
+def test_the_step_of_what_died_unsaved_is_said_to_be_a_reading(age_s):
+    text = told(had_agent=True, agent={"step": 95, "report_age_s": age_s})
+
+    ago = "" if age_s is None else ", 0.8 s before the end"
+    assert f"It was at step 95 when last read{ago}." in text
 
 
 @pytest.mark.parametrize(

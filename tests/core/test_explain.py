@@ -263,6 +263,17 @@ def test_one_task_is_explained_with_its_end_its_ceilings_and_its_agent():
         assert words in text
 
 
+def test_what_others_fill_up_is_said_to_end_beside_a_task_that_rests():
+    """Its limits have a forecast below: not that nothing points to an end."""
+    idle = Program(11, "idle.ipynb", flat(50), group="g")
+    machine = Machine(Program(10, "train.ipynb", leak(25), group="g"), idle, groups={"g": 1200})
+
+    text = explained(machine.run(15), idle)
+
+    assert "It is not what makes it grow: memory limit of the group g full in about " in text
+    assert "no forecast" not in text
+
+
 def test_an_agent_of_an_older_version_is_said_to_need_a_restart():
     """It trains on, and cannot be saved until then."""
     machine, _ = story(seconds=28, settings=NO_PAUSE)

@@ -115,9 +115,16 @@ CASES = {
         "watch",
         "GPU 0 memory (RTX) full in about 7 s if it continues; that is not certain yet",
     ),
-    "a disk that fills slowly is no danger": (
+    "a disk that fills harms no training": (
         lambda world: world.resource(
-            ResourceKey(ResourceKind.DISK, "/"), "disk of /", 9, 10, eta_s=60.0, fatal=False
+            ResourceKey(ResourceKind.DISK, "/"), "disk of /", 9, 10, eta_s=30.0, fatal=False
+        ),
+        "ok",
+        "no danger to a training: disk of / full in about 30 s if it continues",
+    ),
+    "a disk that fills slowly is no news": (
+        lambda world: world.resource(
+            ResourceKey(ResourceKind.DISK, "/"), "disk of /", 9, 10, eta_s=600.0, fatal=False
         ),
         "ok",
         "nothing is about to run out",

@@ -20,7 +20,7 @@ STEP = Frame("/home/me/train.py", 42, "step")
 GET = Frame(f"{LIB}/queue.py", 171, "get")
 POOL = Frame(f"{LIB}/multiprocessing/pool.py", 765, "wait")
 NEXT = Frame("/venv/site-packages/torch/utils/data/dataloader.py", 701, "__next__")
-THRASHING = SwapTraffic.of(50e6, 60e6)
+THRASHING = SwapTraffic(50e6, 60e6)
 
 
 def main(*frames: Frame, **more) -> ThreadState:

@@ -93,28 +93,21 @@ def guilty_of(first, second):
     ]
 
 
-def test_who_reads_a_mapped_file_is_not_blamed_for_its_neighbours_leak():
+@pytest.mark.parametrize(
+    "shared",
+    [
+        pytest.param(lambda _: {"shared": 10, "shmem": 0}, id="its own memory"),
+        # Nobody can take that back; it is no file though it counts as shared.
+        pytest.param(lambda t: {"shared": 20 * t, "shmem": 20 * t}, id="shared memory"),
+    ],
+)
+def test_who_reads_a_mapped_file_is_not_blamed_for_what_its_neighbour_fills(shared):
     """Its pages are given back whenever somebody needs the room."""
 
     def reader(t):
         return process(1, 100 + 80 * t, shared=80 * t, shmem=0)
 
-    def leaking(t):
-        return process(2, 100 + 20 * t, shared=10, shmem=0)
-
-    assert ["p2"] == guilty_of(reader, leaking)
-
-
-def test_who_fills_shared_memory_is_blamed_for_it():
-    """Nobody can take that back; it is no file though it counts as shared."""
-
-    def reader(t):
-        return process(1, 100 + 80 * t, shared=80 * t, shmem=0)
-
-    def sharing(t):
-        return process(2, 100 + 20 * t, shared=20 * t, shmem=20 * t)
-
-    assert ["p2"] == guilty_of(reader, sharing)
+    assert ["p2"] == guilty_of(reader, lambda t: process(2, 100 + 20 * t, **shared(t)))
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_a_death_is_found_by_incident_kernel_and_the_most_exact_name(tmp_path):
             for wanted in ("i-1", "abcd", "abcd-1234", "A.ipynb", "a.ip", "7", "run7", "nobody")
         }
         assert {
-            "i-1": 9.0, "abcd": 9.0, "abcd-1234": 9.0, "A.ipynb": 9.0, "a.ip": 10.0, "7": 9.0,
+            "i-1": 9.0, "abcd": 9.0, "abcd-1234": 9.0, "A.ipynb": 9.0, "a.ip": 9.0, "7": 9.0,
             "run7": 11.0, "nobody": None,
         } == found  # fmt: skip
         assert 10.0 == past_exits.last(journal, 12.0)["unix_s"]

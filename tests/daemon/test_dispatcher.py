@@ -10,6 +10,8 @@ import sys
 import pytest
 from test_daemon_agents import begin
 
+from watchdog_app.cli.history import sentence
+
 RULE = """
 [actions]
 notify = false
@@ -157,6 +159,8 @@ def test_the_outcome_says_whether_anybody_was_shown_it(world, death, terminal, s
     assert status == found["status"]
     assert ("[notify]" in found["detail"]) is (status == "undelivered")
     assert ("watchdog: " in world.log()) is (status == "done")
+    unseen = "was not shown: Notifications are switched off" in sentence(found)
+    assert unseen is ("title" in found["evidence"]) is (status == "undelivered")
     undelivered = client.call("status")["daemon"]["notifications"]["undelivered"]
     assert (status == "undelivered") == undelivered
 

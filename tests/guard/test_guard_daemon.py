@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.errors import DaemonNotRunning, RequestError
+from watchdog_app.cli.history import sentence
 from watchdog_app.client import jsonrpc, transport
 from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import encode
@@ -103,10 +104,15 @@ def test_a_held_task_is_shown_told_of_and_let_go_through_the_daemon(desk, daemon
     assert 0 == desk.end(hog)
 
 
+def outcome_entries(client, of: str) -> list[dict]:
+    """What became of the notifications of this kind."""
+    found = client.call("history", kinds=["outcome"], limit=50)["entries"]
+    return [entry for entry in found if entry["decision_kind"] == of]
+
+
 def outcomes(client, of: str) -> list[str]:
     """Details of what became of the notifications of this kind."""
-    found = client.call("history", kinds=["outcome"], limit=50)["entries"]
-    return [entry["detail"] for entry in found if entry["decision_kind"] == of]
+    return [entry["detail"] for entry in outcome_entries(client, of)]
 
 
 @pytest.mark.parametrize(
@@ -128,6 +134,8 @@ def test_notifications_of_a_guard_obey_quiet_hours_and_rules(desk, config, held,
 
         assert held == any("Suppressed" in detail for detail in outcomes(client, "hold"))
         assert any(calm in detail for detail in outcomes(client, "guard running"))
+        texts = [sentence(each) for each in outcome_entries(client, "guard running")]
+        assert any('" was not shown: Suppressed' in text for text in texts)
     desk.end(hog)
 
 

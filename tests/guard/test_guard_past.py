@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from support.looks import observer_of
 
+from watchdog_app.base.text.quantities import AUTOMATIC_LIMIT
 from watchdog_app.cli import guards_seen
 from watchdog_app.cli.status_text import guard_remarks
 from watchdog_app.core.diagnosis.causes import diagnose
@@ -93,6 +94,7 @@ def test_an_end_by_another_cause_under_a_guard_keeps_its_cause(places):
 
     crash = diagnose(ExitFacts(wait_status=11, guard=guard))
     refused = diagnose(ExitFacts(wait_status=256, words=words, guard=guard))
+    full = ExitFacts(9, guard=guard, group_used_bytes=900 * MIB, group_limit_bytes=800 * MIB)
     without = diagnose(ExitFacts(wait_status=256, words=words))
 
     assert CauseKind.SIGNAL is crash.kind
@@ -100,6 +102,8 @@ def test_an_end_by_another_cause_under_a_guard_keeps_its_cause(places):
     assert "its guard refuses what does not fit into its limit of 800 MiB" in refused.text
     assert "guard" not in without.text
     assert any("a limit of 800 MiB" in each.text for each in evidence_of(ExitFacts(guard=guard)))
+    held = "900 MiB: its guard had given it the reserve besides its limit of 800 MiB"
+    assert any(held in each.text for each in evidence_of(full))
 
 
 @pytest.mark.parametrize(("status", "refused"), [(256, True), (6, True), (0, False), (2, False)])
@@ -251,7 +255,7 @@ def test_nobody_is_warned_of_a_limit_that_the_guard_has_met_and_told_of(
 
 @pytest.mark.parametrize(("stage", "high_mib"), [("finishing", 1056), ("running", 850)])
 def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, stage, high_mib):
-    """While the reserve is given for a save, and where the record is older than the last look."""
+    """While the reserve is given for a save, and where the look is older than the record."""
     folder = str(places / "watchdog-guard-4711-99")
     os.mkdir(folder)
     guard = a_guard(state=stage, used_bytes=700 * MIB, follows_machine=stage == "running")
@@ -272,13 +276,17 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
         seen = readings(snapshot, tasks, (), guards.limits())
 
     (reading,) = [each for each in seen if each.key.subject == folder]
-    limit = {"finishing": "800 MiB", "running": "850 MiB"}[stage]
+    limit = "800 MiB"
     danger = Shortage(reading, Attribution((), 0, 0), Regime.LINEAR, 1.0, {KEY: tasks[0]}, {},
                       SwapTraffic())  # fmt: skip
     assert f"780 MiB of {limit}" == phrases.level(reading.used, reading.limit, "bytes")
     assert f"780 MiB of {limit}" in (guards.sentence(KEY) or "")
     shown = guards.shown()[KEY]
     assert (reading.used, reading.limit) == (shown.used_bytes, shown.limit_bytes)
+    level = "780 MiB of 800 MiB"
+    level += f" ({AUTOMATIC_LIMIT}), reserve " if stage == "running" else " and the reserve of "
+    for screen in (guards.sentence(KEY), guard_remarks(shown)[0], guards_seen.line(guards.of(KEY))):
+        assert f"{level}256 MiB" in screen
     more = f"watchdog limit 4711 {messages.next_limit(guards.of(KEY))}"
     assert more in " ".join(sentences(danger))
     shown.state, shown.stopped = "stopped", True

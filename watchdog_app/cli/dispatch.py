@@ -14,7 +14,15 @@ import os
 import sys
 
 from watchdog_app import __version__
-from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, EXIT_USAGE, RequestError, WatchdogError
+from watchdog_app.base.errors import (
+    EXIT_FAILURE,
+    EXIT_OK,
+    EXIT_USAGE,
+    NOT_FOUND,
+    RequestError,
+    TaskNotFound,
+    WatchdogError,
+)
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import Output, remark
 
@@ -207,7 +215,17 @@ def _carry_out(words: list[str]) -> int:
         args = parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
     except SystemExit as end:  # argparse has printed its help or what is wrong
         return end.code if isinstance(end.code, int) else EXIT_USAGE
-    return int(module.run(args, Output(args)))
+    try:
+        return int(module.run(args, Output(args)))
+    except TaskNotFound as error:
+        from watchdog_app.history.past import Source
+
+        ended, task = None, getattr(args, "task", None)
+        if isinstance(task, str) and error.code == NOT_FOUND and name != "explain":
+            ended = Source().end_of(task)
+        if ended is None:
+            raise
+        raise TaskNotFound(f"{error} {ended}", error.code, error.candidates) from error
 
 
 def _quick(name: str, rest: list[str]) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from watchdog_app.base import paths
-from watchdog_app.base.text.quantities import format_bytes, pid_in
+from watchdog_app.base.text.quantities import guard_level, pid_in
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import stamp
 
@@ -62,11 +62,8 @@ def line(guard: GuardRecord) -> str:
     if guard.state == "stopped":
         resume = f"watchdog limit {guard.pid} {messages.next_limit(guard)}"
         state = f", stopped at its limit; to resume it: {resume}"
-    return (
-        f"{plain(guard.name)} (pid {guard.pid}): {format_bytes(guard.used_bytes)} of "
-        f"{format_bytes(guard.limit_bytes)}, reserve {format_bytes(guard.reserve_bytes)}, "
-        f"{guard.kind}{state}"
-    )
+    level = guard_level(guard, automatic=guard.follows_machine)
+    return f"{plain(guard.name)} (pid {guard.pid}): {level}, {guard.kind}{state}"
 
 
 def every() -> list[GuardRecord]:

@@ -158,7 +158,10 @@ def _outcome(entry: Json) -> str:
     status = plain(entry.get("status") or "")
     seconds = number_or_none(entry.get("seconds"))
     took = "" if seconds is None else f" in {seconds:.2f} s"
-    return f"{what} {status}{_times(entry)}{took}".strip()
+    evidence = entry.get("evidence")
+    title = evidence.get("title") if isinstance(evidence, dict) else None
+    missed = "" if title is None else f': "{plain(title)}" was not shown'
+    return f"{what} {status}{_times(entry)}{took}{missed}".strip()
 
 
 def _times(entry: Json) -> str:

@@ -404,11 +404,10 @@ def _remarks(task: Task, now_unix_s: float) -> list[str]:
 def guard_remarks(guard: Guard) -> list[str]:
     """`guard 3.1 GiB of 12.0 GiB, reserve 512 MiB`, and what to do where it is stopped."""
     pid = quantities.whole(guard.pid)
-    used, limit = quantities.size(guard.used_bytes), quantities.size(guard.limit_bytes)
     most = max(guard.used_bytes or 0, guard.limit_bytes or 0)
     more = size_above(most) if most > 0 else "SIZE"
-    text = f"guard {used} of {limit}, reserve {quantities.size(guard.reserve_bytes)}"
-    remarks = [f"{text}, {plain(guard.kind or '')}".rstrip(", ")]
+    level = quantities.guard_level(guard, automatic=guard.automatic_limit)
+    remarks = [f"guard {level}, {plain(guard.kind or '')}".rstrip(", ")]
     if guard.stopped:
         remarks.append(
             f"stopped at its limit; resume it: watchdog limit {pid} {more}; "

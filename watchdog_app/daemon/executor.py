@@ -131,7 +131,8 @@ class Executor:
         order = _Order(notification.id, kind, key, entry.name, entry.path, time.monotonic())
         if not self.observer.may_notify(task):
             detail = "Suppressed: a [[rule]] switches notifications off."
-            self._end(order, OutcomeStatus.SKIPPED, detail)
+            about = {"title": notification.title, "body": notification.body}
+            self._end(order, OutcomeStatus.SKIPPED, detail, about)
         else:
             self._send(notification, task, order)
 
@@ -264,14 +265,15 @@ class Executor:
 
     def _send(self, notification: Notification, task: Task | None, order: _Order) -> None:
         """Filter a notification and show it. Every notification of the daemon comes here."""
+        about = {"title": notification.title, "body": notification.body}
         suppressed = self.notification_filter.reason(notification)
         if suppressed is not None:
-            self._end(order, OutcomeStatus.SKIPPED, suppressed)
+            self._end(order, OutcomeStatus.SKIPPED, suppressed, about)
             return
 
         def ended(delivered: bool, detail: str) -> None:
             status = OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED
-            self._end(order, status, detail)
+            self._end(order, status, detail, {} if delivered else about)
 
         self.dispatcher.show(notification, ended, task)
 

@@ -327,7 +327,9 @@ class ExitMonitor:
         news = _is_news(facts, cause, task, agent, end.unix_s)
         if news is None:
             return None
-        about = {} if task is None else about_task(task.info, task.rss_bytes, end.view)
+        about = {}
+        if task is not None:
+            about = about_task(task.info, task.rss_bytes, end.view, end.mono_s)
         name = task.name if task is not None else None
         if name is None:
             name = (agent.notebook if agent is not None else None) or f"process {end.key.pid}"
@@ -478,13 +480,14 @@ def _worker_exit(
 ) -> Exit:
     """Of a worker whose task lives on; told as news of that task."""
     rescue = later_rescue(view, facts.guard.rescue if facts.guard else None)
-    about = {} if view is None else about_task(task.info, task.rss_bytes, view)
+    now_mono_s = time.monotonic()
+    about = {} if view is None else about_task(task.info, task.rss_bytes, view, now_mono_s)
     entry = worker_entry(
         task, pid, time.time(), cause, evidence_of(facts), rescue=rescue, about={**about, **grew}
     )
     text = str(entry.data["text"])
     told = replace(cause, text=text.rstrip("."), news=True, worker=pid)
-    return Exit(task, told, view, entry, time.monotonic())
+    return Exit(task, told, view, entry, now_mono_s)
 
 
 def _ooms(agent: Agent | None) -> int:

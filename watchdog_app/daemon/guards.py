@@ -112,17 +112,16 @@ class Guards:
     def _take_figures(self) -> None:
         """Of the last look, where it is newer: records are written at changes and seldom else."""
         for reading, guard in self._read():
-            calm, used = guard.state == "running", int(reading.used)
+            used = int(reading.used)
+            calm = guard.state == "running"
             guard.used_bytes = used if calm else max(used, guard.used_bytes)
-            if calm and guard.follows_machine and "swap" not in (reading.note or ""):
-                guard.limit_bytes = int(reading.limit)
 
     def limits(self) -> dict[str, int]:
-        """Limits of guards that may have given their reserve, without it, by folder of group."""
+        """Limits that guards have written down, without their reserve, by folder of group."""
         return {
             reading.key.subject: guard.limit_bytes
             for reading, guard in self._read()
-            if guard.state not in ("running", "unlimited")
+            if guard.state != "unlimited"
         }
 
     def _found(self) -> dict[ProcessKey, str]:

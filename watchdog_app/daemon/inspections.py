@@ -27,7 +27,6 @@ from watchdog_app.core.model.agent import (
     ThreadState,
 )
 from watchdog_app.core.model.decisions import Assessment, Incident, Stage
-from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS
 from watchdog_app.core.model.tasks import named
@@ -232,7 +231,7 @@ class Inspections:
             dump,
             StallContext(
                 cores=0.0 if cpu is None else cpu / 100,
-                swap=SwapTraffic.of(result.swap_in_bytes_per_s, result.swap_out_bytes_per_s),
+                swap=result.swap,
                 card_fault=result.card_faults.get(key),
                 stopped_by_us=held,
             ),

@@ -236,8 +236,8 @@ def _host(look: Look, name: str) -> records.Host:
         name=name,
         memory_total_bytes=host.total_bytes,
         memory_available_bytes=host.available_bytes,
-        swap_in_bytes_per_s=result.swap_in_bytes_per_s,
-        swap_out_bytes_per_s=result.swap_out_bytes_per_s,
+        swap_in_bytes_per_s=result.swap.in_per_s,
+        swap_out_bytes_per_s=result.swap.out_per_s,
         pressure_some_avg10_percent=host.pressure.some_avg10 if host.pressure else None,
         pressure_full_avg10_percent=host.pressure.full_avg10 if host.pressure else None,
     )

@@ -9,7 +9,12 @@ import select
 import sys
 from contextlib import suppress
 
-from watchdog_app.base.text.quantities import format_bytes, size_above
+from watchdog_app.base.text.quantities import (
+    AUTOMATIC_LIMIT,
+    format_bytes,
+    guard_level,
+    size_above,
+)
 from watchdog_app.guard.policy import ASKED
 
 TYPE_CHECKING = False
@@ -26,7 +31,7 @@ def started(record: GuardRecord) -> str:
     """One line at the start: which guard, and what it does."""
     return (
         f"watchdog: guard: limit {format_bytes(record.limit_bytes)}"
-        f"{' (what this machine can give)' if record.follows_machine else ''}, "
+        f"{f' ({AUTOMATIC_LIMIT})' if record.follows_machine else ''}, "
         f"reserve {format_bytes(record.reserve_bytes)}, {record.kind}"
     )
 
@@ -140,11 +145,10 @@ def past(record: GuardRecord) -> str:
 
 def explained(record: GuardRecord) -> str:
     """For `watchdog explain`: which guard, how full, and what its state means."""
+    level = guard_level(record, automatic=record.follows_machine)
     text = (
-        f"It runs under a guard ({record.kind}): {format_bytes(record.used_bytes)} of "
-        f"{format_bytes(record.limit_bytes)} that it may hold, and "
-        f"{format_bytes(record.reserve_bytes)} more "
-        "kept back for saving. At that limit it is stopped and not killed."
+        f"It runs under a guard ({record.kind}): {level}. At that limit it is stopped and not "
+        "killed; the reserve is for saving."
     )
     return text if record.state == "running" else f"{text}\n{report(record)}"
 

@@ -208,7 +208,12 @@ def worker_entry(
     return _entry(unix_s, "death", data, task.key, name=task.name, path=path)
 
 
-def about_task(info: ProcessInfo, rss_bytes: int | None, view: AgentState | None) -> dict[str, Any]:
+def about_task(
+    info: ProcessInfo,
+    rss_bytes: int | None,
+    view: AgentState | None,
+    end_mono_s: float | None = None,
+) -> dict[str, Any]:
     """
     What is to be known of a task when it is gone; secrets on its command line are left out.
 
@@ -216,6 +221,7 @@ def about_task(info: ProcessInfo, rss_bytes: int | None, view: AgentState | None
         info: of its root.
         rss_bytes: of all its processes; None: not known.
         view: what its agent has reported; None: it has none.
+        end_mono_s: when it ended, by the clock of those reports; None: not known.
     """
     found: dict[str, Any] = {
         "task_kind": info.kind.value,
@@ -227,12 +233,16 @@ def about_task(info: ProcessInfo, rss_bytes: int | None, view: AgentState | None
         "rss_bytes": rss_bytes,
     }
     if view is not None:
+        age_s = None
+        if end_mono_s is not None and view.reported_mono_s is not None:
+            age_s = max(0.0, end_mono_s - view.reported_mono_s)
         found["agent"] = {
             "framework": view.framework,
             "directory": view.directory,
             "training": view.training,
             "step": view.step,
             "step_s": view.step_s,
+            "report_age_s": age_s,
         }
     return found
 

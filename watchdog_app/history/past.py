@@ -11,6 +11,8 @@ from typing import Any
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import DaemonNotRunning, TaskNotFound, WatchdogError
+from watchdog_app.base.text.plain import clean
+from watchdog_app.base.text.quantities import moment
 from watchdog_app.history.journal import Journal
 from watchdog_app.history.reader import reading
 
@@ -88,6 +90,17 @@ class Source:
                 f"No daemon runs, and the journal knows of no death{whom}. Start it: watchdog start"
             )
         return {"text": None, "incidents": [], **found}
+
+    def end_of(self, task: str) -> str | None:
+        """How what is meant has ended, its rescue, where more stands; None: nobody knows."""
+        try:
+            death = (self.explain(task, None) or {}).get("death")
+        except WatchdogError:
+            return None
+        if not isinstance(death, dict):
+            return None
+        at, text = moment(death.get("unix_s")), clean(str(death.get("text")), 500)
+        return f"Ended at {at}: {text} More: watchdog explain {death.get('pid')}"
 
     def _asked(self, method: str, wanted: Json) -> Json | None:
         from watchdog_app.client.client import Client

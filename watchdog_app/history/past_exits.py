@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.core.explain import exits, phrases
 from watchdog_app.core.explain.exits import about_death
+from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.status import Incident
+from watchdog_app.core.model.tasks import rank
 from watchdog_app.history.journal import Journal
 
 _CLOCKS_S = 2.0  # between the start of a process by the kernel's clock and a death by ours
@@ -57,15 +59,10 @@ def find(journal: Journal, wanted: str) -> Entry | None:
     wanted = wanted.strip()
     if not wanted:
         return None
-    pid = pid_in(wanted)
     entries = journal.history(kinds=_KINDS, limit=_MOST_ENTRIES)
-    if pid is not None:
-        return next((e for e in entries if pid in (e.get("pid"), e.get("worker"))), None)
-    folded = wanted.casefold()
-    for fits in _ways(wanted, folded):
-        found = next((each for each in entries if fits(each)), None)
-        if found is not None:
-            return found
+    ranked = [(found, each) for each in entries if (found := _rank(wanted, each)) is not None]
+    if ranked:
+        return min(ranked, key=lambda each: each[0])[1]
     # Older than the newest thousand: the journal looks for a part of its name or path.
     older = journal.history(task=wanted, kinds=_KINDS, limit=1)
     return older[0] if older else _of_incident(journal, entries, wanted)
@@ -98,6 +95,7 @@ def describe(
         now_unix_s=now_unix_s,
         advice=_advice(journal, entry, at_unix_s),
         successor=successor,
+        earlier=_earlier_save(journal, entry),
     )
     return {"death": entry, "death_text": text, "plot": _plot(journal, entry, begin, around)}
 
@@ -198,22 +196,11 @@ def _misfortune(entry: Mapping[str, Any]) -> bool:
     return not cause_spec(entry.get("cause")).by_itself and not asked
 
 
-def _ways(wanted: str, folded: str) -> Sequence[Callable[[Entry], bool]]:
-    def names(entry: Entry) -> tuple[str, ...]:
-        path = str(entry.get("path") or "")
-        return str(entry.get("name") or "").casefold(), os.path.basename(path).casefold()
-
-    def paths(entry: Entry) -> tuple[str, ...]:
-        cwd, name = str(entry.get("cwd") or ""), str(entry.get("name") or "")
-        return str(entry.get("path") or ""), os.path.join(cwd, name)
-
-    return (
-        lambda entry: entry.get("kernel_id") == wanted,
-        lambda entry: wanted in paths(entry) or os.path.abspath(wanted) in paths(entry),
-        lambda entry: folded in names(entry),
-        lambda entry: len(wanted) >= 4 and str(entry.get("kernel_id") or "").startswith(folded),
-        lambda entry: any(folded in text for text in names(entry)),
-    )
+def _rank(wanted: str, entry: Entry) -> int | None:
+    name, cwd = str(entry.get("name") or ""), str(entry.get("cwd") or "")
+    paths = [path for path in (str(entry.get("path") or ""), os.path.join(cwd, name)) if path]
+    pids = [pid for pid in (entry.get("pid"), entry.get("worker")) if pid is not None]
+    return rank(wanted, pids, name, paths, entry.get("kernel_id"))
 
 
 def _of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) -> Entry | None:
@@ -243,6 +230,24 @@ def _around(journal: Journal, entry: Entry, begin: float, end: float) -> list[En
         )
         if each.get("pid") == entry.get("pid")
     ]
+
+
+def _earlier_save(journal: Journal, entry: Entry) -> RescueRecord | None:
+    """The last save in this process, of a training whose agent was gone at the end."""
+    outcomes = journal.history(
+        since_unix_s=number_or_none(entry.get("started_unix_s")),
+        until_unix_s=entry["unix_s"],
+        task=str(entry.get("pid")),
+        kinds=("outcome",),
+        limit=_MOST_ENTRIES,
+    )
+    for each in outcomes:
+        saved = each.get("evidence")
+        if _mark(each) == {"unix_s": each["unix_s"], "kind": "saved"} and isinstance(saved, dict):
+            path, step = saved.get("path"), saved.get("step")
+            if isinstance(path, str) and isinstance(step, int):
+                return RescueRecord(path, step, 0, 0.0, each["unix_s"])
+    return None
 
 
 def _advice(journal: Journal, entry: Entry, at_unix_s: float) -> list[str]:

@@ -101,16 +101,13 @@ def _key(entry: Entry) -> tuple[object, ...] | None:
         return None
     by_a_person = str(entry.get("decision")).startswith(_BY_A_PERSON)
     if entry["kind"] == "outcome" and not by_a_person:
-        return (pid, name, entry.get("status"), _folder(entry))
+        # Where the rescue lies: each process of a training has a folder of its own.
+        path = _evidence(entry).get("path")
+        folder = os.path.dirname(path) if isinstance(path, str) else None
+        return (pid, name, entry.get("status"), folder)
     if entry["kind"] == "decision" and entry.get("by") == "watchdog":
         return (pid, name, None, None)
     return None
-
-
-def _folder(entry: Entry) -> str | None:
-    """Where the rescue lies: each process of a training has a folder of its own."""
-    path = _evidence(entry).get("path")
-    return os.path.dirname(path) if isinstance(path, str) else None
 
 
 def _step(entry: Entry) -> int | None:

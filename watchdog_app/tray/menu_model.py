@@ -289,10 +289,8 @@ def _figures(task: Task, now_unix_s: float) -> list[Entry]:
         gpu = f"GPU memory: {quantities.size(task.gpu_memory_bytes)}"
     guard = task.guard
     if guard is not None:
-        used, limit = quantities.size(guard.used_bytes), quantities.size(guard.limit_bytes)
-        stopped = ", stopped" if guard.stopped else ""
-        reserve = quantities.size(guard.reserve_bytes)
-        limit_line = f"Guard: {used} of {limit}, reserve {reserve}{stopped}"
+        level = quantities.guard_level(guard, automatic=guard.automatic_limit)
+        limit_line = f"Guard: {level}{', stopped' if guard.stopped else ''}"
     lines = {
         "ram": ram,
         "gpu": gpu,

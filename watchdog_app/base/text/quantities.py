@@ -25,6 +25,8 @@ UNKNOWN = "N/A"
 NONE = "-"
 
 UNIT_SIGNS = {"celsius": "°C", "watts": "W"}
+AUTOMATIC_LIMIT = "follows the machine's free memory"  # of a guard whose limit nobody gave
+_RESERVE_GIVEN = ("finishing", "refusing", "exiting", "ending")  # states of a guard
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?\s*", re.IGNORECASE)
 _SIZE_FACTOR = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
@@ -230,6 +232,19 @@ def of_limit(used: Any, limit: Any, unit: str) -> str:
         return UNKNOWN if known is None else f"{max(0.0, 1 - known) * 100:.0f} % left"
     sign = UNIT_SIGNS.get(unit, unit)
     return f"{whole(used)} of {whole(limit)} {sign}"
+
+
+def guard_level(guard: Any, *, automatic: bool) -> str:
+    """
+    `3.10 GiB of 12.0 GiB, reserve 512 MiB`: what a program under a guard holds and may hold.
+
+    Args:
+        guard: has `used_bytes`, `limit_bytes`, `reserve_bytes` and `state`.
+        automatic: nobody gave the limit.
+    """
+    limit = size(guard.limit_bytes) + (f" ({AUTOMATIC_LIMIT})" if automatic else "")
+    joint = " and the reserve of " if guard.state in _RESERVE_GIVEN else ", reserve "
+    return f"{size(guard.used_bytes)} of {limit}{joint}{size(guard.reserve_bytes)}"
 
 
 def eta(

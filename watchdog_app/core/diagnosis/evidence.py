@@ -279,12 +279,16 @@ def _levels(facts: ExitFacts) -> Iterator[Evidence]:
     if crash or facts.wait_status == 0:
         return  # a crash, a Ctrl-C: how much was left has nothing to do with it
     if facts.group_used_bytes is not None and facts.group_limit_bytes:
-        high = ", where memory.high slows down and kills no process" if facts.group_high else ""
-        yield Evidence(
-            "level",
-            f"When last seen its memory group held {format_bytes(facts.group_used_bytes)} of "
-            f"{format_bytes(facts.group_limit_bytes)}{high}.",
-        )
+        used, limit = facts.group_used_bytes, facts.group_limit_bytes
+        text = f"{format_bytes(used)} of {format_bytes(limit)}"
+        if facts.guard is not None and used > limit:
+            text = (
+                f"{format_bytes(used)}: its guard had given it the reserve besides its limit of "
+                f"{format_bytes(limit)}"
+            )
+        elif facts.group_high:
+            text += ", where memory.high slows down and kills no process"
+        yield Evidence("level", f"When last seen its memory group held {text}.")
     total, available = facts.host_total_bytes, facts.host_available_bytes
     if total and available is not None:
         swap = ""

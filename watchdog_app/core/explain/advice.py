@@ -13,7 +13,7 @@ from typing import NamedTuple
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_bytes, size_above
 from watchdog_app.core.explain import phrases
-from watchdog_app.core.model.agent import AgentState, GrowingLine, MemoryGrowth, MemoryParts
+from watchdog_app.core.model.agent import AgentState, MemoryGrowth, MemoryParts
 from watchdog_app.core.model.decisions import Attribution, Regime
 from watchdog_app.core.model.history import SwapTraffic, thrashing
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
@@ -380,9 +380,9 @@ def about_growth(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -
     first = growth.lines[0] if growth.lines else None
     if own is not None and first is not None and own.bytes >= _OWN * first.bytes:
         first = own
-    place = None if first is None else _short(first)
     expected = (slope_bytes_per_s or 0.0) * growth.seconds
     if first is not None and first.bytes >= _SHARE * expected:
+        place = clean(f"{os.path.basename(first.file)}:{first.line}", 80)
         rate = (
             f"{format_bytes(first.bytes_per_step)} a step"
             if first.bytes_per_step is not None
@@ -399,10 +399,6 @@ def about_growth(growth: MemoryGrowth, slope_bytes_per_s: float | None = None) -
             f"{each.more:,} more tensors of {shape} live than {growth.seconds:.0f} s ago: "
             "a list or dict holds them."
         )
-
-
-def _short(line: GrowingLine) -> str:
-    return clean(f"{os.path.basename(line.file)}:{line.line}", 80)
 
 
 def _rounded(count: float) -> int:

@@ -17,6 +17,7 @@ from watchdog_app.base.text.quantities import (
     number_or_none,
 )
 from watchdog_app.core.explain import phrases
+from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.exits import Certainty, cause_spec
 
 # What PyTorch, concurrent.futures and joblib say when one is gone.
@@ -101,6 +102,7 @@ def about_death(
     now_unix_s: float,
     advice: Sequence[str] = (),
     successor: Mapping[str, Any] | None = None,
+    earlier: RescueRecord | None = None,
 ) -> str:
     """
     One exit: what happened, the evidence, who used the memory, what was saved, how to resume.
@@ -111,10 +113,12 @@ def about_death(
         now_unix_s: to say how long ago.
         advice: of the last danger that it was in.
         successor: the task that runs in its place now: "pid" and "name".
+        earlier: of a training that had ended before in the same process.
     """
     death = _Death(entry)
     lines = [*_what(death, at, now_unix_s), "", *_evidence(entry)]
-    for part in (_takers(entry), _saved(death), _onwards(death, successor), _change(advice)):
+    saved = _saved(death, earlier)
+    for part in (_takers(entry), saved, _onwards(death, successor), _change(advice)):
         found = list(part)
         lines += ["", *found] if found else []
     return "\n".join(lines)
@@ -131,6 +135,7 @@ class _Death:
         rescue, agent = entry.get("rescue"), entry.get("agent")
         self.rescue: Mapping[str, Any] | None = rescue if isinstance(rescue, Mapping) else None
         self.agent: Mapping[str, Any] | None = agent if isinstance(agent, Mapping) else None
+        self.had_agent = bool(entry.get("had_agent")) or self.agent is not None
 
     @property
     def of_worker_alone(self) -> bool:
@@ -195,10 +200,14 @@ def _takers(entry: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _saved(death: _Death) -> Iterator[str]:
+def _saved(death: _Death, earlier: RescueRecord | None) -> Iterator[str]:
     if death.of_worker_alone:
         return
-    step = None if death.agent is None else death.agent.get("step")
+    agent = death.agent or {}
+    step, age_s = agent.get("step"), number_or_none(agent.get("report_age_s"))
+    # Agents report once a second: it had made further steps.
+    read = "" if age_s is None else f", {format_duration(age_s)} before the end"
+    at = f"It was at step {step} when last read{read}"
     if death.rescue is not None:
         done, saved_s = death.rescue.get("step"), death.since(death.rescue.get("saved_unix_s"))
         age = "" if saved_s is None else f", saved {format_duration(saved_s)} before the end"
@@ -207,12 +216,22 @@ def _saved(death: _Death) -> Iterator[str]:
         yield f"  {clean(str(death.rescue.get('path')), _LONG)}"
         if isinstance(step, int) and isinstance(done, int) and step > done:
             again = "1 step is" if step - done == 1 else f"{step - done} steps are"
-            yield f"It was at step {step}: {again} to be repeated."
-    elif death.entry.get("had_agent") or death.agent is not None:
-        at = "" if step is None else f" It was at step {step}."
-        yield f"What was saved: nothing; its agent was not asked to, or had no time to.{at}"
+            yield f"{at}: at least {again} to be repeated."
+        return
+    if death.had_agent:
+        text = "What was saved: nothing; its agent was not asked to, or had no time to."
+        yield text if step is None else f"{text} {at}."
     elif not death.by_itself:
-        yield "What was saved: nothing; no agent had seen a training in it."
+        yield "What was saved: nothing; no agent saw a training in it at its end."
+    else:
+        return
+    if earlier is not None:
+        before_s = death.since(earlier.saved_unix_s)
+        yield (
+            f"A training that had ended before in it was saved at step {earlier.step}, "
+            f"{format_duration(before_s)} before the end, in"
+        )
+        yield f"  {clean(earlier.path, _LONG)}"
 
 
 def _onwards(death: _Death, successor: Mapping[str, Any] | None) -> Iterator[str]:
@@ -237,8 +256,12 @@ def _onwards(death: _Death, successor: Mapping[str, Any] | None) -> Iterator[str
         return
     if by_lines:
         yield "To continue from there, run it again: it starts over and says which lines to write:"
+    elif saved:
+        yield "To continue from there:"
+    elif death.had_agent or "next_limit" in death.entry:  # which only a guard gives
+        yield "To start it again:"
     else:
-        yield f"To continue{' from there' if saved else ', with its work saved next time'}:"
+        yield "To start it again, with its work saved next time:"
     yield f"  {command}"
     if HIDDEN in command:
         yield f"  ({HIDDEN} stands for what looked like a secret: put it back)"

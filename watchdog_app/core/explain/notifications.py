@@ -338,7 +338,7 @@ def _died(facts: Facts) -> tuple[str, list[str]]:
         saved = facts.saved
         # Agents report once a second: the rescue may be of a later step than the last report.
         further = step is not None and (saved is None or step > saved.step)
-        at = f" It was at step {step:.0f}." if further else ""
+        at = f" It was at step {step:.0f} when last read." if further else ""
         lines.append(f"{_capital(facts.rescue)}, saved {phrases.ago(age)}.{at}")
         lines.append(_capital(phrases.onwards(saved)))
     elif facts.agent is not None or step is not None:

@@ -83,7 +83,12 @@ def overview(
     if level >= Level.WARNING:
         return Overview(level, _worst(level, dangers, open_ones, cards))
     if standing:
-        return Overview(Level.WARNING, _standing(standing[0], names, held, len(standing) - 1))
+        first, *others = standing
+        who = names[first] + (f" and {len(others)} more" if others else "")
+        text = f"paused: {who}"
+        if first in held:
+            text = f"stopped at its memory limit: {who}; give it more: watchdog limit {held[first]}"
+        return Overview(Level.WARNING, text)
     fault = next((each for each in faults if each.source.partition(".")[0] in _BLINDING), None)
     if fault is not None:
         return Overview(Level.WARNING, clean(fault.message.partition(". ")[0].rstrip("."), 200))
@@ -99,6 +104,9 @@ def overview(
     if growing is not None:
         return Overview(level, f"growing, no danger yet{growing.of_whom}")
     notes = "" if level is Level.OK else "; see the notes"
+    soon = dangers[0].end if dangers and dangers[0].eta_s < _SOON_S else None
+    if soon is not None:
+        return Overview(level, f"no danger to a training: {soon} if it continues{notes}")
     return Overview(level, f"nothing is about to run out{_nearly_full(readings)}{notes}")
 
 
@@ -157,16 +165,6 @@ def _worst(
             return f"{clean(incident.label, 80)}: {clean(incident.why or '?', 200)}"
     card = next(each for each in cards if each.level is level)
     return f"{clean(card.label, 80)} {card.title or 'has a fault'}"
-
-
-def _standing(
-    first: ProcessKey, names: Mapping[ProcessKey, str], held: Mapping[ProcessKey, str], more: int
-) -> str:
-    rest = f" and {more} more" if more else ""
-    if first in held:
-        give = f"; give it more: watchdog limit {held[first]}"
-        return f"stopped at its memory limit: {names[first]}{rest}{give}"
-    return f"paused: {names[first]}{rest}"
 
 
 def _nearly_full(readings: Sequence[Reading]) -> str:

@@ -159,12 +159,8 @@ def _most_first(figure: str) -> Callable[[Task], tuple[float, ...]]:
     return order
 
 
-def _urgency(task: Task) -> tuple[float, ...]:
-    return -task.level, task.ram_bytes is None, -(task.ram_bytes or 0), task.pid or 0
-
-
 _SORT_KEYS: dict[str, Callable[[Task], Any]] = {
-    "urgency": _urgency,
+    "urgency": lambda task: (-task.level, *_most_first("ram_bytes")(task)),
     "ram": _most_first("ram_bytes"),
     "swap": _most_first("swap_bytes"),
     "gpu": _most_first("gpu_memory_bytes"),

@@ -79,7 +79,7 @@ def about_task(
     if hardware is not None:
         lines += _cards_of_task(task, agent, hardware)
     hit = [reading for reading in readings if task.key in reading.tasks]
-    lines += _ahead(task, outlook, hit, incidents)
+    lines += _ahead(task, outlook, hit, assessments, incidents)
     if hit:
         lines += ["", "Limits above it:"]
         lines += _resources(hit, assessments)
@@ -96,9 +96,10 @@ def _ahead(
     task: Task,
     outlook: TaskOutlook | None,
     hit: Sequence[Reading],
+    assessments: Mapping[ResourceKey, Assessment],
     incidents: Sequence[Incident],
 ) -> Iterator[str]:
-    """What stops it first, or what has befallen its card."""
+    """What stops it first, what others fill up, or what has befallen its card."""
     if outlook is not None and outlook.resource is not None:
         yield _end(next((each for each in hit if each.key == outlook.resource), None), outlook)
         return
@@ -114,7 +115,20 @@ def _ahead(
         yield f"{clean(each.label, 120)}, on which it was, {what} (see below)."
         if each.work_lost:
             yield "What it held there is lost, or will be when the card is reset."
-    if not broken:
+    if broken:
+        return
+    ends = [
+        (known.forecast, reading)
+        for reading in hit
+        if (known := assessments.get(reading.key)) is not None and known.forecast is not None
+    ]
+    if ends:
+        first, reading = min(ends, key=lambda each: each[0].eta_s)
+        yield (
+            f"It is not what makes it grow: {phrases.ending(reading, clean(reading.label, 120))} "
+            f"{phrases.forecast(first)}."
+        )
+    else:
         yield "Nothing points to an end: no forecast for it."
 
 

@@ -72,10 +72,6 @@ def _can_save(task: Task) -> bool:
     return ready and task.state != "paused"
 
 
-def _is_guarded(task: Task) -> bool:
-    return task.guard is not None
-
-
 def _is_stopped(task: Task) -> bool:
     return task.guard is not None and task.guard.stopped
 
@@ -119,7 +115,7 @@ ACTIONS = {
             method="guard.limit",
             params={"more": True},
             command="watchdog limit {task} SIZE",
-            shown=_is_guarded,
+            shown=lambda task: task.guard is not None,
         ),
         Action(
             "no_limit",

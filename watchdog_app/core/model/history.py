@@ -3,54 +3,37 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 from watchdog_app.core.model.machine import HostMemory
 
 _SWAP_S = 1.0
 
 
-class SwapTraffic:
+class SwapTraffic(NamedTuple):
     """The machine's: bytes a second in and out; None where the system does not count them."""
 
-    __slots__ = ("_from", "in_per_s", "out_per_s")
+    in_per_s: float | None = None
+    out_per_s: float | None = None
+    since: tuple[float, int, int] | None = None  # when, and the counters of then
 
-    def __init__(self) -> None:
-        self.in_per_s: float | None = None
-        self.out_per_s: float | None = None
-        self._from: tuple[float, int, int] | None = None
-
-    @classmethod
-    def of(cls, in_per_s: float | None, out_per_s: float | None) -> SwapTraffic:
+    def after(self, mono_s: float, host: HostMemory) -> SwapTraffic:
         """
-        These rates, as somebody else has measured them.
-
-        Args:
-            in_per_s: bytes a second read back; None: not counted.
-            out_per_s: bytes a second swapped out.
-        """
-        found = cls()
-        found.in_per_s, found.out_per_s = in_per_s, out_per_s
-        return found
-
-    def add(self, mono_s: float, host: HostMemory) -> None:
-        """
-        Take one sample of its counters; a counter that went back was reset.
+        The traffic with one more sample of its counters; a counter that went back was reset.
 
         Args:
             mono_s: when it was measured.
             host: counters of the machine.
         """
         if host.swap_in_bytes is None or host.swap_out_bytes is None:
-            self._from = self.in_per_s = self.out_per_s = None
-            return
-        now = (mono_s, host.swap_in_bytes, host.swap_out_bytes)
-        if self._from is None or now[1] < self._from[1] or now[2] < self._from[2]:
-            self._from = now
-        elif mono_s - self._from[0] >= _SWAP_S:
-            passed = mono_s - self._from[0]
-            self.in_per_s = (now[1] - self._from[1]) / passed
-            self.out_per_s = (now[2] - self._from[2]) / passed
-            self._from = now
+            return SwapTraffic()
+        now, since = (mono_s, host.swap_in_bytes, host.swap_out_bytes), self.since
+        if since is None or now[1] < since[1] or now[2] < since[2]:
+            return self._replace(since=now)
+        passed = mono_s - since[0]
+        if passed < _SWAP_S:
+            return self
+        return SwapTraffic((now[1] - since[1]) / passed, (now[2] - since[2]) / passed, now)
 
 
 _THRASH_BYTES_PER_S = 1024**2  # in and out at once: pages are needed again as soon as they leave

@@ -48,7 +48,7 @@ def readings(
         snapshot: one look at the machine.
         tasks: those of the same snapshot.
         agents: with what their frameworks say of the cards.
-        guarded: limits without their reserve, by folder, of groups that hold theirs now.
+        guarded: limits of guards without their reserve, by folder of their group.
     """
     everyone = tuple(task.key for task in tasks)
     return (
@@ -126,10 +126,10 @@ def _groups(
     for task in tasks:
         infos = (snapshot.infos.get(member.key) for member in task.members)
         folders = {info.cgroup for info in infos if info is not None and info.cgroup is not None}
-        above = [path for path in by_path if any(_holds(path, leaf) for leaf in folders)]
+        above = [path for path in by_path if any(holds(path, leaf) for leaf in folders)]
         for path in above:
             depth = path.rstrip("/").count("/")
-            nearest = min(leaf.count("/") - depth for leaf in folders if _holds(path, leaf))
+            nearest = min(leaf.count("/") - depth for leaf in folders if holds(path, leaf))
             levels[path] = min(levels.get(path, nearest), nearest)
             hit.setdefault(path, []).append(task.key)
     found = []
@@ -137,15 +137,14 @@ def _groups(
         group = by_path[path]
         bound = _bound(group, snapshot, leaves)
         if bound is not None:
-            # A reserve that is given for a save is none of its limit.
+            # A reserve that is given for a save is none of a guard's limit.
             now = min(each for each in (group.limit_bytes, group.high_bytes) if each is not None)
-            given = max(0, now - guarded.get(path, now))
-            bound = bound._replace(limit=bound.limit - given)
+            bound = bound._replace(limit=bound.limit - now + guarded.get(path, now))
             found.append(_group_reading(group, bound, tuple(keys), levels[path]))
     yield from sorted(found, key=lambda each: (each.fatal, each.used - each.limit))
 
 
-def _holds(path: str, leaf: str) -> bool:
+def holds(path: str, leaf: str) -> bool:
     """Whether a group is that of a folder, or one above it."""
     return leaf == path or leaf.startswith(f"{path.rstrip('/')}/")
 
@@ -222,12 +221,12 @@ def _swap_left(
 
     machine = max(0, snapshot.host.swap_free_bytes)
     known = [each for each in snapshot.cgroups if each.version != 1]
-    most = min([machine, *(left(each) for each in known if _holds(each.path, group.path))])
-    below = [each for each in known if each is not group and _holds(group.path, each.path)]
+    most = min([machine, *(left(each) for each in known if holds(each.path, group.path))])
+    below = [each for each in known if each is not group and holds(group.path, each.path)]
     limited: dict[str, tuple[int, CgroupMemory]] = {}
     for leaf in leaves:
-        if _holds(group.path, leaf):
-            chain = [each for each in below if _holds(each.path, leaf)]
+        if holds(group.path, leaf):
+            chain = [each for each in below if holds(each.path, leaf)]
             tightest = min(chain, key=left, default=group)
             if tightest is group or left(tightest) >= machine:
                 return most
@@ -258,9 +257,13 @@ def _group_reading(
         notes.append("stopped there, not killed")
     throttles = bound.throttles and not guard
     what = "slow-down limit" if bound.kills is None else "memory limit"
+    label = f"{what} of {group_name(group.path)}"
+    if guard:  # several are told apart by the program that was started in them
+        pid = os.path.basename(group.path.rstrip("/")).removeprefix(_GUARD).partition("-")[0]
+        label = f"guard limit of pid {pid}" if pid.isdigit() else "guard limit"
     return Reading(
         key=ResourceKey(ResourceKind.GUARD if guard else ResourceKind.CGROUP, group.path),
-        label=_guard_label(group.path) if guard else f"{what} of {group_name(group.path)}",
+        label=label,
         used=bound.used,
         limit=bound.limit,
         # Its guard stops it there; a pause would only come before that.
@@ -277,12 +280,6 @@ def _group_reading(
 def is_guard(path: str) -> bool:
     """Whether a group is one that `watchdog exec` made, in which the limit does not kill."""
     return os.path.basename(path.rstrip("/")).startswith(_GUARD)
-
-
-def _guard_label(path: str) -> str:
-    """Name of the program that was started in it, to tell several guards apart."""
-    pid = os.path.basename(path.rstrip("/")).removeprefix(_GUARD).partition("-")[0]
-    return f"guard limit of pid {pid}" if pid.isdigit() else "guard limit"
 
 
 def group_name(path: str) -> str:

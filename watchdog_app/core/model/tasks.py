@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -187,16 +187,17 @@ def find(wanted: str, tasks: Sequence[Task]) -> Task:
         TaskNotFound: none does, or several do; `candidates` lists them.
     """
     wanted = wanted.strip()
-    for fits in _ways(wanted):
-        found = [task for task in tasks if fits(task)]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise TaskNotFound(
-                f"{len(found)} tasks answer to {wanted!r}. Name one by its pid.",
-                SEVERAL_FIT,
-                candidates(found),
-            )
+    ranked = [(_rank(wanted, task), task) for task in tasks]
+    best = min((rank for rank, _ in ranked if rank is not None), default=None)
+    found = [task for rank, task in ranked if rank == best is not None]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise TaskNotFound(
+            f"{len(found)} tasks answer to {wanted!r}. Name one by its pid.",
+            SEVERAL_FIT,
+            candidates(found),
+        )
     if not tasks:
         message = f"No task answers to {wanted!r}: no Python process of yours is running."
     elif pid_in(wanted) is not None:
@@ -219,39 +220,39 @@ def candidates(tasks: Sequence[Task]) -> tuple[dict[str, object], ...]:
     return tuple({"pid": task.key.pid, "name": task.name} for task in tasks[:_MOST_CANDIDATES])
 
 
-def _ways(wanted: str) -> list[Callable[[Task], bool]]:
-    """From the most to the least exact."""
-    if not wanted:
-        return []
+def _rank(wanted: str, task: Task) -> int | None:
+    info, pids = task.info, [task.key.pid, *(member.key.pid for member in task.members)]
+    paths = [path for path in (info.notebook, *info.other_notebooks, info.script) if path]
+    return rank(wanted, pids, task.name, paths, info.kernel_id)
+
+
+def rank(
+    wanted: str, pids: Sequence[int], name: str, paths: Sequence[str], kernel_id: str | None
+) -> int | None:
+    """
+    How exactly a word means a task: 0 is the most exact; None: it means another one.
+
+    Args:
+        wanted: without blanks around it.
+        pids: of the task; that of its root first.
+        name: of the task.
+        paths: of its notebooks and its script.
+        kernel_id: of Jupyter; None: it is no kernel.
+    """
     pid = pid_in(wanted)
     if pid is not None:
         # A pid that is gone must never be taken for another task's name, or for a part of it.
-        return [
-            lambda task: task.key.pid == pid,
-            lambda task: any(member.key.pid == pid for member in task.members),
-        ]
-    folded = wanted.casefold()
-    return [
-        lambda task: task.info.kernel_id == wanted,
-        lambda task: wanted in _paths(task),
-        lambda task: wanted in _names(task),
-        lambda task: any(name.casefold() == folded for name in _names(task)),
-        lambda task: any(text.casefold().startswith(folded) for text in _heads(task)),
-        lambda task: any(folded in text.casefold() for text in (*_names(task), *_paths(task))),
-    ]
-
-
-def _heads(task: Task) -> tuple[str, ...]:
-    return (*_names(task), task.info.kernel_id or "")
-
-
-def _paths(task: Task) -> tuple[str, ...]:
-    info = task.info
-    return tuple(path for path in (info.notebook, *info.other_notebooks, info.script) if path)
-
-
-def _names(task: Task) -> tuple[str, ...]:
-    return (task.name, *(os.path.basename(path) for path in _paths(task)))
+        return min(1, pids.index(pid)) if pid in pids else None
+    names, folded = [name, *map(os.path.basename, paths)], wanted.casefold()
+    ways = (
+        kernel_id == wanted,
+        wanted in paths,
+        wanted in names,
+        any(each.casefold() == folded for each in names),
+        any(each.casefold().startswith(folded) for each in (*names, kernel_id or "")),
+        any(folded in each.casefold() for each in (*names, *paths)),
+    )
+    return next((at for at, fits in enumerate(ways) if fits and wanted), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +315,9 @@ class KernelRegistry:
             known = self._kernels.get(ident)
             path = task.info.notebook or task.info.script
             if known is None:
-                self._make_room()
+                while len(self._kernels) >= _MOST_KERNELS:
+                    for key in self._kernels.pop(next(iter(self._kernels))).keys:
+                        self._of.pop(key, None)
                 known = _Kernel((task.key,), task.name, path)
             elif known.keys[-1] == task.key:
                 if (known.name, known.path) != (task.name, path):
@@ -431,11 +434,6 @@ class KernelRegistry:
     def _kernel(self, key: ProcessKey) -> _Kernel | None:
         ident = self._of.get(key)
         return None if ident is None else self._kernels[ident]
-
-    def _make_room(self) -> None:
-        while len(self._kernels) >= _MOST_KERNELS:
-            for key in self._kernels.pop(next(iter(self._kernels))).keys:
-                self._of.pop(key, None)
 
 
 def _process(key: ProcessKey) -> str:

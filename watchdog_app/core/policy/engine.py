@@ -30,6 +30,7 @@ from watchdog_app.core.model.decisions import (
     Topic,
 )
 from watchdog_app.core.model.exits import Cause
+from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.resource import (
     SPECS,
@@ -96,8 +97,7 @@ class TickResult:
     incidents: tuple[Incident, ...]  # open ones, oldest first
     closed: tuple[Incident, ...]  # those that ended with this tick
     tasks: Mapping[ProcessKey, TaskOutlook]
-    swap_in_bytes_per_s: float | None
-    swap_out_bytes_per_s: float | None
+    swap: SwapTraffic
     next_look_s: float
     # Tasks that a card's fault has hit lately, and what it was: why they may end.
     card_faults: Mapping[ProcessKey, str] = field(default_factory=dict)
@@ -197,15 +197,14 @@ class Engine:
         found, ended = self._problems.follow(
             tick, look, cpu_percent, self._incidents, self._reporting
         )
-        incidents, swap = self._incidents.public(), self._tracker.swap
+        incidents = self._incidents.public()
         return TickResult(
             assessments=assessments,
             decisions=tuple(worded(each, look, incidents) for each in (*decisions, *over, *found)),
             incidents=tuple(incidents.values()),
             closed=(*closed, *ended),
             tasks=outlooks(tasks, self._tracker.usage, readings, assessments, blamed),
-            swap_in_bytes_per_s=swap.in_per_s,
-            swap_out_bytes_per_s=swap.out_per_s,
+            swap=self._tracker.swap,
             next_look_s=self._next_look(agents),
             card_faults=self._problems.devices.faults,
             stalled=tuple(self._problems.stalls.wanted),

@@ -159,7 +159,7 @@ class Tracker:
     def follow(self, look: Observation) -> None:
         """Append to every series; forget those that have ended."""
         now = look.snapshot.mono_s
-        self.swap.add(now, look.snapshot.host)
+        self.swap = self.swap.after(now, look.snapshot.host)
         self._series = {
             each.key: self._series.get(each.key) or self._new_series(each) for each in look.readings
         }

@@ -66,21 +66,12 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedDecision:
-    """One thing that would have been done."""
-
-    t: float
-    kind: DecisionKind
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Played:
     """A trace and what would have come of it."""
 
     trace: Trace
     moments: tuple[Moment, ...]
-    decisions: tuple[PlayedDecision, ...]
+    decisions: tuple[Decision, ...]  # that would have been carried out
 
     def first(self, stage: Stage) -> Moment | None:
         """The moment at which a stage was first reached."""
@@ -117,7 +108,7 @@ def play(
     engine = Engine(settings, own_uid=_UID)
     key = ResourceKey(trace.kind, "trace")
     moments: list[Moment] = []
-    decisions: list[PlayedDecision] = []
+    decisions: list[Decision] = []
     saving: list[tuple[float, Decision]] = []
     rescue: tuple[RescueRecord, float] | None = None
     due = float("-inf")
@@ -140,8 +131,8 @@ def play(
         assessment = result.assessments[key]
         moments.append(Moment(t, used, limit, assessment))
         due = t + result.next_look_s
+        decisions += result.decisions
         for decision in result.decisions:
-            decisions.append(PlayedDecision(t, decision.kind, decision.reason))
             if decision.kind is DecisionKind.CHECKPOINT and agent is not None:
                 saving.append((t + agent.step_s + agent.save_s, decision))
             else:

@@ -13,7 +13,7 @@ from typing import Protocol
 from watchdog_app.base.errors import Gone, UsageError
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Snapshot, Task
-from watchdog_app.core.model.readings import readings
+from watchdog_app.core.model.readings import holds, readings
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
 from watchdog_app.core.model.tasks import find as find_task
 from watchdog_app.core.model.tasks import group
@@ -250,16 +250,12 @@ def _tightest(
     own = [
         one
         for one in hitting
-        if not SPECS[one.key.kind].of_group or _is_in(folder, one.key.subject)
+        if not SPECS[one.key.kind].of_group or holds(one.key.subject, folder or "")
     ]
     hitting = own or hitting
     if not hitting:
         raise UsageError("This machine shows no limit that the task could meet.")
     return min(hitting, key=lambda one: one.limit - one.used)
-
-
-def _is_in(folder: str | None, group: str) -> bool:
-    return folder is not None and f"{folder}/".startswith(f"{group.rstrip('/')}/")
 
 
 def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:

@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import Any
 
 from watchdog_app.base.text.quantities import format_bytes, format_duration
-from watchdog_app.core.model.decisions import Assessment, DecisionKind, Stage
-from watchdog_app.core.replay.play import Played, PlayedDecision, stages
+from watchdog_app.core.model.decisions import Assessment, Decision, DecisionKind, Stage
+from watchdog_app.core.replay.play import Played, stages
 
 _WORDS = {  # what was done, and the mark of `explain`'s `plot`
     DecisionKind.NOTIFY: ("notification", "warned"),
@@ -43,7 +43,7 @@ def as_lines(played: Played) -> list[str]:
     lines.append(done)
     for act, again, last_s in _runs(played.decisions):
         more = f" (and {again} more until {last_s:.1f} s)" if again else ""
-        lines.append(f"{act.t:9.1f} s  {_WORDS[act.kind][0]:<13} {act.reason}{more}")
+        lines.append(f"{act.at_mono_s:9.1f} s  {_WORDS[act.kind][0]:<13} {act.reason}{more}")
     lines += _ending(played)
     return lines
 
@@ -51,7 +51,7 @@ def as_lines(played: Played) -> list[str]:
 def as_plot(played: Played) -> dict[str, Any]:
     """The level, the limit and what would have been done, in the form of `explain`'s `plot`."""
     trace, moments = played.trace, played.moments
-    marks = [{"unix_s": act.t, "kind": _WORDS[act.kind][1]} for act in played.decisions]
+    marks = [{"unix_s": act.at_mono_s, "kind": _WORDS[act.kind][1]} for act in played.decisions]
     if trace.ended_s is not None:
         marks.append({"unix_s": trace.ended_s, "kind": "death"})
     return {
@@ -94,7 +94,8 @@ def as_dict(played: Played) -> dict[str, Any]:
             for m, _ in stages(played)
         ],
         "decisions": [
-            {"t": act.t, "kind": act.kind.value, "reason": act.reason} for act in played.decisions
+            {"t": act.at_mono_s, "kind": act.kind.value, "reason": act.reason}
+            for act in played.decisions
         ],
     }
 
@@ -114,11 +115,11 @@ def _ahead(assessment: Assessment) -> str:
     return f"; full in {format_duration(found.eta_s)} ({low} to {high})"
 
 
-def _runs(decisions: Sequence[PlayedDecision]) -> Iterator[tuple[PlayedDecision, int, float]]:
+def _runs(decisions: Sequence[Decision]) -> Iterator[tuple[Decision, int, float]]:
     """The acts; of those that repeat at every look the first, how many follow, and until when."""
     for (_, _), same in groupby(decisions, key=lambda act: (act.kind, act.reason)):
         first, *rest = same
-        yield first, len(rest), rest[-1].t if rest else first.t
+        yield first, len(rest), rest[-1].at_mono_s if rest else first.at_mono_s
 
 
 def _ending(played: Played) -> list[str]:
@@ -135,7 +136,7 @@ def _ending(played: Played) -> list[str]:
         if first is None:
             lines.append(f"             without a {what}")
         else:
-            lead = format_duration(end - first.t)
+            lead = format_duration(end - first.at_mono_s)
             asked = "was asked for" if kind is DecisionKind.CHECKPOINT else "was given"
             lines.append(f"             {lead} after the first {what} {asked}")
     return lines
