@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from support import records
 
 from watchdog_app.base import codec
 from watchdog_app.base.errors import RequestError
@@ -52,7 +53,7 @@ class World:
             get=lambda key: self.agent,
             send=lambda agent, method, params: self.sent.append((method, params)),
         )
-        self.task = SimpleNamespace(key=KEY, name="train.py", members=[SimpleNamespace(key=KEY)])
+        self.task = records.task(records.process(10, start_time=500), name="train.py")
         self.now = 100.0
         self.held = None  # looks that are not done yet, where the kernel makes them wait
         self.grown = []
