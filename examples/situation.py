@@ -4,7 +4,7 @@ The sandbox on which the examples of this folder play, each one situation that e
 A small machine, made by a limit around the training alone: a real memory group, or, where the
 error is to reach the program, a limit on its address space. A watchdog daemon of the example's
 own. The training, with the agent switched on. What happens is told as it happens; then the
-training is started again with the advice followed, and goes on from its rescue.
+training is started again with the advice followed, and resumes from its rescue.
 
 Nothing of yours is touched: all of it lives in a temporary folder and ends with the example.
 """
@@ -108,7 +108,7 @@ def _told(story: _Story, gone_wrong: str, advice_followed: str) -> bool:
     story.follow_advice()
     status = story.run("--train")
     if status == 0 and story.resumed:
-        story.tell(f"FINISHED, after it went on from step {saved}")
+        story.tell(f"FINISHED, after it resumed from step {saved}")
     else:
         story.tell(f"ended with status {status}, {'' if story.resumed else 'not '}resumed")
     return status == 0 and story.resumed and saved is not None
@@ -200,7 +200,7 @@ class _Story:
         return _Tail(os.path.join(self._sandbox.folder, log))
 
     def _training_said(self, line: str) -> None:
-        if "going on from" in line:
+        if "resuming from" in line:
             self.resumed = True
         if not _CHATTER.match(line):
             self.tell(line, "train")

@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "watchdog_app"
 FOLDERS = ("base", "cli", "core", "top", "tray")  # grows as packages are rewritten
 # Folders whose texts for people were rewritten.
-SHOWN = ("cli", "core", "daemon", "guard", "install", "top", "tray")
+SHOWN = ("agent", "cli", "core", "daemon", "guard", "install", "rescue", "top", "tray")
 MOST_WORDS = 25
 # Old words of this project, and turns of phrase that hide who does what.
 BANNED = re.compile(

@@ -17,7 +17,7 @@ def lenient(monkeypatch):
 
 
 def test_an_error_is_held_back_counted_and_told_once(lenient, capsys):
-    """The training goes on; stderr holds one line that says so."""
+    """The training continues; stderr holds one line that says so."""
     guard = Guard()
 
     for _ in range(3):

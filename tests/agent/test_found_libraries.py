@@ -1,4 +1,4 @@
-"""Lightning and the Trainer of Hugging Face: found, saved, killed, and gone on from in one line."""
+"""Lightning and the Trainer of Hugging Face: found, saved, killed, and resumed from in one line."""
 
 from __future__ import annotations
 

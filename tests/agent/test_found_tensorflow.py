@@ -1,4 +1,4 @@
-"""Loops of TensorFlow that name no Rescue: found, saved, and gone on from with the lines told."""
+"""Loops of TensorFlow that name no Rescue: found, saved, and resumed from with the lines told."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_next_run_says_which_lines_go_on(loops):
     given = "model=model, optimizer=optimizer, mean=mean, average=average"
     lines = [line for line in loops["again"].splitlines() if line.startswith("    ")]
 
-    assert "This run has begun anew and leaves it alone" in loops["again"]
+    assert "This run has started over and leaves it alone" in loops["again"]
     assert [
         "    from watchdog_app.agent.tensorflow import Rescue",
         f"    rescue = Rescue('rescues/{place.name}', {given})",

@@ -1,4 +1,4 @@
-"""A PyTorch training that was found by itself: whose it is, when it is over, what it leaves."""
+"""A PyTorch training that was found automatically: whose it is, when it is over, what it leaves."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_short_training_is_not_watched(here: Path):
 def test_an_exception_that_reaches_the_top_leaves_the_rescue_unfinished(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its rescues wait to be gone on from."""
+    """Its rescues wait to be resumed from."""
 
     def at(count: int) -> None:
         if count == 8:
@@ -272,7 +272,7 @@ def test_what_cannot_be_found_is_told_with_the_explicit_way(
         optimizer.step()
 
     said = capsys.readouterr().err
-    assert 1 == said.count("is not saved by itself: no name of the program leads to some")
+    assert 1 == said.count("is not saved automatically: no name of the program leads to some")
     assert "rescue = Rescue(folder, model=model, optimizer=optimizer" in said
 
 
@@ -315,7 +315,7 @@ def test_an_iteration_whose_end_is_not_seen_is_told_with_the_explicit_way(
         optimizer.step()
 
     said = capsys.readouterr().err
-    assert 1 == said.count("is not saved by itself: the end of its iterations is not seen")
+    assert 1 == said.count("is not saved automatically: the end of its iterations is not seen")
 
 
 @pytest.mark.parametrize("tracer", ["debugger", "none"])

@@ -1,4 +1,4 @@
-"""A PyTorch training that was found by itself: the place in its data, and what cannot be told."""
+"""A PyTorch training that was found automatically: its place in the data, what is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch trainings that name no Rescue: killed, and gone on from with the lines that are said."""
+"""PyTorch trainings that name no Rescue: killed, and resumed from with the lines that are said."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def step(trained: Path, case: str) -> int:
-    """Of the rescue that was gone on from."""
+    """Of the rescue that was resumed from."""
     return int(json.loads((trained / f"{case}.names.json").read_text())["step"])
 
 
@@ -126,7 +126,7 @@ def test_a_loop_without_a_loader_claims_no_epoch(trained: Path):
     """Its epoch is not known; saving and resuming say so."""
     said = (trained / "said.txt").read_text().splitlines()
     saved = [line for line in said if "When this program is run again" in line]
-    resumed = [line for line in said if "going on from" in line]
+    resumed = [line for line in said if "resuming from" in line]
 
     assert len(DONE) - 2 == sum(", epoch " in line for line in saved)
     assert 2 == sum("epoch not known: the epochs begin at 1" in line for line in resumed)

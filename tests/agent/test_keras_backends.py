@@ -111,7 +111,7 @@ def test_a_fit_that_names_no_rescue_is_told_how_it_goes_on(trained, backend):
 
     told = output[output.index("fits are saved in") :]
 
-    assert f"going on from {folder / 'rescues' / 'train.py'}" in told
+    assert f"resuming from {folder / 'rescues' / 'train.py'}" in told
     assert "WATCHDOG_AGENT_RESUME=no" in told
     assert "not come back" not in told
 

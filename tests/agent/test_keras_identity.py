@@ -173,14 +173,14 @@ def test_force_goes_on_all_the_same_and_says_so(
     model, _ = goes_on(left, program(edited(KERAS, "ops.square(error)", "ops.abs(error)")), "force")
 
     assert 15 == int(model.optimizer.iterations)
-    assert "goes on although the code of loss" in capsys.readouterr().err
+    assert "resumes although the code of loss" in capsys.readouterr().err
 
 
 def test_force_does_not_load_tensors_of_another_shape(
     left: Path, program: Callable[[str], ModuleType]
 ):
     """There is nothing to load them into."""
-    with pytest.raises(RescueMismatch, match="To begin anew") as caught:
+    with pytest.raises(RescueMismatch, match="To start over") as caught:
         goes_on(left, program(edited(KERAS, "UNITS = 4", "UNITS = 5")), "force")
 
     assert 'resume="force"' not in str(caught.value)
@@ -222,7 +222,7 @@ def test_a_learning_rate_that_the_training_moved_goes_on(
     resumed, _ = goes_on(folder, program(KERAS))
 
     assert pytest.approx(0.025) == float(resumed.optimizer.learning_rate)
-    assert "learning rate: 0.025 of the rescue goes on (the program began with 0.05)." in (
+    assert "learning rate: 0.025 of the rescue continues (the program began with 0.05)." in (
         capsys.readouterr().err
     )
 
@@ -234,7 +234,7 @@ def test_a_smaller_batch_goes_on_at_the_same_sample(
     model, _ = goes_on(left, program(edited(KERAS, "BATCH_SIZE = 8", "BATCH_SIZE = 4")))
 
     assert 7 + 6 + 10 == int(model.optimizer.iterations)
-    assert "batches are of 4 rows now (were 8): goes on after 16 rows, at batch 4." in (
+    assert "batches are of 4 rows now (were 8): continues after 16 rows, at batch 4." in (
         capsys.readouterr().err
     )
 
@@ -256,7 +256,7 @@ def test_a_metric_more_begins_anew_and_the_others_go_on(
     text = edited(KERAS, 'metrics=["mae"]', 'metrics=["mae", "mse"]')
     _, history = goes_on(left, program(text))
 
-    assert "the metric mean_squared_error begins anew." in capsys.readouterr().err
+    assert "the metric mean_squared_error starts over." in capsys.readouterr().err
     assert whole(program)["loss"] == history["loss"]
     assert whole(program)["mae"] == history["mae"]
 

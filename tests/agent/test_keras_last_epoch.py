@@ -1,4 +1,4 @@
-"""A save at the end of a fit's last epoch is written, and a longer fit goes on from it."""
+"""A save at the end of a fit's last epoch is written, and a longer fit resumes from it."""
 
 from __future__ import annotations
 

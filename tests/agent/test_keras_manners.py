@@ -39,9 +39,9 @@ def after(runs):
     return runs[1]
 
 
-# What each run says, and what not: where it goes on, why not, and how to begin anew.
+# What each run says, and what not: where it goes on, why not, and how to start over.
 SAID = {
-    "plain": (["going on from", "step 12, epoch 2, after batch 2", "resume=False"], []),
+    "plain": (["resuming from", "step 12, epoch 2, after batch 2", "resume=False"], []),
     "finished": ([], ["going on"]),
     "anew": ([], ["going on"]),
     # One flipped bit: the older rescue is used.
@@ -126,7 +126,9 @@ def test_a_wider_layer_is_named_and_nothing_is_trained(after, runs):
 
 def test_another_batch_size_goes_on_at_the_same_sample(after):
     """Two of ten batches of its second epoch were trained, of eight rows each."""
-    assert "batches are of 10 rows now (were 8): goes on after 16 rows" in after["batches"]["said"]
+    assert (
+        "batches are of 10 rows now (were 8): continues after 16 rows" in after["batches"]["said"]
+    )
     assert 12 + 7 + 8 == after["batches"]["iterations"]
 
 
@@ -145,7 +147,7 @@ def test_fewer_epochs_than_were_trained_train_nothing_and_keep_the_rescue(after,
 
 
 def test_two_fits_of_a_program_keep_their_rescues_apart(after):
-    """The first fit is trained again, the second goes on from its own rescue."""
+    """The first fit is trained again, the second resumes from its own rescue."""
     first = after["two_fits_first"]
 
     assert "going on" not in first["said"]

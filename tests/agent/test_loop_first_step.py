@@ -203,7 +203,7 @@ def test_another_first_batch_is_reported(
     edit: tuple[str, str],
     said: bool,
 ):
-    """Other values, another order; the training goes on."""
+    """Other values, another order; the training continues."""
     module = program(*edit)
     rescue, objects = started(left, module, resumes=True)
 

@@ -312,7 +312,7 @@ class Hostile:
 
 
 def test_objects_that_fail_when_they_are_looked_at_cost_nothing_but_their_figures(parts):
-    """The training goes on as if nobody had looked."""
+    """The training continues as if nobody had looked."""
 
     class Broken(Module):
         def parameters(self):

@@ -1,4 +1,4 @@
-"""Which rescue a training goes on from: by folder, by process, by how the last one ended."""
+"""Which rescue a training resumes from: by folder, by process, by how the last one ended."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_newest_goes_back_to_a_rescue_of_this_process(tmp_path: Path, notebook):
 
 
 def test_the_second_training_goes_on_when_its_turn_comes(tmp_path: Path):
-    """The first had ended, the second was killed: the first is trained anew before it."""
+    """The first had ended, the second was killed: the first is trained from the start before it."""
     left_by_another(tmp_path, 40, training=2)
     run_choice.finish(begin(tmp_path))
 
@@ -181,7 +181,7 @@ def test_the_second_training_goes_on_when_its_turn_comes(tmp_path: Path):
 
 
 def test_newest_of_nothing_is_an_error(tmp_path: Path):
-    """The user asked to go on; beginning anew in silence would be wrong."""
+    """The user asked to go on; starting over in silence would be wrong."""
     with pytest.raises(RescueError, match="no rescue"):
         choose(tmp_path, "newest")
 
@@ -201,7 +201,7 @@ def test_a_name_is_a_short_text(name):
 
 
 def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():
-    """A fault of ours must not become a training that begins anew in silence."""
+    """A fault of ours must not become a training that starts over in silence."""
     with (
         pytest.raises(RescueError, match=r"rescues/r1 .*KeyError.*resume=False") as told,
         run_choice.restoring("rescues/r1"),
@@ -264,7 +264,7 @@ def test_the_run_of_an_ended_process_is_chosen_beside_a_running_one(tmp_path: Pa
 
 
 def test_ending_well_leaves_the_rescues_of_others_unfinished(tmp_path: Path):
-    """A neighbour that is killed afterwards goes on from what it saved."""
+    """A neighbour that is killed afterwards resumes from what it saved."""
     with training_elsewhere(tmp_path, 30):
         begun = begin(tmp_path)
         save(begun, 5)
@@ -274,7 +274,7 @@ def test_ending_well_leaves_the_rescues_of_others_unfinished(tmp_path: Path):
 
 
 def test_ending_well_finishes_what_was_gone_on_from_and_what_lay_before(tmp_path: Path):
-    """Or the next run would go on from a training that is over."""
+    """Or the next run would resume from a training that is over."""
     left_by_another(tmp_path, 10, 20)
     begun = begin(tmp_path)
 
@@ -297,7 +297,7 @@ def test_rescues_that_were_removed_after_a_good_end_hide_no_later_ones(tmp_path:
 
 
 def test_each_training_that_a_script_begins_is_a_run_of_its_own(tmp_path: Path):
-    """A trial that failed and was caught is not gone on from by the next trial."""
+    """A trial that failed and was caught is not resumed from by the next trial."""
     first = begin(tmp_path)  # and raises somewhere
     second = begin(tmp_path)
     run_choice.finish(second)

@@ -155,7 +155,7 @@ def test_a_save_that_the_disk_refuses_is_told_and_the_training_goes_on(
     assert "is a file, not a folder" in failed[0]["error"]
     assert "another folder" in failed[0]["remedy"]
     err = capsys.readouterr().err
-    assert 1 == err.count("watchdog: no rescue was saved; the training goes on.")
+    assert 1 == err.count("watchdog: no rescue was saved; the training continues.")
 
     os.unlink(session.store.directory)
     session.link.wanted = request(clock)

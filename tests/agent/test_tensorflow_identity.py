@@ -45,7 +45,7 @@ def test_force_goes_on_and_says_what_differs(
     rescue, _ = resumed(left, program(edited(TENSORFLOW, '"relu"', '"gelu"')), "force")
 
     assert 2 == rescue.step_number
-    assert "goes on although Dense 1's activation is gelu" in capsys.readouterr().err
+    assert "resumes although Dense 1's activation is gelu" in capsys.readouterr().err
 
 
 def test_a_learning_rate_that_was_changed_on_purpose_takes_effect(
@@ -74,14 +74,18 @@ def test_a_learning_rate_that_the_training_moved_goes_on(
     _, objects = resumed(tmp_path / "moved", program(TENSORFLOW))
 
     assert pytest.approx(0.025) == float(objects["optimizer"].learning_rate)
-    assert "learning rate: 0.025 of the rescue goes on (the program began with 0.1)." in (
+    assert "learning rate: 0.025 of the rescue continues (the program began with 0.1)." in (
         capsys.readouterr().err
     )
 
 
 @pytest.mark.parametrize(
     ("batch", "rows", "said"),
-    [(2, 6, ""), (3, 6, "goes on after 6 rows, at batch 2."), (4, 8, "2 rows are trained again.")],
+    [
+        (2, 6, ""),
+        (3, 6, "continues after 6 rows, at batch 2."),
+        (4, 8, "2 rows are trained again."),
+    ],
 )
 def test_batches_of_another_size_go_on_at_the_same_sample(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], batch: int, rows: int, said: str

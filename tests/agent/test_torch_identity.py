@@ -49,7 +49,7 @@ def test_force_goes_on_and_says_what_differs(
     rescue, _ = resumed(folder, program(edited(TORCH, "nn.ReLU()", "nn.GELU()")), "force")
 
     assert 2 == rescue.step_number
-    assert "goes on although model.act is a GELU" in capsys.readouterr().err
+    assert "resumes although model.act is a GELU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_force_goes_on_and_says_what_differs(
         (("LR = 0.1", "LR = 0.5"), 2, {"lr": 0.5, "initial_lr": 0.5, "base_lrs": [0.5]},
          "optimizer's lr: 0.5 of the program is used from here on (was 0.1)."),
         (("", ""), 4, {"lr": 0.01, "initial_lr": 0.1, "base_lrs": [0.1]},
-         "optimizer's lr: 0.01 of the rescue goes on (the program began with 0.1)."),
+         "optimizer's lr: 0.01 of the rescue continues (the program began with 0.1)."),
         (("LR = 0.1", "LR = 0.5"), 4, {"lr": 0.01, "initial_lr": 0.1, "base_lrs": [0.1]},
-         "optimizer's lr: 0.01, which the training had come to, goes on; the program says 0.5."),
+         "optimizer's lr: 0.01, which the training had reached, continues; the program says 0.5."),
         (("gamma=0.1", "gamma=0.5"), 2, {"lr": 0.1, "gamma": 0.5},
          "scheduler's gamma: 0.5 of the program is used from here on (was 0.1)."),
         (("lr=LR, momentum=0.9", "lr=LR, momentum=0.9, nesterov=True"), 2, {"nesterov": True},
@@ -97,7 +97,7 @@ SGD = "SGD(model.parameters(), lr=LR, momentum=0.9)"
         ("Adam(model.parameters(), betas=(0.5, 0.9))", "Adam(model.parameters(), betas=(0.6, 0.9))",
          {"betas": (0.6, 0.9)}, "betas: [0.6, 0.9] of the program is used from here on"),
         ("RMSprop(model.parameters())", "RMSprop(model.parameters(), momentum=0.5)",
-         {"momentum": 0}, "momentum: 0 of the rescue goes on: it holds no state for 0.5, which"),
+         {"momentum": 0}, "momentum: 0 of the rescue continues: it holds no state for 0.5, which"),
         ("SGD(model.parameters())", "SGD(model.parameters(), momentum=0.5)",
          {"momentum": 0.5}, "momentum: 0.5 of the program is used from here on (was 0)."),
     ],
@@ -137,7 +137,7 @@ def test_nothing_changed_is_nothing_said(
     resumed(folder, program(TORCH))
 
     said = capsys.readouterr().err
-    assert "going on from" in said
+    assert "resuming from" in said
     assert not any(each in said for each in ("optimizer's", "scheduler's", "program", "edited"))
 
 

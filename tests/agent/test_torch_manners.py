@@ -166,10 +166,10 @@ def stopped_in_its_data(folder: Path, data: Any, batch: int, drawn: int) -> None
 @pytest.mark.parametrize(
     ("batch", "rows", "said"),
     [
-        (2, [6, 7, 8, 9, 10, 11], "goes on after 6 rows, at batch 3."),
-        (3, [6, 7, 8, 9, 10, 11], "goes on after 6 rows, at batch 2."),
-        (4, [4, 5, 6, 7, 8, 9, 10, 11], "goes on after 6 rows, at batch 1; 2 rows are trained"),
-        (1, [6, 7, 8, 9, 10, 11], "goes on after 6 rows, at batch 6."),
+        (2, [6, 7, 8, 9, 10, 11], "continues after 6 rows, at batch 3."),
+        (3, [6, 7, 8, 9, 10, 11], "continues after 6 rows, at batch 2."),
+        (4, [4, 5, 6, 7, 8, 9, 10, 11], "continues after 6 rows, at batch 1; 2 rows are trained"),
+        (1, [6, 7, 8, 9, 10, 11], "continues after 6 rows, at batch 6."),
     ],
 )
 def test_batches_of_another_size_go_on_at_the_same_sample(
@@ -197,7 +197,7 @@ def test_other_data_is_refused_where_it_is_given(tmp_path: Path, capsys):
 
     forced = Rescue(tmp_path / "r", model=a_model(), resume="force")
     assert [0, 1] == next(forced.data(other))[0].tolist()
-    assert "goes on although the data has 10 rows" in capsys.readouterr().err
+    assert "resumes although the data has 10 rows" in capsys.readouterr().err
 
 
 def test_every_kind_of_state_comes_back(tmp_path: Path):
@@ -331,7 +331,7 @@ def test_what_cannot_be_saved_is_refused_at_the_start(tmp_path: Path, state, kin
 
 
 def test_a_scheduler_that_was_not_given_is_said_at_the_save(tmp_path: Path, capsys):
-    """It drives the learning rate, and would begin anew."""
+    """It drives the learning rate, and would start over."""
     model = a_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5)

@@ -1,4 +1,4 @@
-"""Which training a rescue is gone on from: real programs, killed and started again."""
+"""Which training a rescue is resumed from: real programs, killed and started again."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def left_alone(done: Ran, *words: str) -> bool:
-    """Begun anew, and one line names the rescue and says what differs."""
+    """Started over, and one line names the rescue and says what differs."""
     lines = [line for line in done.said if "left alone" in line]
     return [0] == done.began and 1 == len(lines) and all(word in lines[0] for word in words)
 
@@ -138,7 +138,7 @@ def left_alone(done: Ran, *words: str) -> bool:
 
 @pytest.mark.parametrize("framework", LOOPS)
 def test_the_same_program_goes_on_twice_and_is_then_finished(place: Place, framework: str):
-    """A second kill after a resume; the run after the end trains anew."""
+    """A second kill after a resume; the run after the end starts over."""
     place.kill("--fold", "1", FRAMEWORK=framework)
 
     again = place.kill("--fold", "1", step=7, FRAMEWORK=framework)
@@ -475,7 +475,7 @@ def test_a_worker_that_outlives_its_parent_keeps_nothing(place: Place):
 
 
 def test_two_that_start_at_once_do_not_swap(place: Place):
-    """Of one program, in one folder: the second begins anew, and both can be gone on from."""
+    """Of one program, in one folder: the second starts over, and both can be resumed from."""
     with place.alive():
         place.kill(step=5)
 
@@ -528,7 +528,7 @@ def on_another_machine(place: Place, age_s: int) -> None:
 
 @pytest.mark.torch
 def test_the_second_of_two_trainings_goes_on_in_its_turn(place: Place):
-    """The first had ended: it is trained anew, and does not take the other's state."""
+    """The first had ended: it is trained from the start, and does not take the other's state."""
     place.kill(WAY="two", ORDER="first second", HALT="second")
 
     done = place.run(WAY="two", ORDER="first second")
@@ -631,7 +631,7 @@ def test_a_note_that_may_be_a_strangers_is_not_believed(place: Place, kind: str)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving files away needs root")
 def test_a_stranger_who_copies_a_rescue_takes_nothing_from_its_training(place: Place):
-    """Under the name of its run, as if it were the newest: neither gone on from nor counted."""
+    """Under the name of its run, as if it were the newest: neither resumed from nor counted."""
     place.kill(step=3)
     (name,) = place.rescues()
     planted = place.rescues_in / f"rescue-0000000009-000099-{name.split('-', 3)[3]}"
@@ -643,7 +643,7 @@ def test_a_stranger_who_copies_a_rescue_takes_nothing_from_its_training(place: P
     last = place.run()
 
     assert ([3], [5]) == (again.began, last.began)
-    assert "was put there by another user: to go on from it, copy it yourself." in again.words
+    assert "was put there by another user: to resume from it, copy it yourself." in again.words
 
 
 ODD = (

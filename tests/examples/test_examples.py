@@ -38,7 +38,7 @@ SITUATIONS = {
     ],
 )
 def test_a_situation_ends_with_a_rescue_advice_and_the_finished_training(name):
-    """Started as the README says; the second start goes on from the rescue of the first."""
+    """Started as the README says; the second start resumes from the rescue of the first."""
     told, advice = SITUATIONS[name]
 
     done = subprocess.run(
@@ -56,7 +56,7 @@ def test_a_situation_ends_with_a_rescue_advice_and_the_finished_training(name):
     first, _, second = story.partition("What to change:")
     assert re.search(r"saved step \d+", first)
     assert re.search(advice, second)
-    assert "going on from" in second
+    assert "resuming from" in second
     assert "FINISHED" in second
 
 

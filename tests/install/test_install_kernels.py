@@ -214,7 +214,7 @@ def test_a_killed_kernel_goes_on_from_its_very_batch_without_a_word_in_its_code(
         assert "step 19, epoch 3, after batch 3" in text
         assert without == losses(text)
         text = started.run(TRAIN)
-        assert "going on from" not in text
+        assert "resuming from" not in text
         assert without == losses(text)
         restored = started.run(
             "from keras.src.callbacks.callback_list import CallbackList as c\n"

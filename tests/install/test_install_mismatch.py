@@ -60,7 +60,7 @@ def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train
 
     assert -signal.SIGKILL == other.returncode
     assert 1 == other.stderr.count("saved in rescues/train.py-2/rescue-0000000003-")
-    assert 1 == other.stderr.count("When the fit is run again, it goes on from there.")
+    assert 1 == other.stderr.count("When the fit is run again, it resumes from there.")
     assert "does not fit this program: Dense 1's units is 17" in other.stderr
     assert kept == rescues(tmp_path / "rescues" / "train.py")
     assert 1 == len(rescues(tmp_path / "rescues" / "train.py-2"))
@@ -69,4 +69,4 @@ def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train
 
     for done, folder in ((again, "train.py-2"), (first, "train.py")):
         assert "TRAINED" in done.stdout
-        assert f"going on from {tmp_path}/rescues/{folder}/" in done.stderr
+        assert f"resuming from {tmp_path}/rescues/{folder}/" in done.stderr

@@ -97,8 +97,8 @@ def test_a_killed_notebook_goes_on_in_one_line(started, tmp_path):
 
         assert "[2]  1/0" in resumed
         assert "left out: it ended with an error" in resumed
-        assert "going on from" in resumed
-        assert "no unfinished training to go on from" in second.run("watchdog.resume()")
+        assert "resuming from" in resumed
+        assert "no unfinished training to resume from" in second.run("watchdog.resume()")
         second.run(MODEL)
         assert losses(second.run(FIT)) == losses(resumed)
         assert ["once", "again", "again"] == (tmp_path / "commands.txt").read_text().split()
@@ -120,7 +120,7 @@ def test_a_name_of_the_users_is_left_to_them(started, tmp_path):
     with started() as only:
         assert "" == only.run("a = 1")
         asked = only.run("watchdog.resume()")
-        assert "this kernel has no unfinished training to go on from" in asked
+        assert "this kernel has no unfinished training to resume from" in asked
         assert str(tmp_path) in asked or "nothing" in asked
         assert "mine\n" == only.run("watchdog = 'mine'\nprint(watchdog)")
     assert not (tmp_path / "rescues").exists()

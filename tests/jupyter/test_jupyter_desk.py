@@ -190,8 +190,8 @@ def test_training_of_a_killed_kernel_goes_on_in_the_next_one(desk: Desk):
 
     assert "done" == saved["requests"][0]["status"]
     assert "train.ipynb" == now["name"]
-    assert "going on from" in resumed
-    assert "going on from" not in begun_anew
+    assert "resuming from" in resumed
+    assert "resuming from" not in begun_anew
     assert resumed.split("LOSSES")[1] == begun_anew.split("LOSSES")[1]
     status = desk.world.client.call("status")
     assert [now["pid"]] == [one["task"] for one in status["daemon"]["snoozed"]]

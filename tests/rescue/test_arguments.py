@@ -37,7 +37,7 @@ def same(before: str, now: str) -> bool:
     ],
 )
 def test_options_that_make_no_other_training(before, now):
-    """They are named when they differ, and the training goes on."""
+    """They are named when they differ, and the training continues."""
     assert same(before, now)
 
 

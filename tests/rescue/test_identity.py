@@ -171,8 +171,8 @@ def test_the_error_names_the_first_six_differences_and_both_ways_on():
 
     text = str(caught.value)
     assert text.startswith("The rescue rescues/rescue-1 (step 7, saved ")
-    assert "; and 2 more. Nothing was loaded or overwritten. To go on all the same: " in text
-    assert 'Rescue(..., resume="force"); to begin anew: Rescue(..., resume=False).' in text
+    assert "; and 2 more. Nothing was loaded or overwritten. To resume all the same: " in text
+    assert 'Rescue(..., resume="force"); to start over: Rescue(..., resume=False).' in text
     assert 8 == len(caught.value.differences)
 
 
@@ -182,10 +182,10 @@ def test_force_says_what_differs_and_never_opens_another_framework():
 
     said = judge(refused, "r", forced=True)
 
-    assert ["goes on although the loss is mse in the program, mae in the rescue."] == [
+    assert ["resumes although the loss is mse in the program, mae in the rescue."] == [
         each.removeprefix('resume="force" ') for each in said
     ]
-    with pytest.raises(RescueMismatch, match=r"overwritten\. To begin anew"):
+    with pytest.raises(RescueMismatch, match=r"overwritten\. To start over"):
         judge(compare(saved(framework="a PyTorch loop"), NOW), "r", forced=True)
 
 
@@ -194,9 +194,9 @@ def test_force_says_what_differs_and_never_opens_another_framework():
     [
         (0.1, 0.1, 0.1, 0.1, None),
         (0.1, 0.1, 0.5, 0.5, "learning rate: 0.5 of the program is used from here on (was 0.1)."),
-        (0.1, 0.02, 0.1, 0.02, "learning rate: 0.02 of the rescue goes on (the program began"),
+        (0.1, 0.02, 0.1, 0.02, "learning rate: 0.02 of the rescue continues (the program began"),
         (0.1, 0.02, 0.02, 0.02, None),
-        (0.1, 0.02, 0.5, 0.02, "which the training had come to, goes on; the program says 0.5."),
+        (0.1, 0.02, 0.5, 0.02, "which the training had reached, continues; the program says 0.5."),
         ([0.9, 0.99], (0.9, 0.99), [0.9, 0.99], [0.9, 0.99], None),
         (None, None, 1.0, 1.0, "learning rate: 1 of the program is used from here on (was null)."),
     ],

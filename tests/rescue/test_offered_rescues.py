@@ -237,7 +237,7 @@ def harmless(each: dict[str, Any], own: dict[str, Any]) -> bool:
     if "ended" in each:
         return False
     unnamed = RescueName.parse(each["rescue"]) is None
-    usual = ("going on from", "bring back", "come back")  # of every resume of this training
+    usual = ("resuming from", "bring back", "come back")  # of every resume of this training
     told = any(not any(word in line for word in usual) for line in each["said"])
     foreign = each["name"].endswith(("another", "foreign"))
     silent_is_right = unnamed or (each["began"] == 7 and not foreign)

@@ -76,7 +76,7 @@ def test_the_age_of_a_beat_is_told_by_the_clock_of_the_folder(
 
 
 def test_a_forked_child_saves_under_a_key_that_no_later_start_has(tmp_path: Path):
-    """Else its parent's next start might go on from the child's state."""
+    """Else its parent's next start might resume from the child's state."""
     run = runs.new(str(tmp_path), {"rank": "0", "place": 1})
     reads, writes = os.pipe()
     child = os.fork()

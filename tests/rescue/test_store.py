@@ -379,7 +379,7 @@ def _start(pid):
 
 @pytest.mark.parametrize("owner", ["alive", DEAD, STRANGER], ids=["alive", "dead", "stranger"])
 def test_rescues_of_others_are_never_pruned(store, owner):
-    """Their training may want to go on from them, today or in a year."""
+    """Their training may want to resume from them, today or in a year."""
     if owner == "alive":
         owner = f"{os.getppid()}.{_start(os.getppid())}.{own().namespace}"
     theirs = rename_owner(store.save(tensors(), {"step": 1}).path, owner)

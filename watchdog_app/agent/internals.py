@@ -205,7 +205,7 @@ INTERNALS: tuple[Internal, ...] = (
     Internal(
         "tensorflow/python/ops/script_ops.py",
         ("_py_funcs",),
-        "allocation traces beside functions of Python in a graph",
+        "allocation traces next to functions of Python in a graph",
     ),
     # PyTorch.
     Internal(

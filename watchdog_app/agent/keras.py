@@ -1,5 +1,5 @@
 """
-Rescues for Keras: one callback, and a `fit` that was killed goes on from its very batch.
+Rescues for Keras: one callback, and a `fit` that was killed resumes from its very batch.
 
     from watchdog_app.agent.keras import Rescue
 

@@ -1,5 +1,5 @@
 """
-Going on from a rescue with Lightning.
+Resuming from a rescue with Lightning.
 
     from watchdog_app.agent.lightning import resumed
 
@@ -33,7 +33,7 @@ __all__ = ["resumed"]
 
 def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[str, Any]:
     """
-    Arguments for `trainer.fit`: the loader, and what to go on from.
+    Arguments for `trainer.fit`: the loader, and what to resume from.
 
     Args:
         directory: the folder of rescues, as the watchdog named it.
@@ -52,7 +52,7 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
     modules = rescue.modules()
     if len(modules) != 1:
         raise RescueMismatch(
-            f"The rescue {rescue.path} holds {len(modules)} modules; Lightning goes on with one. "
+            f"The rescue {rescue.path} holds {len(modules)} modules; Lightning resumes with one. "
             "Nothing was loaded."
         )
     library = sys.modules.get("lightning") or sys.modules["pytorch_lightning"]

@@ -136,4 +136,4 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
                 if not growth.at_most and self._session.last_chance(
                     growth.bytes, self.step_number, epoch=self.epoch, batch=0
                 ):
-                    self._words.not_restored(self._state.lost)
+                    self._report.not_restored(self._state.lost)

@@ -1,5 +1,5 @@
 """
-Going on from a rescue with the Trainer of Hugging Face.
+Resuming from a rescue with the Trainer of Hugging Face.
 
     from watchdog_app.agent.transformers import checkpoint
 
@@ -35,7 +35,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
         directory: the folder of rescues, as the watchdog named it.
 
     Returns:
-        The folder, beside the rescue; None where no rescue waits: training begins anew.
+        The folder, beside the rescue; None where no rescue waits: training starts over.
 
     Raises:
         RescueMismatch: the rescue is not one of a Trainer with one model and one optimizer.
@@ -48,7 +48,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
     if (len(modules), len(optimizers)) != (1, 1):
         raise RescueMismatch(
             f"The rescue {rescue.path} holds {len(modules)} modules and {len(optimizers)} "
-            "optimizers; Trainer goes on with one of each. Nothing was loaded."
+            "optimizers; Trainer resumes with one of each. Nothing was loaded."
         )
     folder = os.path.join(os.path.dirname(rescue.path), f"checkpoint-{rescue.step}")
     os.makedirs(folder, mode=0o700, exist_ok=True)

@@ -114,8 +114,12 @@ class RescueMismatch(RescueError):
 
     Attributes:
         differences: each in words.
+        may_be_forced: whether `resume="force"` resumes although they differ.
     """
 
-    def __init__(self, message: str, differences: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, differences: tuple[str, ...] = (), *, may_be_forced: bool = False
+    ) -> None:
         super().__init__(message)
         self.differences = differences
+        self.may_be_forced = may_be_forced

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from watchdog_app.agent.adapters.passes import UNSEEN, EpochPasses
+from watchdog_app.agent.adapters.report import Report, refused_by_strict
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.identity import environment, loop_code
 from watchdog_app.agent.identity.audit import Audit
@@ -29,7 +30,7 @@ from watchdog_app.agent.oom.record import Record
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
-from watchdog_app.base.errors import RescueError, RescueMismatch
+from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.compare import (
@@ -103,8 +104,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         Args:
             directory: where rescues go; made when missing. A disk, not a tmpfs.
             name: tells this training from others of the program, whatever their order.
-            resume: True goes on from an unfinished rescue of this training; False begins anew;
-                "newest" goes on from its newest rescue, finished or not; "force" from the newest
+            resume: True resumes from an unfinished rescue of this training; False starts over;
+                "newest" resumes from its newest rescue, finished or not; "force" from the newest
                 unfinished one of whatever training, unless that still runs.
             keep: complete rescues that stay, at least 1.
             on_oom: when the program itself runs out of memory, "save" saves the state after the
@@ -128,7 +129,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._passes = self._make_passes()
         self._state = self._make_state(state)
         self._saved: V | None = None
-        self._words = _Words()
+        self._report = Report()
         self._loss: float | None = None
         self._next_loss = 0.0
         self._loss_wanted = False  # for a report that has gone out without
@@ -147,7 +148,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._session: Session | None
         self._session = Session(store, link, self._capture, marker=self._state.marker)
         self._session.breakdown.holds(state.values())
-        self._resume(self._session)
+        run_choice.resume(self._beginning, store, link, self._restore)
         self._session.prepare()
         record = None if on_oom is None else self._make_record()
         if record is not None:
@@ -197,7 +198,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
 
     @property
     def resumed(self) -> bool:
-        """Whether this training goes on from a rescue."""
+        """Whether this training resumes from a rescue."""
         return self._saved is not None
 
     def epochs(self, count: int) -> Iterator[int]:
@@ -207,7 +208,8 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """
         self._placed = True
         if self.resumed and self.epoch >= count:
-            self._words.nothing_left(self.epoch, count)
+            reached = f"the rescue is of epoch {self.epoch + 1}, which epochs({count})"
+            say(f"nothing was trained: {reached} does not reach.")
             self._end()
             return
         for epoch in range(self.epoch, count):
@@ -282,7 +284,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._oom.stepped()
         self._stepped()
         if saved is not None:
-            self._words.not_restored(self._state.lost)
+            self._report.not_restored(self._state.lost)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -325,7 +327,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         saved = self._session.save_now(reason, self.step_number)
         if saved is None:
             return None
-        self._words.not_restored(self._state.lost)
+        self._report.not_restored(self._state.lost)
         return saved.path
 
     def finish(self) -> None:
@@ -362,19 +364,25 @@ class LoopRescue(ABC, Generic[S, V, P]):
             self._audited = audit.lost()
         if audit is None or not audit.finds_its_place:
             if self.resumed and not self._placed:
-                self._words.not_placed(self.step_number, self.epoch)
+                self._say_not_placed()
             if not self._passes.begun:
                 self._audited.insert(0, UNSEEN)
         lost = [*self._audited, *self._state.not_restored()]
         if lost and self._strict:
             self._end()
-            raise RescueError(
-                f"A resume of this training would not bring back: {'; '.join(lost)}. Nothing was "
-                "saved, as strict=True asks for."
-            )
-        self._words.not_restored(lost)
+            raise refused_by_strict(lost)
+        self._report.not_restored(lost)
         if self._session is not None:
             self._session.tell_not_restored(lost)
+
+    def _say_not_placed(self) -> None:
+        """A loop that draws its own batches begins at the first one again: it must know."""
+        say(
+            "this loop uses neither rescue.epochs() nor rescue.data(), so the batches that the "
+            f"rescue has had are not skipped: {self.step_number} steps are done, in epoch "
+            f"{self.epoch + 1}. Begin after them (rescue.step_number, rescue.epoch), or take the "
+            "batches from rescue.data(dataset)."
+        )
 
     def _compare_losses(self) -> None:
         """Raise RescueMismatch where the functions behind the losses compute something else."""
@@ -428,44 +436,22 @@ class LoopRescue(ABC, Generic[S, V, P]):
         meta = {**capture.meta, "identity": identity, FIELD: self.micro.size}
         return replace(capture, meta=meta)
 
-    def _resume(self, session: Session) -> None:
-        choice = run_choice.choose(self._beginning, session.store)
-        for line in choice.why:
-            say(line)
-        if choice.rescue is None:
-            return
-        rescue = choice.rescue
-        try:
-            with run_choice.restoring(rescue.path):
-                saved = self._read(rescue.path, rescue.meta, rescue.read)
-                self._build(saved)
-                said = self._fits(rescue, saved)
-                self._put(saved)
-                said += self._state.merge_settings(saved)
-        except RescueMismatch as error:
-            if choice.certain:
-                raise
-            say(f"this training begins anew. {error}")
-            return
+    def _restore(self, rescue: LoadedRescue) -> None:
+        saved = self._read(rescue.path, rescue.meta, rescue.read)
+        self._build(saved)
+        said = self._fits(rescue, saved)
+        self._put(saved)
+        said += self._state.merge_settings(saved)
+        epoch = saved.position["epoch"]
+        self.epoch = int(epoch or 0)
+        self._passes.forced = self._beginning.resume == "force"
+        self._passes.continue_from(saved.position["passes"])
+        self.micro.remembered(saved.meta)
+        changed = environment.differences(saved.meta["environment"], self._circumstances())
         self._saved = saved
         self.step_number = rescue.step
-        with run_choice.restoring(rescue.path):
-            self.epoch = int(saved.position["epoch"] or 0)
-            self._passes.forced = self._beginning.resume == "force"
-            self._passes.continue_from(saved.position["passes"])
-            self.micro.remembered(saved.meta)
-            differences = environment.differences(saved.meta["environment"], self._circumstances())
-        run_choice.resumed(rescue.path)
-        session.link.goes_on_from(rescue.path, rescue.step, rescue.bytes, rescue.created_unix_s)
-        self._words.resumed(
-            rescue,
-            saved.position["epoch"],
-            saved.meta.get("not_restored") or (),
-            said,
-            differences,
-        )
-        for line in choice.notes:
-            say(line)
+        place = "epoch not known: the epochs begin at 1" if epoch is None else f"epoch {epoch + 1}"
+        self._report.resumed(rescue, place, said, changed)
 
     def _arrive(self) -> None:
         """The data stands at its place: undo what the loop did on the way there, and no step."""
@@ -490,7 +476,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if self._beginning.resume != "force" and self._saved is not None:
             self._end()
             raise mismatch(self._saved.path, found)
-        say(f'resume="force" goes on although {"; ".join(found)}.')
+        say(f'resume="force" resumes although {"; ".join(found)}.')
 
     def _position(self, *passes: Any) -> dict[str, Any]:
         """Where the loop stands, as JSON, for the state that is being taken."""
@@ -501,66 +487,3 @@ class LoopRescue(ABC, Generic[S, V, P]):
             # Without a pass nobody would say when the loop is back at its place.
             "at_epoch": self._at_epoch if self._passes.begun else None,
         }
-
-
-class _Words:
-    """What is said to whoever runs the loop. Epochs are counted from 0 here, from 1 there."""
-
-    def __init__(self) -> None:
-        self._reported: set[str] = set()
-
-    def resumed(
-        self,
-        rescue: LoadedRescue,
-        epoch: int | None,
-        lost: Iterable[str],
-        said: Iterable[str],
-        changed: Iterable[str],
-    ) -> None:
-        """
-        The training goes on from a rescue.
-
-        Args:
-            rescue: that one.
-            epoch: in which it was saved; None where nobody knows it.
-            lost: what it does not hold.
-            said: of settings and of what the program was edited in, a line each.
-            changed: circumstances in which the last digits may differ.
-        """
-        place = "epoch not known: the epochs begin at 1" if epoch is None else f"epoch {epoch + 1}"
-        say(
-            f"going on from {rescue.path}: step {rescue.step}, {place}. "
-            "To begin anew: Rescue(..., resume=False)."
-        )
-        for line in said:
-            say(line)
-        lost = list(lost)
-        self._reported.update(lost)
-        for what, each in (
-            ("what does not come back", lost),
-            ("not as it was when the rescue was saved", changed),
-        ):
-            text = "; ".join(each)
-            if text:
-                say(f"{what}: {text}.")
-
-    def nothing_left(self, epoch: int, count: int) -> None:
-        """All of the epochs that the program asks for are over in the rescue."""
-        reached = f"the rescue is of epoch {epoch + 1}, which epochs({count}) does not reach"
-        say(f"nothing was trained: {reached}.")
-
-    def not_placed(self, step: int, epoch: int) -> None:
-        """A loop that finds its batches by itself begins at the first one again: it must know."""
-        say(
-            "this loop uses neither rescue.epochs() nor rescue.data(), so the batches that the "
-            f"rescue has had are not skipped: {step} steps are done, in epoch {epoch + 1}. Begin "
-            "after them (rescue.step_number, rescue.epoch), or take the batches from "
-            "rescue.data(dataset)."
-        )
-
-    def not_restored(self, lost: Iterable[str]) -> None:
-        """What a resume of this training will not bring back, each once."""
-        new = [text for text in lost if text not in self._reported]
-        self._reported.update(new)
-        if new:
-            say(f"a resume of this training will not bring back: {'; '.join(new)}.")

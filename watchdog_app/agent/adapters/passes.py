@@ -31,7 +31,7 @@ from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.rescue.identity.compare import mismatch
 
 COUNTED = (
-    "what the loop counts by itself (a `break` under `enumerate` counts from 0 again: use "
+    "what the loop itself counts (a `break` under `enumerate` counts from 0 again: use "
     "rescue.enumerate() or rescue.step_number)"
 )
 UNSEEN = "the place in data that is not read through rescue.data()"
@@ -41,7 +41,7 @@ LAZY = (
 )
 _SAY_AFTER_S = 2.0  # drawing finished batches again is said when it takes longer
 MADE_ANEW = (
-    "the order of an iterator that is made anew in each epoch (give rescue.data() the data set)"
+    "the order of an iterator that is made again in each epoch (give rescue.data() the data set)"
 )
 INFINITE = -1
 
@@ -144,7 +144,7 @@ class EpochPasses(ABC, Generic[P, R]):
         """
         A step has ended. The first one after a resume leaves the place of the rescue for good.
 
-        A pass that had ended there (a validation in the middle of an epoch) begins anew then.
+        A pass that had ended there (a validation in the middle of an epoch) starts over then.
         """
         if not self.gone_on:
             self.gone_on = True
@@ -179,8 +179,8 @@ class EpochPasses(ABC, Generic[P, R]):
         else:
             return
         if not self.forced:
-            raise mismatch("that this training goes on from", [found])
-        self._say(f'resume="force" goes on although {found}: begins at the first batch.')
+            raise mismatch("that this training resumes from", [found])
+        self._say(f'resume="force" resumes although {found}: begins at the first batch.')
         known.total, known.drawn = known.total - known.drawn, 0
 
     def _compare_first(self, batch: Any, drawn: int) -> None:
@@ -198,8 +198,8 @@ class EpochPasses(ABC, Generic[P, R]):
             before, after = (", ".join(map(str, each)) for each in (known[0] or (), now[0]))
             found = f"a batch of the data is {after} in the program, {before} in the rescue"
             if not self.forced:
-                raise mismatch("that this training goes on from", [found])
-            self._say(f'resume="force" goes on although {found}.')
+                raise mismatch("that this training resumes from", [found])
+            self._say(f'resume="force" resumes although {found}.')
         elif not self._lost:
             self._say(FIRST_BATCH.format(drawn))
 

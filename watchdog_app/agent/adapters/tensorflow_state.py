@@ -38,8 +38,8 @@ _WITH_VARIABLES = (
     keras.metrics.Metric,
 )
 _ACCEPTED = (
-    "a Keras or TensorFlow object with variables, a NumPy array, a random generator, a dict or "
-    "list of plain values, or an object with state_dict() and load_state_dict()"
+    "an object of Keras or TensorFlow with variables, a NumPy array, a random generator, a dict or "
+    "list, or an object with state_dict() and load_state_dict()"
 )
 
 _ACCEPTED_HINT = (

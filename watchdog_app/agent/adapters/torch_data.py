@@ -243,7 +243,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
         except Exception as error:
             raise RescueError(
                 f"The random numbers in the rescue cannot be given back ({describe(error)}). "
-                "Nothing on disk was changed. To begin anew: Rescue(..., resume=False)."
+                "Nothing on disk was changed. To start over: Rescue(..., resume=False)."
             ) from error
         self._put_own(now, known.begin_own)
 

@@ -26,8 +26,8 @@ RowOf = Callable[[str], Row]
 
 GRADIENT = "gradient"
 _ACCEPTED = (
-    "a module, an optimizer, a tensor, a NumPy array, a random generator, a dict or list of plain "
-    "values, or an object with state_dict() and load_state_dict()"
+    "a module, an optimizer, a tensor, a NumPy array, a random generator, a dict or list, or an "
+    "object with state_dict() and load_state_dict()"
 )
 
 

@@ -14,6 +14,7 @@ from watchdog_app.agent.found import folders
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.base.errors import RescueError, RescueMismatch
 from watchdog_app.rescue.checkpoint.store import SavedRescue
+from watchdog_app.rescue.identity.compare import listed
 
 
 @functools.cache
@@ -27,15 +28,23 @@ class Automatic(FitRescue):
     """
     As `Rescue`, but a rescue that does not fit the program is no error.
 
-    The training begins anew then, in a folder beside, so that the rescue is not displaced.
+    The training starts over then, with its rescues in another folder.
     """
 
-    _tells_at_start = False  # nobody relies on it yet; the daemon is told
+    _reports_at_start = False  # nobody relies on it yet; the daemon is told
+    _start_over = "To start over: run it with WATCHDOG_AGENT_RESUME=no in the environment."
 
-    def __init__(self, directory: str, *, resume: bool) -> None:
+    def __init__(self, directory: str, *, resume: bool, first: bool) -> None:
+        """
+        Args:
+            directory: where rescues go.
+            resume: whether an unfinished rescue there is resumed.
+            first: it is the first fit of this program: say where it is saved.
+        """
         super().__init__(directory, resume=resume)
         self._made_above = folders.made_above(directory)
         self._said_where = False
+        self._first = first
 
     def on_train_end(self, logs: Any = None) -> None:
         """Leave no empty folders behind where nothing had to be saved."""
@@ -48,7 +57,7 @@ class Automatic(FitRescue):
         if saved is not None and not self._said_where and self._state is not None:
             self._said_where = True
             onwards = (
-                "When the fit is run again, it goes on from there."
+                "When the fit is run again, it resumes from there."
                 if self.resume
                 else "See: watchdog rescues"
             )
@@ -60,22 +69,49 @@ class Automatic(FitRescue):
 
     def _resume(self, session: Session, state: FitState) -> Resumption | None:
         asked = self.directory
-        state.anew = "To begin anew: start it with WATCHDOG_AGENT_RESUME=no in the environment."
+        refused: dict[str, RescueError] = {}
         for number in range(2, folders.MOST_PLACES):
             try:
                 found = super()._resume(session, state)
             except RescueError as error:
                 if not _nothing_was_loaded(error):
                     raise  # half of the variables may be the rescue's: that must not train on
+                refused[self.directory] = error
                 self.directory = f"{asked}-{number}"
-                say(
-                    f"{error} This training was not asked to resume, so it begins anew; its own "
-                    f"rescues go to {self.directory}. Remove the other folder if it is of no use."
-                )
                 session = self._session = self._open(state.course.iterator, state.marker)
             else:
+                self._say_place(refused, resumed=found is not None)
                 return found
         return None
+
+    def _say_place(self, refused: dict[str, RescueError], *, resumed: bool) -> None:
+        """Say where the training is saved, or which rescues it was not resumed from, and why."""
+        if not refused:
+            if self._first:
+                shown = folders.shown(self.directory)
+                say(f"fits are saved in {shown} when memory runs out. See: watchdog rescues")
+            return
+        for directory, error in refused.items():
+            left = f"the rescue in {folders.shown(directory)} {_reason(error)}"
+            if resumed:
+                say(f"{left}: it is left alone.")
+                continue
+            forced = isinstance(error, RescueMismatch) and error.may_be_forced
+            say(
+                f"not resumed: {left}. This training starts over, and its rescues go to "
+                f"{folders.shown(self.directory)}. "
+                + (
+                    "To resume all the same: set WATCHDOG_AGENT_RESUME=force."
+                    if forced
+                    else "Remove the other folder if you do not need it."
+                )
+            )
+
+
+def _reason(error: RescueError) -> str:
+    if isinstance(error, RescueMismatch):
+        return f"does not fit this program: {listed(error.differences)}"
+    return f"cannot be used here: {error.__cause__}"
 
 
 def _nothing_was_loaded(error: RescueError) -> bool:

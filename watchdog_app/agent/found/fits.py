@@ -91,7 +91,7 @@ def _with_rescue(callbacks: Any, package: str) -> Any:
     on_tensorflow = package == "tf_keras" or "tensorflow" in sys.modules
     if on_tensorflow and os.environ.get("TF_CONFIG"):
         _guard.tell_once(
-            "TF_CONFIG is set: a training of several workers is not saved by itself. "
+            "TF_CONFIG is set: a training of several workers is not saved automatically. "
             "TensorFlow's own checkpoints do that."
         )
         return callbacks
@@ -118,11 +118,11 @@ def _with_rescue(callbacks: Any, package: str) -> Any:
         return callbacks
     directory, known = folders.place()
     _fits += 1
-    if _fits == 1:
-        shown = folders.shown(directory)
-        say(f"fits are saved in {shown} when memory runs out. See: watchdog rescues")
+    first = _fits == 1
+    if first:
         folders.tell_of_others(directory)
-    return [automatic(package)(directory, resume=known and folders.resumes()), *named]
+    made = automatic(package)(directory, resume=known and folders.resumes(), first=first)
+    return [made, *named]
 
 
 def _obstacle(package: str) -> str | None:

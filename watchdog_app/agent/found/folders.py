@@ -1,4 +1,4 @@
-"""Where the rescues of trainings lie that name no Rescue, and whether they are gone on from."""
+"""Where the rescues of trainings lie that name no Rescue, and whether they are resumed from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _asked_for: str | None = None
 
 
 def go_on_in(directory: str) -> None:
-    """The rescues of this process lie there: those that a person asked to go on from."""
+    """The rescues of this process lie there: those that a person asked to resume from."""
     global _asked_for
     _asked_for = directory
 
@@ -57,7 +57,7 @@ def place(env: Mapping[str, str] = os.environ) -> tuple[str, bool]:
 
 
 def resumes(env: Mapping[str, str] = os.environ) -> bool:
-    """Whether an unfinished rescue is gone on from; the environment can say no."""
+    """Whether an unfinished rescue is resumed from; the environment can say no."""
     return env.get(RESUME, "").strip().lower() not in _NO
 
 

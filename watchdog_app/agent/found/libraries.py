@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent import frames
 from watchdog_app.agent.adapters.torch_state import SavedTorch
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.state import torch_tensors
+from watchdog_app.agent.telemetry.stacks import locals_of
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
@@ -33,7 +33,7 @@ def runs_loop(frame: FrameType | None) -> Any:
     """The library's object that runs the loop around `frame`; None for the program's own loop."""
     while frame is not None:
         if frame.f_code.co_varnames[:1] == ("self",) and _is_library(frame.f_globals):
-            owner = frames.locals_of(frame).get("self")
+            owner = locals_of(frame).get("self")
             if _library(owner) is not None:
                 return owner
         frame = frame.f_back
@@ -113,9 +113,9 @@ class LibraryRescue:
         return self._saved.read(name)
 
     def went_on(self) -> None:
-        """Note that this process goes on from it, and say so."""
+        """Note that this process resumes from it, and say so."""
         run_choice.adopt(os.path.dirname(self.path), self.path)
-        say(f"going on from {self.path}: step {self.step}.")
+        say(f"resuming from {self.path}: step {self.step}.")
 
     def _parts(self, key: str) -> list[dict[str, Any]]:
         """The objects whose state has this key."""

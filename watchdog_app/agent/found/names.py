@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
-from watchdog_app.agent import frames
+from watchdog_app.agent.telemetry.stacks import locals_of
 
 _MOST_FRAMES = 40  # of the program, and all between them
 _MOST_THINGS = 4000
@@ -175,7 +175,7 @@ def _names_in(frame: FrameType) -> dict[str, Any]:
     code, outer = frame.f_code, frame.f_globals
     names: dict[str, Any] = {}
     if code.co_flags & _OPTIMIZED:
-        names.update(frames.locals_of(frame))
+        names.update(locals_of(frame))
     names.update(
         (name, outer[name]) for name in _named_by(code) if name in outer and name not in names
     )

@@ -1,5 +1,5 @@
 """
-What a program is told of a loop that was saved by itself: the lines that go on from it.
+What a program is told of a loop that was saved automatically: the lines that resume from it.
 
 A loop of somebody's own is not resumed without a word in its code: nobody else knows where it
 begins. So its rescue notes under which names it was saved, and the next run of the program says
@@ -39,7 +39,7 @@ _LIBRARIES = {
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a rescue says of a loop that was found by itself."""
+    """What a rescue says of a loop that was found automatically."""
 
     framework: str  # "tensorflow" or "torch", or the library that runs the loop
     directory: str  # to be given to Rescue
@@ -54,7 +54,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A rescue of this program that waits to be gone on from."""
+    """A rescue of this program that waits to be resumed from."""
 
     path: str
     step: int
@@ -109,7 +109,7 @@ def recorded(meta: Mapping[str, Any]) -> Recorded | None:
 
 
 def lines(found: Recorded) -> list[str]:
-    """The lines of code that go on from a rescue, ready to be pasted."""
+    """The lines of code that resume from a rescue, ready to be pasted."""
     if found.framework in _LIBRARIES:
         data = found.data[0] if found.data else "loader"
         folder = repr(folders.shown(found.directory))
@@ -134,14 +134,14 @@ def lines(found: Recorded) -> list[str]:
 
 
 def offer(waiting: Waiting, directory: str) -> None:
-    """Say what waits and the lines that go on from it; this run has begun anew."""
+    """Say what waits and the lines that resume from it; this run has started over."""
     if not folders.resumes():
         return
     say(
-        f"{described(waiting)} waits in {folders.shown(waiting.path)}. This run has begun anew "
+        f"{described(waiting)} waits in {folders.shown(waiting.path)}. This run has started over "
         f"and leaves it alone; its own rescues go to {folders.shown(directory)}. "
         + (
-            f"{before_lines(waiting.epoch)}To go on from it, stop this run and write:"
+            f"{before_lines(waiting.epoch)}To resume from it, stop this run and write:"
             if waiting.found
             else _NAMED
         )
@@ -150,7 +150,7 @@ def offer(waiting: Waiting, directory: str) -> None:
         print_code(waiting.found)
 
 
-_NAMED = "It was saved by a Rescue(...) in the program: go on from it with the same one."
+_NAMED = "It was saved by a Rescue(...) in the program: resume from it with the same one."
 
 
 def before_lines(epoch: int | None) -> str:

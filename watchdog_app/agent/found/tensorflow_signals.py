@@ -236,7 +236,7 @@ def _alone(guard: Guard) -> bool:
     if strategies is None or not strategies.has_strategy():
         return True
     guard.tell_once(
-        "a loop of your own under tf.distribute is not saved by itself. "
+        "a loop of your own under tf.distribute is not saved automatically. "
         "Rescue(folder, model=..., optimizer=...) and rescue.step() around it do that."
     )
     return False
@@ -245,7 +245,7 @@ def _alone(guard: Guard) -> bool:
 def _permits(_optimizer: Any, guard: Guard) -> bool:
     if os.environ.get("TF_CONFIG"):
         guard.tell_once(
-            "TF_CONFIG is set: a training of several workers is not saved by itself. "
+            "TF_CONFIG is set: a training of several workers is not saved automatically. "
             "TensorFlow's own checkpoints do that."
         )
         return False

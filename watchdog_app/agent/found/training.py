@@ -2,7 +2,7 @@
 A training that names no Rescue: found, reported, and saved when that is asked.
 
 What it trains is held by weak references alone. A rescue is that of the framework's own `Rescue`
-under the names that the program has for its things: the lines of `resume_lines` go on from it.
+under the names that the program has for its things: the lines of `resume_lines` resume from it.
 It is saved where an iteration of the training loop has ended: after schedulers, metrics and
 averages, before the next batch is drawn.
 """
@@ -26,6 +26,7 @@ from watchdog_app.agent.found.detector import Detector, Head
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.source_loops import Loop, Place
 from watchdog_app.agent.identity import loop_code
+from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
@@ -82,7 +83,7 @@ class FoundTraining(ABC):
 
     framework: ClassVar[str]  # as the daemon is told
     kind: ClassVar[str]  # as people are told: "PyTorch training"
-    explicit: ClassVar[str]  # what to write into the program where it cannot be saved by itself
+    explicit: ClassVar[str]  # what to write into the program where it cannot be saved automatically
 
     def __init__(self, guard: Guard, passes: _Passes) -> None:
         """
@@ -109,6 +110,7 @@ class FoundTraining(ABC):
         self._late: int | None = None  # an optimizer that came late, and stepped last
         self._names: list[Named] = []
         self._losses: Functions | None = None  # that they are computed with; None: not known
+        self._kept: list[str] = []  # variables that the loop keeps, as far as its text tells
         self._moved = True  # a pass, since the iteration before
         self._lost: list[str] = []
         self._reported = False
@@ -154,7 +156,7 @@ class FoundTraining(ABC):
     def _not_restored(self) -> list[str]:
         """What a resume does not bring back beside what the state tells."""
         drawn = [DRAWN] if self._draws_itself else []
-        return [*drawn, COUNTED]
+        return [*drawn, f"{COUNTED}: {', '.join(self._kept)}" if self._kept else COUNTED]
 
     def optimizers(self) -> list[Any]:
         """Those of it that live."""
@@ -229,7 +231,7 @@ class FoundTraining(ABC):
 
     def end(self, *, well: bool) -> None:
         """
-        It is over; `well`: its rescues are not to be gone on from.
+        It is over; `well`: its rescues are not to be resumed from.
 
         What left the loop cannot be seen where the program caught it, nor where it was
         `sys.exit()`. Where it was left in the middle of its data, the rescues are kept for it.
@@ -281,6 +283,7 @@ class FoundTraining(ABC):
             named = {each.name: each.get() for each in self._names}
             of_library = self.framework == "tensorflow"
             self._losses = loop_code.functions(frame, object(), named, of_library=of_library)
+            self._kept = Audit(frame, object(), named).names
         self.directory, waits = resume_lines.place()
         self._made_above = folders.made_above(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)
@@ -339,7 +342,7 @@ class FoundTraining(ABC):
         self.listening = False
 
     def _tell_why(self, why: str) -> None:
-        self._guard.tell_once(f"a {self.kind} is not saved by itself: {why}. {self.explicit}")
+        self._guard.tell_once(f"a {self.kind} is not saved automatically: {why}. {self.explicit}")
 
     def _iteration_ended(self) -> None:
         """All of an iteration is done, and nothing of the next has begun."""
@@ -373,7 +376,7 @@ class FoundTraining(ABC):
     def _capture(self) -> Capture:
         held = self._held()
         if not held:
-            raise RescueError("The program has let go of what it trained. Nothing was saved.")
+            raise RescueError("The program has deleted what it trained. Nothing was saved.")
         state = self._make_state(held)
         capture = state.capture()
         code = self._loops[0].code if self._loops else None
@@ -415,7 +418,7 @@ class FoundTraining(ABC):
         where = resume_lines.place_in(self.detector.iterations, self._epoch)
         say(
             f"saved in {folders.shown(path)}: {where}. "
-            "When this program is run again, it says how to go on from there. A resume will not "
+            "When this program is run again, it says how to resume from there. A resume will not "
             f"bring back: {'; '.join(self._lost)}."
         )
 
@@ -425,7 +428,7 @@ def _watch_end(training: FoundTraining) -> None:
     End it with its cell of a notebook, or with its program; keeps nothing alive.
 
     A loop of somebody's own tells nobody. In a cell that failed or was interrupted, or a program
-    that dies of an exception, it did not end well, and its rescues wait to be gone on from.
+    that dies of an exception, it did not end well, and its rescues wait to be resumed from.
     """
     reference = weakref.ref(training)
     get = getattr(sys.modules.get("IPython"), "get_ipython", None)

@@ -50,7 +50,7 @@ class Attributes:
             if known[kind]:
                 self._objects.append((label, thing, known[kind]))
         self._first = self._take() if begins else {}
-        self._first_items = self._items() if begins else None
+        self._first_items = self._items() if begins else {}
 
     def moved(self) -> Values:
         """Those that are not as they were at first."""
@@ -69,8 +69,6 @@ class Attributes:
     def lost(self) -> list[str]:
         """What a resume will not bring back: lists and the like of other things, that changed."""
         first = self._first_items
-        if first is None:
-            return []
         return [
             f"{label}.{name}, which training changes (make it a buffer, or name it)"
             for (label, name), items in self._items().items()

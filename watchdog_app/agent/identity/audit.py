@@ -15,19 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Mutable
 from types import FrameType, MethodType
 from typing import Any
 
-from watchdog_app.agent import frames
 from watchdog_app.agent.identity import code
+from watchdog_app.agent.telemetry.stacks import locals_of
 
 _MOST_FRAMES = 8  # of the program
 _DEPTH = 3  # of functions that the loop calls
 _MOST_NAMES = 8  # in one sentence
 _CONTAINERS = (list, deque, bytearray, MutableMapping, MutableSet)
-_CHANGE_CONTAINER = frozenset(
-    (
-        *("append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove"),
-        *("add", "discard", "clear", "update", "setdefault", "sort", "reverse"),
-    )
-)
 # Methods by which an object with a state of its own advances it.
 _ADVANCE = frozenset(
     (
@@ -57,6 +51,11 @@ class Audit:
         self._names: dict[str, None] = {}
         for each, text, values in texts_around(frame):
             self._look_at(each.f_lineno, text, values)
+
+    @property
+    def names(self) -> list[str]:
+        """Variables and objects that a resume will not bring back, the first few."""
+        return [*self._counters, *self._names][:_MOST_NAMES]
 
     def lost(self) -> list[str]:
         """In words, as `not_restored` of a rescue has them; empty when nothing was found."""
@@ -181,7 +180,7 @@ def texts_around(
     for each in _program_frames(frame):
         text = code.text_of(each.f_code)
         if text is not None:
-            own = frames.locals_of(each) if each.f_code.co_flags & inspect.CO_NEWLOCALS else {}
+            own = locals_of(each) if each.f_code.co_flags & inspect.CO_NEWLOCALS else {}
             yield each, text, {**each.f_globals, **own}
 
 
@@ -291,9 +290,8 @@ def _is_used(name: str, whole: ast.AST) -> bool:
 
 def _base_of_change(node: ast.AST) -> str | None:
     """The variable behind `name.append(...)` and `name["a"].append(...)`."""
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-        return None
-    return _base(node.func.value) if node.func.attr in _CHANGE_CONTAINER else None
+    changed = code.changed_by(node) if isinstance(node, ast.Call) else None
+    return changed.id if isinstance(changed, ast.Name) else None
 
 
 def _base(node: ast.AST) -> str | None:

@@ -59,6 +59,13 @@ _LOOKS = _SAYS | frozenset(
         *("any", "all", "isnan", "isinf", "isfinite", "exp"),
     )
 )
+# Methods of a list, a set or a dictionary that change it.
+_CHANGE_CONTAINER = frozenset(
+    (
+        *("append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove"),
+        *("add", "discard", "clear", "update", "setdefault", "sort", "reverse"),
+    )
+)
 # The only decorators that change what is computed.
 _COMPUTING = frozenset(("no_grad", "inference_mode", "enable_grad", "custom_gradient"))
 _LONGEST_WORD = 64
@@ -201,7 +208,11 @@ def attributes_named(kind: type) -> frozenset[str]:
 
 
 def attributes_set(kind: type) -> frozenset[str]:
-    """The attributes that the text of a class and of the program sets outside of `__init__`."""
+    """
+    The attributes that the text of a class and of the program changes outside of `__init__`.
+
+    It sets them, or changes what they hold: `self.bank.append(x)`, `self.seen[key] = x`.
+    """
     found: set[str] = set()
     for name in {kind.__module__, "__main__"}:
         path = getattr(sys.modules.get(name), "__file__", None)
@@ -304,7 +315,7 @@ class _File:
     nodes: tuple[ast.AST, ...]  # functions and lambdas
     codes: Mapping[tuple[str, int], list[tuple[Any, ...]]]
     changed: frozenset[str]
-    attributes: frozenset[str]  # that are set outside of `__init__`
+    attributes: frozenset[str]  # that are set or changed outside of `__init__`
 
     def runs(self, code: CodeType) -> bool:
         """Whether a function that runs was compiled from this text."""
@@ -338,8 +349,31 @@ def _attributes_set(node: ast.AST) -> Iterator[str]:
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
             yield each.attr
+        inner = changed_by(each)
+        if isinstance(inner, ast.Attribute):
+            yield inner.attr
         if not isinstance(each, ast.FunctionDef) or each.name != "__init__":
             yield from _attributes_set(each)
+
+
+def changed_by(node: ast.AST) -> ast.AST | None:
+    """
+    The container behind `node.append(...)`, `node["a"].append(...)` and `node["a"] = ...`.
+
+    None where the text is none of these.
+    """
+    found: ast.AST
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr not in _CHANGE_CONTAINER:
+            return None
+        found = node.func.value
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+        found = node.value
+    else:
+        return None
+    while isinstance(found, ast.Subscript):
+        found = found.value
+    return found
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -60,15 +60,17 @@ def same_sample(drawn: int, before: int, size: int) -> tuple[int, str]:
     rows = drawn * before
     now = rows // size
     again = rows - now * size
-    text = (
-        f"batches are of {size} rows now (were {before}): goes on after {rows} rows, at batch {now}"
-    )
+    text = f"{_resized(before, size)}: continues after {rows} rows, at batch {now}"
     return now, f"{text}; {again} rows are trained again." if again else f"{text}."
 
 
 def first_batch(before: int, size: int) -> str:
     """What is said where the same sample cannot be found."""
-    return f"batches are of {size} rows now (were {before}): begins at the first batch."
+    return f"{_resized(before, size)}: begins at the first batch."
+
+
+def _resized(before: int, size: int) -> str:
+    return f"batches are of {size} rows now (were {before})"
 
 
 def _tensors(batch: Any) -> Iterator[Any]:

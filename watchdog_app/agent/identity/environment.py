@@ -3,7 +3,7 @@ What decides whether a resumed training repeats its numbers: recorded, compared.
 
 A rescue carries this record. Nothing here stops a resume: another thread count
 or library version changes the last bits of the results, not their meaning, so
-the differences are said and the training goes on.
+the differences are said and the training continues.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def without_new_slots(
         if not theirs.get(f"{label}'s {key}", True) and mine.get(f"{label}'s {key}")
     }
     said = [
-        f"{key}: {theirs[key]} of the rescue goes on: it holds no state for {mine[key]}, which the "
-        "program says."
+        f"{key}: {theirs[key]} of the rescue continues: it holds no state for {mine[key]}, which "
+        "the program says."
         for key in sorted(kept)
     ]
     return {key: theirs[key] if key in kept else value for key, value in mine.items()}, said

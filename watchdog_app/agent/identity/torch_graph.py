@@ -32,7 +32,7 @@ _HASH_DIGITS = 16
 
 
 class Graphs:
-    """The graphs that a training was seen to have, and those of the rescue that it goes on from."""
+    """The graphs that a training was seen to have, and those of the rescue that it resumes from."""
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
         self._names = {
@@ -50,7 +50,7 @@ class Graphs:
         self._loss: Callable[[], Any] = lambda: None  # of the last step, as long as it is there
 
     def expect(self, saved: object) -> None:
-        """The training goes on from a rescue with these graphs; None: they are not known."""
+        """The training resumes from a rescue with these graphs; None: they are not known."""
         told = isinstance(saved, list) and all(isinstance(each, str) for each in saved)
         self._saved = saved if told and isinstance(saved, list) else ()
 

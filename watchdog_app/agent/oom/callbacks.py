@@ -29,8 +29,8 @@ _MOMENTS = {
     "on_epoch_end": "the end of an epoch",
 }
 _DRAWN = (
-    "random numbers of Python, NumPy and PyTorch that the batch was drawn with, which memory ran "
-    "out before (give the data a generator of its own)"
+    "random numbers of Python, NumPy and PyTorch that the batch was drawn with before memory ran "
+    "out: give the data a generator of its own"
 )
 
 

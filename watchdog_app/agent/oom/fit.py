@@ -26,8 +26,8 @@ from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state.rows import MODEL, OPTIMIZER, NamedVariable
 
 _INEXACT = (
-    "statistics, metrics and counters as they were before the batch that ran out of memory, and "
-    "weights that are certain to be of a whole step (the last look at them was some steps before)"
+    "statistics, metrics and counters as they were before the batch that ran out of memory; "
+    "weights that are certainly of a whole step (they were last checked some steps before)"
 )
 _SEED = "seed_generator_state"  # as Keras calls them: a seed, and how often it was drawn from
 _COUNT, _RATE = "/iteration", "/learning_rate"  # of optimizers; no step changes the second
@@ -141,7 +141,7 @@ class FitWatch:
 
     def _cannot(self, obstacle: str) -> None:
         say(
-            f'on_oom="shrink" cannot go on with smaller parts of a batch here: {obstacle}. When '
+            f'on_oom="shrink" cannot train smaller parts of a batch here: {obstacle}. When '
             "memory runs out the training is saved, and the error is raised."
         )
 
@@ -290,10 +290,10 @@ class FitWatch:
         if self._parts is not None and not self._coupled:
             return "Not even its smallest part fits: free memory elsewhere, or use a smaller model."
         if self._on_oom == "shrink" or self._state.backend.no_parts(self._model) is not None:
-            return "Use a smaller batch_size, for which a training begins anew."
+            return "Use a smaller batch_size, for which a training starts over."
         return (
             'With Rescue(..., on_oom="shrink") a batch that does not fit is trained in parts, and '
-            "the training goes on."
+            "the training continues."
         )
 
     def _as_before(self, args: tuple[Any, ...], error: Exception) -> tuple[bool, bool]:

@@ -20,9 +20,9 @@ from watchdog_app.agent.oom.record import Pace, Record
 from watchdog_app.agent.state import own_random
 
 INEXACT = (
-    "random numbers, statistics and gradients that are being added up as they were before the "
-    "batch that ran out of memory, or weights that are certain to be of a whole step (the last "
-    "look at them was some steps before)"
+    "random numbers, statistics and added-up gradients as they were before the batch that ran out "
+    "of memory; weights that are certainly of a whole step (they were last checked some steps "
+    "before)"
 )
 GRADIENTS = "gradients that are being added up without those of the batch that ran out of memory"
 AFTERWARDS = (

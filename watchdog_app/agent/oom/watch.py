@@ -134,7 +134,7 @@ def saved_text(where: str, path: str | None, as_it_was: str, advice: str) -> str
         return f"memory ran out {where}; no rescue was saved. {advice}"
     return (
         f"memory ran out {where}. The training was saved as it was {as_it_was}: {path}. The next "
-        'run of the program goes on from there; in this same process, Rescue(..., resume="newest") '
+        'run of the program resumes from there; in this same process, Rescue(..., resume="newest") '
         f"does. {advice}"
     )
 
@@ -143,7 +143,7 @@ def torn_text(where: str, weights: str) -> str:
     """What is said where weights are not those of a whole step."""
     return (
         f"memory ran out {where}: the weights in memory are {weights}. They were not saved; an "
-        "earlier rescue, if there is one, stands and is gone on from by the next run."
+        "earlier rescue, if there is one, stands and is resumed from by the next run."
     )
 
 

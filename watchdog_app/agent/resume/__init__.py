@@ -1,1 +1,1 @@
-"""`watchdog.resume()`: a notebook's or program's lines that go on from a rescue."""
+"""`watchdog.resume()`: a notebook's or program's lines that resume from a rescue."""

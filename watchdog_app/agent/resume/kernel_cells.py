@@ -134,7 +134,7 @@ def texts(cells: Cells, notebook: str | None) -> dict[int, str]:
     if not _is_that(found, cells):
         found = {}  # the notebook was run or changed since
     kept = _from_history(cells)
-    if _is_that(kept, cells):  # else the database was begun anew, and this is another session
+    if _is_that(kept, cells):  # else the database was started over, and this is another session
         for number, text in kept.items():
             if cells.checks.get(number) in (None, _short_check(text)):
                 found[number] = text

@@ -2,7 +2,7 @@
 `watchdog.resume()`: a notebook that was killed and restarted goes on where it was saved.
 
 The cells that had run are run again, in order, up to and with the one that trained; its fit or
-Rescue then goes on from the rescue by itself. Nothing is ever run that was not asked for.
+Rescue then resumes from the rescue by itself. Nothing is ever run that was not asked for.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _WIDTH = 60  # of a cell's first line, as it is listed
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """The rescue that this notebook can go on from."""
+    """The rescue that this notebook can resume from."""
 
     path: str
     step: int
     epoch: int | None  # counted from 0
     created_unix_s: float
     cells: Cells | None  # None where it was saved by an older version, or outside a notebook
-    found: Recorded | None  # a loop that was found by itself: it goes on with lines of code alone
+    found: Recorded | None  # a found loop: lines of code resume it
 
 
 def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
@@ -60,9 +60,9 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     shell = kernel_cells.shell()
     if shell is None:
         _tell(
-            "watchdog.resume() is for notebooks. A script goes on by itself when it is run again "
-            "in the same way: watchdog exec -- python train.py  (anew: watchdog exec --no-resume "
-            "-- python train.py)"
+            "watchdog.resume() is for notebooks. A script resumes automatically when it is run "
+            "again in the same way: watchdog exec -- python train.py  (to start over: watchdog "
+            "exec --no-resume -- python train.py)"
         )
         return
     searched: list[str] = []
@@ -70,7 +70,7 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     name = os.path.basename(notebook.program_path() or "this kernel")
     if what is None:
         _tell(
-            f"{name} has no unfinished training to go on from. Looked in: "
+            f"{name} has no unfinished training to resume from. Looked in: "
             f"{', '.join(map(folders.shown, searched)) or 'nothing, there is no such folder'}."
         )
         return
@@ -86,7 +86,7 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
         _tell(
             f"[{kernel_cells.consecutive(waits)}] uses `await` outside of a function, which cannot "
             "run within another cell: nothing was run. Run your cells again up to the training: it "
-            f"goes on from there by itself. To leave it out: watchdog.resume(skip={waits})"
+            f"resumes from there automatically. To leave it out: watchdog.resume(skip={waits})"
         )
         return
     if run is None:
@@ -138,7 +138,7 @@ def offer(what: Unfinished) -> str:
     name = os.path.basename(notebook.program_path() or "this notebook")
     return (
         f"a training of {name} was left when its kernel ended; {_described(what)}. "
-        "watchdog.resume() goes on from there, watchdog.resume(run=None) lists what it would run."
+        "watchdog.resume() resumes from there, watchdog.resume(run=None) lists what it would run."
     )
 
 
@@ -166,7 +166,7 @@ def _steps(
     if what.cells is None:
         _tell(
             f"{folders.shown(what.path)} does not say which cells had run. Run them again up to "
-            "the training: it goes on from there by itself."
+            "the training: it resumes from there automatically."
         )
         return None
     cells = what.cells
@@ -178,7 +178,7 @@ def _steps(
         _tell(
             f"the text of the cell that trained, [{running}], is not known any more: IPython's "
             "history is off or was cleared, and the notebook was changed. Run your cells again up "
-            "to the training: it goes on from there by itself."
+            "to the training: it resumes from there automatically."
         )
         return None
     return plan.plan(

@@ -57,7 +57,7 @@ class Link:
             directory: where rescues go, as an absolute path.
             notebook: path of the notebook, where known.
             socket_path: None: where this user's daemon listens.
-            by_lines: the program does not go on from a rescue by itself.
+            by_lines: the program does not resume from a rescue by itself.
         """
         self.wanted: CheckpointRequest | None = None
         self.step: int | None = None  # completed ones; set at each, told with the next report
@@ -150,7 +150,7 @@ class Link:
             }
 
     def failed(self, request: str | int | None, error: str, remedy: str | None) -> None:
-        """The save did not happen; the training goes on."""
+        """The save did not happen; the training continues."""
         self._post("agent.failed", request=request, error=error, remedy=remedy)
 
     def close(

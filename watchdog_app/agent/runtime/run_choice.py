@@ -1,5 +1,5 @@
 """
-Which rescue a training goes on from, decided as it begins.
+Which rescue a training resumes from, decided as it begins.
 
 A program may train several times in one folder of rescues, and several programs may share one.
 Each training is a run, whose id is in the names of its rescues. Which of them are this training's
@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -32,6 +32,10 @@ from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity import program_key
 from watchdog_app.rescue.identity.call_site import CallSite, call_site
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from watchdog_app.agent.runtime.link import Link
+
 _CHOICES = ("newest", "force")
 _MOST_NAMED = 3  # of the rescues that are left alone, one line each
 _LONGEST_NAME = 100
@@ -41,14 +45,14 @@ RESUME = "WATCHDOG_AGENT_RESUME"
 _FORCE = f'If it is the same training: Rescue(..., resume="force") or {RESUME}=force.'
 _APART = 'To keep trainings apart for good, give each a folder or a name: Rescue(..., name="...").'
 
-_guard = Guard("choosing the rescue to go on from")
+_guard = Guard("choosing the rescue to resume from")
 _lock = threading.Lock()
 _behind: dict[str, int] = {}  # trainings that this process is through with, by folder
 _open: dict[str, object] = {}  # where a training began that has not ended well, by folder
 _Counted = tuple[str, str | CallSite | None, str | None]  # folder, name or call site, thread
 _turns: dict[_Counted, tuple[object, int]] = {}  # cell, count
 _mine: dict[tuple[str, str], Run] = {}  # that this process holds, by folder and id
-_resumed: set[str] = set()  # rescues that this process went on from
+_resumed: set[str] = set()  # rescues that this process resumed from
 _last: dict[int, Beginning] = {}  # that began last, by thread
 _asked: str | None = None  # the run that `watchdog.resume()` goes on with
 _adopted: dict[str, Run] = {}  # that a library was given a rescue of, by folder
@@ -59,21 +63,19 @@ _told_no_locks = False
 @dataclass(frozen=True, slots=True)
 class Choice:
     """
-    What to do at the start of a training: go on from `rescue`, or begin anew.
+    What to do at the start of a training: resume from `rescue`, or start over.
 
-    `why`: what is left alone, a line each. `notes`: to be said once it goes on. A rescue that is
-    not `certain` may be of another training: where its variables differ, it begins anew.
+    `why`: what is left alone, a line each. `notes`: to be said once it was resumed.
     """
 
     rescue: LoadedRescue | None
     why: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    certain: bool = True
 
 
 @dataclass(slots=True)
 class Beginning:
-    """A training that begins: where its rescues go, under which run, and what it may go on from."""
+    """A training that begins: where its rescues go, its run, and what it may resume from."""
 
     directory: str  # as the user gave it, made absolute
     run: Run
@@ -116,9 +118,9 @@ def begin(
         resume: True for an unfinished run of this training whose owner has ended; "newest" for
             one that may be finished; "force" for any whose owner has ended; False for none.
         name: as the user gave it.
-        found: it was found while it trains, and goes on from nothing.
+        found: it was found while it trains, and resumes from nothing.
 
-    Never raises: where it cannot be told, the training begins anew.
+    Never raises: where it cannot be told, the training starts over.
     """
     root, resume = _root(directory), _wish(resume)
     site = None if found else call_site(sys._getframe(1))
@@ -140,7 +142,7 @@ def begin(
 
 def choose(beginning: Beginning, store: RescueStore) -> Choice:
     """
-    The rescue that a training goes on from, if any.
+    The rescue that a training resumes from, if any.
 
     Args:
         beginning: of it.
@@ -153,7 +155,7 @@ def choose(beginning: Beginning, store: RescueStore) -> Choice:
     why = tuple(beginning.why)
     if beginning.nothing and beginning.resume == "newest":
         raise RescueError(
-            f"There is no rescue in {beginning.directory} to go on from. "
+            f"There is no rescue in {beginning.directory} to resume from. "
             'Leave resume="newest" out, or name the folder that holds one.'
         )
     if not beginning.waiting:
@@ -162,8 +164,37 @@ def choose(beginning: Beginning, store: RescueStore) -> Choice:
     return Choice(found, why, tuple(beginning.notes) if found is not None else ())
 
 
+def resume(
+    beginning: Beginning, store: RescueStore, link: Link, restore: Callable[[LoadedRescue], None]
+) -> None:
+    """
+    Restore the rescue that a training resumes from, if any, and say what is left alone.
+
+    Args:
+        beginning: of the training.
+        store: over its folder.
+        link: of the training; learns which rescue stands.
+        restore: gives it back to the program, and says so.
+
+    Raises:
+        RescueError: as `choose`; or it could not be restored.
+    """
+    choice = choose(beginning, store)
+    for line in choice.why:
+        say(line)
+    found = choice.rescue
+    if found is None:
+        return
+    with restoring(found.path):
+        restore(found)
+    resumed(found.path)
+    link.goes_on_from(found.path, found.step, found.bytes, found.created_unix_s)
+    for line in choice.notes:
+        say(line)
+
+
 def may_resume(directory: str, resume: bool | str, *, name: str | None = None) -> bool:
-    """Whether a training that begins here now may go on from a rescue; opens nothing."""
+    """Whether a training that begins here now may resume from a rescue; opens nothing."""
     if resume is False:
         return False
     root, resume = _root(directory), _wish(resume)
@@ -177,7 +208,7 @@ def may_resume(directory: str, resume: bool | str, *, name: str | None = None) -
 
 
 def waiting(directory: str) -> Left | None:
-    """The run of this program that waits in a folder to be gone on from, or None."""
+    """The run of this program that waits in a folder to be resumed from, or None."""
     root = _root(directory)
     with _guard:
         program = program_key.program()
@@ -216,7 +247,7 @@ def left_beside(directory: str) -> str | None:
 
 def adopt(directory: str, path: str) -> None:
     """
-    A library goes on from the rescue at `path`: what it trains next in this folder is that run.
+    A library resumes from the rescue at `path`: what it trains next in this folder is that run.
 
     Args:
         directory: as the user gave it.
@@ -237,7 +268,7 @@ def adopt(directory: str, path: str) -> None:
 
 @contextmanager
 def going_on_with(path: str) -> Iterator[None]:
-    """Within it trainings may go on from the rescue at `path` although its cell was rewritten."""
+    """Within it trainings may resume from the rescue at `path` although its cell was rewritten."""
     global _asked
     name = RescueName.parse(os.path.basename(path))
     _asked = None if name is None else name.run
@@ -248,7 +279,7 @@ def going_on_with(path: str) -> Iterator[None]:
 
 
 def resumed(path: str) -> None:
-    """Remember that this process went on from the rescue at `path`."""
+    """Remember that this process resumed from the rescue at `path`."""
     with _lock:
         _resumed.add(path)
 
@@ -258,7 +289,7 @@ def restoring(path: str) -> Iterator[None]:
     """
     Whatever fails within, as an error that names the rescue and the way out.
 
-    Not contained like other errors of ours: to train anew in silence would be worse. A training
+    Not contained like other errors of ours: to starts over in silence would be worse. A training
     that could not be restored has not begun: the next one takes its place.
 
     Raises:
@@ -273,7 +304,7 @@ def restoring(path: str) -> Iterator[None]:
         _unbegin()
         raise RescueError(
             f"The rescue {path} could not be given back to this program ({describe(error)}). "
-            "Nothing on disk was changed. To begin anew: Rescue(..., resume=False)."
+            "Nothing on disk was changed. To start over: Rescue(..., resume=False)."
         ) from error
 
 
@@ -281,7 +312,7 @@ def finish(beginning: Beginning) -> None:
     """
     The training ended well: its rescues are not to be resumed.
 
-    Of rescues without a run the one that it went on from is finished, and those before that one.
+    Of rescues without a run the one that it resumed from is finished, and those before that one.
     """
     folder, run = beginning.directory, beginning.run
     run.after_fork()  # a child does not finish what its parent trains
@@ -419,7 +450,7 @@ def _sorted_out(
             seen.others.append((left, _alive(verdict)))
         elif another is None or resume == "force" or left.unjudged:
             if another is not None:
-                seen.notes[left.path] = f'{left.path} {another}; resume="force" goes on from it.'
+                seen.notes[left.path] = f'{left.path} {another}; resume="force" resumes from it.'
             elif verdict.life == "left" and verdict.owner is not None:
                 ago = format_duration(verdict.silent_s or 0.0)
                 seen.notes[left.path] = f"{left.path} was left {ago} ago by {verdict.whose}."
@@ -477,8 +508,8 @@ def _tell_of_locks(run: Run) -> None:
     if run.lock is not None and not run.lock.locked and not _told_no_locks:
         _told_no_locks = True
         say(
-            f"the file system of {run.directory} keeps no locks: two trainings there are told "
-            "apart by their processes and by the time of their last sign of life alone."
+            f"the file system of {run.directory} keeps no locks: trainings there are distinguished "
+            "only by their processes and by when they last reported."
         )
 
 
@@ -494,7 +525,7 @@ def _alive(verdict: run_lock.Verdict) -> str:
 
 
 def _lines(seen: _Sorted, resume: bool | str) -> list[str]:
-    """What is left alone by a training that begins anew."""
+    """What is left alone by a training that starts over."""
     if resume is False:
         return []
     mine = seen.mine
@@ -518,12 +549,12 @@ def _lines_of_others(seen: _Sorted) -> list[tuple[str, bool]]:
     for left, why in reversed(seen.others):
         if "runs" in why or "still run" in why:
             text = (
-                f"{left.path} {why}: it is left alone and this training begins anew. To go on "
-                f"from it, end that process first. {_APART}"
+                f"{left.path} {why}: it is left alone and this training starts over. To "
+                f"resume from it, end that process first. {_APART}"
             )
             lines.append((text, True))
         elif why == _STRANGERS:  # whom nothing believes, not even "force"
-            lines.append((f"{left.path} {why}: to go on from it, copy it yourself.", True))
+            lines.append((f"{left.path} {why}: to resume from it, copy it yourself.", True))
         elif why.startswith("belongs to another training"):
             text = f"{left.path} {why} and waits for it: it is left alone. {_FORCE} {_APART}"
             lines.append((text, False))
@@ -606,7 +637,7 @@ def _cell() -> object:
 
 
 def is_of_this_process(path: str) -> bool:
-    """Whether this process wrote the rescue at `path`, or went on from it."""
+    """Whether this process wrote the rescue at `path`, or resumed from it."""
     name = RescueName.parse(os.path.basename(path))
     with _lock:
         _forget_parent()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +23,9 @@ from watchdog_app.agent.contain import Guard, describe
 from watchdog_app.agent.resume import kernel_cells
 from watchdog_app.agent.runtime import crash_report
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
-from watchdog_app.agent.snapshot.opening import OwnSegment
 from watchdog_app.agent.telemetry.allocators import Allocators
 from watchdog_app.agent.telemetry.memory import Breakdown
+from watchdog_app.base import paths
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint import runs
 from watchdog_app.rescue.checkpoint.format import TensorEntry
@@ -33,7 +34,7 @@ from watchdog_app.rescue.identity.notebook import program_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.snapshot.change_marker import ChangeMarker
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Whole
     from watchdog_app.agent.snapshot.publisher import Publisher
 
 _REPORT_EVERY_S = 0.5  # the link sends at most one a second; half of that keeps it fresh
@@ -45,7 +46,7 @@ _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a p
 
 _OTHERS = "epoch_end"  # the phase in which callbacks of the program may change what is trained
 
-_REMEDY = "The training goes on; the watchdog will ask again."
+_REMEDY = "The training continues; the watchdog will ask again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +331,7 @@ class Session:
             problem = getattr(error, "problem", str(error))
             remedy = getattr(error, "remedy", _REMEDY)
             self.link.failed(request, problem, remedy)
-            self.guard.tell_once(f"no rescue was saved; the training goes on. {error}")
+            self.guard.tell_once(f"no rescue was saved; the training continues. {error}")
             return None
         except Exception as error:
             self.link.failed(request, describe(error), _REMEDY)
@@ -398,6 +399,66 @@ class Session:
             allocators=allocators,
             memory=self.breakdown.read(step, allocators),
         )
+
+
+GUARD = "WATCHDOG_GUARD"  # as `rescue.segment.segment` has it
+
+
+class OwnSegment:
+    """
+    The segment of one training: of `watchdog exec`, or of the daemon, which may come later.
+
+    Where nobody has made one, nothing is imported and nothing is held.
+    """
+
+    def __init__(self, marker: Callable[[], ChangeMarker] | None) -> None:
+        """
+        Args:
+            marker: makes what tells that a step has begun; None: nothing does.
+        """
+        self._make_marker = marker
+        self._marker: ChangeMarker | None = None
+        self._publisher: Publisher | None = None
+
+    def open(
+        self,
+        path: str | None,
+        store: RescueStore,
+        take: Callable[[int], Whole],
+        also: Callable[[], Mapping[str, Any]],
+    ) -> Publisher | None:
+        """
+        Begin to publish; None where there is no segment, or not yet.
+
+        Args:
+            path: that the daemon told; None: it told of none.
+            store: where rescues go.
+            take, also: as `Publisher`.
+        """
+        here = GUARD in os.environ
+        if self._marker is None and self._make_marker is not None:
+            # Where a daemon seems to run: what TensorFlow traces now counts, or never will.
+            if path is None and not here and not os.path.exists(paths.socket_path()):
+                return None
+            self._marker = self._make_marker()
+            self._marker.prepare()
+        if self._marker is None or (path is None and not here):
+            return None
+        from watchdog_app.agent.snapshot.publisher import publisher
+
+        about = {"directory": store.directory, "keep": store.keep}
+        where = None if here else path  # whoever holds our memory looks there
+        self._publisher = publisher(where, take, about, self._marker, also)
+        return self._publisher
+
+    def close(self) -> None:
+        """The training is over."""
+        made, self._publisher = self._publisher, None
+        marker, self._marker = self._marker, None
+        if made is not None:
+            made.end()
+        if marker is not None:
+            marker.end()
 
 
 def _plain_number(value: Any) -> float | None:

@@ -30,7 +30,7 @@ Orders = dict[str, list[int]]  # by attribute
 
 CHANGED = (
     "the data draws from other random generators than when the rescue was saved: its order "
-    "begins anew."
+    "starts over."
 )
 _OF_TORCH = "torch.Generator"
 _OF_KERAS, _OF_TENSORFLOW = "SeedGenerator", "tf.random.Generator"

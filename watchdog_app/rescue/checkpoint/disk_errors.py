@@ -10,7 +10,7 @@ from watchdog_app.rescue.checkpoint import names
 
 
 class SaveFailed(RescueError):
-    """A rescue was not written, nothing of it was left behind, and the training goes on."""
+    """A rescue was not written, nothing of it was left behind, and the training continues."""
 
     def __init__(self, problem: str, remedy: str, no_space: bool = False) -> None:
         super().__init__(f"{problem} {remedy}")

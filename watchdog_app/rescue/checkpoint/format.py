@@ -114,7 +114,7 @@ def render(
         text = json.dumps(body).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
         raise RescueError(
-            f"What is to be saved beside the tensors cannot be written as JSON: {error}. "
+            f"What is to be saved with the tensors cannot be written as JSON: {error}. "
             "Nothing was saved."
         ) from error
     return b"".join((_HEAD % zlib.crc32(text), text, _TAIL))

@@ -82,7 +82,7 @@ def is_folder(found: os.stat_result) -> bool:
 
 def mark_finished(path: str) -> None:
     """
-    Note in a rescue that its training ended well, so that it is not gone on from by itself.
+    Note in a rescue that its training ended well, so that it is not resumed from by itself.
 
     Raises:
         OSError: it cannot be written.

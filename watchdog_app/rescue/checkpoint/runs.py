@@ -72,7 +72,7 @@ class Run:
             self.lock = run_lock.claim(self.directory, self.id)
             return
         self.id = secrets.token_hex(6)
-        # Nobody can tell which child of a later start would be the same: none goes on from it.
+        # Nobody can tell which child of a later start would be the same: none resumes from it.
         self._key = {**self._key, "rank": f"{self._key.get('rank')}, forked"}
         with suppress(OSError):
             self.lock = run_lock.claim(self.directory, self.id, new=True)

@@ -220,7 +220,7 @@ class RescueStore:
         self._streamer.settle()
 
     def close(self) -> None:
-        """Give back buffers and reserve; a later save works and allocates them anew."""
+        """Give back buffers and reserve; a later save works and allocates them again."""
         self.settle()
         self._streamer.release()
         self._reserve.release()
@@ -230,7 +230,7 @@ class RescueStore:
             path = os.path.join(self.directory, str(name))
             if names.is_strangers(self.directory, name):
                 self._say_once(
-                    f"The rescue {path} was passed over: another user put it there. To go on from "
+                    f"The rescue {path} was passed over: another user put it there. To resume from "
                     "it, copy it yourself."
                 )
                 continue
@@ -246,8 +246,8 @@ class RescueStore:
             except RescueError as error:
                 raise RescueError(
                     f"The rescue {path} may be whole, but cannot be used here: {error}. "
-                    "It was left as it is. To go on from the one before it, move it elsewhere; "
-                    "to begin anew and keep it: Rescue(..., resume=False)."
+                    "It was left as it is. To resume from the one before it, move it elsewhere; "
+                    "to start over and keep it: Rescue(..., resume=False)."
                 ) from error
             yield loaded
 

@@ -198,7 +198,7 @@ class Streamer:
             worker.end()
 
     def release(self) -> None:
-        """End the thread and give the buffers back; the next write allocates them anew."""
+        """End the thread and give the buffers back; the next write allocates them again."""
         self.close()
         buffers, self._buffers = self._buffers, None
         for each in buffers or ():

@@ -1,5 +1,5 @@
 """
-Whether a rescue fits the program that would go on from it: one table of rules.
+Whether a rescue fits the program that would resume from it: one table of rules.
 
 Whose rescue it is comes first and is told elsewhere; so are names, shapes and types of tensors,
 which fit or do not whatever a person says.
@@ -114,7 +114,7 @@ def judge(verdict: Verdict, rescue: str, *, forced: bool) -> list[str]:
         raise mismatch(rescue, refused)
     said = verdict.texts(Decision.SAY)
     if refused:
-        said.insert(0, f'resume="force" goes on although {_listed(refused)}.')
+        said.insert(0, f'resume="force" resumes although {listed(refused)}.')
     return said
 
 
@@ -125,13 +125,14 @@ def mismatch(rescue: str, found: Sequence[str], *, may_be_forced: bool = True) -
     Args:
         rescue: its folder, or as `described` shows it.
         found: what differs, a plain phrase each; the first few are shown.
-        may_be_forced: whether `resume="force"` goes on all the same.
+        may_be_forced: whether `resume="force"` resumes all the same.
     """
-    force = 'To go on all the same: Rescue(..., resume="force"); to' if may_be_forced else "To"
+    force = 'To resume all the same: Rescue(..., resume="force"); to' if may_be_forced else "To"
     return RescueMismatch(
-        f"The rescue {rescue} does not fit this program: {_listed(found)}. Nothing was loaded or "
-        f"overwritten. {force} begin anew: Rescue(..., resume=False).",
+        f"The rescue {rescue} does not fit this program: {listed(found)}. Nothing was loaded or "
+        f"overwritten. {force} start over: Rescue(..., resume=False).",
         tuple(found),
+        may_be_forced=may_be_forced,
     )
 
 
@@ -208,11 +209,13 @@ def merge_settings(
         if as_it_was and not _same(own, moved):
             said.append(f"{shown}: {now} of the program is used from here on (was {then}).")
         elif not as_it_was and _same(own, base[key]):
-            said.append(f"{shown}: {then} of the rescue goes on (the program began with {before}).")
+            said.append(
+                f"{shown}: {then} of the rescue continues (the program began with {before})."
+            )
         elif not as_it_was and not _same(own, moved):
             said.append(
-                f"{shown}: {then}, which the training had come to, goes on; the program says {now}."
-                " To set it, do so once the rescue was loaded."
+                f"{shown}: {then}, which the training had reached, continues; the program says "
+                f"{now}. To set it, do so once the rescue was loaded."
             )
     return Merged(values, tuple(said))
 
@@ -398,7 +401,7 @@ def _seeds(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
         if before is not None and after is not None and before != after:
             yield (
                 f"{name} {after} of the program has no effect (was {before}): the random numbers "
-                "of the rescue go on."
+                "of the rescue continue."
             )
 
 
@@ -407,7 +410,7 @@ def _statements(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
         return
     new = [now.lines[place] for place in changed_statements(saved.statements, now.statements)]
     where = f" (lines {lines_shown(new)})" if new else ""
-    yield f"the program was edited since the rescue was saved{where}; the state fits and goes on."
+    yield f"the program was edited since the rescue was saved{where}; the state fits it."
 
 
 RULES = (
@@ -431,10 +434,11 @@ def _same(before: Json, after: Json) -> bool:
     return before == after or json.dumps(before, default=str) == json.dumps(after, default=str)
 
 
-def _listed(found: Sequence[str]) -> str:
-    listed = "; ".join(found[:_SHOWN_DIFFERENCES])
+def listed(found: Sequence[str]) -> str:
+    """Differences in one phrase, the first few."""
+    shown = "; ".join(found[:_SHOWN_DIFFERENCES])
     more = len(found) - _SHOWN_DIFFERENCES
-    return f"{listed}; and {more} more" if more > 0 else listed
+    return f"{shown}; and {more} more" if more > 0 else shown
 
 
 def _shown(value: Json) -> str:

@@ -23,7 +23,7 @@ _BEGUN = "begun"  # and draws its first batch
 
 GLOBAL_NUMBERS = (
     "the order of a generator that draws global random numbers while it is read, if others draw "
-    "them too (give it a generator of its own)"
+    "them too: give it a generator of its own"
 )
 _LOOKS = 3  # draws of a generator at which the global random numbers are compared
 
@@ -81,7 +81,7 @@ class DataPasses:
             self._asked = position["asked"]
 
     def arrived(self) -> None:
-        """The finished batches were drawn, the random numbers put back; the training goes on."""
+        """The finished batches were drawn, the random numbers put back; the training continues."""
         self._to_be, self._asked = {}, None
         later, self._later = self._later, []
         for part in later:

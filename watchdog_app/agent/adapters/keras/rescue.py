@@ -25,13 +25,14 @@ from watchdog_app.agent.adapters.keras.backend import TENSORFLOW, UNKNOWN, Backe
 from watchdog_app.agent.adapters.keras.passes import DataPasses
 from watchdog_app.agent.adapters.keras.resume import Resumption
 from watchdog_app.agent.adapters.keras.state import FitState
+from watchdog_app.agent.adapters.report import START_OVER, Report, refused_by_strict
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.fit import FitWatch
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
-from watchdog_app.base.errors import RescueError, RescueMismatch
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.identity.notebook import notebook_path
 
@@ -65,7 +66,8 @@ class FitRescue:
     # Else Keras waits for the numbers of each step.
     async_safe = True
     _behind: type[Behind]
-    _tells_at_start = True  # what a resume will not bring back
+    _reports_at_start = True  # what a resume will not bring back
+    _start_over = START_OVER  # as it is said at a resume
     _backend: Callable[[], Backend | None] = staticmethod(backend_of_keras)
     _find_iterator: Callable[[], Any] = staticmethod(position.find_iterator)
     _unsupported: Callable[[Any], str | None] = staticmethod(position.unsupported)
@@ -86,8 +88,8 @@ class FitRescue:
         Args:
             directory: where rescues go; made when missing. A disk, not a tmpfs.
             name: tells this training from others of the program, whatever their order.
-            resume: True goes on from an unfinished rescue of this training; False begins anew;
-                "newest" goes on from its newest rescue, finished or not; "force" from the newest
+            resume: True resumes from an unfinished rescue of this training; False starts over;
+                "newest" resumes from its newest rescue, finished or not; "force" from the newest
                 unfinished one of whatever training, unless that still runs.
             keep: complete rescues that stay, at least 1.
             on_oom: when a training step itself runs out of memory, "save" saves the state before
@@ -111,7 +113,7 @@ class FitRescue:
         self.on_oom = on_oom
         self.strict = strict
         self._guard = Guard()
-        self._reported: set[str] = set()
+        self._report = Report()
         self._session: Session | None = None
         self._beginning: run_choice.Beginning | None = None
         self._state: FitState | None = None
@@ -195,7 +197,7 @@ class FitRescue:
         with self._guard:
             self._begin(position.siblings())
             self._hear_of_ends(position.caller())
-        # Errors of the resume are the user's to see: training anew in silence would be worse.
+        # Errors of the resume are the user's to see: starting over in silence would be worse.
         if self._session is not None and self._state is not None:
             self._resumption = self._resume(self._session, self._state)
             self._session.prepare()
@@ -343,7 +345,7 @@ class FitRescue:
         backend = self._backend()
         obstacle = UNKNOWN if backend is None else backend.obstacle()
         if backend is None or obstacle is not None:
-            say(f"{obstacle} Nothing will be saved; the training goes on.")
+            say(f"{obstacle} Nothing will be saved; the training continues.")
             return
         iterator = self._find_iterator()
         if self._unsupported(iterator) is not None:
@@ -377,36 +379,22 @@ class FitRescue:
         return self._oom.capture()  # type: ignore[union-attr]  # there with the session
 
     def _resume(self, session: Session, state: FitState) -> Resumption | None:
-        if self._beginning is None:
+        begun = self._beginning
+        if begun is None:
             return None
-        choice = run_choice.choose(self._beginning, session.store)
-        for line in choice.why:
-            say(line)
-        if choice.rescue is None:
-            return None
-        try:
-            with run_choice.restoring(choice.rescue.path):
-                resumption = Resumption(
-                    choice.rescue,
-                    self.model,
-                    state,
-                    position.caller(),
-                    forced=self._beginning.resume == "force",
-                )
-        except RescueMismatch as error:
-            if choice.certain:
-                raise
-            say(f"this training begins anew. {error}")
-            return None
-        run_choice.resumed(choice.rescue.path)
-        found = choice.rescue
-        if self._oom is not None:
-            self._oom.micro.remembered(found.meta)
-        session.link.goes_on_from(found.path, found.step, found.bytes, found.created_unix_s)
-        self._steps_before = choice.rescue.step - state.course.next_batch
-        for line in choice.notes:
-            say(line)
-        return resumption
+        made: list[Resumption] = []
+
+        def restore(rescue: LoadedRescue) -> None:
+            forced = begun.resume == "force"
+            resumption = Resumption(rescue, self.model, state, position.caller(), forced=forced)
+            resumption.say(self._report, self._start_over)
+            made.append(resumption)
+            if self._oom is not None:
+                self._oom.micro.remembered(rescue.meta)
+            self._steps_before = rescue.step - state.course.next_batch
+
+        run_choice.resume(begun, session.store, session.link, restore)
+        return made[0] if made else None
 
     def _save_at_end(self, session: Session, reason: str) -> None:
         """A save that was asked for at the end of the last epoch: as if another were to begin."""
@@ -446,7 +434,7 @@ class FitRescue:
 
     def _tell(self, saved: SavedRescue | None) -> None:
         if saved is not None and self._state is not None:
-            self._tell_lost(self._state.lost)
+            self._report.not_restored(self._state.lost)
 
     def _look_at_first_step(self, session: Session, state: FitState) -> None:
         """Report what a resume will not bring back, while that can be mended."""
@@ -456,19 +444,9 @@ class FitRescue:
             lost = state.not_restored(state.backend.take_random())
             session.tell_not_restored(lost)
         if lost and self.strict:
-            raise RescueError(
-                f"A resume of this training would not bring back: {'; '.join(lost)}. Nothing was "
-                "saved, as strict=True asks for."
-            )
-        if self._tells_at_start:
-            self._tell_lost(lost)
-
-    def _tell_lost(self, lost: list[str]) -> None:
-        """Say, once each, what a resume would not bring back."""
-        new = [text for text in lost if text not in self._reported]
-        self._reported.update(new)
-        if new:
-            say(f"a resume of this training will not bring back: {'; '.join(new)}.")
+            raise refused_by_strict(lost)
+        if self._reports_at_start:
+            self._report.not_restored(lost)
 
     def _close(self) -> None:
         if self._resumption is not None:  # a fit that was left in its first epoch

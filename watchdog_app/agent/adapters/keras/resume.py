@@ -9,17 +9,16 @@ for those who look at them earlier.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from functools import partial
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import identity
 from watchdog_app.agent.adapters.keras.state import KIND, FitState, SavedFit
+from watchdog_app.agent.adapters.report import Report
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.state import matching, own_random, randomness
-from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.identity.compare import Decision, compare, described, judge, mismatch
 
@@ -42,7 +41,7 @@ class Resumption:
         Compare, load the variables and get ready for the first epoch.
 
         Args:
-            rescue: to go on from.
+            rescue: to resume from.
             model: that is fitted.
             state: of this fit.
             callbacks: the CallbackList of this fit.
@@ -76,7 +75,7 @@ class Resumption:
         if found and not waits:
             raise matching.mismatch(shown, verdict.texts(Decision.REFUSE) + found)
         self._said += judge(verdict, shown, forced=forced)
-        changed = saved.changed(state)
+        self._changed = saved.changed(state)
         self._loaded = not found
         if not found:
             saved.load_variables(current)
@@ -101,7 +100,13 @@ class Resumption:
             self._replay.install()
             if course.passes is not None:
                 course.passes.go_back(saved.position.get("passes"))
-        self._tell(changed)
+
+    def say(self, report: Report, start_over: str) -> None:
+        """Say where the training resumes, and what differs."""
+        at = self._saved.position
+        batch = f"after batch {at['next_batch']}" if self._replay else "from its first batch"
+        place = f"epoch {at['epoch'] + 1}, {batch}"
+        report.resumed(self._rescue, place, self._said, self._changed, start_over)
 
     @property
     def arrived(self) -> bool:
@@ -171,9 +176,10 @@ class Resumption:
         # Between two epochs: fit and the callbacks have begun the epoch with what was loaded first.
         if not (self._loaded and self._saved.position.get("between_epochs")):
             anew = self._saved.load_variables(current)
-            self._say_all(self._saved.merge_settings(self._model, self._state))
+            for line in self._saved.merge_settings(self._model, self._state):
+                say(line)
             for name in sorted({each.split("/")[1] for each in anew}):
-                say(f"the metric {name} begins anew.")
+                say(f"the metric {name} starts over.")
         absent = self._saved.load_rest(self._state)
         if absent:
             say(f"the rescue holds the memory of callbacks that are gone: {', '.join(absent)}.")
@@ -195,22 +201,3 @@ class Resumption:
         # Of other data the place has no meaning.
         if differ & {"kind", "rows", "elements", "batches"}:
             saved.position = {**saved.position, "followed": False}
-
-    def _tell(self, changed: list[str]) -> None:
-        at = self._saved.position
-        age = format_duration(max(0.0, time.time() - self._rescue.created_unix_s))
-        place = f"after batch {at['next_batch']}" if self._replay else "from its first batch"
-        say(
-            f"going on from {self._rescue.path}: step {self._rescue.step}, epoch "
-            f"{at['epoch'] + 1}, {place}, saved {age} ago. {self._state.anew}"
-        )
-        self._say_all(self._said)
-        lost = self._saved.meta.get("not_restored")
-        if lost:
-            say(f"what does not come back: {'; '.join(lost)}.")
-        if changed:
-            say(f"not as it was when the rescue was saved: {'; '.join(changed)}.")
-
-    def _say_all(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            say(line)

@@ -42,7 +42,6 @@ class FitState:
         self.model = model
         self.callbacks = callbacks
         self.course = course
-        self.anew = "To begin anew: Rescue(..., resume=False)."  # as it is said at a resume
         self.order: Any = None  # of ours, where Keras's own cannot be repeated
         self.logs: dict[str, Any] = {}  # of the last batch, as Keras gave them to the callbacks
         self._sources = _sources(course.iterator, backend)
@@ -253,7 +252,7 @@ class SavedFit:
         return bool(found) and all(text.endswith(matching.RESCUE_ONLY) for text in found)
 
     def load_variables(self, current: Sequence[NamedVariable]) -> list[str]:
-        """Set all variables, one at a time; returns metrics that begin anew."""
+        """Set all variables, one at a time; returns metrics that start over."""
         matching.load(self._variables, _others(current), self.read)
         return matching.load_those_that_fit(self._metrics, _metrics(current), self.read)
 
