@@ -20,7 +20,7 @@ from found_torch import loader, only, rescues  # noqa: E402
 from torch import nn  # noqa: E402
 
 from watchdog_app.agent.oom import watch  # noqa: E402
-from watchdog_app.agent.state import torch_random  # noqa: E402
+from watchdog_app.agent.state import randomness  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.guard import copier  # noqa: E402
 from watchdog_app.rescue.checkpoint.owner import own  # noqa: E402
@@ -239,7 +239,7 @@ def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
                     segment_folder.ask(page, True)
                 step(model, optimizer, features, targets)
                 count += 1
-                before = torch_random.take()["torch"]
+                before = randomness.take()["torch"]
     except MemoryError as error:
         watch.tell(error)
 

@@ -24,7 +24,7 @@ from watchdog_app.agent.adapters.torch_data import Passes
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import LIGHTNING, LibraryRescue
-from watchdog_app.agent.state import torch_random
+from watchdog_app.agent.state import randomness
 from watchdog_app.base.durable import private
 from watchdog_app.base.errors import RescueMismatch
 
@@ -91,4 +91,4 @@ class _Resumed:
         return self._passes.run(self._loader, self._arrived, self._rescue.read)
 
     def _arrived(self) -> None:
-        torch_random.put(self._rescue.meta["random"])
+        randomness.put(self._rescue.meta["random"])

@@ -23,9 +23,9 @@ from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.adapters.tensorflow_state import LoopState, SavedLoop
-from watchdog_app.agent.contain import say
 from watchdog_app.agent.oom import on_tensorflow
 from watchdog_app.agent.telemetry import dataset_buffers
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 __all__ = ["Rescue"]
 
@@ -43,6 +43,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
     """
 
     framework = "tensorflow"
+    _passes_over_data = Passes
     _compares_library = True
 
     _announced = False  # by the program: it knows better
@@ -92,9 +93,6 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         self._announced = True
         super().expect(bytes_, what)
 
-    def _make_passes(self) -> Passes:
-        return Passes(say)
-
     def _make_record(self) -> on_tensorflow.LoopRecord:
         return on_tensorflow.LoopRecord(self._state)
 
@@ -102,17 +100,8 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         self._foreseen = dataset_buffers.Foreseen()
         return LoopState(objects, self._position, self._passes)
 
-    def _read(self, path: str, meta: Mapping[str, Any], read: Any) -> SavedLoop:
-        return SavedLoop(path, meta, read)
-
-    def _build(self, saved: SavedLoop) -> None:
-        self._state.build(saved)
-
-    def _check(self, saved: SavedLoop) -> None:
-        self._state.check(saved)
-
-    def _put(self, saved: SavedLoop) -> None:
-        self._state.put(saved)
+    def _read(self, rescue: LoadedRescue) -> SavedLoop:
+        return SavedLoop(rescue.path, rescue.meta, rescue.read)
 
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         with self._guard:

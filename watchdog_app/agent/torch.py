@@ -22,8 +22,8 @@ from typing import Any
 from watchdog_app.agent.adapters.loop import LoopRescue
 from watchdog_app.agent.adapters.torch_data import Passes
 from watchdog_app.agent.adapters.torch_state import SavedTorch, TorchState, circumstances
-from watchdog_app.agent.contain import say
 from watchdog_app.agent.oom import on_torch
+from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
 __all__ = ["Rescue"]
 
@@ -41,6 +41,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
     """
 
     framework = "torch"
+    _passes_over_data = Passes
 
     def backward(
         self,
@@ -100,21 +101,12 @@ class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
     def _make_record(self) -> on_torch.LoopRecord:
         return on_torch.LoopRecord(self._state)
 
-    def _make_passes(self) -> Passes:
-        return Passes(say)
-
     def _make_state(self, objects: Mapping[str, Any]) -> TorchState:
         return TorchState(objects, self._position, self._passes)
 
-    def _read(self, path: str, meta: Mapping[str, Any], read: Any) -> SavedTorch:
-        self._state.graphs.expect((meta.get("identity") or {}).get("graph"))
-        return SavedTorch(path, meta, read)
-
-    def _check(self, saved: SavedTorch) -> None:
-        self._state.check(saved)
-
-    def _put(self, saved: SavedTorch) -> None:
-        self._state.put(saved)
+    def _read(self, rescue: LoadedRescue) -> SavedTorch:
+        self._state.graphs.expect((rescue.meta.get("identity") or {}).get("graph"))
+        return SavedTorch(rescue.path, rescue.meta, rescue.read)
 
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         read = self._saved.read if self._saved is not None else None

@@ -20,7 +20,7 @@ import torch
 
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import TRANSFORMERS, LibraryRescue
-from watchdog_app.agent.state import torch_random
+from watchdog_app.agent.state import randomness
 from watchdog_app.base.durable import private
 from watchdog_app.base.errors import RescueMismatch
 
@@ -74,12 +74,12 @@ def _random(rescue: LibraryRescue) -> dict[str, Any]:
     version, words, gauss = state["python"]
     found: dict[str, Any] = {
         "python": (version, tuple(words), gauss),
-        "cpu": torch_random.from_text(state["torch"]),
+        "cpu": randomness.torch_state(state["torch"]),
     }
     if "numpy" in state:
         kind, keys, *rest = state["numpy"]
         found["numpy"] = (kind, np.array(keys, dtype=np.uint32), *rest)
-    cards = [torch_random.from_text(text) for text in state["devices"].get("cuda", ())]
+    cards = [randomness.torch_state(text) for text in state["devices"].get("cuda", ())]
     if cards:
         found["cuda"] = cards if len(cards) > 1 else cards[0]
     return found

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -62,6 +62,9 @@ class _State(Protocol):
     lost: list[str]
     identity: RunIdentity
 
+    def build(self, saved: Any) -> None: ...
+    def check(self, saved: Any) -> None: ...
+    def put(self, saved: Any) -> None: ...
     def merge_settings(self, saved: Any) -> tuple[str, ...]: ...
     def capture(self) -> Capture: ...
     def not_restored(self) -> list[str]: ...
@@ -84,6 +87,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
     """
 
     framework: ClassVar[str]  # as the daemon is told
+    _passes_over_data: Callable[..., P]
     # Nothing else tells which of a library's functions a loss is computed with.
     _compares_library: ClassVar[bool] = False
 
@@ -126,7 +130,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self.directory = os.fspath(directory)
         self.step_number = self.epoch = 0
         self._guard = Guard()
-        self._passes = self._make_passes()
+        self._passes = self._passes_over_data(say)
         self._state = self._make_state(state)
         self._saved: V | None = None
         self._report = Report()
@@ -150,41 +154,27 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._session.breakdown.holds(state.values())
         run_choice.resume(self._beginning, store, link, self._restore)
         self._session.prepare()
-        record = None if on_oom is None else self._make_record()
-        if record is not None:
-            self._oom = LoopWatch(record, self._passes, self.save, shrinks=self._shrinks)
+        if on_oom is not None:
+            self._oom = LoopWatch(
+                self._make_record(), self._passes, self.save, shrinks=self._shrinks
+            )
             self._passes.began = self._oom.pass_begun
-
-    @abstractmethod
-    def _make_passes(self) -> P:
-        """The passes over the framework's data."""
 
     @abstractmethod
     def _make_state(self, objects: Mapping[str, Any]) -> S:
         """The state of the named objects; raises what `__init__` does."""
 
     @abstractmethod
-    def _read(self, path: str, meta: Mapping[str, Any], read: Any) -> V:
+    def _make_record(self) -> Record:
+        """Of what a step may change."""
+
+    @abstractmethod
+    def _read(self, rescue: LoadedRescue) -> V:
         """A rescue; RescueMismatch where it is no loop of this framework."""
-
-    @abstractmethod
-    def _check(self, saved: V) -> None:
-        """RescueMismatch where names, shapes or types of tensors do not fit."""
-
-    @abstractmethod
-    def _put(self, saved: V) -> None:
-        """Set everything to what the rescue holds."""
 
     @abstractmethod
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         """The batches of a pass that the training has not had."""
-
-    def _make_record(self) -> Record | None:
-        """What a step may change; None where that cannot be told."""
-        return None
-
-    def _build(self, saved: V) -> None:
-        """Make what the rescue holds and the program makes later, before the first `_put`."""
 
     def _circumstances(self) -> Mapping[str, Any]:
         """What decides whether the last digits are repeated; see `environment.differences`."""
@@ -437,10 +427,10 @@ class LoopRescue(ABC, Generic[S, V, P]):
         return replace(capture, meta=meta)
 
     def _restore(self, rescue: LoadedRescue) -> None:
-        saved = self._read(rescue.path, rescue.meta, rescue.read)
-        self._build(saved)
+        saved = self._read(rescue)
+        self._state.build(saved)
         said = self._fits(rescue, saved)
-        self._put(saved)
+        self._state.put(saved)
         said += self._state.merge_settings(saved)
         epoch = saved.position["epoch"]
         self.epoch = int(epoch or 0)
@@ -457,7 +447,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """The data stands at its place: undo what the loop did on the way there, and no step."""
         if self._saved is not None and not self._passes.gone_on:
             with run_choice.restoring(self._saved.path):
-                self._put(self._saved)
+                self._state.put(self._saved)
                 self._state.merge_settings(self._saved)
 
     def _fits(self, rescue: LoadedRescue, saved: V) -> list[str]:
@@ -465,7 +455,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         verdict = compare(saved.meta.get("identity"), self._state.identity)
         shown = described(rescue.path, rescue.step, rescue.created_unix_s)
         try:
-            self._check(saved)
+            self._state.check(saved)
         except RescueMismatch as error:
             found = (*verdict.texts(Decision.REFUSE), *error.differences)
             raise mismatch(shown, found, may_be_forced=False) from None

@@ -222,6 +222,14 @@ class EpochPasses(ABC, Generic[P, R]):
                 self._say(f"drawing {count} batches again to find the place in the data")
 
 
+def weak(thing: Any) -> Callable[[], Any]:
+    """A reference that keeps nothing alive, where the kind of thing allows it."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # lists and generators of some kinds cannot be referred to weakly
+        return lambda: thing
+
+
 class Source:
     """A data set that was iterated over in this process."""
 
@@ -229,16 +237,7 @@ class Source:
         self.passes = 0
         self.sketch: dict[str, int] = {}
         self.total = 0  # batches drawn, over all passes
-        self._strong: Any = None
-        try:
-            self._weak: Callable[[], Any] = weakref.ref(dataset)
-        except TypeError:  # lists and generators of some kinds cannot be referred to weakly
-            self._strong = dataset
-            self._weak = lambda: self._strong
-
-    def get(self) -> Any:
-        """The data set, or None when it is gone."""
-        return self._weak()
+        self.get = weak(dataset)  # None when it is gone
 
 
 @dataclass

@@ -14,22 +14,19 @@ name that another process would know.
 
 from __future__ import annotations
 
-import base64
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from watchdog_app.agent.adapters.passes import LAZY, EpochPasses, Recorded
+from watchdog_app.agent.adapters.passes import LAZY, EpochPasses, Recorded, weak
 from watchdog_app.agent.adapters.passes import Pass as AnyPass
 from watchdog_app.agent.contain import describe
 from watchdog_app.agent.identity.attributes import Attributes, Values
 from watchdog_app.agent.identity.data_facts import batches
-from watchdog_app.agent.state import own_random, randomness, torch_random, torch_tensors
+from watchdog_app.agent.state import own_random, randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
 
@@ -39,8 +36,6 @@ PERSISTENT = (
 )
 _MOST_LATER = 32  # draws that are kept: of more, the first are let go of
 _LOOKS = 3  # draws of a pass at which the global random numbers are compared
-
-_Seen = tuple[randomness.Look, bytes]
 
 
 @dataclass
@@ -152,7 +147,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
         place = len(self._epoch)
         known = self._recorded.pop(place, None)
         before = self._latest.get(place)
-        now = Pass(reference(dataset))
+        now = Pass(weak(dataset))
         if known is not None:
             now.passes, now.total = known.passes, known.total - known.drawn
             if known.current and not known.finished:
@@ -175,13 +170,13 @@ class Passes(EpochPasses[Pass, _Recorded]):
                 self._put_own(now, known.now_own)
                 arrived()
                 return
-            random = torch_random.take() if self.gone_on else None
+            random = randomness.take() if self.gone_on else None
             iterator = self._return(dataset, now, known, read)
             self._put_own(now, known.now_own)
             if now.attributes is not None:
                 now.attributes.put(known.attributes)
             if random is not None:  # not read since the rescue, while steps were made
-                torch_random.put(random)
+                randomness.put(random)
             arrived()
         self._has_begun()
         yield from self._hand_out(dataset, now, iterator)
@@ -239,7 +234,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
     def _put_beginning(self, now: Pass, known: _Recorded) -> None:
         """Random numbers as the pass of the rescue began."""
         try:
-            torch_random.put(known.begin or {})
+            randomness.put(known.begin or {})
         except Exception as error:
             raise RescueError(
                 f"The random numbers in the rescue cannot be given back ({describe(error)}). "
@@ -260,7 +255,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
             seen = None
             if watched is not None and not looks:
                 with self._guard:
-                    seen = watched.look()
+                    seen = randomness.look()
             try:
                 item = next(iterator)
             except StopIteration:
@@ -291,12 +286,12 @@ class Passes(EpochPasses[Pass, _Recorded]):
 
     def _random_now(self) -> dict[str, Any] | None:
         with self._guard:
-            return torch_random.take()
+            return randomness.take()
         return None
 
     def _note(self, now: Pass) -> None:
         with self._guard:
-            now.begin = torch_random.take()
+            now.begin = randomness.take()
             now.begin_own = own_random.take(now.generators)
 
     def _put_own(self, now: Pass, states: list[Any]) -> None:
@@ -321,14 +316,6 @@ def begun_anew(now: Pass, before: Pass | None, dataset: Any) -> None:
         now.later = list(before.later) if isinstance(dataset, Iterator) else []
     else:
         now.anew = True
-
-
-def reference(dataset: Any) -> Callable[[], Any]:
-    """A weak reference, where the kind of thing allows it."""
-    try:
-        return weakref.ref(dataset)
-    except TypeError:  # lists and iterators of some kinds cannot be referred to weakly
-        return lambda: dataset
 
 
 def _keeps_place(dataset: Any) -> bool:
@@ -382,17 +369,13 @@ class _LaterDraws:
         self.lost = False  # more were drawn than can come back
         self.always = False  # with each batch: nobody keeps all that
 
-    def look(self) -> _Seen:
-        """The generators now; 50 microseconds."""
-        return randomness.look(), bytes(torch.get_rng_state().numpy().data)
-
-    def compare(self, at: int, before: _Seen) -> None:
+    def compare(self, at: int, before: randomness.Look) -> None:
         """Note whether batch `at` has drawn from them."""
-        if before == self.look():
+        if before == randomness.look():
             return
         if self.kept and self.kept[-1][0] == at - 1:
             self.lost = self.always = True
-        self.kept.append((at, _state(before)))
+        self.kept.append((at, randomness.of_look(before)))
         if len(self.kept) > _MOST_LATER:
             self.lost = True
             del self.kept[0]
@@ -409,11 +392,6 @@ def _draw_again(
     for at, state in kept:
         if done <= at < count:
             draw(iterator, at - done)
-            torch_random.put({**torch_random.take(), **state})
+            randomness.put(state)
             done = at
     draw(iterator, count - done)
-
-
-def _state(look: _Seen) -> dict[str, Any]:
-    seen, of_torch = look
-    return {**randomness.of_look(seen), "torch": base64.b64encode(of_torch).decode("ascii")}

@@ -20,7 +20,7 @@ from watchdog_app.agent.identity import attributes, environment, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.state import own_random, torch_random, torch_tensors
+from watchdog_app.agent.state import own_random, randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.format import Row
@@ -103,7 +103,7 @@ class TorchState:
             },
             attributes.KEY: self._attributes.moved(),
             "programs": {name: part.program() for name, part in self._parts.items()},
-            "random": torch_random.take(),
+            "random": randomness.take(),
             "environment": circumstances(),
             "not_restored": self.lost,
         }
@@ -127,6 +127,9 @@ class TorchState:
     def not_restored(self) -> list[str]:
         """What a resume will not bring back, as far as it is known, in words."""
         return [*self.never, *self._passes.lost, *self._attributes.lost()]
+
+    def build(self, saved: SavedTorch) -> None:
+        """Nothing is made before it is put: optimizers make their slots as they load."""
 
     def check(self, saved: SavedTorch) -> None:
         """
@@ -159,7 +162,7 @@ class TorchState:
             if held is not None:
                 self._parts[name].put_gradients(held, saved.read)
         self._attributes.put(saved.meta.get(attributes.KEY))
-        torch_random.put(saved.meta["random"])
+        randomness.put(saved.meta["random"])
 
     def merge_settings(self, saved: SavedTorch) -> tuple[str, ...]:
         """
@@ -187,11 +190,11 @@ class TorchState:
             for name, part in self._parts.items()
             if own_random.is_generator(part.thing)
         }
-        return {"random": torch_random.take(), "own": own}
+        return {"random": randomness.take(), "own": own}
 
     def put_random(self, state: Mapping[str, Any]) -> None:
         """Set them to what `take_random` returned."""
-        torch_random.put(state["random"])
+        randomness.put(state["random"])
         for name, held in state["own"].items():
             own_random.put_one(self._parts[name].thing, held)
 

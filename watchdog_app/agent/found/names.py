@@ -12,15 +12,14 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import sys
 import sysconfig
 import types
-import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+from watchdog_app.agent.identity.code import is_own, is_own_file
 from watchdog_app.agent.telemetry.stacks import locals_of
 
 _MOST_FRAMES = 40  # of the program, and all between them
@@ -30,19 +29,10 @@ _DEPTH = 5
 _OPTIMIZED = 0x1  # inspect.CO_OPTIMIZED: a function, not a module or a class body
 _ARGUMENTS = ("argparse", "Namespace")
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray, type(None))
-_LIBRARY_FOLDERS = tuple(
-    os.path.join(folder, "")
-    for folder in {
-        *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-        os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-    }
-    if folder
-)
 # What Rescue(...) calls its own.
-_RESERVED = frozenset({"self", "directory", "name", "resume", "keep", "on_oom"})
+_RESERVED = frozenset({"self", "directory", "name", "resume", "keep", "on_oom", "strict"})
 # pytest, accelerate, jupyter: what installed packages are started by.
 _COMMANDS = sysconfig.get_path("scripts") or ""
-_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +71,6 @@ def keyword(wish: str, taken: set[str], instead: str | None = None) -> str:
         instead: where Rescue(...) has an argument of that name; None: `wish` with a bar behind.
     """
     return _free((instead or f"{wish}_") if wish in _RESERVED else wish, taken)
-
-
-def weak(thing: Any) -> Callable[[], Any]:
-    """A reference that keeps nothing alive, where the kind of thing allows it."""
-    try:
-        return weakref.ref(thing)
-    except TypeError:  # generators, which hold nothing
-        return lambda: thing
 
 
 def names_of(objects: Iterable[object], frame: FrameType | None) -> dict[str, Any]:
@@ -130,11 +112,8 @@ def search(
 def is_program(code: CodeType) -> bool:
     """Whether code is the program's own: a script, a cell, a module of its folder."""
     file = code.co_filename
-    if file.startswith("<frozen ") or _INSTALLED.search(file):
-        return False
-    if os.path.dirname(file) == _COMMANDS and not file.endswith(".py"):
-        return False
-    return not file.startswith(_LIBRARY_FOLDERS)
+    command = os.path.dirname(file) == _COMMANDS and not file.endswith(".py")
+    return not command and is_own_file(file)
 
 
 def program_frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -213,7 +192,7 @@ def _within(expression: str, thing: Any, outer: Mapping[str, Any]) -> Iterator[t
             )
     elif isinstance(thing, types.ModuleType):
         file = getattr(thing, "__file__", None)
-        if file and not _INSTALLED.search(file) and not file.startswith(_LIBRARY_FOLDERS):
+        if file and is_own_file(file):
             for name, one in list(vars(thing).items()):
                 if not name.startswith("__") and not isinstance(one, types.ModuleType | type):
                     yield f"{expression}.{name}", one
@@ -244,13 +223,8 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _of_program(kind: type) -> bool:
     """A class that the program wrote, or one of the standard library's for its attributes."""
-    module = sys.modules.get(kind.__module__)
-    if kind is types.SimpleNamespace or (kind.__module__, kind.__name__) == _ARGUMENTS:
-        return True
-    if kind.__module__ == "__main__":
-        return True
-    file = getattr(module, "__file__", None)
-    return bool(file and not _INSTALLED.search(file) and not file.startswith(_LIBRARY_FOLDERS))
+    standard = kind is types.SimpleNamespace or (kind.__module__, kind.__name__) == _ARGUMENTS
+    return standard or kind.__module__ == "__main__" or is_own(kind)
 
 
 def _free(base: str, taken: set[str]) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from watchdog_app.agent.adapters.keras.on_tensorflow import stateful_operations
+from watchdog_app.agent.adapters.passes import weak
 from watchdog_app.agent.adapters.tensorflow_state import LoopState
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.found import names, source_loops, tensorflow_passes
@@ -26,7 +27,7 @@ from watchdog_app.agent.found.tensorflow_passes import WatchedPasses
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.runtime.link import named_ones
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Untold
-from watchdog_app.agent.state import own_random, randomness, variables
+from watchdog_app.agent.state import own_random, variables
 
 UNPLACED = "the place in data that is no tf.data.Dataset (rescue.step_number counts the steps)"
 _KINDS = (
@@ -65,7 +66,7 @@ class FoundTensorFlow(FoundTraining):
     def _things(self, frame: FrameType | None) -> list[Named]:
         taken: set[str] = set()
         return [
-            Named(names.keyword(one.name, taken), one.expression, names.weak(one.thing))
+            Named(names.keyword(one.name, taken), one.expression, weak(one.thing))
             for one in things(self.optimizers(), frame)
         ]
 
@@ -95,13 +96,6 @@ class FoundTensorFlow(FoundTraining):
 
     def _make_marker(self) -> ChangeMarker:
         return Untold()
-
-    def _random_now(self) -> Any:
-        """Global random numbers, and those of generators that the program has names for."""
-        own = [each.get() for each in self._names]
-        return randomness.take(), own_random.take(
-            [each for each in own if own_random.is_generator(each)]
-        )
 
 
 def things(optimizers: Iterable[Any], frame: FrameType | None) -> list[Found]:

@@ -16,17 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.agent.adapters.passes import COUNTED
+from watchdog_app.agent.adapters.passes import COUNTED, weak
 from watchdog_app.agent.adapters.torch_data import (
     PERSISTENT,
     Pass,
     Passes,
     begun_anew,
-    reference,
 )
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.identity.data_facts import batches
-from watchdog_app.agent.state import own_random, torch_random
+from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.agent.state.torch_tensors import Tensors
 
 AHEAD = "batches that the loop had drawn and not trained on yet: they are left out"
@@ -111,10 +110,10 @@ def about_to_begin(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
         Given the pass's iterator, and what to call before each batch: the iterator to be used.
     """
     generators = own_random.find(loader)
-    begin, begin_own = torch_random.take(), own_random.take(generators)
+    begin, begin_own = randomness.take(), own_random.take(generators)
 
     def begun(iterator: Any, about_to_draw: Callable[[], None]) -> Watched:
-        seen = Seen(reference(loader), begin, generators, begin_own)
+        seen = Seen(weak(loader), begin, generators, begin_own)
         watched = Watched(iterator, seen, about_to_draw)
         seen.iterator = weakref.ref(watched)
         for each in list(_thread.passes):

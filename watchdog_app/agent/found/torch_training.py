@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from watchdog_app.agent.adapters.passes import weak
 from watchdog_app.agent.adapters.torch_parts import Part, claimed, drives, parameters
 from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.contain import Guard, say
@@ -26,7 +27,7 @@ from watchdog_app.agent.found.torch_passes import SeenPasses
 from watchdog_app.agent.found.training import FoundTraining
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.runtime.session import Session
-from watchdog_app.agent.state import own_random, torch_random
+from watchdog_app.agent.state import own_random, randomness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class FoundTorch(FoundTraining):
 
     def _begin(self, frame: FrameType) -> None:
         owner = libraries.runs_loop(frame)
-        self._owner = names.weak(owner)
+        self._owner = weak(owner)
         self._of_library = owner is not None
         super()._begin(frame)
 
@@ -159,7 +160,7 @@ class FoundTorch(FoundTraining):
         super()._listen()
         if self._hook is not None:
             return
-        me = names.weak(self)
+        me = weak(self)
 
         def before(module: Any, _args: Any) -> None:
             training = None if torch.compiler.is_dynamo_compiling() else me()
@@ -180,16 +181,9 @@ class FoundTorch(FoundTraining):
         if hook is not None:
             hook.remove()
 
-    def _random_now(self) -> Any:
-        """Global random numbers, and those of generators that the program has names for."""
-        own = [each.get() for each in self._names]
-        return torch_random.take(), own_random.take(
-            [each for each in own if own_random.is_generator(each)]
-        )
-
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         asked = session.publisher is not None and session.publisher.asked
-        self._ended = (step, epoch, batch, torch_random.take()) if asked else None
+        self._ended = (step, epoch, batch, randomness.take()) if asked else None
         super()._attend(session, step, epoch, batch)
 
 
@@ -205,9 +199,9 @@ class _Taken:
         """
         self.names = held
         self.never: Sequence[str] = state.never
-        self._loaders = [names.weak(each) for each in loaders]
+        self._loaders = [weak(each) for each in loaders]
         self._parts: list[tuple[str, type[Part], Callable[[], Any]]] = [
-            (name, type(part), names.weak(part.thing)) for name, part in state.parts.items()
+            (name, type(part), weak(part.thing)) for name, part in state.parts.items()
         ]
         # Modules that are left out as long as nothing is written to them.
         self._left_out = [
@@ -298,9 +292,9 @@ def _named(chosen: Sequence[tuple[str, str, Any]], trained: set[int]) -> Iterato
         module = isinstance(thing, torch.nn.Module)
         name = names.keyword(given, taken, "model" if module else None)
         if module and not any(id(item) in trained for item in thing.parameters()):
-            yield Named(name, expression, names.weak(thing), _stamp, _stamp(thing))
+            yield Named(name, expression, weak(thing), _stamp, _stamp(thing))
         else:
-            yield Named(name, expression, names.weak(thing))
+            yield Named(name, expression, weak(thing))
 
 
 def _scales(kind: type) -> bool:

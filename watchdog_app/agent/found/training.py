@@ -31,6 +31,7 @@ from watchdog_app.agent.identity.keras_facts import Functions
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.runtime.link import Link
 from watchdog_app.agent.runtime.session import Capture, Session
+from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.agent.telemetry.stacks import current_frames
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.store import RescueStore
@@ -141,9 +142,12 @@ class FoundTraining(ABC):
     def _make_marker(self) -> ChangeMarker:
         """What tells from outside that a step has begun."""
 
-    @abstractmethod
     def _random_now(self) -> Any:
-        """The random numbers that the loop may draw from, to be compared."""
+        """Global random numbers, and those of generators that the program has names for."""
+        own = [each.get() for each in self._names]
+        return randomness.take(), own_random.take(
+            [each for each in own if own_random.is_generator(each)]
+        )
 
     def _changed(self) -> bool:
         """Whether it consists of other things by now, as far as that is cheap to tell."""

@@ -121,7 +121,7 @@ def values_of(function: FunctionType) -> dict[str, object]:
 def is_own(thing: object) -> bool:
     """Whether a function or class is written in the program itself, and in no library."""
     if isinstance(thing, FunctionType):
-        return _own_file(thing.__code__.co_filename)
+        return is_own_file(thing.__code__.co_filename)
     if not isinstance(thing, type):
         return False
     module = sys.modules.get(thing.__module__)
@@ -130,12 +130,12 @@ def is_own(thing: object) -> bool:
     path = getattr(module, "__file__", None)
     if path is None:
         return thing.__module__ == "__main__"  # a notebook, a prompt
-    return _own_file(str(path))
+    return is_own_file(str(path))
 
 
 def is_own_code(code: CodeType) -> bool:
     """The same of what a frame runs."""
-    return _own_file(code.co_filename)
+    return is_own_file(code.co_filename)
 
 
 def place(function: object) -> str:
@@ -711,7 +711,8 @@ def _source(filename: str) -> str | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def _own_file(filename: str) -> bool:
+def is_own_file(filename: str) -> bool:
+    """Whether a file, or a cell or prompt, is the program's own and of no library."""
     if filename.startswith("<"):
         return not filename.startswith(("<frozen", "<__array_function__"))
     path = os.path.realpath(filename)

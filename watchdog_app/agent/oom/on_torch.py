@@ -6,8 +6,6 @@ Every tensor counts how often it was written to: that tells whether an optimizer
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -17,6 +15,7 @@ from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.oom import micro as batches
 from watchdog_app.agent.oom.micro import MicroBatches
 from watchdog_app.agent.oom.record import Record
+from watchdog_app.agent.state import randomness
 
 
 class TorchRecord(Record):
@@ -223,11 +222,7 @@ class _Before:
         for each in parameters:
             each.grad = None
         self._buffers = [(each, each.detach().clone()) for each in buffers]
-        self._python = random.getstate()
-        numpy: Any = sys.modules.get("numpy")
-        self._numpy = None if numpy is None else numpy.random.get_state()
-        self._torch = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+        self._random = randomness.take()
         self._own = [
             (each, each.get_state()) for each in generators if isinstance(each, torch.Generator)
         ]
@@ -239,12 +234,7 @@ class _Before:
         with torch.no_grad():
             for each, value in self._buffers:
                 each.copy_(value)
-        random.setstate(self._python)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
-        torch.set_rng_state(self._torch)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state_all(self._cuda)
+        randomness.put(self._random)
         for generator, state in self._own:
             generator.set_state(state)
 

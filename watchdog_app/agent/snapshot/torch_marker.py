@@ -27,7 +27,7 @@ from watchdog_app.agent.adapters.torch_parts import (
 from watchdog_app.agent.identity import attributes
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Refresh, Refreshed
 from watchdog_app.agent.snapshot.contents import Contents, sampled
-from watchdog_app.agent.state import torch_random, torch_tensors
+from watchdog_app.agent.state import randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.snapshot import News
@@ -110,7 +110,7 @@ class TorchRefresh:
             *self._values_of(parts, tensors),
             (("position",), self._loop.position(tensors)),
             (("not_restored",), self._loop.lost()),
-            (("random",), torch_random.take()),
+            (("random",), randomness.take()),
         ]
         moved = self._loop.attributes()
         if moved is not None:

@@ -1,37 +1,44 @@
 """
-The process-wide random numbers of Python, NumPy and TensorFlow: taken, put back.
+The process-wide random numbers of Python, NumPy, TensorFlow and PyTorch: taken, put back.
 
-Random numbers that belong to a model (Keras seed generators) are variables and
-travel with it. These here belong to nobody, so a resumed process starts them
-anew unless they are put back.
+Those of a framework are taken where the program has loaded it; none is imported. Random numbers
+that belong to a model (Keras seed generators) are variables and travel with it; generators that
+data holds are in `own_random`. These here belong to no object: a resumed process starts with
+others unless they are put back.
 """
 
 from __future__ import annotations
 
+import base64
 import random
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 State = dict[str, Any]
-Look = tuple[tuple[Any, ...], tuple[Any, ...] | None]
+# Of Python, NumPy and PyTorch (on the CPU); None: it is not loaded.
+Look = tuple[tuple[Any, ...], tuple[Any, ...] | None, bytes | None]
 
 
 def look() -> Look:
-    """Python's and NumPy's global generators, to be compared; 50 microseconds."""
-    numpy = sys.modules.get("numpy")
+    """The global generators that code of a program draws from, to be compared; 50 microseconds."""
+    numpy, torch = sys.modules.get("numpy"), _torch()
+    of_torch = None if torch is None else torch.get_rng_state().numpy().tobytes()
     if numpy is None:
-        return random.getstate(), None
+        return random.getstate(), None, of_torch
     kind, keys, *rest = numpy.random.get_state()
-    return random.getstate(), (kind, keys.tobytes(), *rest)
+    return random.getstate(), (kind, keys.tobytes(), *rest), of_torch
 
 
 def of_look(seen: Look) -> State:
     """What `look` saw, as `take` has it."""
-    python, numpy = seen
+    python, numpy, torch = seen
     state: State = {"python": _take_random(python)}
     if numpy is not None:
         kind, keys, *rest = numpy
         state["numpy"] = [kind, memoryview(keys).cast("I").tolist(), *rest]
+    if torch is not None:
+        state["torch"] = base64.b64encode(torch).decode("ascii")
     return state
 
 
@@ -39,10 +46,12 @@ def take() -> State:
     """
     The global generators as they are now, as plain JSON values.
 
-    Keys: `python`, and `numpy`, `tensorflow_seed`, `tensorflow_rng`,
+    Keys: `python`, and `numpy`, `torch`, `devices`, `tensorflow_seed`, `tensorflow_rng`,
     `tensorflow_generator` where those libraries are loaded and have one.
     """
     state = of_look(look())
+    if "torch" in state:
+        state["devices"] = dict(_devices())
     context = _eager_context()
     if context is not None:
         state["tensorflow_seed"] = context._seed
@@ -57,7 +66,7 @@ def take() -> State:
 
 def put(state: State, *, python_and_numpy: bool = True) -> None:
     """
-    Set the global generators to what `take` returned.
+    Set the global generators to what `take` returned; devices that are not here are left out.
 
     `python_and_numpy=False` leaves those two alone: a data pipeline written in
     Python draws from them in the background, ahead of the training.
@@ -75,6 +84,8 @@ def put(state: State, *, python_and_numpy: bool = True) -> None:
     generator = _tensorflow_generator()
     if generator is not None and "tensorflow_generator" in state:
         generator.state.assign(state["tensorflow_generator"])
+    if state.get("torch") is not None and _torch() is not None:
+        _put_torch(state["torch"], state.get("devices") or {})
 
 
 def take_python() -> list[Any]:
@@ -87,6 +98,12 @@ def put_python(state: list[Any]) -> None:
     random.setstate(_random_state(state))
 
 
+def torch_state(text: str) -> Any:
+    """The state of a generator of PyTorch, a tensor of bytes, of the text that `take` made."""
+    torch = sys.modules["torch"]
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
+
+
 def _take_random(state: tuple[Any, ...]) -> list[Any]:
     version, words, gauss = state
     return [version, list(words), gauss]
@@ -95,6 +112,48 @@ def _take_random(state: tuple[Any, ...]) -> list[Any]:
 def _random_state(state: list[Any]) -> tuple[Any, ...]:
     version, words, gauss = state
     return version, tuple(words), gauss
+
+
+def _torch() -> Any:
+    """PyTorch where the program has it; half of it is there while another thread imports it."""
+    torch = sys.modules.get("torch")
+    return torch if hasattr(torch, "get_rng_state") else None
+
+
+def _devices() -> Iterator[tuple[str, list[str]]]:
+    """By kind of device: the states of each."""
+    torch = _torch()
+    for kind in ("cuda", "xpu"):
+        module = getattr(torch, kind, None)
+        # Before a program uses a device, asking for its random numbers would initialise it.
+        if module is not None and module.is_initialized():
+            yield kind, [_text(module.get_rng_state(i)) for i in range(module.device_count())]
+    if _has_mps(torch):
+        yield "mps", [_text(torch.mps.get_rng_state())]
+
+
+def _put_torch(cpu: str, devices: dict[str, list[str]]) -> None:
+    torch = _torch()
+    torch.set_rng_state(torch_state(cpu))
+    for kind, states in devices.items():
+        if kind == "mps":
+            if _has_mps(torch):
+                torch.mps.set_rng_state(torch_state(states[0]))
+            continue
+        module = getattr(torch, kind, None)
+        if module is None or not module.is_available():
+            continue
+        for index, text in enumerate(states[: module.device_count()]):
+            module.set_rng_state(torch_state(text), index)
+
+
+def _has_mps(torch: Any) -> bool:
+    mps = getattr(torch.backends, "mps", None)
+    return mps is not None and bool(mps.is_available())
+
+
+def _text(state: Any) -> str:
+    return base64.b64encode(state.cpu().numpy().tobytes()).decode("ascii")
 
 
 def _eager_context() -> Any:

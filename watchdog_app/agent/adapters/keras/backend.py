@@ -174,12 +174,7 @@ def one_empty_step(model: Any, callbacks: Any, step: Callable[..., Any]) -> Iter
 
 def take_random() -> randomness.State:
     """Python's, NumPy's, TensorFlow's, PyTorch's and Keras's global random numbers, as JSON."""
-    if _torch_is_loaded():
-        from watchdog_app.agent.state import torch_random
-
-        state = torch_random.take()
-    else:
-        state = randomness.take()
+    state = randomness.take()
     seeds = _keras_seeds()
     if seeds is not None:
         numbers = sys.modules["keras"].ops.convert_to_numpy(seeds.value)
@@ -189,15 +184,7 @@ def take_random() -> randomness.State:
 
 def put_random(state: randomness.State, *, python_and_numpy: bool) -> None:
     """Set what `take_random` returned, of the frameworks that are loaded here too."""
-    if "torch" in state and _torch_is_loaded():
-        from watchdog_app.agent.state import torch_random
-
-        if not python_and_numpy:
-            now = randomness.take()
-            state = {**state, "python": now["python"], "numpy": now["numpy"]}
-        torch_random.put(state)
-    else:
-        randomness.put(state, python_and_numpy=python_and_numpy)
+    randomness.put(state, python_and_numpy=python_and_numpy)
     if _KERAS_SEED in state:
         seeds = _keras_seeds(make=True)
         if seeds is not None:
@@ -215,8 +202,3 @@ def _keras_seeds(*, make: bool = False) -> Any:
     if found is None and make and module is not None:
         found = module.global_seed_generator()
     return None if found is None else found.state
-
-
-def _torch_is_loaded() -> bool:
-    # Half of it is there while another thread imports it.
-    return hasattr(sys.modules.get("torch"), "get_rng_state")

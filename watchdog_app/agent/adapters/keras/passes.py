@@ -10,7 +10,6 @@ it draws from it, which is a moment of its own: a DataLoader draws at both.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -92,7 +91,8 @@ class DataPasses:
         if not self._whole or 0 not in self._noted:
             return None
         first = self._noted[0].get(_BEGUN)
-        if first is None or (first.same_as(_Moment(), torch=False) and not self._draws):
+        # Of Python's and NumPy's numbers: the training itself draws PyTorch's.
+        if first is None or (first.seen[:2] == randomness.look()[:2] and not self._draws):
             return None
         return GLOBAL_NUMBERS
 
@@ -111,7 +111,7 @@ class DataPasses:
         """A pass is asked for, or begun."""
         known = self._to_be.get(part.number, {}).get(name)
         if known is not None:
-            _put_global(known)
+            randomness.put(dict(known))
             if not own_random.put(own_random.find(self._source), known["own"]):
                 self._say(own_random.CHANGED)
             for holder, orders in zip(self._holders, known["orders"], strict=False):
@@ -123,9 +123,9 @@ class DataPasses:
         """Whether to compare the global random numbers around the next draw."""
         return self._whole and part.drawn <= _LOOKS and not self._draws
 
-    def drew(self, before: _Moment) -> None:
+    def drew(self, before: randomness.Look) -> None:
         """A batch that was looked at is there."""
-        self._draws = not before.same_as(_Moment())
+        self._draws = before != randomness.look()
 
     def skipped(self) -> None:
         """A pass that is not drawn again has been begun once: a data set counts its iterators."""
@@ -169,7 +169,7 @@ class Pass:
         self.drawn += 1
         if not self._passes.looks(self):
             return next(self._source)
-        before = _Moment()
+        before = randomness.look()
         batch = next(self._source)
         self._passes.drew(before)
         return batch
@@ -188,42 +188,11 @@ class _Moment:
     ) -> None:
         self._own = own or []
         self._orders = orders or []
-        self._seen = randomness.look()
-        torch = _torch()
-        self._torch = None if torch is None else torch.get_rng_state()
+        self.seen = randomness.look()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        text = None if self._torch is None else _torch_random().text(self._torch)
-        state = {"torch": text, "own": self._own, "orders": self._orders}
-        return {**randomness.of_look(self._seen), **state}
-
-    def same_as(self, other: _Moment, *, torch: bool = True) -> bool:
-        """Nobody has drawn global numbers in between; `torch`: of PyTorch's neither."""
-        if self._seen != other._seen:
-            return False
-        if not torch or self._torch is None or other._torch is None:
-            return True
-        return bool(self._torch.equal(other._torch))
-
-
-def _put_global(state: Mapping[str, Any]) -> None:
-    randomness.put(dict(state))
-    torch = _torch()
-    if state["torch"] is not None and torch is not None:
-        torch.set_rng_state(_torch_random().from_text(state["torch"]))
-
-
-def _torch() -> Any:
-    """PyTorch where the program has it."""
-    torch = sys.modules.get("torch")
-    return torch if hasattr(torch, "get_rng_state") else None
-
-
-def _torch_random() -> Any:
-    from watchdog_app.agent.state import torch_random  # the program has PyTorch then
-
-    return torch_random
+        return {**randomness.of_look(self.seen), "own": self._own, "orders": self._orders}
 
 
 def _source(iterator: Any) -> Any:
