@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from watchdog_app.agent.identity.attributes import Attributes  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.base.errors import RescueError, RescueMismatch  # noqa: E402
 
@@ -174,6 +175,16 @@ def test_a_list_of_tensors_that_training_fills_is_reported(
 
     with pytest.raises(RescueError, match=r"bank, which training changes"):
         module.train(rescue, **objects, steps=4, loader=loader(module))
+
+
+def test_a_list_that_a_training_without_a_rescue_fills_is_reported(program: Callable[..., Any]):
+    """It is found while it trains; lists of plain values come back."""
+    model = program("KEPT = False", "KEPT = True").make()["model"]
+    found = Attributes([("model", model)], begins=False)
+    model(torch.ones(1, 2))
+
+    assert ["model.bank, which training changes (make it a buffer, or name it)"] == found.lost()
+    assert {"n": 1, "last": [1]} == found.moved()["model"]["counts"]
 
 
 def test_an_attribute_that_training_changed_is_no_other_model(

@@ -61,7 +61,13 @@ def test_a_changed_program_trains_anew_beside_the_rescue_that_does_not_fit(train
     assert -signal.SIGKILL == other.returncode
     assert 1 == other.stderr.count("saved in rescues/train.py-2/rescue-0000000003-")
     assert 1 == other.stderr.count("When the fit is run again, it resumes from there.")
-    assert "does not fit this program: Dense 1's units is 17" in other.stderr
+    refused = [line for line in other.stderr.splitlines() if "does not fit this program" in line]
+    assert 1 == len(refused)
+    assert "watchdog: not resumed: the rescue in rescues/train.py does not fit" in refused[0]
+    assert ": Dense 1's units is 17 in the program, 16 in the rescue" in refused[0]
+    assert "its rescues go to rescues/train.py-2. Remove the other folder if" in refused[0]
+    assert "fits are saved in" not in other.stderr
+    assert "Rescue(...," not in other.stderr
     assert kept == rescues(tmp_path / "rescues" / "train.py")
     assert 1 == len(rescues(tmp_path / "rescues" / "train.py-2"))
 

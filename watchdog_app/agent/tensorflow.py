@@ -106,7 +106,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
         with self._guard:
             if position.unseeded_shuffle(dataset):
-                self._state.not_repeatable = [position.UNSEEDED_SHUFFLE]
+                self._state.never = [position.UNSEEDED_SHUFFLE]
         self._foresee(dataset)
         return self._passes.run(dataset, self._arrive)
 

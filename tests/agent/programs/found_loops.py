@@ -73,7 +73,7 @@ def eager():
         keras.optimizers.Adam(keras.optimizers.schedules.CosineDecay(0.1, 50)),
     )
     mean, average = keras.metrics.Mean(), tf.Variable(0.0)
-    dataset, held_out = data(), data().take(2)
+    dataset, held_out, history = data(), data().take(2), []
     rescue = None
     if ROLE == "resumed":
         rescue = resume(model=model, optimizer=optimizer, mean=mean, average=average)
@@ -85,6 +85,7 @@ def eager():
             optimizer.apply_gradients(zip(slopes, model.trainable_variables, strict=False))
             mean.update_state(loss)
             average.assign(0.9 * average + 0.1 * loss)
+            history.append(loss)
             note(loss, mean.result(), average, np.random.normal())
             if rescue:
                 rescue.step(loss)

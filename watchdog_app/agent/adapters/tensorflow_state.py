@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from watchdog_app.agent.adapters.named import NamedState, SavedState
 from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import attributes, environment, keras_facts, tensorflow_facts
 from watchdog_app.agent.identity.attributes import Attributes
@@ -24,7 +25,6 @@ from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state import matching, own_random, randomness, state_values, variables
 from watchdog_app.agent.state.variables import Row, StateVariable
 from watchdog_app.base.errors import RescueError
-from watchdog_app.rescue.identity.compare import mismatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _ACCEPTED_HINT = (
 )
 
 
-class LoopState:
+class LoopState(NamedState):
     """The named objects of one loop."""
 
     def __init__(
@@ -70,20 +70,19 @@ class LoopState:
             TypeError: an object's state cannot be taken.
             RescueError: a model has no variables yet.
         """
-        self._position = position
-        self._passes = passes
-        self.lost: list[str] = []  # what the last capture could not take, in words
         self._variables: dict[str, Any] = {}
         self._arrays: dict[str, np.ndarray[Any, Any]] = {}
         self._others: dict[str, Any] = {}
         for name, thing in objects.items():
             self._sort(name, thing)
-        self._objects = dict(objects)
-        self.identity = tensorflow_facts.gather(objects, begins=begins)
-        self._attributes = Attributes(tensorflow_facts.holders_of(objects), begins=begins)
-        self._identity = self.identity.to_json()
+        super().__init__(
+            objects,
+            passes,
+            tensorflow_facts.gather(objects, begins=begins),
+            Attributes(tensorflow_facts.holders_of(objects), begins=begins),
+        )
+        self._position = position
         self._early = {item.name for item in self.variables()}
-        self.not_repeatable: list[str] = []  # orders of data, filled in by the loop
 
     def variables(self) -> list[StateVariable]:
         """Every variable of the objects, as they are now."""
@@ -106,29 +105,21 @@ class LoopState:
             for item in held
             if item.name not in self._early and item.group != variables.OPTIMIZER
         ]
-        lost = [f"{name}, made after Rescue(...) was" for name in late]
-        lost += self.not_restored()
-        self.lost = lost
+        self.lost = [f"{name}, made after Rescue(...) was" for name in late]
+        self.lost += self.not_restored()
         meta = {
+            **self._common(),
             "kind": KIND,
             "position": self._position(),
             "variables": rows,
             "arrays": len(arrays),
             "late": late,
-            "identity": self._attributes.identity(self._identity),
-            attributes.KEY: self._attributes.moved(),
             "settings": keras_facts.noted_settings(tensorflow_facts.optimizers_of(self._objects)),
             "optimizers": {name: self._targets(thing) for name, thing in optimizers.items()},
             "others": others,
-            "random": randomness.take(),
             "environment": environment.record(),
-            "not_restored": lost,
         }
         return Capture(entries, meta)
-
-    def not_restored(self) -> list[str]:
-        """What a resume will not bring back, as far as it is known, in words."""
-        return [*self.not_repeatable, *self._passes.lost, *self._attributes.lost()]
 
     def marker(self) -> ChangeMarker:
         """How it is known from outside that a step has begun to change the weights."""
@@ -198,26 +189,12 @@ class LoopState:
             array[...] = saved.read(f"{name}/")
         for name, thing in self._others.items():
             _put(thing, saved.meta["others"][name], saved.read)
-        self._attributes.put(saved.meta.get(attributes.KEY))
-        randomness.put(saved.meta["random"])
+        self._put_common(saved)
 
     def merge_settings(self, saved: SavedLoop) -> tuple[str, ...]:
         """Once everything is put: set what the program changed on purpose. In words."""
         optimizers = tensorflow_facts.optimizers_of(self._objects)
         return keras_facts.merge(optimizers, saved.meta, self.identity.settings)
-
-    def take_random(self) -> dict[str, Any]:
-        """The global random numbers and those of the named generators, as JSON."""
-        return {"random": randomness.take(), "own": own_random.take(self._generators())}
-
-    def put_random(self, state: Mapping[str, Any]) -> None:
-        """Set them to what `take_random` returned."""
-        randomness.put(state["random"])
-        own_random.put(self._generators(), state["own"])
-
-    def _generators(self) -> list[Any]:
-        named = (*self._others.values(), *self._variables.values())
-        return [thing for thing in named if own_random.is_generator(thing)]
 
     def _sort(self, name: str, thing: Any) -> None:
         if isinstance(thing, keras.Model) and not thing.built:
@@ -275,20 +252,12 @@ class LoopState:
         return variables.targets_of(optimizer, self._model_variables())
 
 
-class SavedLoop:
+class SavedLoop(SavedState):
     """A rescue of a custom loop."""
 
     def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
-        if meta.get("kind") != KIND:
-            found = ["it was not saved by a TensorFlow training loop"]
-            raise mismatch(path, found, may_be_forced=False)
-        self.path = path
-        self.meta = meta
-        self.position: dict[str, Any] = meta["position"]
-        rows = [(name, dtype, tuple(shape)) for name, dtype, shape in meta["variables"]]
-        self._rows: dict[str, Row] = {row[0]: row for row in rows}
-        self._variables = rows[: len(rows) - meta["arrays"]]
-        self._read_raw = read
+        super().__init__(path, meta, read, (KIND, "a TensorFlow training loop"), "variables")
+        self._variables = self._listed[: len(self._listed) - meta["arrays"]]
 
     def rows(self, present: set[str]) -> list[Row]:
         """The saved variables, less those made late that this program has not made yet."""

@@ -14,13 +14,14 @@ from typing import Any
 import torch
 
 from watchdog_app.agent.adapters import torch_parts
+from watchdog_app.agent.adapters.named import NamedState, SavedState
 from watchdog_app.agent.adapters.torch_data import Passes
 from watchdog_app.agent.adapters.torch_parts import Part
-from watchdog_app.agent.identity import attributes, environment, torch_facts
+from watchdog_app.agent.identity import environment, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.identity.torch_graph import Graphs
 from watchdog_app.agent.runtime.session import Capture
-from watchdog_app.agent.state import own_random, randomness, torch_tensors
+from watchdog_app.agent.state import torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.format import Row
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 KIND = "torch"
 
 
-class TorchState:
+class TorchState(NamedState):
     """The named objects of one loop."""
 
     def __init__(
@@ -55,21 +56,20 @@ class TorchState:
             TypeError: an object's state cannot be taken.
             RescueError: an optimizer trains what was not given, or several processes train.
         """
-        self._position = position
-        self._passes = passes
-        self.lost: list[str] = []  # what the last capture could not take, in words
         _one_process()
         self._parts: dict[str, Part] = {
             name: torch_parts.part(name, thing) for name, thing in objects.items()
         }
         torch_parts.check_owners(self._parts)
-        # What no capture can take, in words.
-        self.never = torch_parts.forgotten_schedulers(objects)
-        self._objects = dict(objects)
         begins = waiting is None
-        self.identity = torch_facts.gather(objects, begins=begins)
-        self._attributes = Attributes(torch_facts.modules_of(objects), begins=begins)
-        self._identity = self.identity.to_json()
+        super().__init__(
+            objects,
+            passes,
+            torch_facts.gather(objects, begins=begins),
+            Attributes(torch_facts.modules_of(objects), begins=begins),
+        )
+        self.never = torch_parts.forgotten_schedulers(objects)
+        self._position = position
         modules = {
             name: each for name, each in objects.items() if isinstance(each, torch.nn.Module)
         }
@@ -91,21 +91,17 @@ class TorchState:
         gradients = {name: part.gradients(tensors, waiting) for name, part in self._parts.items()}
         position = self._position(tensors)
         self.lost = self.not_restored()
+        common = self._common()
         meta = {
+            **common,
             "kind": KIND,
             "position": position,
             "tensors": tensors.rows,
             "parts": parts,
             "gradients": gradients,
-            "identity": {
-                **self._attributes.identity(self._identity),
-                "graph": self.graphs.to_json(),
-            },
-            attributes.KEY: self._attributes.moved(),
+            "identity": {**common["identity"], "graph": self.graphs.to_json()},
             "programs": {name: part.program() for name, part in self._parts.items()},
-            "random": randomness.take(),
             "environment": circumstances(),
-            "not_restored": self.lost,
         }
         return Capture(tensors.entries, meta)
 
@@ -123,10 +119,6 @@ class TorchState:
             self.not_restored,
             attributes=self._attributes.moved,
         )
-
-    def not_restored(self) -> list[str]:
-        """What a resume will not bring back, as far as it is known, in words."""
-        return [*self.never, *self._passes.lost, *self._attributes.lost()]
 
     def build(self, saved: SavedTorch) -> None:
         """Nothing is made before it is put: optimizers make their slots as they load."""
@@ -161,8 +153,7 @@ class TorchState:
         for name, held in saved.meta["gradients"].items():
             if held is not None:
                 self._parts[name].put_gradients(held, saved.read)
-        self._attributes.put(saved.meta.get(attributes.KEY))
-        randomness.put(saved.meta["random"])
+        self._put_common(saved)
 
     def merge_settings(self, saved: SavedTorch) -> tuple[str, ...]:
         """
@@ -183,40 +174,16 @@ class TorchState:
         torch_facts.put_settings(self._objects, values)
         return (*merged.said, *kept)
 
-    def take_random(self) -> dict[str, Any]:
-        """The global random numbers and those of the named generators, as JSON."""
-        own = {
-            name: own_random.take_one(part.thing)
-            for name, part in self._parts.items()
-            if own_random.is_generator(part.thing)
-        }
-        return {"random": randomness.take(), "own": own}
-
-    def put_random(self, state: Mapping[str, Any]) -> None:
-        """Set them to what `take_random` returned."""
-        randomness.put(state["random"])
-        for name, held in state["own"].items():
-            own_random.put_one(self._parts[name].thing, held)
-
     def close(self) -> None:
         """Take our hooks off the optimizers."""
         self._stepped.close()
 
 
-class SavedTorch:
+class SavedTorch(SavedState):
     """A rescue of a PyTorch loop."""
 
     def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
-        if meta.get("kind") != KIND:
-            found = ["it was not saved by a PyTorch training loop"]
-            raise mismatch(path, found, may_be_forced=False)
-        self.path = path
-        self.meta = meta
-        self.position: dict[str, Any] = meta["position"]
-        self._rows: dict[str, Row] = {
-            name: (name, dtype, tuple(shape)) for name, dtype, shape in meta["tensors"]
-        }
-        self._read_raw = read
+        super().__init__(path, meta, read, (KIND, "a PyTorch training loop"), "tensors")
 
     def row(self, name: str) -> Row:
         """Name, type and shape of one tensor."""

@@ -287,7 +287,7 @@ class FoundTraining(ABC):
             named = {each.name: each.get() for each in self._names}
             of_library = self.framework == "tensorflow"
             self._losses = loop_code.functions(frame, object(), named, of_library=of_library)
-            self._kept = Audit(frame, object(), named).names
+            self._kept = Audit(frame, object(), named, unused=True).names
         self.directory, waits = resume_lines.place()
         self._made_above = folders.made_above(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)

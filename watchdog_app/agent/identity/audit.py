@@ -36,13 +36,22 @@ _Loop = ast.For | ast.AsyncFor | ast.While
 class Audit:
     """What was found in the loops around one `rescue.step()`."""
 
-    def __init__(self, frame: FrameType | None, rescue: object, named: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        frame: FrameType | None,
+        rescue: object,
+        named: Mapping[str, Any],
+        *,
+        unused: bool = False,
+    ) -> None:
         """
         Args:
             frame: that calls `rescue.step()`, or one that it called.
             rescue: whose `data` gives the batches.
             named: the objects that were given to it.
+            unused: look also for variables that decide nothing, such as a list of losses.
         """
+        self._unused = unused
         self.finds_its_place = False  # by rescue.step_number or rescue.epoch
         self._rescue = rescue
         self._named = named
@@ -87,7 +96,7 @@ class Audit:
             self._counter(loop, values)
             for name in dict.fromkeys((*_carried(loop), *_changed(loop, values))):
                 known = name in placed or self._is_known(values.get(name))
-                if not known and _is_used(name, whole):
+                if not known and (self._unused or _is_used(name, whole)):
                     self._names[name] = None
         if loops:
             self._objects(loops[0], values, set())
