@@ -172,19 +172,27 @@ def looped(rescue: Rescue, objects: Any, loss_of: Callable[[Any], Any], steps: i
         rescue.step(loss=loss)
 
 
+def saved_after(
+    folder: Path, load: Callable[[str], ModuleType], steps: int, *names: str, resume: str = "newest"
+) -> tuple[Rescue, Any]:
+    """Resumed from a rescue of the program, after so many steps with each of these losses."""
+    module = load(TORCH)
+    objects = module.make()
+    rescue = Rescue(folder, name="a", **objects)
+    for name in names:
+        looped(rescue, objects, LOSSES[name][0], steps=steps)
+    assert rescue.save() is not None
+    return resumed(folder, module, resume)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_another_loss_in_the_loop_is_seen_at_the_third_step(
     tmp_path: Path, program: Callable[[str], ModuleType], name: str
 ):
     """By the autograd graph of the loss; nothing on disk has changed then."""
     loss_of, same = LOSSES[name]
-    module = program(TORCH)
-    objects = module.make()
-    rescue = Rescue(tmp_path / "r", name="a", **objects)
-    looped(rescue, objects, LOSSES["the same"][0], steps=3)
-    assert rescue.save() is not None
+    again, others = saved_after(tmp_path / "r", program, 3, "the same")
     stored = sorted(each.name for each in (tmp_path / "r").glob("rescue-*"))
-    again, others = resumed(tmp_path / "r", module)
     looped(again, others, loss_of, steps=2)
 
     if same:
@@ -235,13 +243,7 @@ def test_a_training_of_several_graphs_goes_on_in_each(
     tmp_path: Path, program: Callable[[str], ModuleType]
 ):
     """Layers that are thawed later, losses in turn."""
-    module = program(TORCH)
-    objects = module.make()
-    rescue = Rescue(tmp_path / "r", name="a", **objects)
-    for name in ("the same", "absolute"):
-        looped(rescue, objects, LOSSES[name][0], steps=3)
-    assert rescue.save() is not None
-    again, others = resumed(tmp_path / "r", module)
+    again, others = saved_after(tmp_path / "r", program, 3, "the same", "absolute")
 
     looped(again, others, LOSSES["absolute"][0], steps=4)
 
@@ -270,12 +272,7 @@ def test_force_goes_on_with_another_loss_and_says_so(
     tmp_path: Path, program: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ):
     """Once."""
-    module = program(TORCH)
-    objects = module.make()
-    rescue = Rescue(tmp_path / "r", name="a", **objects)
-    looped(rescue, objects, LOSSES["the same"][0], steps=2)
-    assert rescue.save() is not None
-    again, others = resumed(tmp_path / "r", module, "force")
+    again, others = saved_after(tmp_path / "r", program, 2, "the same", resume="force")
 
     looped(again, others, LOSSES["absolute"][0], steps=6)
 

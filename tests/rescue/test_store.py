@@ -226,26 +226,22 @@ def test_a_rescue_of_two_saves_mixed_is_damage(store):
     assert first == store.newest().path
 
 
-def test_a_newer_format_is_not_guessed_at(store, said):
-    """Told to update, not that it is damaged."""
-    path = os.path.join(store.save(tensors(), {"step": 2}).path, "rescue.json")
-    with open(path, "rb") as file:
-        text = file.read().partition(b"\n")[2][:-2]
-    text = text.replace(b'"format": 2', b'"format": 3')
-    _rewrite(path, b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text) + text + b"}\n")
-
-    with pytest.raises(RescueError, match="update watchdog-app") as told:
-        store.newest()
-    assert not isinstance(told.value, RescueDamaged)
-    assert [] == said
-
-
 def _of_a_newer_format(path):
     manifest = os.path.join(path, "rescue.json")
     with open(manifest, "rb") as file:
         text = file.read().partition(b"\n")[2][:-2]
     text = text.replace(b'"format": 2', b'"format": 3')
     _rewrite(manifest, b'{"crc32": "%08x", "rescue":\n' % zlib.crc32(text) + text + b"}\n")
+
+
+def test_a_newer_format_is_not_guessed_at(store, said):
+    """Told to update, not that it is damaged."""
+    _of_a_newer_format(store.save(tensors(), {"step": 2}).path)
+
+    with pytest.raises(RescueError, match="update watchdog-app") as told:
+        store.newest()
+    assert not isinstance(told.value, RescueDamaged)
+    assert [] == said
 
 
 def _unreadable(path):

@@ -139,10 +139,10 @@ class Breakdown:
         modules = [each for each in things if not _is_model(each) and _is_module(each)]
         optimizers = [each for each in things if hasattr(each, "param_groups")]
         if modules:
-            return parts_of_torch(modules, optimizers, self._batch)
+            return parts_of_torch(modules, optimizers)
         keras_optimizer = next(filter(_is_keras_optimizer, things), None)
         if models:
-            return parts_of_keras(models[0], self._batch, optimizer=keras_optimizer)
+            return parts_of_keras(models[0], optimizer=keras_optimizer)
         return None
 
     def _measure(

@@ -41,28 +41,15 @@ class Parts:
     gradients_bytes: int
     optimizer_bytes: int | None
     optimizer: str | None  # its kind, such as "Adam"
-    batch: int | None = None  # examples in a step
-    activations_bytes: int | None = None
-    buffers_bytes: int | None = None
 
 
-def parts_of_keras(
-    model: Any,
-    batch: int | None = None,
-    *,
-    optimizer: Any = None,
-    activations_bytes: int | None = None,
-    buffers_bytes: int | None = None,
-) -> Parts:
+def parts_of_keras(model: Any, *, optimizer: Any = None) -> Parts:
     """
     The parts of a Keras model, on any backend; tf_keras too.
 
     Args:
         model: built; what is not built yet has no weights and counts as none.
-        batch: examples in a step, handed on.
         optimizer: None: the one that the model was compiled with.
-        activations_bytes: handed on where the caller knows them.
-        buffers_bytes: the same.
     """
     weights = _distinct(list(model.variables))
     # A model in the middle of a fit has its metrics' variables too: a few scalars.
@@ -75,29 +62,16 @@ def parts_of_keras(
         gradients_bytes=trained_bytes,
         optimizer_bytes=keras_optimizer_bytes(chosen, trained),
         optimizer=slots.kind_of(chosen),
-        batch=batch,
-        activations_bytes=activations_bytes,
-        buffers_bytes=buffers_bytes,
     )
 
 
-def parts_of_torch(
-    modules: Any,
-    optimizers: Any = (),
-    batch: int | None = None,
-    *,
-    activations_bytes: int | None = None,
-    buffers_bytes: int | None = None,
-) -> Parts:
+def parts_of_torch(modules: Any, optimizers: Any = ()) -> Parts:
     """
     The parts of one or several PyTorch modules and their optimizers.
 
     Args:
         modules: a module or several; parameters that they share count once.
         optimizers: an optimizer or several. Without any the state is not known.
-        batch: examples in a step, handed on.
-        activations_bytes: handed on where the caller knows them.
-        buffers_bytes: the same.
     """
     every = list(modules) if isinstance(modules, list | tuple | set) else [modules]
     chosen = list(optimizers) if isinstance(optimizers, list | tuple | set) else [optimizers]
@@ -117,9 +91,6 @@ def parts_of_torch(
         gradients_bytes=sum(map(tensor_bytes, trained)),
         optimizer_bytes=sum(known) if known and len(known) == len(states) else None,
         optimizer=" + ".join(filter(None, map(slots.kind_of, chosen))) or None,
-        batch=batch,
-        activations_bytes=activations_bytes,
-        buffers_bytes=buffers_bytes,
     )
 
 
