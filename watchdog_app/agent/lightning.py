@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from watchdog_app.agent.adapters.torch_data import Passes
+from watchdog_app.agent.adapters.torch_data import LoaderPasses
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import LIGHTNING, LibraryRescue
@@ -79,7 +79,7 @@ class _Resumed:
     def __init__(self, loader: Any, rescue: LibraryRescue) -> None:
         self._loader = loader
         self._rescue = rescue
-        self._passes = Passes(say)
+        self._passes = LoaderPasses(say)
         self._passes.continue_from(rescue.meta["position"]["passes"])
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from watchdog_app.agent.adapters.loop import LoopRescue
-from watchdog_app.agent.adapters.torch_data import Passes
+from watchdog_app.agent.adapters.torch_data import LoaderPasses
 from watchdog_app.agent.adapters.torch_state import SavedTorch, TorchState, circumstances
 from watchdog_app.agent.oom import on_torch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -28,7 +28,7 @@ from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 __all__ = ["Rescue"]
 
 
-class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
+class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
     """
     Saves a PyTorch training loop when memory runs out, and resumes it bit for bit.
 
@@ -41,7 +41,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, Passes]):
     """
 
     framework = "torch"
-    _passes_over_data = Passes
+    _passes_over_data = LoaderPasses
 
     def backward(
         self,

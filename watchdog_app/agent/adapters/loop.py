@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from watchdog_app.agent.adapters.passes import UNSEEN, EpochPasses
+from watchdog_app.agent.adapters.passes import UNSEEN, Passes
 from watchdog_app.agent.adapters.report import Report, refused_by_strict
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.identity import environment, loop_code
@@ -75,7 +75,7 @@ class _State(Protocol):
 
 S = TypeVar("S", bound=_State)
 V = TypeVar("V", bound=_Saved)
-P = TypeVar("P", bound=EpochPasses[Any, Any])
+P = TypeVar("P", bound=Passes)
 
 
 class LoopRescue(ABC, Generic[S, V, P]):

@@ -5,20 +5,21 @@ A pass is known by its place among the passes of its epoch, since objects have n
 process would know. Every `iter()` of a data set is a pass: a reshuffling tf.data pipeline draws a
 new order with each. A resumed loop begins as many passes as there were, and draws the finished
 batches of the current one again without handing them out. What a source draws from random
-generators of its own is taken as a pass begins. PyTorch's are in `torch_data`.
+generators of its own is taken as a pass begins. How a pass over a DataLoader begins and returns to
+its place is in `torch_data`.
 """
 
 from __future__ import annotations
 
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import GeneratorType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any
 
 from watchdog_app.agent.contain import Guard
+from watchdog_app.agent.identity.attributes import Attributes, Values
 from watchdog_app.agent.identity.data_facts import (
     FIRST_BATCH,
     Batches,
@@ -46,6 +47,24 @@ MADE_ANEW = (
 INFINITE = -1
 
 
+def weak(thing: Any) -> Callable[[], Any]:
+    """A reference that keeps nothing alive, where the kind of thing allows it."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:  # lists and generators of some kinds cannot be referred to weakly
+        return lambda: thing
+
+
+class Source:
+    """A data set that was iterated over in this process."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.passes = 0
+        self.sketch: dict[str, int] = {}
+        self.total = 0  # batches drawn, over all passes
+        self.get = weak(dataset)  # None when it is gone
+
+
 @dataclass
 class Recorded:
     """What a rescue tells about one place in the epoch."""
@@ -59,43 +78,59 @@ class Recorded:
     size: int | None = None  # rows of a batch
     rows: int | None = None  # of a whole pass
     first: list[Any] | None = None  # `contents` of its first batch
+    begin: dict[str, Any] | None = None  # global random numbers as it began (PyTorch)
+    begin_own: own_random.States = field(default_factory=list)  # and those of its own generators
+    now_own: own_random.States = field(default_factory=list)  # the same at the save
+    orders: own_random.Orders = field(default_factory=dict)  # that the data kept as it began
+    later: list[Any] = field(default_factory=list)  # of `torch_data.LaterDraws`
+    loader: Any = None  # the state_dict of a loader that has one
+    attributes: Values | None = None  # of the data that training has changed
 
-    def next_epoch(self) -> Self:
+    def next_epoch(self) -> Recorded:
         """The same place one epoch later."""
-        return type(self)(self.passes + 1, total=self.total) if self.current else self
+        if not self.current:
+            return self
+        own, later = self.now_own, self.later
+        return Recorded(self.passes + 1, total=self.total, now_own=own, later=later)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Pass:
     """One pass over data, in this process."""
 
+    source: Source
+    passes: int  # begun over it before this one
+    batches: Batches = field(default_factory=Batches)
     drawn: int = 0  # batches handed out
     finished: bool = False
     ahead: bool = False  # the data itself is further on
-    generators: list[Any] = field(default_factory=list)  # that the data draws from
+    anew: bool = False  # over another data set than the pass before at its place
     first: list[Any] | None = None  # `contents` of its first batch
+    generators: list[Any] = field(default_factory=list)  # that the data draws from
+    begin: dict[str, Any] | None = None  # as in `Recorded`
+    begin_own: own_random.States = field(default_factory=list)
+    orders: own_random.Orders = field(default_factory=dict)
+    later: list[Any] = field(default_factory=list)
+    attributes: Attributes | None = None
 
     def drew(self, batch: Any) -> None:
         """Count a batch that is handed out."""
         self.drawn += 1
+        self.source.total += 1
         if self.drawn == 1:
             found = contents(batch)
             self.first = None if found is None else list(found)
 
 
-P = TypeVar("P", bound=Pass)
-R = TypeVar("R", bound=Recorded)
-
-
-class EpochPasses(ABC, Generic[P, R]):
+class Passes:
     """Where each pass of the epoch stands, and where those of the rescue stood."""
 
-    def __init__(self, say: Callable[[str], None], recorded: Callable[..., R]) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._make_recorded = recorded
-        self._epoch: list[P] = []  # passes of the current epoch as they began
-        self._latest: dict[int, P] = {}  # the last pass at each place, of any epoch
-        self._recorded: dict[int, R] = {}  # of the rescue, until the place is reached
+        self._sources: dict[int, Source] = {}  # by id of the data set
+        self._epoch: list[Pass] = []  # passes of the current epoch as they began
+        self._latest: dict[int, Pass] = {}  # the last pass at each place, of any epoch
+        self._recorded: dict[int, Recorded] = {}  # of the rescue, until the place is reached
         self._lost: dict[str, None] = {}
         self._first: list[Any] | None = None  # of the rescue's pass, until a batch is drawn again
         self.began: Callable[[], None] | None = None  # to be called when a pass has
@@ -114,7 +149,7 @@ class EpochPasses(ABC, Generic[P, R]):
         return bool(self._epoch)
 
     @property
-    def latest(self) -> P:
+    def latest(self) -> Pass:
         """The pass of this epoch that was begun last."""
         return self._epoch[-1]
 
@@ -128,17 +163,62 @@ class EpochPasses(ABC, Generic[P, R]):
         if any(each.drawn and not each.finished for each in self._epoch):
             self._lost[COUNTED] = None
         self._epoch = []
+        # Lists cannot be referred to weakly: those of earlier epochs are let go of.
+        used = {id(each.source) for each in self._latest.values()}
+        self._sources = {
+            key: each
+            for key, each in self._sources.items()
+            if id(each) in used or (isinstance(each.get, weakref.ref) and each.get() is not None)
+        }
         self._recorded = {place: known.next_epoch() for place, known in self._recorded.items()}
 
-    @abstractmethod
-    def position(self, *args: Any) -> dict[str, dict[str, Any]]:
-        """Where each place in the epoch stands, as JSON, for `continue_from`."""
+    def position(self, tensors: Any = None) -> dict[str, dict[str, Any]]:
+        """
+        Where each place in the epoch stands, as JSON, for `continue_from`.
+
+        Args:
+            tensors: receives those that the state of a loader holds.
+        """
+        places = dict(self._recorded)
+        for place, last in self._latest.items():
+            now_own = own_random.take(last.generators)
+            if place >= len(self._epoch):
+                places[place] = self._next_at(last, now_own)
+                continue
+            places[place] = Recorded(
+                last.passes,
+                last.drawn,
+                last.source.total,
+                last.finished,
+                current=True,
+                length=last.batches.count,
+                size=last.batches.size,
+                rows=last.batches.rows,
+                first=last.first,
+                begin=None if last.finished else last.begin,
+                begin_own=last.begin_own,
+                now_own=now_own,
+                orders=last.orders,
+                later=list(last.later),
+                loader=self._state_of(last, place, tensors),
+                attributes=None if last.attributes is None else last.attributes.moved(),
+            )
+        # Not `asdict`: random numbers are long lists, and nobody changes them.
+        return {str(place): dict(vars(each)) for place, each in places.items()}
+
+    def _next_at(self, last: Pass, now_own: own_random.States) -> Recorded:
+        """What is known of the next pass at the place of one of an earlier epoch."""
+        if last.source.get() is None:  # made for that pass alone; the next will be new too
+            return Recorded(0, now_own=now_own)
+        return Recorded(last.source.passes, total=last.source.total, now_own=now_own)
+
+    def _state_of(self, last: Pass, place: int, tensors: Any) -> Any:  # noqa: ARG002
+        """Where the data itself says that it stands, as JSON."""
+        return None
 
     def continue_from(self, position: Mapping[str, Mapping[str, Any]]) -> None:
         """Let the next passes begin where the recorded ones stood."""
-        self._recorded = {
-            int(place): self._make_recorded(**known) for place, known in position.items()
-        }
+        self._recorded = {int(place): Recorded(**known) for place, known in position.items()}
 
     def stepped(self) -> None:
         """
@@ -153,7 +233,7 @@ class EpochPasses(ABC, Generic[P, R]):
                 for place, known in self._recorded.items()
             }
 
-    def _in_these_batches(self, known: R, now: Batches) -> None:
+    def _in_these_batches(self, known: Recorded, now: Batches) -> None:
         """
         Let a place of the rescue stand at the same sample of this program's data.
 
@@ -221,96 +301,39 @@ class EpochPasses(ABC, Generic[P, R]):
                 said = True
                 self._say(f"drawing {count} batches again to find the place in the data")
 
-
-def weak(thing: Any) -> Callable[[], Any]:
-    """A reference that keeps nothing alive, where the kind of thing allows it."""
-    try:
-        return weakref.ref(thing)
-    except TypeError:  # lists and generators of some kinds cannot be referred to weakly
-        return lambda: thing
-
-
-class Source:
-    """A data set that was iterated over in this process."""
-
-    def __init__(self, dataset: Any) -> None:
-        self.passes = 0
-        self.sketch: dict[str, int] = {}
-        self.total = 0  # batches drawn, over all passes
-        self.get = weak(dataset)  # None when it is gone
-
-
-@dataclass
-class _Recorded(Recorded):
-    random: own_random.States | None = None  # of its own generators as the pass begins
-    orders: own_random.Orders | None = None  # that it keeps
-
-
-@dataclass
-class SourcePass(Pass):
-    """One pass over a source."""
-
-    source: Source
-    passes: int  # begun over it before this one
-    random: own_random.States | None = None  # of its own generators as the pass began
-    orders: own_random.Orders = field(default_factory=dict)
-    batches: Batches = field(default_factory=Batches)
-
-
-class Passes(EpochPasses[SourcePass, _Recorded]):
-    """The passes over data sets in one training."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        super().__init__(say, _Recorded)
-        self._sources: dict[int, Source] = {}
-
-    def position(self) -> dict[str, dict[str, Any]]:
-        """Where each place in the epoch stands, as JSON, for `continue_from`."""
-        places = dict(self._recorded)
-        for place, last in self._latest.items():
-            if place < len(self._epoch):
-                places[place] = _Recorded(
-                    last.passes,
-                    last.drawn,
-                    last.source.total,
-                    last.finished,
-                    current=True,
-                    random=last.random,
-                    orders=last.orders,
-                    length=last.batches.count,
-                    size=last.batches.size,
-                    rows=last.batches.rows,
-                    first=last.first,
-                )
-                continue
-            now = own_random.take(last.generators) if last.generators else None
-            if last.source.get() is None:  # made for that pass alone; the next will be new too
-                places[place] = _Recorded(0, random=now)
-            else:
-                places[place] = _Recorded(last.source.passes, total=last.source.total, random=now)
-        return {str(place): asdict(known) for place, known in places.items()}
-
-    def run(self, dataset: Iterable[Any], arrived: Callable[[], None]) -> Iterator[Any]:
+    def run(
+        self,
+        dataset: Iterable[Any],
+        arrived: Callable[[], None],
+        read: Callable[[str], Any] | None = None,
+    ) -> Iterator[Any]:
         """
         The batches of `dataset` that the training has not had.
 
-        `arrived` is called when a pass that the rescue was in, or had finished in its
-        epoch, stands where it stood.
+        Args:
+            dataset: any iterable.
+            arrived: called when a pass that the rescue was in, or had finished in its epoch,
+                stands where it stood.
+            read: name to tensor, of the rescue.
 
         Raises:
             RescueMismatch: as the first batch is drawn; the pass that the rescue was in had
                 another number of batches.
         """
+        now, known = self._pass_over(dataset)
+        return self._run(dataset, now, known, arrived, read)
+
+    def _pass_over(self, dataset: Iterable[Any]) -> tuple[Pass, Recorded | None]:
+        """The next pass of the epoch, and what the rescue says of its place."""
         source = self._source_of(dataset)
         place = len(self._epoch)
         with self._guard:
             self._look_at(dataset, source, self._latest.get(place))
         known = self._recorded.pop(place, None)
-        now = SourcePass(source, source.passes if known is None else known.passes)
-        now.batches = batches(dataset)
+        now = Pass(source, source.passes if known is None else known.passes, batches(dataset))
         self._epoch.append(now)
         self._latest[place] = now
-        return self._run(dataset, now, known, arrived)
+        return now, known
 
     def _source_of(self, dataset: Any) -> Source:
         """What the passes over a data set are counted for."""
@@ -327,12 +350,35 @@ class Passes(EpochPasses[SourcePass, _Recorded]):
     def _run(
         self,
         dataset: Iterable[Any],
-        now: SourcePass,
-        known: _Recorded | None,
+        now: Pass,
+        known: Recorded | None,
         arrived: Callable[[], None],
+        read: Callable[[str], Any] | None,
     ) -> Iterator[Any]:
-        if known is not None and known.current and not known.finished:
-            self._in_these_batches(known, now.batches)
+        current = known is not None and known.current
+        if known is not None and current:
+            if not known.finished:
+                self._in_these_batches(known, now.batches)
+            now.drawn, now.finished, now.first = known.drawn, known.finished, known.first
+        iterator = self._iterator(dataset, now, known, read)
+        now.source.passes += 1
+        if known is not None:
+            now.source.total = max(now.source.total, known.total)
+        if current:
+            arrived()
+        if not now.finished:
+            self._has_begun()
+            yield from self._hand_out(dataset, now, iterator)
+            now.finished = True
+
+    def _iterator(
+        self,
+        dataset: Iterable[Any],
+        now: Pass,
+        known: Recorded | None,
+        read: Callable[[str], Any] | None,  # noqa: ARG002
+    ) -> Iterator[Any]:
+        """An iterator over the data that stands where the rescue stood, or at its beginning."""
         source = now.source
         while source.passes < now.passes:
             iter(dataset)
@@ -340,44 +386,43 @@ class Passes(EpochPasses[SourcePass, _Recorded]):
         with self._guard:
             self._set_random(dataset, now, known)
         iterator = iter(dataset)
-        source.passes += 1
-        if known is not None:
-            now.drawn, now.finished, now.first = known.drawn, known.finished, known.first
-            if iterator is dataset:  # a generator: every pass goes on where the last one stopped
-                self._draw(iterator, known.total - source.total)
-            elif not known.finished:
-                self._first = known.first if known.current else None
-                self._draw(iterator, known.drawn)
-            source.total = max(source.total, known.total)
-            if known.current:
-                arrived()
-            if known.finished:
-                return
-        self._has_begun()
+        if known is None:
+            return iterator
+        if iterator is dataset:  # a generator: every pass begins where the last one stopped
+            self._draw(iterator, known.total - source.total)
+        elif not known.finished:
+            self._first = known.first if known.current else None
+            self._draw(iterator, known.drawn)
+        if known.finished and known.now_own:
+            own_random.put(now.generators, known.now_own)
+        return iterator
+
+    def _hand_out(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:  # noqa: ARG002
+        """The batches that are left of a pass."""
         looks = _Looks(iterator)
         for item in looks:
             now.drew(item)
-            source.total += 1
             if looks.mixed:
                 self._lost[LAZY] = None
             yield item
-        now.finished = True
 
-    def _set_random(self, dataset: Any, now: SourcePass, known: _Recorded | None) -> None:
+    def _set_random(self, dataset: Any, now: Pass, known: Recorded | None) -> None:
         """Set what the source draws from as it was when this pass began, and note it."""
         now.generators = own_random.find(dataset)
         # A generator that began in an earlier pass draws its whole past again.
         begins = not isinstance(dataset, Iterator) or known is None or known.total == known.drawn
-        states = known.random if known is not None and begins else None
+        states: own_random.States = []
+        if known is not None and begins:
+            states = known.begin_own if known.current else known.now_own
         if states and not own_random.put(now.generators, states):
             self._say(own_random.CHANGED)
         if states and known is not None and known.orders:
             own_random.put_orders(dataset, known.orders)
         if now.generators:
-            now.random = own_random.take(now.generators)
+            now.begin_own = own_random.take(now.generators)
             now.orders = own_random.changed_orders(dataset, now.source.sketch)
 
-    def _look_at(self, dataset: Any, source: Source, before: SourcePass | None) -> None:
+    def _look_at(self, dataset: Any, source: Source, before: Pass | None) -> None:
         """Note what a resume in this pass could not bring back."""
         if isinstance(dataset, Iterator):
             anew = before is not None and before.source is not source

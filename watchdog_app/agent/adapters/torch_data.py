@@ -16,16 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from watchdog_app.agent.adapters.passes import LAZY, EpochPasses, Recorded, weak
-from watchdog_app.agent.adapters.passes import Pass as AnyPass
+from watchdog_app.agent.adapters.passes import LAZY, Pass, Passes, Recorded, Source
 from watchdog_app.agent.contain import describe
-from watchdog_app.agent.identity.attributes import Attributes, Values
-from watchdog_app.agent.identity.data_facts import batches
+from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.state import own_random, randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.base.errors import RescueError
@@ -38,96 +35,8 @@ _MOST_LATER = 32  # draws that are kept: of more, the first are let go of
 _LOOKS = 3  # draws of a pass at which the global random numbers are compared
 
 
-@dataclass
-class _Recorded(Recorded):
-    begin: dict[str, Any] | None = None  # global random numbers as it began
-    begin_own: list[Any] = field(default_factory=list)  # and those of its own generators
-    now_own: list[Any] = field(default_factory=list)  # the same at the save
-    loader: Any = None  # the state_dict of a loader that has one
-    later: list[Any] = field(default_factory=list)  # of `_LaterDraws`, by the number of the batch
-    attributes: Values | None = None  # of the data that training has changed
-
-    def next_epoch(self) -> _Recorded:
-        """The same place one epoch later."""
-        if not self.current:
-            return self
-        later = self.later
-        return _Recorded(self.passes + 1, total=self.total, now_own=self.now_own, later=later)
-
-
-@dataclass
-class Pass(AnyPass):
-    """One pass over data, in this process."""
-
-    ref: Callable[[], Any]  # to the data; weak, so that a loader of one epoch may go with it
-    passes: int = 0
-    total: int = 0  # batches of the same data in earlier passes
-    anew: bool = False  # the data is another object in each epoch
-    begin: dict[str, Any] | None = None
-    begin_own: list[Any] = field(default_factory=list)
-    later: list[Any] = field(default_factory=list)
-    attributes: Attributes | None = None
-
-    @property
-    def made_anew(self) -> bool:
-        """Whether the next pass at this place will be over another object."""
-        dataset = self.ref()
-        # Nobody iterates again over an iterator that has ended.
-        ended = self.finished and isinstance(dataset, Iterator)
-        return self.anew or dataset is None or ended
-
-
-class Passes(EpochPasses[Pass, _Recorded]):
-    """The passes over the data of one training."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        super().__init__(say, _Recorded)
-
-    def position(self, tensors: Tensors) -> dict[str, dict[str, Any]]:
-        """
-        Where each place in the epoch stands, as JSON, for `continue_from`.
-
-        Args:
-            tensors: receives those that the state of a loader holds.
-        """
-        places = dict(self._recorded)
-        for place, last in self._latest.items():
-            now_own = own_random.take(last.generators)
-            if place >= len(self._epoch):
-                if last.made_anew:
-                    places[place] = _Recorded(0)
-                else:
-                    total = last.total + last.drawn
-                    places[place] = _Recorded(
-                        last.passes + 1, total=total, now_own=now_own, later=last.later
-                    )
-                continue
-            dataset, loader = last.ref(), None
-            if not (last.finished or last.ahead) and _keeps_place(dataset):
-                # Some have the methods and no state; without it the batches are drawn again.
-                with suppress(Exception):
-                    state = dataset.state_dict()
-                    loader = torch_tensors.encode(state, f"data/{place}", tensors)
-            known = batches(dataset)
-            places[place] = _Recorded(
-                last.passes,
-                last.drawn,
-                last.total + last.drawn,
-                last.finished,
-                current=True,
-                begin=None if last.finished else last.begin,
-                begin_own=[] if last.finished else last.begin_own,
-                now_own=now_own,
-                loader=loader,
-                length=known.count,
-                size=known.size,
-                rows=known.rows,
-                later=list(last.later),
-                first=last.first,
-                attributes=None if last.attributes is None else last.attributes.moved(),
-            )
-        # Not `asdict`: random numbers are long lists, and nobody changes them.
-        return {str(place): dict(vars(each)) for place, each in places.items()}
+class LoaderPasses(Passes):
+    """The passes over DataLoaders, and other iterables, of one PyTorch training."""
 
     def run(
         self,
@@ -135,67 +44,81 @@ class Passes(EpochPasses[Pass, _Recorded]):
         arrived: Callable[[], None],
         read: Callable[[str], Any] | None = None,
     ) -> Iterator[Any]:
-        """
-        The batches of `dataset` that the training has not had.
+        """As `Passes.run`; the pass begins as its first batch is drawn."""
+        yield from super().run(dataset, arrived, read)
 
-        Args:
-            dataset: a DataLoader, or any iterable.
-            arrived: called when a pass that the rescue was in, or had finished in its epoch,
-                stands where it stood.
-            read: name to tensor, of the rescue.
-        """
-        place = len(self._epoch)
-        known = self._recorded.pop(place, None)
-        before = self._latest.get(place)
-        now = Pass(weak(dataset))
+    def _pass_over(self, dataset: Iterable[Any]) -> tuple[Pass, Recorded | None]:
+        before = self._latest.get(len(self._epoch))
+        now, known = super()._pass_over(dataset)
         if known is not None:
-            now.passes, now.total = known.passes, known.total - known.drawn
-            if known.current and not known.finished:
-                self._in_these_batches(known, batches(dataset))
             now.later = list(known.later)
+        elif before is not None and before.source is now.source:
+            now.later = list(before.later) if isinstance(dataset, Iterator) else []
         else:
-            begun_anew(now, before, dataset)
+            now.anew = before is not None
         with self._guard:
             now.generators = own_random.find(dataset)
             now.attributes = Attributes(_parts_of(dataset))
-        self._epoch.append(now)
-        self._latest[place] = now
+        return now, known
+
+    def _look_at(self, dataset: Any, source: Source, before: Pass | None) -> None:
+        """Nothing is lost: an iterator over a loader draws its order with its first batch."""
+
+    def _next_at(self, last: Pass, now_own: own_random.States) -> Recorded:
+        dataset, source = last.source.get(), last.source
+        # Nobody iterates again over an iterator that has ended.
+        ended = last.finished and isinstance(dataset, Iterator)
+        if last.anew or dataset is None or ended:
+            return Recorded(0)
+        return Recorded(source.passes, total=source.total, now_own=now_own, later=last.later)
+
+    def _state_of(self, last: Pass, place: int, tensors: Tensors) -> Any:
+        dataset = last.source.get()
+        if not (last.finished or last.ahead) and _keeps_place(dataset):
+            # Some have the methods and no state; without it the batches are drawn again.
+            with suppress(Exception):
+                return torch_tensors.encode(dataset.state_dict(), f"data/{place}", tensors)
+        return None
+
+    def _iterator(
+        self,
+        dataset: Iterable[Any],
+        now: Pass,
+        known: Recorded | None,
+        read: Callable[[str], Any] | None,
+    ) -> Iterator[Any]:
+        now.source.passes = max(now.source.passes, now.passes)
         if known is None or not known.current:
             if known is not None and known.passes:
                 self._put_own(now, known.now_own)
-            iterator = self._begin(dataset, now, known)
-        else:
-            now.drawn, now.finished, now.first = known.drawn, known.finished, known.first
-            if known.finished:
-                self._put_own(now, known.now_own)
-                arrived()
-                return
-            random = randomness.take() if self.gone_on else None
-            iterator = self._return(dataset, now, known, read)
+            return self._begin(dataset, now, known)
+        if known.finished:
             self._put_own(now, known.now_own)
-            if now.attributes is not None:
-                now.attributes.put(known.attributes)
-            if random is not None:  # not read since the rescue, while steps were made
-                randomness.put(random)
-            arrived()
-        self._has_begun()
-        yield from self._hand_out(dataset, now, iterator)
+            return iter(())
+        random = randomness.take() if self.gone_on else None
+        iterator = self._return(dataset, now, known, read)
+        self._put_own(now, known.now_own)
+        if now.attributes is not None:
+            now.attributes.put(known.attributes)
+        if random is not None:  # not read since the rescue, while steps were made
+            randomness.put(random)
+        return iterator
 
-    def _begin(self, dataset: Iterable[Any], now: Pass, known: _Recorded | None) -> Iterator[Any]:
+    def _begin(self, dataset: Iterable[Any], now: Pass, known: Recorded | None) -> Iterator[Any]:
         """A pass that the rescue was not in."""
         self._warm(dataset, now)
         self._note(now)
         iterator = iter(dataset)
-        # An iterator of the program's goes on where its last pass stopped, also in a fresh process.
+        # An iterator of the program's begins where its last pass stopped, also in a fresh process.
         if iterator is dataset and known is not None:
-            _draw_again(self._draw, iterator, known.total, known.later)
+            self._draw_again(iterator, now.source.total, known.total, known.later)
         return iterator
 
     def _return(
         self,
         dataset: Iterable[Any],
         now: Pass,
-        known: _Recorded,
+        known: Recorded,
         read: Callable[[str], Any] | None,
     ) -> Iterator[Any]:
         """The iterator of a pass that the rescue was in, at the rescue's place."""
@@ -215,7 +138,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
         iterator = iter(dataset)
         self._first = known.first if as_begun and known.drawn else None
         if itself:
-            _draw_again(self._draw, iterator, known.total, known.later)
+            self._draw_again(iterator, now.source.total, known.total, known.later)
         elif _indices_suffice(dataset, iterator):
             if self._first is not None:
                 for batch in iterator:  # loaded once more to be compared
@@ -228,10 +151,10 @@ class Passes(EpochPasses[Pass, _Recorded]):
                 next(inner._sampler_iter, None)
             inner._num_yielded = known.drawn
         else:
-            _draw_again(self._draw, iterator, known.drawn, known.later)
+            self._draw_again(iterator, 0, known.drawn, known.later)
         return iterator
 
-    def _put_beginning(self, now: Pass, known: _Recorded) -> None:
+    def _put_beginning(self, now: Pass, known: Recorded) -> None:
         """Random numbers as the pass of the rescue began."""
         try:
             randomness.put(known.begin or {})
@@ -249,7 +172,7 @@ class Passes(EpochPasses[Pass, _Recorded]):
             watched = _LaterDraws(now.later)
             now.later = watched.kept
         # Of an iterator of the program's, whose passes are one.
-        first = now.total if isinstance(dataset, Iterator) else 0
+        first = now.source.total - now.drawn if isinstance(dataset, Iterator) else 0
         while True:
             before = self._random_now() if looks and now.drawn else None
             seen = None
@@ -273,7 +196,21 @@ class Passes(EpochPasses[Pass, _Recorded]):
                     looks = 0
             now.drew(item)
             yield item
-        now.finished = True
+
+    def _draw_again(
+        self,
+        iterator: Iterator[Any],
+        first: int,
+        end: int,
+        kept: Iterable[tuple[int, dict[str, Any]]],
+    ) -> None:
+        """Draw batches `first` to `end` again, each with the global random numbers that it had."""
+        for at, state in kept:
+            if first <= at < end:
+                self._draw(iterator, at - first)
+                randomness.put(state)
+                first = at
+        self._draw(iterator, end - first)
 
     def _warm(self, dataset: Any, now: Pass) -> None:
         """Workers that live for several passes are started by the first, which draws a seed."""
@@ -305,17 +242,6 @@ def _parts_of(dataset: Any) -> Iterator[tuple[str, Any]]:
     for name in ("dataset", "sampler", "batch_sampler", "collate_fn"):
         if hasattr(dataset, name):
             yield name, getattr(dataset, name)
-
-
-def begun_anew(now: Pass, before: Pass | None, dataset: Any) -> None:
-    """What a pass over `dataset` takes over from the one before at its place in an epoch."""
-    if before is None:
-        return
-    if before.ref() is dataset:
-        now.passes, now.total = before.passes + 1, before.total + before.drawn
-        now.later = list(before.later) if isinstance(dataset, Iterator) else []
-    else:
-        now.anew = True
 
 
 def _keeps_place(dataset: Any) -> bool:
@@ -379,19 +305,3 @@ class _LaterDraws:
         if len(self.kept) > _MOST_LATER:
             self.lost = True
             del self.kept[0]
-
-
-def _draw_again(
-    draw: Callable[[Iterator[Any], int], None],
-    iterator: Iterator[Any],
-    count: int,
-    kept: Iterable[tuple[int, dict[str, Any]]],
-) -> None:
-    """Draw `count` batches, each with the global random numbers that it had."""
-    done = 0
-    for at, state in kept:
-        if done <= at < count:
-            draw(iterator, at - done)
-            randomness.put(state)
-            done = at
-    draw(iterator, count - done)

@@ -15,7 +15,7 @@ import torch
 
 from watchdog_app.agent.adapters import torch_parts
 from watchdog_app.agent.adapters.named import NamedState, SavedState
-from watchdog_app.agent.adapters.torch_data import Passes
+from watchdog_app.agent.adapters.torch_data import LoaderPasses
 from watchdog_app.agent.adapters.torch_parts import Part
 from watchdog_app.agent.identity import environment, torch_facts
 from watchdog_app.agent.identity.attributes import Attributes
@@ -41,7 +41,7 @@ class TorchState(NamedState):
         self,
         objects: Mapping[str, Any],
         position: Callable[[Tensors], dict[str, Any]],
-        passes: Passes,
+        passes: LoaderPasses,
         waiting: Callable[[], set[int]] | None = None,
     ) -> None:
         """

@@ -14,13 +14,13 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from watchdog_app.agent.adapters.keras import position
-from watchdog_app.agent.adapters.passes import INFINITE, Passes, SourcePass
+from watchdog_app.agent.adapters.passes import INFINITE, Pass, Passes
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random
 
 
-class WatchedPass(SourcePass):
+class WatchedPass(Pass):
     """One iterator that the program made."""
 
     of: WatchedPasses
@@ -61,7 +61,7 @@ class WatchedPasses(Passes):
         with self._guard:
             now.generators = own_random.find(dataset)
             if now.generators:
-                now.random = own_random.take(now.generators)
+                now.begin_own = own_random.take(now.generators)
                 now.orders = own_random.changed_orders(dataset, source.sketch)
         return now
 
@@ -122,7 +122,7 @@ class WatchedPasses(Passes):
         self._latest[len(self._epoch)] = now
         self._epoch.append(now)
 
-    def _again(self, now: WatchedPass, before: SourcePass) -> bool:
+    def _again(self, now: WatchedPass, before: Pass) -> bool:
         """The program has come to the same place with the same data, or with data made anew."""
         if not isinstance(before, WatchedPass) or before.place != now.place:
             return False

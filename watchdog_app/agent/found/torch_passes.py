@@ -1,7 +1,7 @@
 """
 The passes over DataLoaders that a training makes by itself: seen as they begin.
 
-What `torch_data.Passes` notes when a program reads through `rescue.data()` is noted here of
+What `torch_data.LoaderPasses` notes when a program reads through `rescue.data()` is noted here of
 every pass that begins while gradients are computed: the random numbers before it, and which
 loader it is of. Which passes are the training's is told by their iterators: those that have
 moved on from one optimizer step to the next.
@@ -16,17 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.agent.adapters.passes import COUNTED, weak
-from watchdog_app.agent.adapters.torch_data import (
-    PERSISTENT,
-    Pass,
-    Passes,
-    begun_anew,
-)
+from watchdog_app.agent.adapters.passes import COUNTED, Pass, weak
+from watchdog_app.agent.adapters.torch_data import PERSISTENT, LoaderPasses
 from watchdog_app.agent.contain import say
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random, randomness
-from watchdog_app.agent.state.torch_tensors import Tensors
 
 AHEAD = "batches that the loop had drawn and not trained on yet: they are left out"
 SEVERAL = (
@@ -60,6 +54,11 @@ class SeenPass(Pass):
     """A pass of the training."""
 
     seen: Seen | None = field(default=None, repr=False)
+
+    def stands_at(self, drawn: int) -> None:
+        """So many batches were handed out."""
+        self.source.total += drawn - self.drawn
+        self.drawn = drawn
 
 
 class _Thread(threading.local):
@@ -125,7 +124,7 @@ def about_to_begin(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
     return begun
 
 
-class SeenPasses(Passes):
+class SeenPasses(LoaderPasses):
     """The passes of one training that names no Rescue."""
 
     def __init__(self) -> None:
@@ -147,7 +146,8 @@ class SeenPasses(Passes):
                 continue
             moved = True
             if between == 1 == seen.first and seen.ours is not None:  # by far the most
-                seen.drawn = seen.ours.drawn = drawn
+                seen.drawn = drawn
+                seen.ours.stands_at(drawn)
                 continue
             if seen.ours is None:
                 seen.first = seen.first or drawn
@@ -162,7 +162,7 @@ class SeenPasses(Passes):
             if seen.ours is None:
                 self._begins(seen)
             else:
-                seen.ours.drawn = drawn
+                seen.ours.stands_at(drawn)
         return moved
 
     def stood_still(self) -> None:
@@ -180,7 +180,7 @@ class SeenPasses(Passes):
     @property
     def datasets(self) -> list[Any]:
         """What the passes of this epoch are over, as far as it lives."""
-        return [each for one in self._epoch if (each := one.ref()) is not None]
+        return [each for one in self._epoch if (each := one.source.get()) is not None]
 
     @property
     def cut_short(self) -> bool:
@@ -195,11 +195,11 @@ class SeenPasses(Passes):
             each.length is not None and each.drawn + each.most < each.length for each in seen
         )
 
-    def position(self, tensors: Tensors) -> dict[str, dict[str, Any]]:
+    def position(self, tensors: Any = None) -> dict[str, dict[str, Any]]:
         """As `Passes.position`."""
         for each in self._epoch:
             if isinstance(each, SeenPass) and each.seen is not None and not self._stays:
-                each.drawn = each.seen.now
+                each.stands_at(each.seen.now)
         return super().position(tensors)
 
     def _begins(self, seen: Seen) -> None:
@@ -211,16 +211,16 @@ class SeenPasses(Passes):
             self.new_epoch()
             self.epoch += 1
         place = len(self._epoch)
-        now = SeenPass(seen.loader, seen=seen)
-        begun_anew(now, self._latest.get(place), loader)
-        now.drawn = seen.drawn
+        before, source = self._latest.get(place), self._source_of(loader)
+        now = SeenPass(source, source.passes, batches(loader), seen=seen)
+        now.anew = before is not None and before.source is not source
+        source.passes += 1
+        now.stands_at(seen.drawn)
         now.generators, now.begin, now.begin_own = seen.generators, seen.begin, seen.begin_own
         if now.passes and loader is not None and getattr(loader, "persistent_workers", False):
             self._lost[PERSISTENT] = None
         seen.ours = now
-        seen.length = (
-            None if loader is None else batches(loader).count
-        )  # which may go before its pass
+        seen.length = now.batches.count  # the loader may go before its pass
         self._epoch.append(now)
         self._latest[place] = now
 
@@ -238,7 +238,7 @@ class SeenPasses(Passes):
     def _is_next_epoch(self, loader: Any) -> bool:
         if not self._epoch:
             return False
-        if any(each.ref() is loader for each in self._epoch):
+        if any(each.source.get() is loader for each in self._epoch):
             return True
         # Loaders that are made anew in each epoch take the place of those before.
-        return all(each.finished and each.ref() is None for each in self._epoch)
+        return all(each.finished and each.source.get() is None for each in self._epoch)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from watchdog_app.agent.adapters.passes import EpochPasses
+from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.contain import Guard
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.record import Pace, Record
@@ -37,7 +37,7 @@ class LoopWatch:
     def __init__(
         self,
         record: Record,
-        passes: EpochPasses[Any, Any],
+        passes: Passes,
         save: Callable[[str], str | None],
         *,
         shrinks: bool,
@@ -147,7 +147,7 @@ class LoopWatch:
 class LastPlace:
     """Where the passes of one loop stood; costs a microsecond to note."""
 
-    def __init__(self, passes: EpochPasses[Any, Any]) -> None:
+    def __init__(self, passes: Passes) -> None:
         self._passes = passes
         self._epoch: list[Any] | None = None  # the list itself: another one in each epoch
         self._latest: dict[int, Any] = {}
@@ -166,17 +166,10 @@ class LastPlace:
         if epoch is not self._epoch or len(epoch) != len(self._counts):
             self._epoch, self._latest = epoch, dict(self._passes._latest)
             self._sources = [
-                (source, source.passes, source.total)
+                (each.source, each.source.passes, each.source.total)
                 for each in self._latest.values()
-                if (source := getattr(each, "source", None)) is not None
             ]
-        if self._sources:
-            self._counts = [_count(each) for each in epoch]
-        elif len(epoch) == 1:  # at each step of most PyTorch loops
-            only = epoch[0]
-            self._counts = [(only.drawn, only.finished, 0)]
-        else:
-            self._counts = [(each.drawn, each.finished, 0) for each in epoch]
+        self._counts = [_count(each) for each in epoch]
         self._own = [own_random.take(each.generators) for each in epoch] if own else None
 
     def is_beginning(self) -> bool:
@@ -234,12 +227,8 @@ class LastPlace:
 
 
 def _count(each: Any) -> tuple[int, bool, int]:
-    source = getattr(each, "source", None)
-    return each.drawn, each.finished, 0 if source is None else source.total
+    return each.drawn, each.finished, each.source.total
 
 
 def _set(each: Any, count: tuple[int, bool, int]) -> None:
-    each.drawn, each.finished = count[:2]
-    source = getattr(each, "source", None)
-    if source is not None:
-        source.total = count[2]
+    each.drawn, each.finished, each.source.total = count
