@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
+from watchdog_app.agent.adapters.passes import Passes
 from watchdog_app.agent.identity import attributes
 from watchdog_app.agent.identity.attributes import Attributes
 from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.rescue.checkpoint.format import Row
 from watchdog_app.rescue.identity.compare import mismatch
 from watchdog_app.rescue.identity.run import RunIdentity
-
-
-class Passes(Protocol):
-    """The passes over the data of a loop."""
-
-    @property
-    def lost(self) -> list[str]:
-        """What a resume would not bring back of the order of the data, in words."""
 
 
 class NamedState:
@@ -83,32 +76,25 @@ class NamedState:
 class SavedState:
     """A rescue of a loop."""
 
-    def __init__(
-        self,
-        path: str,
-        meta: Mapping[str, Any],
-        read: Callable[[str], Any],
-        kind: tuple[str, str],
-        rows: str,
-    ) -> None:
+    kind: ClassVar[tuple[str, str]]  # as `meta` has it, and in words
+    listed_as: ClassVar[str]  # where `meta` lists the tensors
+
+    def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
         """
         Args:
             path: of the rescue.
             meta: what it says.
             read: name of a tensor to its raw bytes.
-            kind: as `meta` has it, and in words.
-            rows: where `meta` lists the tensors.
 
         Raises:
             RescueMismatch: it is of another kind.
         """
-        if meta.get("kind") != kind[0]:
-            raise mismatch(path, [f"it was not saved by {kind[1]}"], may_be_forced=False)
+        if meta.get("kind") != self.kind[0]:
+            raise mismatch(path, [f"it was not saved by {self.kind[1]}"], may_be_forced=False)
         self.path = path
         self.meta = meta
         self.position: dict[str, Any] = meta["position"]
-        self._listed: Sequence[Row] = [
-            (name, dtype, tuple(shape)) for name, dtype, shape in meta[rows]
-        ]
-        self._rows: dict[str, Row] = {row[0]: row for row in self._listed}
+        self._rows: dict[str, Row] = {
+            name: (name, dtype, tuple(shape)) for name, dtype, shape in meta[self.listed_as]
+        }
         self._read_raw = read

@@ -255,14 +255,15 @@ class LoopState(NamedState):
 class SavedLoop(SavedState):
     """A rescue of a custom loop."""
 
-    def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
-        super().__init__(path, meta, read, (KIND, "a TensorFlow training loop"), "variables")
-        self._variables = self._listed[: len(self._listed) - meta["arrays"]]
+    kind = KIND, "a TensorFlow training loop"
+    listed_as = "variables"
 
     def rows(self, present: set[str]) -> list[Row]:
         """The saved variables, less those made late that this program has not made yet."""
         late = set(self.meta["late"])
-        return [row for row in self._variables if row[0] not in late or row[0] in present]
+        saved = list(self._rows.values())
+        of_variables = saved[: len(saved) - self.meta["arrays"]]
+        return [row for row in of_variables if row[0] not in late or row[0] in present]
 
     def row(self, name: str) -> Row | None:
         """Name, type and shape of one tensor, None when there is none of that name."""

@@ -182,8 +182,8 @@ class TorchState(NamedState):
 class SavedTorch(SavedState):
     """A rescue of a PyTorch loop."""
 
-    def __init__(self, path: str, meta: Mapping[str, Any], read: Callable[[str], Any]) -> None:
-        super().__init__(path, meta, read, (KIND, "a PyTorch training loop"), "tensors")
+    kind = KIND, "a PyTorch training loop"
+    listed_as = "tensors"
 
     def row(self, name: str) -> Row:
         """Name, type and shape of one tensor."""
