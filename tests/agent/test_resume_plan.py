@@ -94,6 +94,16 @@ def test_a_command_among_python_is_taken_out_of_its_cell():
     assert "without its shell commands" in step.why
 
 
+@pytest.mark.parametrize(
+    "text", ['css = """\n!important\n"""\n!ls\nb = 1', "!pip install a \\\n  b\nc = 1"]
+)
+def test_a_command_that_is_no_line_of_its_own_leaves_its_cell_out(text):
+    """A text that looks like a command is not changed."""
+    (step,) = planned(text)
+
+    assert step.run is None
+
+
 def test_a_command_in_a_timed_cell_is_taken_out_of_it():
     """The cell is timed as before."""
     (step,) = planned("%%time\n!pip install keras\nb = 2")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 # Magics that run other programs, or write over files of the user's.
@@ -140,18 +140,24 @@ class _Reader:
             return None
 
     def _without_commands(self, text: str, tree: ast.Module) -> tuple[str | None, str | None]:
-        outside = [node for node in ast.walk(tree) if self._starts_command(node)]
-        if not outside:
+        commands = sum(map(self._starts_command, ast.walk(tree)))
+        if not commands:
             asks = any(_name(node) in ("input", "getpass") for node in ast.walk(tree))
             return text, "it asks for an answer" if asks else None
-        alone = {id(each.value) for each in _expressions(tree)}
-        if any(id(node) not in alone for node in outside):
+        lines = text.splitlines()
+        taken = [line for line in lines if self._names_program(line)]
+        lines = [
+            f"{line[: len(line) - len(line.lstrip())]}pass" if line in taken else line
+            for line in lines
+        ]
+        kept = self._tree("\n".join(lines))
+        # A part of a longer line or of a text, or a command of several lines.
+        others = len(taken) != commands or any(each.endswith("\\") for each in taken)
+        if kept is None or others:
             return None, 'left out: it needs what a shell command prints (run="all" runs it)'
-        taken = _Without({id(node) for node in outside})
-        kept = ast.fix_missing_locations(taken.visit(tree))
         if all(isinstance(each, ast.Pass) for each in kept.body):
             return None, _SHELL
-        return ast.unparse(kept), 'without its shell commands (run="all" runs them)'
+        return "\n".join(lines), 'without its shell commands (run="all" runs them)'
 
     def _starts_command(self, node: ast.AST) -> bool:
         """`get_ipython().system(...)`, `getoutput`, or a magic that does such a thing."""
@@ -172,20 +178,6 @@ class _Reader:
             text = text.partition(" ")[2].strip()
         tree = self._tree(text) if text[:1] in ("!", "%") else None
         return tree is not None and any(self._starts_command(node) for node in ast.walk(tree))
-
-
-class _Without(ast.NodeTransformer):
-    """Puts `pass` where a shell command was."""
-
-    def __init__(self, gone: set[int]) -> None:
-        self._gone = gone
-
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        return ast.Pass() if id(node.value) in self._gone else node
-
-
-def _expressions(tree: ast.AST) -> Iterator[ast.Expr]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Expr))
 
 
 def _magic(node: ast.AST) -> tuple[str, str, str] | None:
