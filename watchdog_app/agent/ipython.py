@@ -42,7 +42,7 @@ def unload() -> None:
 
 def kernel_starts() -> None:
     """From the startup file: nothing is said before there is a cell to say it under."""
-    from watchdog_app.agent.resume.kernel_cells import shell
+    from watchdog_app.rescue.identity.notebook import shell
 
     events = getattr(shell(), "events", None)
     if events is None:
@@ -61,6 +61,7 @@ def _begin(*, quiet: bool = False) -> None:
     import watchdog_app
     from watchdog_app.agent.contain import Guard
     from watchdog_app.agent.resume import kernel_cells
+    from watchdog_app.rescue.identity.notebook import shell
 
     global _offered
     _tell_name()
@@ -68,7 +69,7 @@ def _begin(*, quiet: bool = False) -> None:
         kernel_cells.listen()
         # A variable of the user's is not touched; a later `import watchdog` takes the name.
         if _names().setdefault(_NAME, watchdog_app) is watchdog_app:
-            kernel_cells.shell().user_ns_hidden[_NAME] = watchdog_app  # %who lists the user's own
+            shell().user_ns_hidden[_NAME] = watchdog_app  # %who lists the user's own
         if quiet or _offered:
             return
         _offered = True
@@ -113,7 +114,7 @@ def _tell_name() -> None:
 
 
 def _names() -> dict[str, Any]:
-    from watchdog_app.agent.resume.kernel_cells import shell
+    from watchdog_app.rescue.identity.notebook import shell
 
     names: dict[str, Any] = getattr(shell(), "user_ns", {})
     return names

@@ -35,7 +35,7 @@ from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.agent.telemetry.stacks import current_frames
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.store import RescueStore
-from watchdog_app.rescue.identity.notebook import notebook_path
+from watchdog_app.rescue.identity.notebook import notebook_path, shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -435,8 +435,7 @@ def _watch_end(training: FoundTraining) -> None:
     that dies of an exception, it did not end well, and its rescues wait to be resumed from.
     """
     reference = weakref.ref(training)
-    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    events = getattr(get() if get else None, "events", None)
+    events = getattr(shell(), "events", None)
     if events is None:
         atexit.register(_program_ends, reference)
         return

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.base.oom_text import says_memory
+from watchdog_app.rescue.identity.notebook import shell
 
 REASON = "out of memory in the program"
 
@@ -195,8 +196,7 @@ def say_and_note(error: BaseException, text: str) -> None:
 
 def _cells() -> Any:
     """IPython's events where this is a prompt or a notebook, else None."""
-    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return getattr(get() if get else None, "events", None)
+    return getattr(shell(), "events", None)
 
 
 def _hook_in() -> None:

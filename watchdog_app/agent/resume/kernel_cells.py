@@ -16,6 +16,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from watchdog_app.rescue.identity.notebook import shell
+
 KEY = "cells"  # of a rescue's description
 _MOST = 10_000  # cells; a loop that runs cells by itself is no notebook
 _KERNEL_ID = re.compile(r"kernel-(.+)\.json")
@@ -36,12 +38,6 @@ class Cells:
     check: int | None = None  # CRC-32 of the text of the cell that trained
     # Sixteen bits of that of each cell: enough to know it again, too few to guess a secret by.
     checks: Mapping[int, int] = field(default_factory=dict)
-
-
-def shell() -> Any:
-    """IPython's shell in this process, or None."""
-    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return get() if get else None
 
 
 def kernel_id() -> str | None:

@@ -57,7 +57,7 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     """
     if run not in _CHOICES:
         raise ValueError(f'run must be "training", "all" or None, not {run!r}')
-    shell = kernel_cells.shell()
+    shell = notebook.shell()
     if shell is None:
         _tell(
             "watchdog.resume() is for notebooks. A script resumes automatically when it is run "

@@ -31,6 +31,7 @@ from watchdog_app.rescue.checkpoint.runs import Left, Run
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity import program_key
 from watchdog_app.rescue.identity.call_site import CallSite, call_site
+from watchdog_app.rescue.identity.notebook import shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -632,8 +633,7 @@ def _interactive() -> bool:
 
 def _cell() -> object:
     """The number of the cell that runs, which differs each time it is run; None outside IPython."""
-    get = getattr(sys.modules.get("IPython"), "get_ipython", None)
-    return getattr(get() if get else None, "execution_count", None)
+    return getattr(shell(), "execution_count", None)
 
 
 def is_of_this_process(path: str) -> bool:

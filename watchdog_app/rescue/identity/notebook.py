@@ -24,8 +24,8 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     JPY_SESSION_NAME for the kernels that it starts; `jupyter execute` and its kin name the
     notebook on their command line.
     """
-    shell = _shell()
-    if shell is None and _script() is not None:
+    here = shell()
+    if here is None and _script() is not None:
         return None
     told = notebook_of_editor()
     if told is not None:
@@ -33,12 +33,12 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     name = _VSCODE_SUFFIX.sub("", env.get("JPY_SESSION_NAME", ""))
     if name.endswith(".ipynb"):
         return name
-    return None if shell is None else _executed(os.getppid())
+    return None if here is None else _executed(os.getppid())
 
 
 def notebook_of_editor() -> str | None:
     """What VS Code has said of the notebook in this kernel's variables, and nowhere else."""
-    told = getattr(_shell(), "user_ns", {}).get("__vsc_ipynb_file__")
+    told = getattr(shell(), "user_ns", {}).get("__vsc_ipynb_file__")
     return told if isinstance(told, str) and told else None
 
 
@@ -74,7 +74,7 @@ def _script() -> str | None:
     return found
 
 
-def _shell() -> Any:
+def shell() -> Any:
     """IPython's shell in this process; None: no prompt and no notebook."""
     get = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get() if get else None

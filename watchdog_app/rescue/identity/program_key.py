@@ -79,7 +79,7 @@ def program(*, skip_cells: bool = False) -> Program:
     Args:
         skip_cells: leave the text of cells out, which takes a look at each.
     """
-    shell = notebook._shell()
+    shell = notebook.shell()
     if shell is not None and not _runs_script(shell):
         path = notebook.notebook_path()
         found = Arguments({}, {}, {}) if skip_cells else _cells(shell, whole=path is None)
