@@ -144,6 +144,8 @@ class _Reader:
         if not commands:
             asks = any(_name(node) in ("input", "getpass") for node in ast.walk(tree))
             return text, "it asks for an answer" if asks else None
+        if text.lstrip().startswith("%%"):  # `%%bash`
+            return None, _SHELL
         lines = text.splitlines()
         taken = [line for line in lines if self._names_program(line)]
         lines = [
