@@ -42,8 +42,8 @@ def after(runs):
 # What each run says, and what not: where it goes on, why not, and how to start over.
 SAID = {
     "plain": (["resuming from", "step 12, epoch 2, after batch 2", "resume=False"], []),
-    "finished": ([], ["going on"]),
-    "anew": ([], ["going on"]),
+    "finished": ([], ["resuming"]),
+    "anew": ([], ["resuming"]),
     # One flipped bit: the older rescue is used.
     "damaged": (["step 12", "rescue-0000000017", "checksum"], []),
     # Saved by a callback that stands before Rescue, which has not seen the end of the batch yet.
@@ -74,7 +74,7 @@ def test_a_save_that_the_program_asks_for_is_of_a_moment_that_all_callbacks_have
 @pytest.mark.parametrize(
     ("case", "part", "text"),
     [
-        ("newest_of_finished", "said", "going on"),
+        ("newest_of_finished", "said", "resuming"),
         ("nothing_newest", "error", "RescueError: There is no rescue in "),
         ("fit_of_loop", "error", "not saved by a Keras fit"),
     ],
@@ -150,7 +150,7 @@ def test_two_fits_of_a_program_keep_their_rescues_apart(after):
     """The first fit is trained again, the second resumes from its own rescue."""
     first = after["two_fits_first"]
 
-    assert "going on" not in first["said"]
+    assert "resuming" not in first["said"]
     assert "waits for it" in first["said"]
     assert 10 == first["iterations"]
 
@@ -160,7 +160,7 @@ def test_a_fit_run_again_in_the_same_process_does_not_fall_back_to_its_rescue(be
     same = before["same_process"]
 
     assert 30 == same["iterations"]
-    assert "going on" not in same["said"]
+    assert "resuming" not in same["said"]
 
 
 def test_callbacks_get_their_memory_back_or_are_named(before, after):
