@@ -90,7 +90,7 @@ def expect(name, batch, jit):
     """The estimate, and the part of it that a bare import holds."""
     from contextlib import nullcontext
 
-    from watchdog_app.estimate import estimate, process
+    from watchdog_app.estimate import estimate
 
     shape, _ = models.INPUTS[name]
     loss, scope = None, nullcontext()
@@ -111,7 +111,10 @@ def expect(name, batch, jit):
         jit_compile=jit,
         limit_bytes=2**34,
     )
-    base = process.TENSORFLOW_BYTES if name.startswith("keras") else process.TORCH_BYTES
+    if name.startswith("keras"):
+        from watchdog_app.estimate.keras_subject import TENSORFLOW_BYTES as base
+    else:
+        from watchdog_app.estimate.torch_step import TORCH_BYTES as base
     return base, told.peak_bytes, told.low_bytes, told.high_bytes
 
 

@@ -12,6 +12,7 @@ from watchdog_app.estimate import estimate  # noqa: E402
 from watchdog_app.estimate.keras_trace import hollow_variables, step_graph  # noqa: E402
 from watchdog_app.estimate.step import EstimateError, InputSpec  # noqa: E402
 from watchdog_app.estimate.tf_graph import play  # noqa: E402
+from watchdog_app.estimate.tf_pool import Weight, held  # noqa: E402
 
 pytestmark = pytest.mark.tensorflow
 
@@ -84,6 +85,20 @@ def test_random_numbers_that_are_drawn_twice_are_two():
         return tf.random.uniform((1_000_000,)), tf.random.uniform((1_000_000,))
 
     assert play(step.get_concrete_function().graph).peak_bytes >= 2 * size
+
+
+def test_the_pool_keeps_its_worst_moment_and_has_holes():
+    """Free neighbours serve one that needs both; weights leave no holes, what steps take does."""
+    weights = [Weight(100 * MIB, False, 0)]
+    apart = [event for key in (1, 2, 3, 4) for event in ((key, 16 * MIB),)] + [(2, 0), (3, 0)]
+    idle, busy, joined = (
+        held(weights, [step], 0).resident_bytes
+        for step in ([], [(1, 200 * MIB), (1, 0)], [(9, 64 * MIB), (9, 0), *apart, (5, 32 * MIB)])
+    )
+
+    assert 100 * MIB <= idle < 102 * MIB
+    assert 325 * MIB < busy < 335 * MIB
+    assert joined < (100 + 64 + 16) * MIB
 
 
 def test_a_live_model_stays_as_it_is():

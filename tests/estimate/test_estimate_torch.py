@@ -11,7 +11,7 @@ from torch import nn  # noqa: E402
 from watchdog_app.base.text.quantities import GIB, MIB  # noqa: E402
 from watchdog_app.estimate import estimate  # noqa: E402
 from watchdog_app.estimate.step import EstimateError, InputSpec  # noqa: E402
-from watchdog_app.estimate.torch_trace import step_memory  # noqa: E402
+from watchdog_app.estimate.torch_step import step_memory  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -109,6 +109,17 @@ def test_the_largest_batch_fits_and_one_more_does_not():
     again = estimate(conv(), found.largest_batch, input_shape=(3, 32, 32), optimizer="adam")
     assert again.peak_bytes == pytest.approx(2 * GIB, rel=0.1)
     assert found.low_bytes < found.peak_bytes < found.high_bytes
+
+
+def test_a_process_holds_more_than_its_tensors():
+    """Gaps of the heap, and a share of the step for what kernels keep, which does not grow on."""
+    small, large, huge = (
+        estimate(conv(), batch, input_shape=(3, 32, 32), optimizer="adam").allocator_bytes
+        for batch in (8, 1024, 2048)
+    )
+
+    assert 0 < small < 20 * MIB
+    assert 150 * MIB < large < huge < 1.2 * large
 
 
 def test_the_peak_grows_with_the_batch():

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.base.text.quantities import MIB
 from watchdog_app.estimate import limits, saving
 from watchdog_app.estimate.record import SPARE_SHARE, Estimate
-from watchdog_app.estimate.step import EstimateError
-from watchdog_app.estimate.subject import Subject, Traced
+from watchdog_app.estimate.step import EstimateError, Subject, Traced
 
 DEFAULT_BATCH = 32
 PRECISIONS = ("float32", "float16", "bfloat16")
 _LOW, _HIGH = 0.85, 1.25  # of what is not the framework's: docs/measurements.md
 _MOST_GAPS = 1.5
+_NEAR, _LOOKS = 1.2, 2  # the line goes through a batch that is as near to the limit
 _FAR = 4  # times as much in activations as in weights: there the line is read
 _MOST_FACTOR = 2**20
 _SURE_BYTES = 40 * MIB  # two runs of one program differ by as much
@@ -71,24 +72,19 @@ def estimate(  # noqa: PLR0917
         jit_compile, base_bytes,
     )  # fmt: skip
     traced = subject.trace(batch)
-    per_sample, grown = _law(subject, traced)
     framework = subject.framework_bytes()
     held_ready, buffer_text = _ready(dataset, traced.data_bytes, subject.notes)
-    peak = framework + traced.held.resident_bytes + held_ready
-    if grown is traced:
-        fixed, floor = max(0, peak - per_sample * batch), 0
-    else:  # the weights and their update decide, up to a batch far from this one
-        line = framework + held_ready + grown.held.resident_bytes - per_sample * grown.batch
-        fixed, floor = max(0, line), peak
+    base = framework + held_ready
     limit = _limit(limit_bytes, gpu, own_bytes)
-    roomy = 0
+    roomy = None
     if limit is not None:
         # With something to spare: a batch that is named has to be one that lives.
         roomy = int((limit.bytes + SPARE_SHARE * framework) / (1 + SPARE_SHARE))
-        room = roomy - framework - held_ready
-        per_sample, moved = _towards(subject, grown, per_sample, room)
-        fixed = max(0, fixed + moved)
-    spread = traced.held.resident_bytes + held_ready
+    law = _law(subject, traced, base, roomy)
+    largest = None
+    if limit is not None and roomy is not None:
+        largest = max(law.largest(roomy), min(1, law.largest(limit.bytes)))
+    spread = traced.resident_bytes + held_ready
     parts = subject.parts
     return Estimate(
         framework=subject.framework,
@@ -100,76 +96,79 @@ def estimate(  # noqa: PLR0917
         activations_bytes=traced.kept_bytes,
         buffers_bytes=traced.data_bytes + held_ready,
         framework_bytes=framework,
-        allocator_bytes=max(0, traced.held.resident_bytes - traced.held.live_bytes),
-        peak_bytes=peak,
+        allocator_bytes=max(0, traced.resident_bytes - traced.live_bytes),
+        peak_bytes=base + traced.resident_bytes,
         low_bytes=max(0, framework + int(_LOW * spread) - _SURE_BYTES),
         high_bytes=framework + int(_HIGH * spread) + _SURE_BYTES,
-        per_sample_bytes=per_sample,
-        fixed_bytes=fixed,
-        floor_bytes=floor,
+        per_sample_bytes=law.per_sample_bytes,
+        fixed_bytes=law.fixed_bytes,
+        floor_bytes=law.floor_bytes,
         limit_bytes=None if limit is None else limit.bytes,
         limit_text="" if limit is None else limit.text,
-        largest_batch=None if limit is None else max(
-            _largest(roomy, fixed, per_sample, floor),
-            min(1, _largest(limit.bytes, fixed, per_sample, floor)),
-        ),
+        largest_batch=largest,
         savings=saving.savings(
-            parts, traced.kept_bytes, per_sample, batch, subject.depth, held_ready, buffer_text,
-            subject.framework, precision,
+            parts, traced.kept_bytes, law.per_sample_bytes, batch, subject.depth, held_ready,
+            buffer_text, subject.framework, precision,
         ),
         notes=tuple(subject.notes),
     )  # fmt: skip
 
 
-def _law(subject: Subject, traced: Traced) -> tuple[int, Traced]:
+@dataclass(frozen=True, slots=True)
+class _Law:
+    """The peak of any batch: a line, and below it what the update of the weights takes."""
+
+    per_sample_bytes: int
+    fixed_bytes: int
+    floor_bytes: int  # 0: the weights do not decide
+
+    def largest(self, limit_bytes: int) -> int:
+        """The largest batch below a limit; 0: not even one."""
+        if self.floor_bytes > limit_bytes:
+            return 0
+        return max(0, (limit_bytes - self.fixed_bytes) // self.per_sample_bytes)
+
+
+def _law(subject: Subject, traced: Traced, base: int, limit: int | None) -> _Law:
     """
-    Bytes that one more example takes, and the trace on whose line they were read.
+    The line through two batches.
 
     Where weights outweigh activations, the peak is the update and does not see the batch: then the
-    line is read from batches so large that activations decide.
+    line is read from batches so large that activations decide. Workspaces do not grow with the
+    batch for ever: where there is a limit, the line goes through the batch that meets it.
+
+    Args:
+        subject: what is traced.
+        traced: the batch that was asked for.
+        base: bytes that the process holds beside the tensors of a step.
+        limit: bytes that it may hold; None: no limit.
     """
     kept = max(1, traced.kept_bytes or 1)
     parts = subject.parts
     static = parts.weights_bytes + parts.gradients_bytes + (parts.optimizer_bytes or 0)
-    if kept >= static:
-        half = traced.batch // 2 if traced.batch > 1 else 2
-        return _slope(traced, subject.trace(half)), traced
-    factor = min(_MOST_FACTOR, _FAR * (1 + static // kept))
-    far = subject.trace(traced.batch * factor)
-    return _slope(far, subject.trace(traced.batch * factor // 2)), far
-
-
-def _towards(subject: Subject, known: Traced, per_sample: int, room: int) -> tuple[int, int]:
-    """
-    The line again, drawn through the batch where it meets the limit: gaps of an allocator and
-    workspaces do not grow with the batch for ever.
-
-    Args:
-        subject: what is traced.
-        known: a trace on the line.
-        per_sample: how steep the line is.
-        room: bytes for all tensors.
-
-    Returns:
-        How steep it is now, and by how much it lies higher where there is no batch.
-    """
-    meets = known.batch + (room - known.held.resident_bytes) // per_sample
-    if not known.batch * 2 <= meets <= _MOST_FACTOR:
-        return per_sample, 0
-    there = subject.trace(meets)
-    rise = there.held.resident_bytes - known.held.resident_bytes
-    steeper = max(1, rise // (meets - known.batch))
-    return steeper, (per_sample - steeper) * known.batch
-
-
-def _largest(limit: int, fixed: int, per_sample: int, floor: int) -> int:
-    return 0 if floor > limit else max(0, (limit - fixed) // per_sample)
+    known, other = traced, traced.batch // 2 or 2
+    if kept < static:
+        far = traced.batch * min(_MOST_FACTOR, _FAR * (1 + static // kept))
+        known, other = subject.trace(far), far // 2
+    per_sample = _slope(known, subject.trace(other))
+    near = known
+    for _ in range(_LOOKS):
+        if limit is None:
+            break
+        meets = near.batch + (limit - base - near.resident_bytes) // per_sample
+        if not _NEAR * near.batch <= meets <= _MOST_FACTOR:
+            break
+        near = subject.trace(meets)
+        rise = near.resident_bytes - known.resident_bytes
+        per_sample = max(1, rise // (near.batch - known.batch))
+    line = base + known.resident_bytes - per_sample * known.batch
+    return _Law(per_sample, max(0, line), 0 if kept >= static else base + traced.resident_bytes)
 
 
 def _slope(first: Traced, second: Traced) -> int:
-    """The difference of two batches, gaps of the allocator in proportion."""
-    live = (first.held.live_bytes - second.held.live_bytes) / (first.batch - second.batch)
-    gaps = first.held.resident_bytes / max(1, first.held.live_bytes)
+    """Bytes that one more example takes, by two batches; gaps of the allocator in proportion."""
+    live = (first.live_bytes - second.live_bytes) / (first.batch - second.batch)
+    gaps = first.resident_bytes / max(1, first.live_bytes)
     least = first.data_bytes / first.batch
     return max(1, int(max(live * min(_MOST_GAPS, max(1.0, gaps)), least)))
 
@@ -180,10 +179,10 @@ def _subject(  # noqa: PLR0917
 ) -> tuple[Subject, int]:  # fmt: skip
     kind = _kind(model)
     if kind == "torch":
-        from watchdog_app.estimate import torch_subject
+        from watchdog_app.estimate import torch_step
 
         batch = batch or getattr(dataset, "batch_size", None) or DEFAULT_BATCH
-        subject = torch_subject.subject(model, shape, inputs, optimizer, loss, precision, gpu, base)
+        subject = torch_step.subject(model, shape, inputs, optimizer, loss, precision, gpu, base)
         return subject, batch
     from watchdog_app.estimate import keras_subject
     from watchdog_app.estimate.inputs import of_dataset

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from watchdog_app.agent.telemetry.parts import parts_of_keras, shape_of, tensor_bytes
+from watchdog_app.base.text.quantities import KIB, MIB
 from watchdog_app.estimate import inputs as one_example
-from watchdog_app.estimate import process
-from watchdog_app.estimate.process import Held, Weight
-from watchdog_app.estimate.step import EstimateError, InputSpec, TraceError
-from watchdog_app.estimate.subject import Subject, Traced
+from watchdog_app.estimate.step import (
+    GPU_CONTEXT_BYTES,
+    EstimateError,
+    InputSpec,
+    Subject,
+    Traced,
+    TraceError,
+)
+from watchdog_app.estimate.tf_pool import Weight, held
 
+# Measured on Linux x86-64 with TensorFlow 2.21 and Keras 3.15 (docs/measurements.md): resident
+# after the import, and what the first step adds whatever it computes.
+TENSORFLOW_BYTES = 690 * MIB
+TENSORFLOW_FIRST_BYTES = 60 * MIB
+# Every operation of a training graph, in all the forms that TensorFlow keeps of it.
+_OP_BYTES = 33 * KIB
+_XLA_FIRST_BYTES = 90 * MIB
+_XLA_OP_BYTES = 50 * KIB  # compiled code and what compiling left behind
 # Without a trace: temporaries of the backward pass, in parts of what the layers put out.
 _LAYERS_KEEP = 1.5
 _LAYERS_TAKE = 0.5
@@ -74,37 +86,33 @@ def subject(  # noqa: PLR0917
         plays = [tf_graph.play(graph, workers, compiled=jit) for workers in (2, 3, 1)]
         operations[0] = max(operations[0], plays[0].operations)
         data = _data_bytes(specs, batch)
-        if gpu:
-            held = process.on_gpu(static + data + max(each.peak_bytes for each in plays))
-        else:
-            events = [each.events for each in plays]
-            held = process.tensorflow_cpu(weights, events, data, _pooled())
-            # The batch is there as the program made it, as a tensor, and the next one as well.
-            held = Held(held.live_bytes + 2 * data, held.resident_bytes + 2 * data)
         unknown = f"{plays[0].unknown_shapes} tensors have no known size and are left out."
         if plays[0].unknown_shapes and unknown not in notes:
             notes.append(unknown)
-        return Traced(batch, held, plays[0].kept_bytes, data)
+        kept = plays[0].kept_bytes
+        if gpu:
+            peak = max(each.peak_bytes for each in plays)
+            return Traced.on_gpu(batch, static + data + peak, kept, data)
+        live, resident = held(weights, [each.events for each in plays], data)
+        # The batch is there as the program made it, as a tensor, and the next one as well.
+        return Traced(batch, live + 2 * data, resident + 2 * data, kept, data)
 
     def by_layers(batch: int) -> Traced:
         data = _data_bytes(specs, batch)
         put_out = sum(_outputs(model)) * batch
         live = static + parts.gradients_bytes + data + int(put_out * (_LAYERS_KEEP + _LAYERS_TAKE))
-        held = process.on_gpu(live)
-        return Traced(batch, held, int(put_out * _LAYERS_KEEP), data)
+        return Traced.on_gpu(batch, live, int(put_out * _LAYERS_KEEP), data)
 
     def framework_bytes() -> int:
         if gpu:
-            return process.GPU_CONTEXT_BYTES
+            return GPU_CONTEXT_BYTES
         if backend == "torch":
-            return (process.TORCH_BYTES if base is None else base) + process.TORCH_FIRST_BYTES
-        total = (
-            process.TENSORFLOW_BYTES if base is None else base
-        ) + process.TENSORFLOW_FIRST_BYTES
-        total += operations[0] * process.TENSORFLOW_OP_BYTES
-        if jit:
-            total += process.XLA_FIRST_BYTES + operations[0] * process.XLA_OP_BYTES
-        return total
+            from watchdog_app.estimate.torch_step import TORCH_BYTES, TORCH_FIRST_BYTES
+
+            return (TORCH_BYTES if base is None else base) + TORCH_FIRST_BYTES
+        total = (TENSORFLOW_BYTES if base is None else base) + TENSORFLOW_FIRST_BYTES
+        total += operations[0] * _OP_BYTES
+        return total + (_XLA_FIRST_BYTES + operations[0] * _XLA_OP_BYTES if jit else 0)
 
     depth = len(list(_layers(model)))
     return Subject(backend, parts, trace, framework_bytes, depth, notes)
@@ -176,13 +184,3 @@ def _outputs(model: Any) -> list[int]:
         for tensor in out if isinstance(out, list | tuple) else [out]:
             found.append(prod(shape_of(tensor)[1:]) * 4)
     return found
-
-
-def _pooled() -> bool:
-    """Whether TensorFlow computes with oneDNN, and so keeps memory in a pool."""
-    wanted = os.environ.get("TF_ENABLE_ONEDNN_OPTS")
-    if wanted is not None:
-        return wanted != "0"
-    port = sys.modules.get("tensorflow.python.util._pywrap_util_port")
-    enabled = getattr(port, "IsMklEnabled", None)
-    return bool(enabled()) if enabled is not None else True

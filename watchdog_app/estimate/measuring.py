@@ -68,8 +68,7 @@ def _keras(model: Any, specs: list[InputSpec], batch: int, plan: dict[str, Any])
 def _torch(module: Any, specs: list[InputSpec], batch: int, plan: dict[str, Any]) -> None:
     import torch
 
-    from watchdog_app.estimate.torch_subject import optimizer_class
-    from watchdog_app.estimate.torch_trace import loss_of
+    from watchdog_app.estimate.torch_step import loss_of, optimizer_class
 
     kind, settings = optimizer_class(plan["optimizer"] or "adam")
     optimizer = getattr(torch.optim, kind)(module.parameters(), lr=1e-3, **settings)

@@ -1,12 +1,17 @@
-"""What a trace of one step says, whatever the framework."""
+"""What a trace of one step says, whatever the framework, and what its process holds of it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from watchdog_app.agent.telemetry.parts import Parts
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.estimate.heap import Event
+from watchdog_app.base.text.quantities import MIB
+
+GPU_CONTEXT_BYTES = 600 * MIB  # of a card: driver, kernels, libraries' workspaces
+_GPU_GAPS = 1.04  # blocks of a card's caching allocator are rounded up
 
 
 class EstimateError(WatchdogError):
@@ -25,14 +30,28 @@ class InputSpec(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StepMemory:
-    """Bytes of one traced step, without weights and optimizer state."""
+class Traced:
+    """What one batch size takes."""
 
     batch: int
-    peak_bytes: int  # gradients and activations together, at the worst moment
-    kept_bytes: int  # what the backward pass waits for when it begins
-    gradients_bytes: int  # of all weights, should they be held at once
+    live_bytes: int  # of tensors in use at the worst moment: weights, optimizer, step, batch
+    resident_bytes: int  # taken from the system for them
+    kept_bytes: int | None  # of activations, at the beginning of the backward pass
     data_bytes: int  # the batch itself
-    scratch_bytes: int  # of the peak, what a kernel takes for itself
-    assumed: bool = False  # it decides by values, and one way was followed
-    events: tuple[Event, ...] = field(repr=False, default=())  # what it takes and gives back
+
+    @classmethod
+    def on_gpu(cls, batch: int, live: int, kept: int | None, data: int) -> Traced:
+        """The tensors on a card, whose allocator rounds blocks up."""
+        return cls(batch, live, int(live * _GPU_GAPS), kept, data)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model as one framework's half of this package sees it."""
+
+    framework: str
+    parts: Parts
+    trace: Callable[[int], Traced]  # of a batch
+    framework_bytes: Callable[[], int]  # after the trace
+    depth: int  # layers that keep activations
+    notes: list[str] = field(default_factory=list)

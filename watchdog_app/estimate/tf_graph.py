@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from watchdog_app.estimate.heap import Event
 from watchdog_app.estimate.tf_nodes import FREE, SAME, Flat, Node
+
+Event = tuple[int, int]  # key of a block, its bytes (0: it is given back)
 
 # The output is written into an input of its size, where nobody else needs that.
 _IN_PLACE = frozenset(
@@ -74,17 +75,14 @@ def play_nodes(nodes: list[Node], keep: set[int], workers: int = _WORKERS) -> Pl
             waiting[n] += 1
     memory = _Memory(nodes, needed, keep)
     ready = deque(n for n in sorted(needed) if not waiting[n])
-    idle = list(range(workers))
-    running: list[tuple[float, int, int]] = []  # when it is done, node, worker
+    running: list[tuple[float, int]] = []  # when it is done, node
     now = 0.0
     while ready or running:
-        while ready and idle:
+        while ready and len(running) < workers:
             n = ready.popleft()
-            worker = idle.pop()
-            memory.start(n, worker)
-            heappush(running, (now + _cost(nodes, n), n, worker))
-        now, n, worker = heappop(running)
-        idle.append(worker)
+            memory.start(n)
+            heappush(running, (now + _cost(nodes, n), n))
+        now, n = heappop(running)
         memory.finish(n)
         for reader in readers[n]:
             waiting[reader] -= 1
@@ -106,7 +104,6 @@ class _Memory:
     def __init__(self, nodes: list[Node], needed: set[int], keep: set[int]) -> None:
         self.nodes = nodes
         self.events: list[Event] = []
-        self.worker = 0
         self.live = 0
         self.peak = 0
         self._block: dict[tuple[int, int], int] = {}  # tensor -> block, 0: none of ours
@@ -123,9 +120,8 @@ class _Memory:
             for at in range(len(nodes[n].sizes)):
                 self._readers[(n, at)] = self._readers.get((n, at), 0) + 1
 
-    def start(self, n: int, worker: int) -> None:
+    def start(self, n: int) -> None:
         node = self.nodes[n]
-        self.worker = worker
         for at, size in enumerate(node.sizes):
             self._make(n, at, size, node)
         if node.extra:
@@ -174,7 +170,7 @@ class _Memory:
         block = self._next
         self._next += 1
         self._uses[block], self._size[block] = uses, size
-        self.events.append((block, size, self.worker))
+        self.events.append((block, size))
         self.live += size
         self.peak = max(self.peak, self.live)
         return block
@@ -196,13 +192,13 @@ class _Memory:
     def _touch(self, size: int) -> None:
         block = self._next
         self._next += 1
-        self.events += ((block, size, self.worker), (block, 0, 0))
+        self.events += ((block, size), (block, 0))
         self.peak = max(self.peak, self.live + size)
 
     def _drop(self, block: int) -> None:
         self._uses[block] -= 1
         if self._uses[block] == 0:
-            self.events.append((block, 0, 0))
+            self.events.append((block, 0))
             self.live -= self._size[block]
 
 

@@ -1,5 +1,5 @@
 """
-The memory of a PyTorch step, from its operations alone: traced on tensors without contents.
+A PyTorch module, estimated from the operations of one step, traced on tensors without contents.
 
 The module is copied into tensors that have shapes and no bytes (`FakeTensorMode`), and one forward
 and backward pass runs on them. Every operation of the step is seen with what it makes, and every
@@ -14,7 +14,7 @@ import copy
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -23,8 +23,126 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from watchdog_app.estimate.heap import Event
-from watchdog_app.estimate.step import InputSpec, StepMemory, TraceError
+from watchdog_app.agent.telemetry import slots
+from watchdog_app.agent.telemetry.parts import Parts, parts_of_torch, tensor_bytes
+from watchdog_app.base.text.quantities import MIB
+from watchdog_app.estimate import inputs as one_example
+from watchdog_app.estimate.step import (
+    GPU_CONTEXT_BYTES,
+    EstimateError,
+    InputSpec,
+    Subject,
+    Traced,
+    TraceError,
+)
+
+# Measured on Linux x86-64 with PyTorch 2.13 (docs/measurements.md): resident after the import, and
+# what the first step adds whatever it computes (an optimizer imports the compiler).
+TORCH_BYTES = 222 * MIB
+TORCH_FIRST_BYTES = 85 * MIB
+# What the process holds beside the tensors in use: gaps of the C library's heap; packed matrices
+# and layouts that the kernels keep, a share of what a step takes up to a limit.
+_HEAP_SHARE = 1.02
+_WORKSPACE_SHARE = 0.6
+_WORKSPACE_BYTES = 150 * MIB
+
+_OPTIMIZERS = {
+    each.lower(): each
+    for each in (
+        "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "Adafactor",
+        "RMSprop", "Rprop", "ASGD", "LBFGS", "Muon", "SparseAdam",
+    )
+}  # fmt: skip
+_ASSUMED = "the module decides by values what it does: one way was followed."
+_MOMENTUM = {"momentum": {"momentum": 0.9}}
+
+
+def subject(  # noqa: PLR0917
+    module: Any, shape: Any, inputs: Any, optimizer: Any, loss: Any, precision: str | None,
+    gpu: bool, base: int | None,
+) -> Subject:  # fmt: skip
+    """
+    A module with how it is traced; arguments as of `estimating.estimate`.
+
+    Raises:
+        EstimateError: it does not tell what one example is, or the optimizer is not known.
+    """
+    specs = one_example.of_example(inputs) if inputs is not None else None
+    specs = specs or one_example.of_torch(module, shape)
+    notes: list[str] = []
+    parts = _parts(module, optimizer)
+    if optimizer is None:
+        notes.append("no optimizer was named: its state is not counted.")
+    trained = [each for each in module.parameters() if each.requires_grad]
+    static = sum(map(tensor_bytes, (*module.parameters(), *module.buffers())))
+    static += parts.optimizer_bytes or 0
+    # The update of the largest weight computes with two more of its size.
+    update = 2 * max(map(tensor_bytes, trained), default=0) if optimizer is not None else 0
+
+    def trace(batch: int) -> Traced:
+        try:
+            step = step_memory(
+                module, specs, batch, loss=loss, precision=precision, train=bool(trained)
+            )
+        except TraceError as error:
+            raise EstimateError(
+                f"The module cannot be traced for {_words(specs)}: {error}. "
+                "Is that what one example is? --input names its shape without the batch, "
+                "--input 128:int64 whole numbers."
+            ) from error
+        if step.assumed and _ASSUMED not in notes:
+            notes.append(_ASSUMED)
+        step_bytes = max(step.peak_bytes, step.gradients_bytes + update)
+        live = static + step.data_bytes + step_bytes
+        if gpu:
+            return Traced.on_gpu(batch, live, step.kept_bytes, step.data_bytes)
+        workspace = min(_WORKSPACE_BYTES, _WORKSPACE_SHARE * step_bytes)
+        resident = int(_HEAP_SHARE * live + workspace)
+        return Traced(batch, live, resident, step.kept_bytes, step.data_bytes)
+
+    def framework_bytes() -> int:
+        if gpu:
+            return GPU_CONTEXT_BYTES
+        return (TORCH_BYTES if base is None else base) + TORCH_FIRST_BYTES
+
+    depth = sum(not any(True for _ in each.children()) for each in module.modules())
+    return Subject("torch", parts, trace, framework_bytes, depth, notes)
+
+
+def optimizer_class(name: str) -> tuple[str, dict[str, Any]]:
+    """
+    The class in torch.optim that a name means, and its settings; "momentum" is SGD with one.
+
+    Raises:
+        EstimateError: there is none.
+    """
+    lower = name.lower()
+    kind = "SGD" if lower in _MOMENTUM else _OPTIMIZERS.get(lower)
+    if kind is None:
+        known = ", ".join(sorted((*_OPTIMIZERS, *_MOMENTUM)))
+        raise EstimateError(f"There is no optimizer {name!r} here; known are {known}.")
+    return kind, dict(_MOMENTUM.get(lower, {}))
+
+
+def _parts(module: Any, optimizer: Any) -> Parts:
+    if not isinstance(optimizer, str):
+        return parts_of_torch(module, () if optimizer is None else optimizer)
+    kind, settings = optimizer_class(optimizer)
+    counted = parts_of_torch(module)
+    named = type(kind, (), {})()
+    total = sum(
+        slots.torch(named, settings, tuple(each.shape), each.element_size()) or 0
+        for each in module.parameters()
+        if each.requires_grad
+    )
+    return replace(counted, optimizer_bytes=total, optimizer=kind)
+
+
+def _words(specs: Any) -> str:
+    return " and ".join(f"{each.shape} of {each.dtype}" for each in specs)
+
+
+# The trace of one step.
 
 _EQUAL = "aten::equal"
 _VALUES = frozenset({_EQUAL, "aten::_local_scalar_dense"})
@@ -35,12 +153,15 @@ _LSTM_TAKES = 5
 _LIKELY_ROWS = 2  # an output with more columns than one is taken for the scores of classes
 
 
-@dataclass(slots=True)
-class _Moment:
-    live: int = 0  # of what the step made and not yet dropped
-    peak: int = 0
-    kept: int = 0  # after the forward pass: what the backward pass waits for
-    scratch: int = 0  # at the peak, inside the operation
+@dataclass(frozen=True, slots=True)
+class StepMemory:
+    """Bytes of one traced step, without weights and optimizer state."""
+
+    peak_bytes: int  # gradients and activations together, at the worst moment
+    kept_bytes: int  # what the backward pass waits for when it begins
+    gradients_bytes: int  # of all weights, should they be held at once
+    data_bytes: int  # the batch itself
+    assumed: bool  # it decides by values, and one way was followed
 
 
 class _Follower(TorchDispatchMode):  # type: ignore[misc]
@@ -48,11 +169,10 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
 
     def __init__(self, known: Iterator[Any]) -> None:
         super().__init__()
-        self.moment = _Moment()
-        self._seen: dict[int, Any] = {}
-        self._count = 0
+        self.live_bytes = 0  # of what the step made and not yet dropped
+        self.peak_bytes = 0
         self.assumed = False
-        self.events: list[Event] = []
+        self._seen: dict[int, Any] = {}
         for each in known:
             self._seen[each.untyped_storage()._cdata] = each.untyped_storage()
 
@@ -70,17 +190,8 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
             self._follow(made[-1], int(_LSTM_KEEPS * _nbytes(made[0])))
         for each in made:
             self._follow(each)
-        scratch = int(_scratch(func, args, made))
-        if scratch:
-            self._scratched(scratch)
-        now = self.moment.live + scratch
-        if now > self.moment.peak:
-            self.moment.peak, self.moment.scratch = now, scratch
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes + int(_scratch(func, args, made)))
         return result
-
-    def _scratched(self, size: int) -> None:
-        key = -len(self.events) - 1
-        self.events += ((key, size, 0), (key, 0, 0))
 
     def _follow(self, tensor: Any, size: int | None = None) -> None:
         storage = tensor.untyped_storage()
@@ -89,17 +200,12 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
             return
         size = int(storage.nbytes()) if size is None else size
         self._seen[key] = None
-        self.moment.live += size
-        self._count += 1
-        if size:
-            self.events.append((self._count, size, 0))
-        weakref.finalize(storage, self._gone, key, self._count, size)
+        self.live_bytes += size
+        weakref.finalize(storage, self._gone, key, size)
 
-    def _gone(self, key: int, number: int, size: int) -> None:
+    def _gone(self, key: int, size: int) -> None:
         self._seen.pop(key, None)
-        self.moment.live -= size
-        if size:
-            self.events.append((number, 0, 0))
+        self.live_bytes -= size
 
 
 def step_memory(
@@ -158,24 +264,13 @@ def _traced(  # noqa: PLR0917
         with casting:
             output = fake(*made)
             value = loss_of(output, loss, _of_tokens(made)) if train else None
-        follower.moment.kept = follower.moment.live
+        kept = follower.live_bytes
         if value is not None and value.requires_grad:
             value.backward()
-        events = tuple(follower.events)
     gradients = sum(
         each.grad.untyped_storage().nbytes() for each in fake.parameters() if each.grad is not None
     )
-    moment = follower.moment
-    return StepMemory(
-        batch=batch,
-        peak_bytes=moment.peak,
-        kept_bytes=moment.kept,
-        gradients_bytes=gradients,
-        data_bytes=data_bytes,
-        scratch_bytes=moment.scratch,
-        events=events,
-        assumed=follower.assumed,
-    )
+    return StepMemory(follower.peak_bytes, kept, gradients, data_bytes, follower.assumed)
 
 
 def _without_hooks(fake: Any) -> None:
