@@ -92,7 +92,11 @@ class Agents:
         # One that was saved before this daemon came, or that the training goes on from.
         outdated = connection.protocol < PROTOCOL_VERSION
         by_lines = not params.resumes_itself
-        rescue, rescue_mono_s = _rescue_before(params.rescue, by_lines)
+        rescue, rescue_mono_s = None, None
+        if params.rescue is not None:
+            rescue = _rescue(params.rescue, by_lines)
+            age_s = max(0.0, time.time() - rescue.saved_unix_s)
+            rescue_mono_s = time.monotonic() - age_s
         if old is not None and old.view.rescue is not None:
             rescue, rescue_mono_s = old.view.rescue, old.view.rescue_mono_s
         agent = Agent(
@@ -330,16 +334,6 @@ def record(kind: type[T], params: requests.Params) -> T:
     """
     found: T = codec.decode(kind, params.values())
     return found
-
-
-def _rescue_before(
-    params: requests.Rescue | None, by_lines: bool
-) -> tuple[RescueRecord | None, float | None]:
-    """The rescue that an agent brings with it, and when on our clock that was complete."""
-    if params is None:
-        return None, None
-    rescue = _rescue(params, by_lines)
-    return rescue, time.monotonic() - max(0.0, time.time() - rescue.saved_unix_s)
 
 
 def _rescue(params: requests.Rescue, by_lines: bool) -> RescueRecord:

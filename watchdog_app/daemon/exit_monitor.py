@@ -66,8 +66,7 @@ class _End:
     mono_s: float
     unix_s: float
     grew: dict[str, Any]
-    tasks: tuple[Task, ...]
-    growth: Mapping[ProcessKey, float | None]
+    look: Look | None  # the last one with it, or before it
     question: UnitQuestion | None  # to systemd; None: it is not asked
     gpu_read_mono_s: float | None  # GPUs read from then on show a fault; None: not waited for
     until_mono_s: float  # waited no longer
@@ -281,8 +280,7 @@ class ExitMonitor:
                 mono_s=now_mono_s,
                 unix_s=unix_s,
                 grew={} if task is None else self._grew(task.key),
-                tasks=self.seen.tasks if task is None else (task, *self.seen.tasks),
-                growth=self.seen.slopes(),
+                look=self.seen.look(task),
                 question=question,
                 gpu_read_mono_s=now_mono_s + _GPU_LATE_S if on_gpu else None,
                 until_mono_s=max(until),
@@ -330,6 +328,9 @@ class ExitMonitor:
         about = {}
         if task is not None:
             about = about_task(task.info, task.rss_bytes, end.view, end.mono_s)
+        outlooks = {} if end.look is None else end.look.result.tasks
+        growth = {key: outlook.trend_bytes_per_s for key, outlook in outlooks.items()}
+        tasks = () if end.look is None else end.look.tasks
         name = task.name if task is not None else None
         if name is None:
             name = (agent.notebook if agent is not None else None) or f"process {end.key.pid}"
@@ -343,7 +344,7 @@ class ExitMonitor:
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
-            about=about | end.grew | surroundings(facts, cause, end.tasks, end.growth),
+            about=about | end.grew | surroundings(facts, cause, tasks, growth),
             notable=news,
         )
         return Exit(task, cause, end.view, entry, end.mono_s, notable=news)

@@ -27,7 +27,6 @@ class LastSeen:
 
     def __init__(self) -> None:
         self.infos: Mapping[ProcessKey, ProcessInfo] = {}
-        self.tasks: tuple[Task, ...] = ()
         self.card_faults: Mapping[ProcessKey, str] = {}
         self.gpus_mono_s: float | None = None  # when the GPUs were read
         self._latest: Look | None = None
@@ -45,7 +44,7 @@ class LastSeen:
             missing: tasks that were there before; what is known of them is kept.
         """
         hardware = look.snapshot.hardware
-        self._latest, self.tasks = look, look.tasks
+        self._latest = look
         self.card_faults, self.gpus_mono_s = look.result.card_faults, hardware.gpus_mono_s
         known = {key: self._looks[key] for key in missing & self._looks.keys()}
         self._looks = {**known, **{task.key: look for task in look.tasks}}
@@ -78,15 +77,13 @@ class LastSeen:
 
     def growth(self, task: ProcessKey) -> tuple[MemoryGrowth | None, float | None]:
         """What grew in a task, and its slope in bytes a second."""
-        return self._growth.get(task), self.slopes().get(task)
+        look = self._looks.get(task)
+        outlook = None if look is None else look.result.tasks.get(task)
+        return self._growth.get(task), None if outlook is None else outlook.trend_bytes_per_s
 
-    def slopes(self) -> dict[ProcessKey, float | None]:
-        """Of all tasks, in bytes a second."""
-        found: dict[ProcessKey, float | None] = {}
-        for key, look in self._looks.items():
-            outlook = look.result.tasks.get(key)
-            found[key] = None if outlook is None else outlook.trend_bytes_per_s
-        return found
+    def look(self, task: Task | None) -> Look | None:
+        """Return the last look with a task in it; without one, the last look."""
+        return (None if task is None else self._looks.get(task.key)) or self._latest
 
     def on_gpu(self, task: ProcessKey) -> bool:
         """Whether a task used a GPU."""
@@ -94,7 +91,7 @@ class LastSeen:
 
     def memory_facts(self, task: Task | None) -> dict[str, Any]:
         """Fields of `ExitFacts`: the memory of a task's group, and of the machine."""
-        look = (None if task is None else self._looks.get(task.key)) or self._latest
+        look = self.look(task)
         if look is None:
             return {}
         memory = look.snapshot.host

@@ -62,11 +62,6 @@ class _Missed:
     machine: _Diagnosis | None  # why the machine went down, if it did
     question: UnitQuestion | None  # to systemd; None: it is not asked
 
-    @property
-    def until_mono_s(self) -> float:
-        """When it is waited for no longer."""
-        return 0.0 if self.question is None else self.question.until_mono_s
-
 
 class MissedExits:
     """
@@ -110,7 +105,8 @@ class MissedExits:
 
     def next_deadline_mono_s(self) -> float | None:
         """When `ended` has something to give at the latest."""
-        return min((missed.until_mono_s for missed in self._waiting), default=None)
+        questions = [missed.question for missed in self._waiting]
+        return min((each.until_mono_s if each else 0.0 for each in questions), default=None)
 
     def keep(self, look: Look | None) -> None:
         """Write down who lives: when others do than before, and now and then."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.resource import Reading, ResourceKind
+from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.daemon import status
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
@@ -46,7 +46,7 @@ class Recorder:
         above: dict[Hashable, list[str]] = {}
         for reading in look.readings:
             pace = paces.get(reading.key, Pace.REST)
-            ident = _resource_ident(reading)
+            ident = f"{reading.key.kind.value}:{reading.key.subject}"
             for key in reading.tasks:
                 above.setdefault(key, []).append(ident)
             if pace is Pace.REST and reading.key.kind is ResourceKind.TEMPERATURE:
@@ -104,10 +104,6 @@ def _pace(assessment: Assessment) -> Pace:
     if assessment.stage is Stage.OK:
         return Pace.REST
     return Pace.ALARM if assessment.notify or assessment.stage >= Stage.WARN else Pace.NEAR
-
-
-def _resource_ident(reading: Reading) -> str:
-    return f"{reading.key.kind.value}:{reading.key.subject}"
 
 
 def _incident_entry(incident: Incident, now_unix_s: float) -> Entry:

@@ -115,7 +115,8 @@ def status(
     guards, ours, result = guards or {}, set(paused), look.result
     resources = tuple(_resource(each, result.assessments.get(each.key)) for each in look.readings)
     incidents = tuple(incident(each) for each in result.incidents)
-    gpus = _gpus(look)
+    owners = devices.holders(look.tasks) if look.snapshot.hardware.gpus else {}
+    gpus = tuple(_gpu(gpu, look, owners) for gpu in look.snapshot.hardware.gpus)
     cards = [
         Card(hardware.gpu_label(gpu), entry.level, entry.title)
         for gpu, entry in zip(look.snapshot.hardware.gpus, gpus, strict=True)
@@ -329,12 +330,6 @@ def _agent(agent: AgentState) -> records.Agent:
         ),
         rescue=rescue and records.Rescue.of(rescue),
     )
-
-
-def _gpus(look: Look) -> tuple[records.Gpu, ...]:
-    gpus = look.snapshot.hardware.gpus
-    owners = devices.holders(look.tasks) if gpus else {}
-    return tuple(_gpu(gpu, look, owners) for gpu in gpus)
 
 
 def _gpu(gpu: hardware.Gpu, look: Look, owners: Mapping[int, machine.Task]) -> records.Gpu:
