@@ -253,7 +253,7 @@ def incident_rows(status: Status, columns: int, most: int) -> list[Text]:
         # What is wrong elsewhere as well comes before what to do about the first.
         room = len(incidents) + len(lines) // 2 < most
         lines += [_dim(f"  {plain(each)}", columns) for each in one.advice[: 1 if room else 0]]
-    lines += [_dim(f"not watched: {plain(one.message)}", columns) for one in status.problems]
+    lines += [_dim(f"! {plain(one.message)}", columns) for one in status.problems]
     if not lines:
         level, said = status.summary(now_unix_s=0.0)  # its age has a line of its own
         style = "green" if level <= Level.WATCH else "yellow"
