@@ -112,7 +112,7 @@ def test_names_cannot_become_markup(shown):
 
     body = shown.screen_.wait("RAM full")["body"]
 
-    assert "&lt;b&gt;train&lt;/b&gt; &amp; &lt;img src=x&gt;??.ipynb" == body
+    assert "&lt;b&gt;train&lt;/b&gt; &amp; &lt;img src=x&gt;\\x07\\u202e.ipynb" == body
 
 
 def test_a_service_without_markup_gets_the_text_as_it_is(desktop):

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from tray_readings import GIB, MIB, agent, ceiling, leaking, status, task
 
+from watchdog_app.base.text import quantities
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Resource, Status, Task
 from watchdog_app.tray import labels
@@ -280,7 +281,7 @@ def test_protection_says_until_when_it_is_off():
 
     (entry,) = (entry for entry in menu_of(reading) if entry.key == "protection")
 
-    assert f"Protection: off until {labels.clock(until)}" == entry.label
+    assert f"Protection: off until {quantities.moment(until)}" == entry.label
     assert [False, True, False] == [child.checked for child in entry.children]
     assert all(child.radio for child in entry.children)
 

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import unicodedata
-
-from watchdog_app.base.text import quantities
+from watchdog_app.base.text import terminal
 from watchdog_app.base.text.quantities import format_rate
-from watchdog_app.base.text.terminal import shorten
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.model.status import Task
 
-# Control characters, invisible ones (bidirectional overrides, joiners), halves of pairs, what is
-# no character at all, and line ends: none of them may act in a menu.
-_UNSHOWABLE = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 _NAME_MOST = 40
 
 
 def plain(value: object, limit: int = 200) -> str:
-    """One line of at most `limit` characters; what cannot be shown becomes a `?`."""
+    """One line of at most `limit` characters; what cannot be shown is written as an escape."""
     text = value if isinstance(value, str) else "" if value is None else str(value)
-    line = " ".join(text[: 20 * limit].split())
-    if not line.isprintable():
-        line = "".join("?" if unicodedata.category(c) in _UNSHOWABLE else c for c in line)
+    line = terminal.plain(" ".join(text[: 20 * limit].split()))
     return line if len(line) <= limit else line[: limit - 1] + "\u2026"
 
 
@@ -36,7 +28,7 @@ def plain_block(value: object, limit: int = 2000) -> str:
 
 def name(value: object) -> str:
     """A task's name; one that is too long loses its middle and keeps its ending (`.ipynb`)."""
-    return shorten(plain(value, 1000) or "(no name)", _NAME_MOST)
+    return terminal.shorten(plain(value, 1000) or "(no name)", _NAME_MOST)
 
 
 def rate(bytes_per_s: float | None) -> str:
@@ -47,15 +39,6 @@ def rate(bytes_per_s: float | None) -> str:
         return "steady"
     figure, _, unit = format_rate(bytes_per_s).partition(" ")
     return f"{figure[: figure.index('.')] if len(figure) > 4 and '.' in figure else figure} {unit}"
-
-
-def of_limit(used: float | None, limit: float | None, unit: str) -> str:
-    """`6.10 of 7.00 GiB`, `71 of 90 °C`, `64 of 100 %`."""
-    if used is None or limit is None:
-        return "N/A"
-    if unit == "ratio":
-        return f"{100 * used:.0f} of {100 * limit:.0f} %"
-    return quantities.of_limit(used, limit, unit)
 
 
 def span(seconds: float) -> str:
@@ -95,10 +78,3 @@ def until_full(task: Task) -> str | None:
 def ago(seconds: float) -> str:
     """`just now`, `40 s ago`, `3 min ago`: coarse, so that a label changes seldom."""
     return "just now" if seconds < 5 else f"{span(seconds)} ago"
-
-
-def clock(unix_s: float) -> str:
-    """`14:05`, this machine's time."""
-    import time
-
-    return time.strftime("%H:%M", time.localtime(unix_s))

@@ -341,7 +341,11 @@ def _protection(status: Status | None) -> Entry:
     known = protection(status)
     on, until = known or (True, None)
     for_a_while = not on and until is not None
-    hour = f"Off until {labels.clock(until)}" if until is not None and not on else "Off for an hour"
+    hour = (
+        f"Off until {quantities.moment(until)}"
+        if until is not None and not on
+        else "Off for an hour"
+    )
     word = "on" if on else hour.lower() if for_a_while else "off"
     choices = (
         Entry("on", "On", Command(Do.PROTECT, on=True), checked=on, radio=True),

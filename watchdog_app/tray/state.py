@@ -8,6 +8,7 @@ import enum
 import math
 from dataclasses import dataclass
 
+from watchdog_app.base.text import quantities
 from watchdog_app.core.model.levels import Level
 from watchdog_app.tray import labels
 
@@ -65,7 +66,7 @@ def outlook(status: Status, now_unix_s: float) -> Outlook:
     mark = _mark(status)
     known = protection(status)
     if mark is Mark.OFF and known is not None and level < Level.WARNING:
-        until = f" until {labels.clock(known[1])}" if known[1] is not None else ""
+        until = f" until {quantities.moment(known[1])}" if known[1] is not None else ""
         text = f"protection is off{until}"
     picture = Picture(level, fill_step(None if near is None else near.ratio), mark)
     hot = level >= Level.WARNING or bool(mark)
@@ -123,10 +124,10 @@ def _detail(status: Status, near: Resource | None) -> str:
     parts = []
     if near is not None:
         label = capital(labels.plain(near.label or near.kind or "?", 40))
-        parts.append(f"{label} {labels.of_limit(near.used, near.limit, near.unit)}")
+        parts.append(f"{label} {quantities.of_limit(near.used, near.limit, near.unit)}")
     for index, gpu in enumerate(status.gpus[:4]):
         if gpu.memory_used_bytes is not None:
             number = index if gpu.index is None else gpu.index
-            use = labels.of_limit(gpu.memory_used_bytes, gpu.usable_bytes, "bytes")
+            use = quantities.of_limit(gpu.memory_used_bytes, gpu.usable_bytes, "bytes")
             parts.append(f"GPU {number} {use}")
     return " \u00b7 ".join(parts)
