@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 
 import pytest
 from support.statuses import GIB, HOSTILE_NAMES, MIB, NOW_UNIX_S, leaking, process, status
@@ -20,9 +22,9 @@ from watchdog_app.top.screens import Page, Question
 class Daemon:
     """Stands at the socket's place: what was asked, and what it answers."""
 
-    def __init__(self, answers=None):
+    def __init__(self):
         self.asked = []
-        self.answers = answers or {}
+        self.answers = {}
 
     def start(self):
         pass
@@ -46,17 +48,24 @@ def column(app, title):
     return [str(cell).strip() for cell in table.get_column(title)]
 
 
-def drive(steps, size=(80, 24), answers=None):
-    """Run the view in a terminal of this size; `steps(app, pilot, daemon)` is a coroutine."""
+def live(size=(80, 24)):
+    """The test is a coroutine beside the view, in a terminal of this size or of its parameter's."""
 
-    async def run():
-        app = TopApp()
-        daemon = app._feed = Daemon(answers)
-        async with app.run_test(size=size) as pilot:
-            await steps(app, pilot, daemon)
-        return daemon
+    def decorate(test):
+        def run(**parameters):
+            async def view():
+                app = TopApp()
+                daemon = app._feed = Daemon()
+                async with app.run_test(size=parameters.get("size", size)) as pilot:
+                    await test(app, pilot, daemon, **parameters)
 
-    return asyncio.run(run())
+            asyncio.run(view())
+
+        shown = list(inspect.signature(test).parameters.values())[3:]
+        run.__signature__ = inspect.Signature(shown)
+        return functools.update_wrapper(run, test, updated=())
+
+    return decorate
 
 
 async def show(app, pilot, *objects):
@@ -66,151 +75,126 @@ async def show(app, pilot, *objects):
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60), (40, 12)])
-def test_what_is_about_to_end_is_first_on_every_terminal(size):
+@live()
+async def test_what_is_about_to_end_is_first_on_every_terminal(app, pilot, daemon, size):
     """The task, its limit, its time, on the smallest terminal too."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, leaking())
-        assert column(app, "TASK")[0].startswith("!! tr")
-        assert "43s" in column(app, "ETA")[0].replace(" ", "")
-        assert "87 %" in text_of(app, "#resources")
-        assert "rising 21 MiB/s" in text_of(app, "#incidents") or size[0] < 80
-        rendered = "\n".join(text_of(app, one) for one in ("#title", "#resources", "#incidents"))
-        assert all(len(line) <= size[0] for line in rendered.splitlines())
-
-    drive(steps, size)
+    await show(app, pilot, leaking())
+    assert column(app, "TASK")[0].startswith("!! tr")
+    assert "43s" in column(app, "ETA")[0].replace(" ", "")
+    assert "87 %" in text_of(app, "#resources")
+    assert "rising 21 MiB/s" in text_of(app, "#incidents") or size[0] < 80
+    rendered = "\n".join(text_of(app, one) for one in ("#title", "#resources", "#incidents"))
+    assert all(len(line) <= size[0] for line in rendered.splitlines())
 
 
-def test_a_name_is_shown_and_never_obeyed():
+@live((140, 40))
+async def test_a_name_is_shown_and_never_obeyed(app, pilot, daemon):
     """Escape sequences, markup and line ends of a file's name change nothing of the screen."""
     names = (*HOSTILE_NAMES, "[bold]loud[/].ipynb", "[red")
-
-    async def steps(app, pilot, daemon):
-        many = [process(100 + i, name, GIB + i) for i, name in enumerate(names)]
-        await show(app, pilot, status(tasks=many))
-        shown = "".join(column(app, "TASK"))
-        assert "[bold]loud[/].ipynb" in shown
-        assert not any(ord(char) < 32 or 0x80 <= ord(char) < 0xA0 for char in shown)
-        await pilot.press("down", "p")
-        assert isinstance(app.screen, Question)
-
-    drive(steps, (140, 40))
+    many = [process(100 + i, name, GIB + i) for i, name in enumerate(names)]
+    await show(app, pilot, status(tasks=many))
+    shown = "".join(column(app, "TASK"))
+    assert "[bold]loud[/].ipynb" in shown
+    assert not any(ord(char) < 32 or 0x80 <= ord(char) < 0xA0 for char in shown)
+    await pilot.press("down", "p")
+    assert isinstance(app.screen, Question)
 
 
-def test_nothing_is_done_without_a_yes():
+@live()
+async def test_nothing_is_done_without_a_yes(app, pilot, daemon):
     """s, p and r ask first; n and Escape do nothing, y does what was asked."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, leaking())
-        for key in ("s", "p"):
-            for no in ("n", "escape"):
-                await pilot.press(key)
-                assert isinstance(app.screen, Question)
-                await pilot.press(no)
-        assert [] == [each for each in daemon.asked if each[0].startswith("task.")]
-        await pilot.press("s", "y")
-        await pilot.press("p", "y")
-        await pilot.press("down")
-
-    daemon = drive(steps)
-
+    await show(app, pilot, leaking())
+    for key in ("s", "p"):
+        for no in ("n", "escape"):
+            await pilot.press(key)
+            assert isinstance(app.screen, Question)
+            await pilot.press(no)
+    assert [] == [each for each in daemon.asked if each[0].startswith("task.")]
+    await pilot.press("s", "y")
+    await pilot.press("p", "y")
+    await pilot.press("down")
     assert [
         ("task.checkpoint", {"task": "4711", "wait": True, "timeout_s": 300.0}),
         ("task.pause", {"task": "4711"}),
     ] == [each for each in daemon.asked if each[0].startswith("task.")]
 
 
-def test_a_paused_task_goes_on_and_others_say_that_they_are_not_paused():
+@live()
+async def test_a_paused_task_goes_on_and_others_say_that_they_are_not_paused(app, pilot, daemon):
     """r on what is paused asks and resumes; on what runs it only says so."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, leaking())
-        await pilot.press("r")
-        assert not isinstance(app.screen, Question)
-        row = next(i for i, name in enumerate(column(app, "STATE")) if "paused" in name)
-        app.query_one("#tasks", DataTable).move_cursor(row=row)
-        await pilot.press("r", "y")
-
-    assert ("task.resume", {"task": "5000"}) in drive(steps).asked
+    await show(app, pilot, leaking())
+    await pilot.press("r")
+    assert not isinstance(app.screen, Question)
+    row = next(i for i, name in enumerate(column(app, "STATE")) if "paused" in name)
+    app.query_one("#tasks", DataTable).move_cursor(row=row)
+    await pilot.press("r", "y")
+    assert ("task.resume", {"task": "5000"}) in daemon.asked
 
 
-def test_a_task_without_an_agent_is_not_asked_to_save():
+@live()
+async def test_a_task_without_an_agent_is_not_asked_to_save(app, pilot, daemon):
     """It is said why instead."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, status())
-        await pilot.press("s")
-        assert not isinstance(app.screen, Question)
-
-    assert [] == drive(steps).asked
+    await show(app, pilot, status())
+    await pilot.press("s")
+    assert not isinstance(app.screen, Question)
+    assert [] == daemon.asked
 
 
-def test_the_chosen_task_stays_chosen_when_the_order_changes():
+@live()
+async def test_the_chosen_task_stays_chosen_when_the_order_changes(app, pilot, daemon):
     """A table that moves under the finger pauses the wrong training."""
-
-    async def steps(app, pilot, daemon):
-        before = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
-        after = [process(1, "a.py", 3 * GIB), process(2, "b.py", 9 * GIB)]
-        await show(app, pilot, status(tasks=before))
-        app._sort = "ram"
-        await show(app, pilot, status(tasks=before))
-        await pilot.press("up")
-        chosen = app.query_one("#tasks").chosen.pid
-        await show(app, pilot, status(tasks=after))
-        assert chosen == app.query_one("#tasks").chosen.pid
-        assert ["2", "1"] == column(app, "PID")
-
-    drive(steps)
+    before = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
+    after = [process(1, "a.py", 3 * GIB), process(2, "b.py", 9 * GIB)]
+    await show(app, pilot, status(tasks=before))
+    app._sort = "ram"
+    await show(app, pilot, status(tasks=before))
+    await pilot.press("up")
+    chosen = app.query_one("#tasks").chosen.pid
+    await show(app, pilot, status(tasks=after))
+    assert chosen == app.query_one("#tasks").chosen.pid
+    assert ["2", "1"] == column(app, "PID")
 
 
-def test_a_question_is_about_the_task_that_was_chosen_when_it_was_asked():
+@live()
+async def test_a_question_is_about_the_task_that_was_chosen_when_it_was_asked(app, pilot, daemon):
     """The view goes on behind it; the answer must not hit another task."""
-
-    async def steps(app, pilot, daemon):
-        two = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
-        await show(app, pilot, status(tasks=two))
-        asked_of = str(app.query_one("#tasks").chosen.pid)
-        await pilot.press("p")
-        rest = [one for one in two if str(one["pid"]) != asked_of]
-        await show(app, pilot, status(tasks=rest))
-        await pilot.press("y")
-        assert [("task.pause", {"task": asked_of})] == daemon.asked
-
-    drive(steps)
+    two = [process(1, "a.py", 3 * GIB), process(2, "b.py", 2 * GIB)]
+    await show(app, pilot, status(tasks=two))
+    asked_of = str(app.query_one("#tasks").chosen.pid)
+    await pilot.press("p")
+    rest = [one for one in two if str(one["pid"]) != asked_of]
+    await show(app, pilot, status(tasks=rest))
+    await pilot.press("y")
+    assert [("task.pause", {"task": asked_of})] == daemon.asked
 
 
-def test_a_filter_narrows_and_escape_shows_all():
+@live()
+async def test_a_filter_narrows_and_escape_shows_all(app, pilot, daemon):
     """By part of the name, whatever its case."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, leaking())
-        every = len(column(app, "TASK"))
-        await pilot.press("slash", *"EDA")
-        assert ["eda.py"] == column(app, "TASK")
-        await pilot.press("enter")
-        assert app.query_one("#tasks").has_focus
-        await pilot.press("escape")
-        assert every == len(column(app, "TASK"))
-
-    drive(steps)
+    await show(app, pilot, leaking())
+    every = len(column(app, "TASK"))
+    await pilot.press("slash", *"EDA")
+    assert ["eda.py"] == column(app, "TASK")
+    await pilot.press("enter")
+    assert app.query_one("#tasks").has_focus
+    await pilot.press("escape")
+    assert every == len(column(app, "TASK"))
 
 
 @pytest.mark.parametrize("idle", [False, True])
-def test_what_a_filter_found_stays_chosen_when_all_is_shown_again(idle):
+@live()
+async def test_what_a_filter_found_stays_chosen_when_all_is_shown_again(app, pilot, daemon, idle):
     """Also one so small that it would only be counted: the next key is about no stranger."""
     small = process(77, "slow.py", (10 * MIB if idle else 2 * GIB), kind="script")
     others = [process(100 + i, f"task{i}.py", GIB + i) for i in range(4)]
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, status(tasks=[*others, small]))
-        await pilot.press("slash", *"slow", "enter", "escape")
-        await show(app, pilot, status(tasks=[*others, small]))
-        assert "slow.py" == app._table.chosen.name
-        await pilot.press("slash", *"slowx", "escape")
-        assert "slow.py" == app._table.chosen.name
-        await pilot.press("p", "y")
-
-    assert [("task.pause", {"task": "77"})] == drive(steps).asked
+    await show(app, pilot, status(tasks=[*others, small]))
+    await pilot.press("slash", *"slow", "enter", "escape")
+    await show(app, pilot, status(tasks=[*others, small]))
+    assert "slow.py" == app._table.chosen.name
+    await pilot.press("slash", *"slowx", "escape")
+    assert "slow.py" == app._table.chosen.name
+    await pilot.press("p", "y")
+    assert [("task.pause", {"task": "77"})] == daemon.asked
 
 
 def test_a_trend_is_drawn_on_one_scale_of_time():
@@ -223,36 +207,31 @@ def test_a_trend_is_drawn_on_one_scale_of_time():
     assert ("▁", "█") == (sparkline(old, 10)[0], sparkline(old, 10)[-1])
 
 
-def test_the_end_of_the_chosen_task_is_told():
+@live()
+async def test_the_end_of_the_chosen_task_is_told(app, pilot, daemon):
     """The row under the cursor is another one now."""
     first, second = process(71, "first.py", 2 * GIB), process(72, "second.py", GIB)
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, status(tasks=[first, second]))
-        gone, left = app._table.tasks[0], app._table.tasks[1]
-        await show(app, pilot, status(tasks=[first if left.pid == 71 else second]))
-        said = [note.message for note in app._notifications]
-        assert [f"{gone.name} has ended. {left.name} is chosen now."] == said
-
-    drive(steps)
+    await show(app, pilot, status(tasks=[first, second]))
+    gone, left = app._table.tasks[0], app._table.tasks[1]
+    await show(app, pilot, status(tasks=[first if left.pid == 71 else second]))
+    said = [note.message for note in app._notifications]
+    assert [f"{gone.name} has ended. {left.name} is chosen now."] == said
 
 
-def test_the_orders_go_round():
+@live()
+async def test_the_orders_go_round(app, pilot, daemon):
     """o: by RAM the largest is first."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, leaking())
+    await show(app, pilot, leaking())
+    await pilot.press("o")
+    assert "order: ram" in app.query_one("#incidents").border_title
+    assert "4711" == column(app, "PID")[0]
+    for _ in range(8):
         await pilot.press("o")
-        assert "order: ram" in app.query_one("#incidents").border_title
-        assert "4711" == column(app, "PID")[0]
-        for _ in range(8):
-            await pilot.press("o")
-        assert "order: urgency" in app.query_one("#incidents").border_title
-
-    drive(steps)
+    assert "order: urgency" in app.query_one("#incidents").border_title
 
 
-def test_enter_draws_the_past_from_the_journal_and_the_cone():
+@live((120, 40))
+async def test_enter_draws_the_past_from_the_journal_and_the_cone(app, pilot, daemon):
     """What was before the view began is asked for once."""
     points = [[NOW_UNIX_S - 600 + 10 * i, (1 + i / 20) * GIB, 7 * GIB, 0] for i in range(58)]
     series = {
@@ -261,57 +240,50 @@ def test_enter_draws_the_past_from_the_journal_and_the_cone():
             {"kind": "cgroup", "ident": "", "points": points},
         ]
     }
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, leaking())
-        await pilot.press("enter")
-        await pilot.pause()
-        picture = text_of(app, "#plot")
-        assert "-10 min" in picture
-        assert "now" in picture
-        assert "+" in picture.splitlines()[-2]
-        assert any("⠁" <= char <= "⣿" for char in picture)
-        assert "rescue at step 1200" in picture
-        await show(app, pilot, leaking())
-        await pilot.press("enter")
-        assert not app.query_one("#detail").display
-
-    daemon = drive(steps, (120, 40), {"series": series})
-
+    daemon.answers = {"series": series}
+    await show(app, pilot, leaking())
+    await pilot.press("enter")
+    await pilot.pause()
+    picture = text_of(app, "#plot")
+    assert "-10 min" in picture
+    assert "now" in picture
+    assert "+" in picture.splitlines()[-2]
+    assert any("⠁" <= char <= "⣿" for char in picture)
+    assert "rescue at step 1200" in picture
+    await show(app, pilot, leaking())
+    await pilot.press("enter")
+    assert not app.query_one("#detail").display
     assert 1 == len([each for each in daemon.asked if each[0] == "series"])
 
 
-def test_explain_is_read_on_a_page():
+@live()
+async def test_explain_is_read_on_a_page(app, pilot, daemon):
     """Names in it are text; what failed is said in the same place."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, leaking())
-        await pilot.press("e")
-        assert isinstance(app.screen, Page)
-        await pilot.press("escape")
-        daemon.answers["explain"] = RequestError("No such task.")
-        await pilot.press("e")
-        assert isinstance(app.screen, Page)
-        assert "No such task." == app.screen._text.plain
-
-    drive(steps, answers={"explain": {"text": "train.ipynb grows.\x1b[2J\nSo what?"}})
+    daemon.answers = {"explain": {"text": "train.ipynb grows.\x1b[2J\nSo what?"}}
+    await show(app, pilot, leaking())
+    await pilot.press("e")
+    assert isinstance(app.screen, Page)
+    await pilot.press("escape")
+    daemon.answers["explain"] = RequestError("No such task.")
+    await pilot.press("e")
+    assert isinstance(app.screen, Page)
+    assert "No such task." == app.screen._text.plain
 
 
-def test_without_a_daemon_it_says_how_to_start_one_and_goes_on_when_it_is_there():
+@live()
+async def test_without_a_daemon_it_says_how_to_start_one_and_goes_on_when_it_is_there(
+    app, pilot, daemon
+):
     """The first message is the cure; old figures are called old."""
-
-    async def steps(app, pilot, daemon):
-        app._status_came(None, DaemonNotRunning("The watchdog daemon is not running."))
-        await pilot.pause()
-        assert "watchdog start" in text_of(app, "#lost")
-        await show(app, pilot, status())
-        assert not app.query_one("#lost").display
-        app._status_came(None, DaemonNotRunning("The daemon has ended the connection."))
-        await pilot.pause()
-        assert "old" in text_of(app, "#lost")
-        assert app.query_one("#lost").display
-
-    drive(steps)
+    app._status_came(None, DaemonNotRunning("The watchdog daemon is not running."))
+    await pilot.pause()
+    assert "watchdog start" in text_of(app, "#lost")
+    await show(app, pilot, status())
+    assert not app.query_one("#lost").display
+    app._status_came(None, DaemonNotRunning("The daemon has ended the connection."))
+    await pilot.pause()
+    assert "old" in text_of(app, "#lost")
+    assert app.query_one("#lost").display
 
 
 @pytest.mark.parametrize(
@@ -324,107 +296,83 @@ def test_without_a_daemon_it_says_how_to_start_one_and_goes_on_when_it_is_there(
         status(time_unix_s=None),
     ],
 )
-def test_a_status_with_holes_is_drawn_all_the_same(broken):
+@live()
+async def test_a_status_with_holes_is_drawn_all_the_same(app, pilot, daemon, broken):
     """A newer daemon may say more, a broken one less."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, broken)
-        await pilot.press("enter", "o", "a", "enter")
-        await show(app, pilot, leaking(), broken)
-        assert app.is_running
-
-    drive(steps)
+    await show(app, pilot, broken)
+    await pilot.press("enter", "o", "a", "enter")
+    await show(app, pilot, leaking(), broken)
+    assert app.is_running
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 12)])
-def test_what_is_in_danger_is_never_what_is_left_out(size):
+@live()
+async def test_what_is_in_danger_is_never_what_is_left_out(app, pilot, daemon, size):
     """Six limits and room for fewer: the one that ends stays."""
     far = {"unit": "bytes", "used": GIB, "limit": 4 * GIB, "ratio": 0.25, "stage": "watch"}
     limits = [{**far, "kind": "cgroup", "subject": str(n), "label": f"far {n}"} for n in range(6)]
     limits[-1] |= {"label": "near", "stage": "save", "eta_s": 20.0}
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, status(resources=limits))
-        assert "!! near" in text_of(app, "#resources")
-        assert "full in 20 s" in text_of(app, "#resources")
-
-    drive(steps, size)
+    await show(app, pilot, status(resources=limits))
+    assert "!! near" in text_of(app, "#resources")
+    assert "full in 20 s" in text_of(app, "#resources")
 
 
-def test_the_last_line_does_not_call_growth_nothing():
+@live()
+async def test_the_last_line_does_not_call_growth_nothing(app, pilot, daemon):
     """What is forecast to fill up above is not denied below."""
     grows = {"kind": "cgroup", "label": "group", "stage": "watch", "eta_s": 90.0, "ratio": 0.5}
-
-    async def steps(app, pilot, daemon):
-        said = "growing, no danger yet: train.ipynb"
-        await show(app, pilot, status(level="watch", headline=said, resources=[grows]))
-        assert f"OK: {said}." in text_of(app, "#incidents")
-
-    drive(steps)
+    said = "growing, no danger yet: train.ipynb"
+    await show(app, pilot, status(level="watch", headline=said, resources=[grows]))
+    assert f"OK: {said}." in text_of(app, "#incidents")
 
 
-def test_a_question_leaves_the_view_in_sight():
+@live()
+async def test_a_question_leaves_the_view_in_sight(app, pilot, daemon):
     """It is answered by looking at the figures behind it."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, leaking())
-        await pilot.press("p")
-        await pilot.pause()
-        lines = [
-            "".join(part.text for part in line) for line in app.screen._compositor.render_strips()
-        ]
-        assert any("full in 43 s" in line for line in lines)
-
-    drive(steps)
+    await show(app, pilot, leaking())
+    await pilot.press("p")
+    await pilot.pause()
+    lines = ["".join(part.text for part in line) for line in app.screen._compositor.render_strips()]
+    assert any("full in 43 s" in line for line in lines)
 
 
-def test_a_pid_that_is_used_again_is_not_paused():
+@live()
+async def test_a_pid_that_is_used_again_is_not_paused(app, pilot, daemon):
     """The question was about another program."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, status(tasks=[process(7, "mine.py", GIB)]))
-        await pilot.press("p")
-        other = process(7, "other.py", GIB, start_time=12345)
-        await show(app, pilot, status(tasks=[other]))
-        await pilot.press("y")
-
-    assert [] == drive(steps).asked
+    await show(app, pilot, status(tasks=[process(7, "mine.py", GIB)]))
+    await pilot.press("p")
+    other = process(7, "other.py", GIB, start_time=12345)
+    await show(app, pilot, status(tasks=[other]))
+    await pilot.press("y")
+    assert [] == daemon.asked
 
 
-def test_rows_stay_scrolled_when_the_order_changes():
+@live()
+async def test_rows_stay_scrolled_when_the_order_changes(app, pilot, daemon):
     """Who looks at the 80th of 100 tasks goes on looking at it."""
     many = [process(n, f"t{n}.py", GIB + n) for n in range(1, 101)]
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, status(tasks=many))
-        table = app.query_one("#tasks")
-        table.scroll_to(y=60, animate=False)
-        await pilot.pause()
-        await show(app, pilot, status(tasks=[{**many[50], "level": "warning"}, *many[1:50]]))
-        await show(app, pilot, status(tasks=[{**many[0], "level": "warning"}, *many[1:]]))
-        await pilot.pause()
-        before = table.scroll_offset.y
-        await show(
-            app, pilot, status(tasks=[{**many[9], "level": "warning"}, *many[1:9], *many[10:]])
-        )
-        await pilot.pause()
-        assert before == table.scroll_offset.y
-        assert "10" == column(app, "PID")[0]
-
-    drive(steps)
+    await show(app, pilot, status(tasks=many))
+    table = app.query_one("#tasks")
+    table.scroll_to(y=60, animate=False)
+    await pilot.pause()
+    await show(app, pilot, status(tasks=[{**many[50], "level": "warning"}, *many[1:50]]))
+    await show(app, pilot, status(tasks=[{**many[0], "level": "warning"}, *many[1:]]))
+    await pilot.pause()
+    before = table.scroll_offset.y
+    await show(app, pilot, status(tasks=[{**many[9], "level": "warning"}, *many[1:9], *many[10:]]))
+    await pilot.pause()
+    assert before == table.scroll_offset.y
+    assert "10" == column(app, "PID")[0]
 
 
-def test_graphics_memory_has_a_column_where_there_is_a_card():
+@live((160, 40))
+async def test_graphics_memory_has_a_column_where_there_is_a_card(app, pilot, daemon):
     """And none where there is not."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, status())
-        assert "GPU-MEM" not in app.query_one("#tasks").titles
-        one = process(1, "gpu.py", GIB, gpu_memory_bytes=512 * MIB)
-        await show(app, pilot, status(tasks=[one], gpus=[{"index": 0}]))
-        assert ["512 MiB"] == column(app, "GPU-MEM")
-
-    drive(steps, (160, 40))
+    await show(app, pilot, status())
+    assert "GPU-MEM" not in app.query_one("#tasks").titles
+    one = process(1, "gpu.py", GIB, gpu_memory_bytes=512 * MIB)
+    await show(app, pilot, status(tasks=[one], gpus=[{"index": 0}]))
+    assert ["512 MiB"] == column(app, "GPU-MEM")
 
 
 def cards_status(**more):
@@ -453,49 +401,40 @@ def cards_status(**more):
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
-def test_each_card_has_a_line_and_each_task_its_cards(size):
+@live()
+async def test_each_card_has_a_line_and_each_task_its_cards(app, pilot, daemon, size):
     """Memory, heat, what is lost; and at 80 by 24 the incident with who was on it."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, cards_status())
-        cards = text_of(app, "#gpus")
-        assert "GPU 0" in cards
-        assert "71 °C" in cards
-        assert "LOST" in cards
-        assert ["0,1"] == column(app, "DEV")
-        assert column(app, "GPU-MEM")[0].startswith("3.00")
-        said = text_of(app, "#incidents")
-        assert "fallen off the bus; on it: job.py" in said
-        assert "grows" not in said
-        assert app.query_one("#incidents").region.bottom <= size[1]
-
-    drive(steps, size=size)
+    await show(app, pilot, cards_status())
+    cards = text_of(app, "#gpus")
+    assert "GPU 0" in cards
+    assert "71 °C" in cards
+    assert "LOST" in cards
+    assert ["0,1"] == column(app, "DEV")
+    assert column(app, "GPU-MEM")[0].startswith("3.00")
+    said = text_of(app, "#incidents")
+    assert "fallen off the bus; on it: job.py" in said
+    assert "grows" not in said
+    assert app.query_one("#incidents").region.bottom <= size[1]
 
 
-def test_a_machine_without_cards_has_no_line_of_them():
+@live((120, 40))
+async def test_a_machine_without_cards_has_no_line_of_them(app, pilot, daemon):
     """No empty room, and no columns."""
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, leaking())
-        assert not app.query_one("#gpus").display
-        assert "DEV" not in app.query_one("#tasks").titles
-
-    drive(steps, size=(120, 40))
+    await show(app, pilot, leaking())
+    assert not app.query_one("#gpus").display
+    assert "DEV" not in app.query_one("#tasks").titles
 
 
-def test_what_is_wrong_elsewhere_comes_before_the_advice_on_the_first():
+@live((80, 24))
+async def test_what_is_wrong_elsewhere_comes_before_the_advice_on_the_first(app, pilot, daemon):
     """Three incidents in a small terminal: each has its line."""
     many = cards_status()
     first = many["incidents"][0]
     many["incidents"] = [first | {"id": str(n), "label": f"GPU {n}"} for n in range(3)]
-
-    async def steps(app, pilot, daemon):
-        await show(app, pilot, many)
-        assert [f"GPU {n}" for n in range(3)] == sorted(
-            word for word in ("GPU 0", "GPU 1", "GPU 2") if word in text_of(app, "#incidents")
-        )
-
-    drive(steps, size=(80, 24))
+    await show(app, pilot, many)
+    assert [f"GPU {n}" for n in range(3)] == sorted(
+        word for word in ("GPU 0", "GPU 1", "GPU 2") if word in text_of(app, "#incidents")
+    )
 
 
 def test_the_trend_beside_a_time_is_of_what_runs_out():

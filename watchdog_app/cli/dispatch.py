@@ -268,8 +268,6 @@ def _say_candidates(error: RequestError) -> None:
 
 def _never_fail_to_print() -> None:
     """Characters that the terminal's encoding lacks are shown escaped, never an error."""
-    if sys.stdout is None:  # closed by whoever started us: >&-
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
