@@ -182,11 +182,12 @@ def test_without_a_bus_a_notice_is_written_and_left_to_the_daemon(desktop, ended
     assert "neither a display nor a session bus" in said
 
 
-def test_notices_only_shows_no_icon(desktop, ended):
+@pytest.mark.parametrize("flag", ["--notifications-only", "--notices-only"])
+def test_notifications_only_shows_no_icon(desktop, ended, flag):
     """As it was asked to; a panel is left alone."""
     desktop.daemon.start()
     panel, screen = desktop.panel(), desktop.screen()
-    process = desktop.companion("--notices-only")
+    process = desktop.companion(flag)
     desktop.daemon.tell(notice())
     screen.wait("RAM full")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -29,8 +30,8 @@ notifications only, and says so."""
 EPILOG = """\
 examples:
   watchdog tray &
-  watchdog tray --once           print what the icon and its menu would show now
-  watchdog tray --notices-only   no icon
+  watchdog tray --once                 print what the icon and its menu would show now
+  watchdog tray --notifications-only   no icon
 
 Start it at every login: the menu of the icon, or watchdog install-desktop --login
 
@@ -41,7 +42,9 @@ exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage,
 def add_arguments(parser: Parser) -> None:
     """What to show and how."""
     parser.flag("--once", "print icon and menu as text, and end")
-    parser.flag("--notices-only", "show notifications and no icon")
+    parser.flag("--notifications-only", "show notifications and no icon")
+    # Its name in earlier versions.
+    parser.flag("--notices-only", argparse.SUPPRESS, dest="notifications_only")
     parser.add_argument(
         "--theme",
         choices=("auto", "dark", "light"),
@@ -76,7 +79,7 @@ def run(args: Args, out: Output) -> int:
     _without_tls()
     from watchdog_app.tray.app import Companion, Options
 
-    options = Options(args.notices_only, args.backend, args.theme)
+    options = Options(args.notifications_only, args.backend, args.theme)
     try:
         return Companion(options, _login()).run()
     except AlreadyRunning as error:

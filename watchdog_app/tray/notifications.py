@@ -41,11 +41,11 @@ ANSWER_S = 1.6  # the daemon waits two seconds and then shows it by itself
 
 class Notifications(Part):
     """
-    Shows notices.
+    Shows notifications.
 
     Args:
-        pressed: called with the notice and the key of its button, in the bus's thread; "show"
-            for a click on the notice itself.
+        pressed: called with the notification and the key of its button, in the bus's thread;
+            "show" for a click on the notification itself.
     """
 
     watched = (NOTIFICATIONS,)
@@ -159,7 +159,7 @@ class Notifications(Part):
 
 def buttons(notification: Notification) -> list[str]:
     """
-    Keys and labels by turns, as Notify takes them; "default" is a click on the notice itself.
+    Keys and labels by turns, as Notify takes them; "default" is a click on the text.
 
     Keys that this version does not know are left out: a button that does nothing is a lie.
     """
