@@ -13,7 +13,7 @@ AGENT = Path(watchdog_app.agent.__file__).parent
 REFUSED_CALLS = {"settrace", "setprofile", "settrace_all_threads", "setprofile_all_threads"}
 REFUSED_CALLS |= {"from_address", "string_at", "get_referrers", "get_referents"}
 REFUSED_MODULES = {"dis", "opcode", "bdb"}
-# What grows in a program is looked for on request, see `watchdog trace`.
+# What grows in a program is looked for on request, see `watchdog leaks`.
 ALLOWED = {("telemetry/diagnose.py", "get_objects")}
 
 

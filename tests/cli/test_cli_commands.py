@@ -29,7 +29,8 @@ ASKING = [
     ["protect"],
     ["snooze"],
     ["stacks", "a"],
-    ["trace", "a"],
+    ["leaks", "a"],
+    ["trace", "a"],  # its name in earlier versions
 ]
 
 

@@ -33,7 +33,7 @@ def test_the_line_that_holds_what_grows_is_in_the_advice_and_by_the_command(tmp_
         world.until(trains, "the agent comes", 30)
 
         told = subprocess.run(
-            [sys.executable, "-m", "watchdog_app", "trace", str(pid), "--for", "2", "--json"],
+            [sys.executable, "-m", "watchdog_app", "leaks", str(pid), "--for", "2", "--json"],
             env=world.env, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert 0 == told.returncode, told.stderr

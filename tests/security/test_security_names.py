@@ -55,7 +55,7 @@ def test_a_name_with_a_line_end_makes_no_line(world):
     done = [
         world.command(*words, columns=300)
         for words in (
-            ("pause", "nobody"), ("trace", pid), ("stacks", pid), ("pause", pid), ("pause", pid),
+            ("pause", "nobody"), ("leaks", pid), ("stacks", pid), ("pause", pid), ("pause", pid),
             ("status", "--all"), ("explain", pid), ("history",),
         )
     ]  # fmt: skip

@@ -44,7 +44,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("top", "live view: trends, forecasts, keys to save and to pause"),
             ("explain", "say why a task died, and what watchdog sees now"),
             ("stacks", "show what each thread of a task is doing"),
-            ("trace", "find the lines of a training where memory grows"),
+            ("leaks", "find the lines of a training where memory grows"),
             ("watch", "print notifications as lines of text as they arrive"),
             ("history", "list past incidents, decisions and deaths"),
             ("rescues", "list saved rescues; show, verify and prune them"),
@@ -94,6 +94,7 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ),
 )
 
+ALIASES = {"trace": "leaks"}  # names of earlier versions; no help shows them
 COMMANDS = {name: help_ for _, commands in GROUPS for name, help_ in commands}
 
 _SHORT = """\
@@ -204,6 +205,7 @@ def _carry_out(words: list[str]) -> int:
         return EXIT_OK
     if name == "help":
         name, rest = rest[0], ["--help"]
+    name = ALIASES.get(name, name)
     if name not in COMMANDS:
         return _unknown(name)
     quick = _quick(name, rest)

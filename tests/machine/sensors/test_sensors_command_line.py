@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from watchdog_app.cli.dispatch import COMMANDS
+from watchdog_app.cli.dispatch import ALIASES, COMMANDS
 from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.machine.sensors.command_line import (
     OWN_COMMANDS,
@@ -177,7 +177,7 @@ def test_watchdog_itself_is_never_a_task(command: str):
 
 def test_every_command_of_ours_is_known_as_our_own():
     """A command that is forgotten would be watched as its user's task."""
-    assert set(COMMANDS) == OWN_COMMANDS
+    assert {*COMMANDS, *ALIASES} == OWN_COMMANDS
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,9 @@ KNOWN_FILES = frozenset(("pydevd.py", "pydevconsole.py"))
 # is one until it has become the program that it was given.
 OWN_COMMANDS = {
     "agent", "checkpoint", "completion", "config", "demo", "doctor", "estimate", "exec",
-    "explain", "history", "install-desktop", "limit", "pause", "protect", "record", "reload",
-    "replay", "rescues", "resume", "run", "snooze", "stacks", "start", "status", "stop", "top",
-    "trace", "tray", "uninstall-desktop", "watch",
+    "explain", "history", "install-desktop", "leaks", "limit", "pause", "protect", "record",
+    "reload", "replay", "rescues", "resume", "run", "snooze", "stacks", "start", "status", "stop",
+    "top", "trace", "tray", "uninstall-desktop", "watch",
 }  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""What `watchdog trace` prints of what was found, and of what was not looked at."""
+"""What `watchdog leaks` prints of what was found, and of what was not looked at."""
 
 from __future__ import annotations
 
 import pytest
 
-from watchdog_app.cli.trace import render
+from watchdog_app.cli.leaks import render
 
 FOUND = {
     "name": "train.py",

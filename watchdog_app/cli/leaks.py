@@ -1,4 +1,4 @@
-"""`watchdog trace`: which lines of a training hold what grows."""
+"""`watchdog leaks`: which lines of a training hold what grows."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ TASK is a pid, a notebook, a script, a path, a kernel id, or a part of a name th
 task alone."""
 EPILOG = """\
 examples:
-  watchdog trace train.ipynb
-  watchdog trace train.py --for 1min     for what grows once an epoch
+  watchdog leaks train.ipynb
+  watchdog leaks train.py --for 1min     for what grows once an epoch
 
 exit codes: 0 looked, 1 failure, 2 usage, 3 daemon not running"""
 
