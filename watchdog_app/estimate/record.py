@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from watchdog_app.base.text.quantities import format_bytes
@@ -11,6 +11,18 @@ from watchdog_app.base.text.quantities import format_bytes
 # What the largest batch leaves free, of what is not the framework's: most estimates are nearer.
 SPARE_SHARE = 0.1
 _ENDLESS = 10_000_000  # examples: a larger batch says no more than that the model is tiny
+
+
+# The parts, as the table and JSON name them: their fields, and what is in them.
+_PARTS = {
+    "weights": ("weights_bytes", "with statistics and frozen ones"),
+    "gradients": ("gradients_bytes", "one of each trained weight"),
+    "optimizer": ("optimizer_bytes", ""),  # its name
+    "activations": ("activations_bytes", "kept for the backward pass"),
+    "data": ("buffers_bytes", "the batch and what is held ready"),
+    "framework": ("framework_bytes", "imports, graphs, thread pools"),
+    "allocator": ("allocator_bytes", "gaps and workspaces"),
+}
 
 
 class Saving(NamedTuple):
@@ -79,32 +91,17 @@ class Estimate:
     @property
     def parts(self) -> tuple[PartBytes, ...]:
         """The parts in the order of the table."""
-        return (
-            PartBytes("weights", self.weights_bytes, "with statistics and frozen ones"),
-            PartBytes("gradients", self.gradients_bytes, "one of each trained weight"),
-            PartBytes("optimizer", self.optimizer_bytes, self.optimizer or "none given"),
-            PartBytes("activations", self.activations_bytes, "kept for the backward pass"),
-            PartBytes("data", self.buffers_bytes, "the batch and what is held ready"),
-            PartBytes("framework", self.framework_bytes, "imports, graphs, thread pools"),
-            PartBytes("allocator", self.allocator_bytes, "gaps and workspaces"),
+        return tuple(
+            PartBytes(name, getattr(self, field), text or self.optimizer or "none given")
+            for name, (field, text) in _PARTS.items()
         )
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
-        return {
-            "framework": self.framework,
-            "batch_size": self.batch_size,
+        of_parts = [field for field, _ in _PARTS.values()]
+        own = {name: getattr(self, name) for name in _FIELDS if name not in of_parts}
+        return own | {
             "parts": {each.name: each.bytes for each in self.parts},
-            "optimizer": self.optimizer,
-            "peak_bytes": self.peak_bytes,
-            "low_bytes": self.low_bytes,
-            "high_bytes": self.high_bytes,
-            "per_sample_bytes": self.per_sample_bytes,
-            "fixed_bytes": self.fixed_bytes,
-            "floor_bytes": self.floor_bytes,
-            "limit_bytes": self.limit_bytes,
-            "limit_text": self.limit_text,
-            "largest_batch": self.largest_batch,
             "fits": self.fits,
             "savings": [each._asdict() for each in self.savings],
             "notes": list(self.notes),
@@ -113,24 +110,10 @@ class Estimate:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Estimate:
         """What `to_json` gave, back."""
-        parts = values["parts"]
-        same = {
-            name: values[name]
-            for name in cls.__dataclass_fields__
-            if name in values and name not in ("savings", "notes")
-        }
-        return cls(
-            **same,
-            weights_bytes=parts["weights"],
-            gradients_bytes=parts["gradients"],
-            optimizer_bytes=parts["optimizer"],
-            activations_bytes=parts["activations"],
-            buffers_bytes=parts["data"],
-            framework_bytes=parts["framework"],
-            allocator_bytes=parts["allocator"],
-            savings=tuple(Saving(**each) for each in values["savings"]),
-            notes=tuple(values["notes"]),
-        )
+        own = {name: values[name] for name in _FIELDS if name in values}
+        parts = {field: values["parts"][name] for name, (field, _) in _PARTS.items()}
+        savings = tuple(Saving(**each) for each in values["savings"])
+        return cls(**own | parts | {"savings": savings, "notes": tuple(values["notes"])})
 
     def __str__(self) -> str:
         return "\n".join(lines_of(self))
@@ -139,6 +122,9 @@ class Estimate:
         from html import escape
 
         return f"<pre>{escape(str(self))}</pre>"
+
+
+_FIELDS = tuple(each.name for each in fields(Estimate))
 
 
 def lines_of(estimate: Estimate) -> list[str]:
