@@ -89,6 +89,11 @@ def test_every_entry_is_used_and_whole(name):
     assert figures <= given | set(finding.table()["shared"])
 
 
+def test_words_that_entries_share_are_one_line():
+    """They stand in the middle of others."""
+    assert not any("\n" in text for text in texts(finding.table()["shared"]))
+
+
 def test_what_a_place_says_goes_before_what_all_do():
     """And the words of a container before those of the distribution in it."""
     (general, fedora, container) = (
