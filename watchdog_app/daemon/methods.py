@@ -225,7 +225,6 @@ class Methods(AgentMethods):
             if wait and found and all(rescue.status != "requested" for rescue in found):
                 reply.result({"requests": [*answers, *(rescue.to_json() for rescue in found)]})
 
-        waiting: list[Rescue] = []
         self._parts.guards.look()
         for task in chosen:
             held = self._parts.guards.stopped(task.key)
@@ -236,11 +235,10 @@ class Methods(AgentMethods):
                 answers.append(_refused(task, "It is paused and cannot save. Resume it first."))
                 continue
             asked = self._parts.executor.request_checkpoint(task, _who(connection), timeout_s, done)
-            waiting += asked
+            found += asked
             if not asked and wanted is not None:
                 view = self._parts.agents.view_of(task)
                 answers.append(_refused(task, no_agent(task, time.time(), view)))
-        found += waiting
         if not found or not wait:
             return {"requests": [*answers, *(rescue.to_json() for rescue in found)]}
         return None

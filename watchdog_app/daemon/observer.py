@@ -133,10 +133,8 @@ class Observer:
         if parts is None:
             return list(decisions), [], None
         _, tasks, readings = parts
-        true: list[Decision] = []
-        false: list[Decision] = []
-        for decision in decisions:
-            (true if self._holds(decision, readings) else false).append(decision)
+        true = [decision for decision in decisions if self._holds(decision, readings)]
+        false = [decision for decision in decisions if decision not in true]
         return true, false, {task.key: task for task in tasks}
 
     def record(self, outcome: Outcome) -> None:

@@ -179,13 +179,8 @@ class LinuxMachine(Machine):
         self._hardware.gpus_busy = closely
 
     def _faults(self) -> tuple[Fault, ...]:
-        sources = (
-            self._host.faults,
-            self._processes.faults,
-            self.disks.faults,
-            self._hardware.faults,
-        )
-        return tuple(fault for faults in sources for fault in faults.values())
+        sources = (self._host, self._processes, self.disks, self._hardware)
+        return tuple(fault for each in sources for fault in each.faults.values())
 
     def close(self) -> None:
         """Give back the descriptors and the helper thread."""

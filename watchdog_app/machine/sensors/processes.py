@@ -21,7 +21,7 @@ from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import Fault, ProcessInfo, ProcessKey, ProcessSample, TaskKind
 from watchdog_app.machine.sensors.command_line import identify
 from watchdog_app.machine.sensors.discovery import Discovery
-from watchdog_app.machine.sensors.groups import MEMBERSHIPS, Memberships
+from watchdog_app.machine.sensors.groups import Memberships
 from watchdog_app.machine.sensors.identity import (
     TICKS_PER_S,
     Describer,
@@ -32,7 +32,6 @@ from watchdog_app.machine.sensors.identity import (
 from watchdog_app.machine.sensors.notebooks import Description, KernelFacts
 from watchdog_app.machine.sensors.shared_pages import SharedPages
 
-_SOURCE = "processes"
 _YOUNG_S = 5.0
 _YOUNG_EVERY_S = 0.5
 # What no sample shows is asked again this often: limits set by the program itself, late execs.
@@ -227,7 +226,12 @@ class ProcessTable:
         self._shared_pages = SharedPages(proc, self._program_of, background=self._background)
         self._find_again = False  # whom a process belongs to: a shell has not answered
         self._new_s = float("inf")  # at the first sample there is nothing to miss yet
-        self.faults: dict[str, Fault] = {}
+
+    @property
+    def faults(self) -> dict[str, Fault]:
+        """What is not watched, by source."""
+        found = (self._discovery.fault, self._memberships.fault)
+        return {fault.source: fault for fault in found if fault is not None}
 
     @property
     def infos(self) -> Mapping[ProcessKey, ProcessInfo]:
@@ -261,7 +265,6 @@ class ProcessTable:
         changes = self._discovery.look(now_mono_s)
         if changes.there is not None:
             self._keep(changes.there)
-        self._show(_SOURCE, self._discovery.fault)
         found, self._find_again = self._find_again, False
         for pid in (*self._asked, *changes.again):
             found |= self._examine(pid, now_mono_s, now_unix_s)
@@ -444,7 +447,6 @@ class ProcessTable:
             watched = self._watched[pid]
             if membership != watched.membership:
                 self._place(watched, membership)
-        self._show(MEMBERSHIPS, self._memberships.fault)
 
     def _place(self, watched: _Watched, membership: bytes | None) -> None:
         watched.membership = membership
@@ -499,9 +501,3 @@ class ProcessTable:
         self._watched.pop(pid).files.close()
         self._background.forget(pid)
         self._changed = True
-
-    def _show(self, source: str, fault: Fault | None) -> None:
-        if fault is None:
-            self.faults.pop(source, None)
-        else:
-            self.faults[source] = fault

@@ -154,18 +154,15 @@ def ask(
         shown = {} if unit is None else _show(unit)
         found = _read(unit, pid, since_unix_s, shown, guards)
         settled = unit is None or shown.get("ActiveState") in ("failed", "inactive")
-        if _says_something(found) or (settled and look):
+        told = found is not None and (
+            found.oomd_kills is not None
+            or found.kernel_kill
+            or found.guard
+            or found.result == "oom-kill"
+        )
+        if told or (settled and look):
             break
     return found
-
-
-def _says_something(found: UnitEnd | None) -> bool:
-    return found is not None and bool(
-        found.oomd_kills is not None
-        or found.kernel_kill
-        or found.guard
-        or found.result == "oom-kill"
-    )
 
 
 def _read(
@@ -179,7 +176,10 @@ def _read(
     kernel = False
     result = None
     lines: list[str] = []
-    for line in () if unit is None else _journal(_of_unit(unit), since_unix_s):
+    words = [] if unit is None else [f"UNIT={unit.name}"]
+    if unit is not None and unit.user:
+        words = ["--user", f"USER_UNIT={unit.name}"]
+    for line in _journal(words, since_unix_s) if words else ():
         for pattern in (_OOMD, _KERNEL, _RESULT):
             found = pattern.search(line)
             if found is None or unit is None or found[1] != unit.name:
@@ -208,12 +208,6 @@ def _read(
         lines=tuple(dict.fromkeys(lines))[-_KEPT_LINES:],
         guard=None if guard is None else guard[0],
     )
-
-
-def _of_unit(unit: Unit) -> list[str]:
-    if unit.user:
-        return ["--user", f"USER_UNIT={unit.name}"]
-    return [f"UNIT={unit.name}"]
 
 
 def _said_by(guards: Sequence[str], pid: int, since_unix_s: float) -> tuple[str, str] | None:
