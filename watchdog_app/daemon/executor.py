@@ -35,7 +35,7 @@ from watchdog_app.history.entries import decision_entry, outcome_entry, request_
 from watchdog_app.history.journal import Entry
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine import process_control
-from watchdog_app.machine.process_control.paused import Paused, Resumed
+from watchdog_app.machine.process_control.paused import Paused
 
 # A decision is given this long to reach the disk, many times what a sync takes on one that is well.
 # Then it is acted on anyhow: beside memory that runs out a disk that swaps takes seconds.
@@ -163,7 +163,7 @@ class Executor:
         self._pause(order, task, f"asked for by {by}")
 
     def request_resume(
-        self, pause: Pause, by: str, done: Callable[[Resumed | Exception], None]
+        self, pause: Pause, by: str, done: Callable[[tuple[ProcessKey, ...] | Exception], None]
     ) -> None:
         """
         A person wants a paused task to run again.
@@ -330,7 +330,7 @@ class Executor:
                 self._end(order, OutcomeStatus.FAILED, str(error), result=error)
                 return
             self.pauses.remove(pause.task)
-            detail = f"{len(resumed.keys)} of its processes run again."
+            detail = f"{len(resumed)} of its processes run again."
             self._end(order, OutcomeStatus.DONE, detail, result=resumed)
             self.kept_state.keep_engine()
 

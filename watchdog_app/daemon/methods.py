@@ -17,7 +17,7 @@ from watchdog_app.base.text.plain import clean
 from watchdog_app.client import jsonrpc, requests
 from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import MemoryGrowth, ThreadDump
-from watchdog_app.core.model.machine import Task
+from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import find, named
 from watchdog_app.daemon.agent_methods import AgentMethods, Answer, Method
 from watchdog_app.daemon.checkpoints import Rescue, no_agent
@@ -28,7 +28,7 @@ from watchdog_app.daemon.pauses import Pause
 from watchdog_app.daemon.rpc import Connection, Reply
 from watchdog_app.daemon.status import fit
 from watchdog_app.history.journal import Journal
-from watchdog_app.machine.process_control.paused import Paused, Resumed
+from watchdog_app.machine.process_control.paused import Paused
 
 _MOST_LIMITS = 64  # requests to guards that wait: each is kept until a supervisor answers
 
@@ -156,13 +156,13 @@ class Methods(AgentMethods):
         failures: list[str] = []
         left = len(chosen)
 
-        def end(pause: Pause, found: Resumed | Exception) -> None:
+        def end(pause: Pause, found: tuple[ProcessKey, ...] | Exception) -> None:
             nonlocal left
             left -= 1
             if isinstance(found, Exception):
                 failures.append(str(found))
             else:
-                pids, kind = [key.pid for key in found.keys], kinds.get(pause.task)
+                pids, kind = [key.pid for key in found], kinds.get(pause.task)
                 about = {"task": pause.task.pid, "name": pause.name}
                 resumed.append({**about, "kind": kind, "pids": pids})
             if left == 0:

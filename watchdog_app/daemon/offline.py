@@ -56,9 +56,9 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
             refused.append(str(error))
             continue
         del left[pause.task]
-        entries += _entries(pause, len(runs.keys))
+        entries += _entries(pause, len(runs))
         resumed.append(
-            {"task": pause.task.pid, "name": pause.name, "pids": [key.pid for key in runs.keys]}
+            {"task": pause.task.pid, "name": pause.name, "pids": [key.pid for key in runs]}
         )
     _keep(left.values(), entries)
     if failures is not None:

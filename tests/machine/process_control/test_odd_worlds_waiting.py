@@ -88,7 +88,7 @@ def test_a_resume_before_the_stop_has_taken_effect_takes_it_back(waiting: Proces
 
     resumed = process_control.resume(paused)
 
-    assert waiting in resumed.keys
+    assert waiting in resumed
     os.kill(child_of(waiting.pid), signal.SIGKILL)
     until(lambda: state(waiting.pid) != "D", "the wait ends")
     time.sleep(0.1)

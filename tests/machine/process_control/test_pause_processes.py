@@ -128,7 +128,7 @@ def test_pause_stops_the_whole_tree_and_resume_lets_it_run(launch):
     assert {"T"} == states(tree)
     assert "sigstop" == paused.method
     resumed = process_control.resume(paused)
-    assert tuple(reversed(paused.keys)) == resumed.keys
+    assert tuple(reversed(paused.keys)) == resumed
     until(lambda: states(tree) <= {"S", "R"})
 
 
@@ -172,7 +172,7 @@ def test_a_task_that_was_stopped_as_a_whole_is_not_claimed(launch):
     paused = process_control.pause([root])
 
     assert () == paused.keys
-    assert () == process_control.resume(paused).keys
+    assert () == process_control.resume(paused)
     assert {"T"} == states(tree_of(root))
 
 
@@ -271,8 +271,8 @@ def test_resume_tolerates_those_that_ended_and_those_that_run(launch):
 
     resumed = process_control.resume(paused)
 
-    assert {killed, by_hand}.isdisjoint(resumed.keys)
-    assert root == resumed.keys[-1]
+    assert {killed, by_hand}.isdisjoint(resumed)
+    assert root == resumed[-1]
 
 
 def test_a_pause_outlives_its_process(launch):
@@ -305,7 +305,7 @@ def test_psutil_pauses_and_resumes_the_same_tree(launch):
     assert {each.pid for each in tree_of(root)} == {each.pid for each in paused.keys}
     until(lambda: {"T"} == states(tree_of(root)))
     resumed = stop_psutil.resume(paused)
-    assert tuple(reversed(paused.keys)) == resumed.keys
+    assert tuple(reversed(paused.keys)) == resumed
     until(lambda: "T" not in states(tree_of(root)))
 
 
@@ -546,7 +546,7 @@ def test_what_had_stopped_and_was_frozen_then_is_resumed(grouped):
 
     resumed = process_control.resume(paused)
 
-    assert set(paused.keys) == set(resumed.keys)
+    assert set(paused.keys) == set(resumed)
     assert group.frozen  # whoever froze it lets it go
     group.thaw()
     until(lambda: states(paused.keys) <= {"R", "S"})

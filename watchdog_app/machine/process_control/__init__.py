@@ -18,6 +18,6 @@ if sys.platform.startswith("linux"):
     from watchdog_app.machine.process_control.linux import family, pause, resume, stopping
 else:
     from watchdog_app.machine.process_control.psutil import family, pause, resume, stopping
-from watchdog_app.machine.process_control.paused import Paused, Resumed
+from watchdog_app.machine.process_control.paused import Paused
 
-__all__ = ["Paused", "Resumed", "family", "pause", "resume", "stopping"]
+__all__ = ["Paused", "family", "pause", "resume", "stopping"]

@@ -34,7 +34,7 @@ from watchdog_app.base.linux.process import (
 )
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.readings import is_guard
-from watchdog_app.machine.process_control.paused import Paused, Resumed
+from watchdog_app.machine.process_control.paused import Paused
 
 # A parent stops before its children are looked up, so each round can only find what was forked
 # before: two rounds are the rule. A tree that still grows after this many forks faster than that.
@@ -127,7 +127,7 @@ def stopping(key: ProcessKey) -> bool:
     return stop_pending(key.pid)
 
 
-def resume(paused: Paused) -> Resumed:
+def resume(paused: Paused) -> tuple[ProcessKey, ...]:
     """
     Let a paused task run again: the very processes that were stopped, last stopped first.
 
@@ -136,6 +136,9 @@ def resume(paused: Paused) -> Resumed:
 
     Args:
         paused: what `pause` returned, in this daemon or an earlier one.
+
+    Returns:
+        Who runs again, in the order in which they were resumed.
 
     Raises:
         TargetDenied: the system refused to resume some; all others run again.
@@ -154,7 +157,7 @@ def resume(paused: Paused) -> Resumed:
             f"The system refused to resume process {pids}: it runs under another user by now. "
             f"It stays paused. Resume it as that user with: kill -CONT {pids}"
         )
-    return Resumed(tuple(resumed))
+    return tuple(resumed)
 
 
 class _Stop:

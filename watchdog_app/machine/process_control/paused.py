@@ -1,4 +1,4 @@
-"""What a pause and a resume did: records that outlive the daemon."""
+"""What a pause did: a record that outlives the daemon."""
 
 from __future__ import annotations
 
@@ -19,10 +19,3 @@ class Paused:
     keys: tuple[ProcessKey, ...]
     method: str  # "freezer" (all at one instant), "sigstop" or "psutil"
     at_unix_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """What a resume did."""
-
-    keys: tuple[ProcessKey, ...]  # running again, in the order they were resumed

@@ -16,7 +16,7 @@ import psutil
 
 from watchdog_app.base.errors import ActionError, TargetDenied, TargetGone
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.machine.process_control.paused import Paused, Resumed
+from watchdog_app.machine.process_control.paused import Paused
 
 
 def pause(
@@ -70,7 +70,7 @@ def pause(
     return Paused(tuple(stopped), "psutil", at_unix_s)
 
 
-def resume(paused: Paused) -> Resumed:
+def resume(paused: Paused) -> tuple[ProcessKey, ...]:
     """As `linux.resume`."""
     resumed, denied = [], []
     for key in reversed(paused.keys):
@@ -86,7 +86,7 @@ def resume(paused: Paused) -> Resumed:
     if denied:
         pids = " ".join(str(key.pid) for key in denied)
         raise TargetDenied(f"The system refused to resume process {pids}. It stays paused.")
-    return Resumed(tuple(resumed))
+    return tuple(resumed)
 
 
 def stopping(key: ProcessKey) -> bool:  # noqa: ARG001 - as on Linux
