@@ -71,14 +71,6 @@ class BackendError(Exception):
         self.absent = absent
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceEvent:
-    """A fault that the driver has reported."""
-
-    bus_id: str
-    code: int  # Xid
-
-
 class GpuBackend(Protocol):
     """One vendor's driver. Lives in the reader process: may block, may crash, may be killed."""
 
@@ -115,8 +107,8 @@ class GpuBackend(Protocol):
             BackendError: none does.
         """
 
-    def events(self) -> Iterable[DeviceEvent]:
-        """What happened since the last call; never waits."""
+    def events(self) -> Iterable[tuple[str, int]]:
+        """PCI address and Xid of each fault that came since the last call; never waits."""
 
 
 @dataclass(frozen=True, slots=True)

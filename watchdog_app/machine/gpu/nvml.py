@@ -23,7 +23,6 @@ from watchdog_app.machine.gpu import nvml_driver
 from watchdog_app.machine.gpu.backend import (
     BackendError,
     DeviceError,
-    DeviceEvent,
     DeviceRow,
 )
 from watchdog_app.machine.gpu.nvml_driver import UNABLE, Code, Driver, DriverError
@@ -246,7 +245,7 @@ class NvmlBackend:
         slot.failed = None
         return rows + [_instance_row(each, now_mono_s) for each in slot.instances]
 
-    def events(self) -> Iterable[DeviceEvent]:
+    def events(self) -> Iterable[tuple[str, int]]:
         """As GpuBackend says: Xid errors since the last time, oldest first."""
         return self._events.poll()
 
@@ -533,9 +532,9 @@ class _Events:
             return  # this GPU has none
         self._bus_ids[_pointer(handle)] = bus_id
 
-    def poll(self) -> list[DeviceEvent]:
+    def poll(self) -> list[tuple[str, int]]:
         """What came since the last time, oldest first."""
-        found: list[DeviceEvent] = []
+        found: list[tuple[str, int]] = []
         for _ in range(_MOST_EVENTS if self._bus_ids else 0):
             try:
                 event = self._driver.ask("nvmlEventSetWait_v2", self._set, 0)
@@ -543,7 +542,7 @@ class _Events:
                 break  # a timeout: none is waiting. A lost GPU says so by itself.
             bus_id = self._bus_ids.get(_pointer(event.device))
             if bus_id is not None and int(event.eventType) & _XID_CRITICAL_ERROR:
-                found.append(DeviceEvent(bus_id, int(event.eventData)))
+                found.append((bus_id, int(event.eventData)))
         return found
 
 

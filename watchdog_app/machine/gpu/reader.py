@@ -124,7 +124,7 @@ def _answer(backends: Sequence[GpuBackend], answers: _Answers, request: dict[str
     skip: Collection[int] = request.get("skip", ())
     # Before the GPUs: a call that hangs here is not to be laid at the last one's door, and an
     # event is told once: it must be out before a GPU takes this process down.
-    events = [[event.bus_id, event.code] for each in backends for event in each.events()]
+    events = [event for each in backends for event in each.events()]
     if events:
         answers.send(id=number, events=events)
     for backend in backends:
