@@ -18,8 +18,7 @@ def limited():
 
 
 @pytest.mark.parametrize(
-    ("soft", "handles", "connections"),
-    [(256, 26, 52), (1024, 122, 244), (4096, 500, 500)],
+    ("soft", "handles", "connections"), [(256, 26, 52), (1024, 122, 244), (4096, 500, 500)]
 )
 def test_shares_leave_room_for_looking(limited, soft, handles, connections):
     """A quarter of all goes to files of processes, two agents' shares and two of ends follow."""

@@ -8,16 +8,7 @@ import pytest
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.client import jsonrpc, requests
-from watchdog_app.client.requests import (
-    Params,
-    flag,
-    number,
-    part,
-    several,
-    text,
-    whole,
-    word,
-)
+from watchdog_app.client.requests import Params, flag, number, part, several, text, whole, word
 
 
 class Inner(Params):

@@ -64,11 +64,7 @@ class World:
             argv = ["sh", "-c", f'ulimit -n {limit_files}; exec "$@"', "sh", *argv]
         with open(self.folder / "log", "ab") as log:
             self.process = subprocess.Popen(
-                argv,
-                env={**self.env, **env},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                argv, env={**self.env, **env}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         end = time.monotonic() + 60
         while time.monotonic() < end and self.process.poll() is None:

@@ -600,8 +600,7 @@ def test_the_last_sample_before_a_move_is_kept():
 def test_in_an_alarm_every_sample_is_kept_with_the_minute_before():
     """What was left out is written when it becomes interesting."""
     kept = keep(
-        ((t, 100 * MIB) for t in range(130)),
-        pace=lambda t: Pace.ALARM if t >= 120 else Pace.REST,
+        ((t, 100 * MIB) for t in range(130)), pace=lambda t: Pace.ALARM if t >= 120 else Pace.REST
     )
     assert [0.0, *(float(t) for t in range(60, 130))] == [t for t, _ in kept]
 

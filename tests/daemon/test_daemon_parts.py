@@ -107,12 +107,7 @@ def test_a_machine_that_cannot_be_read_is_a_fault_until_it_can(said, tmp_path):
     agents = Agents(None, OutOfProcessCopies(lambda: None), machine.alive, interval_s=1.0)
     faults = Faults(log)
     observer = Observer(
-        Settings(),
-        machine,
-        agents,
-        faults,
-        str(tmp_path),
-        triggers=Triggers(poller, lambda: None),
+        Settings(), machine, agents, faults, str(tmp_path), triggers=Triggers(poller, lambda: None)
     )
 
     assert observer.look() is None

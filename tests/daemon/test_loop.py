@@ -83,8 +83,7 @@ def test_a_client_hears_of_looks_that_fail(parts, running, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "source"),
-    [(ConfigError("a mistake"), None), (ValueError("broken"), "daemon.reload")],
+    ("error", "source"), [(ConfigError("a mistake"), None), (ValueError("broken"), "daemon.reload")]
 )
 def test_a_configuration_that_cannot_be_read_again_ends_nothing(
     parts, loop, monkeypatch, error: Exception, source: str | None

@@ -411,9 +411,7 @@ def _named(task: Task | None) -> tuple[str | None, str | None]:
     return task.name, task.info.notebook or task.info.script
 
 
-def _result(
-    rescues: Sequence[Rescue],
-) -> tuple[OutcomeStatus, str, Mapping[str, Any]] | None:
+def _result(rescues: Sequence[Rescue]) -> tuple[OutcomeStatus, str, Mapping[str, Any]] | None:
     """What became of one request to all agents of a task; None while one is under way."""
     if not rescues or any(rescue.status == "requested" for rescue in rescues):
         return None

@@ -104,11 +104,7 @@ class Methods(AgentMethods):
         connection.greeted = True
         connection.protocol = wanted
         connection.role = role
-        return {
-            "protocol": jsonrpc.PROTOCOL_VERSION,
-            "version": __version__,
-            "pid": os.getpid(),
-        }
+        return {"protocol": jsonrpc.PROTOCOL_VERSION, "version": __version__, "pid": os.getpid()}
 
     def _status(self, _: Connection, __: requests.Params, reply: Reply) -> None:
         reply.result(self._control.status(), fit)
@@ -122,10 +118,7 @@ class Methods(AgentMethods):
         self, connection: Connection, params: requests.NotificationShown, __: Reply
     ) -> Answer:
         self._parts.dispatcher.acknowledge(
-            params.id,
-            params.delivered,
-            params.detail,
-            follower=connection.role == "cli",
+            params.id, params.delivered, params.detail, follower=connection.role == "cli"
         )
         return {}
 

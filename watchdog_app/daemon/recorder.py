@@ -61,11 +61,7 @@ class Recorder:
                 found.append(SeriesPoints(ident, kind, reading.label, reading.unit, kept))
         for task in look.tasks:
             keys.add(task.key)
-            point = Point(
-                look.snapshot.unix_s,
-                task.rss_bytes,
-                swap=task.swap_bytes,
-            )
+            point = Point(look.snapshot.unix_s, task.rss_bytes, swap=task.swap_bytes)
             pace = Pace.NEAR if task.key in near else Pace.REST
             kept = self._thinner.offer(task.key, point, "bytes", pace)
             if kept:
@@ -143,10 +139,7 @@ class KeptState:
         self._journal.submit(partial(Journal.put_state, key=key, data=state))
 
     def take(
-        self,
-        journal: Journal | None,
-        key: str,
-        load: Callable[[Mapping[str, Any], bool], object],
+        self, journal: Journal | None, key: str, load: Callable[[Mapping[str, Any], bool], object]
     ) -> None:
         """
         Take over what an earlier daemon kept.

@@ -36,10 +36,7 @@ def test_a_pipe_is_read_without_waiting():
 
 @pytest.mark.parametrize(
     ("program", "status"),
-    [
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -11),
-        ("raise SystemExit(4)", 4),
-    ],
+    [("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", -11), ("raise SystemExit(4)", 4)],
 )
 def test_the_end_of_a_reader_is_seen_with_its_status(program, status):
     """Which is how a crash is told from an error."""

@@ -173,11 +173,7 @@ def test_all_ones_are_no_reading(stub, ticker):
 
     gpu = ticker(stub).reading().gpus[0]
 
-    assert (None, None, None) == (
-        gpu.throttling,
-        gpu.ecc_uncorrected,
-        gpu.memory_reserved_bytes,
-    )
+    assert (None, None, None) == (gpu.throttling, gpu.ecc_uncorrected, gpu.memory_reserved_bytes)
     assert (GIB, GpuState.OK) == (gpu.memory_used_bytes, gpu.state)
 
 

@@ -107,8 +107,7 @@ def test_captured_descriptions_are_read(name: str):
 
 
 @pytest.mark.parametrize(
-    "data",
-    [b"", b"[]", b"{}", b'{"url": 3}', b"\xff", b'{"token": "x"}', b"[" * 60_000],
+    "data", [b"", b"[]", b"{}", b'{"url": 3}', b"\xff", b'{"token": "x"}', b"[" * 60_000]
 )
 def test_what_is_no_description_is_none(data: bytes):
     """Half written or somebody else's."""
@@ -157,10 +156,7 @@ def test_sessions_by_kernel(entries, expected):
     assert expected == parse_sessions(json.dumps(entries).encode(), "/r")
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["", "a\0.ipynb", "x" * 5000, 3, None],
-)
+@pytest.mark.parametrize("path", ["", "a\0.ipynb", "x" * 5000, 3, None])
 def test_path_that_no_file_can_have_names_nothing(path: object):
     """A server that is broken, or hostile."""
     data = json.dumps([{"path": path, "kernel": KERNEL}]).encode()

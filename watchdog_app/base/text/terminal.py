@@ -246,10 +246,7 @@ def style_of(
     """
     stream = sys.stdout if stream is None else stream
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("_", "-")
-    return Style(
-        color=_wanted(when, stream, env),
-        unicode=encoding.startswith("utf"),
-    )
+    return Style(color=_wanted(when, stream, env), unicode=encoding.startswith("utf"))
 
 
 def _wanted(when: When, stream: TextIO | None, env: Mapping[str, str]) -> bool:

@@ -20,11 +20,7 @@ from watchdog_app.base import vendored
 from watchdog_app.base.linux.cgroups import room
 from watchdog_app.core.model.hardware import FIGURES, ClockEvent, GpuState
 from watchdog_app.machine.gpu import nvml_driver
-from watchdog_app.machine.gpu.backend import (
-    BackendError,
-    DeviceError,
-    DeviceRow,
-)
+from watchdog_app.machine.gpu.backend import BackendError, DeviceError, DeviceRow
 from watchdog_app.machine.gpu.nvml_driver import UNABLE, Code, Driver, DriverError
 from watchdog_app.machine.gpu.nvml_processes import ProcessList, ProcessLister
 

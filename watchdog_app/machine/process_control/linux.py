@@ -95,9 +95,7 @@ def pause(
         raise _gone(members[0])
     _settle(stop.stopped)
     return Paused(
-        keys=tuple(stop.stopped),
-        method="freezer" if frozen else "sigstop",
-        at_unix_s=at_unix_s,
+        keys=tuple(stop.stopped), method="freezer" if frozen else "sigstop", at_unix_s=at_unix_s
     )
 
 
@@ -164,10 +162,7 @@ class _Stop:
     """One pause in the making."""
 
     def __init__(
-        self,
-        members: Sequence[ProcessKey],
-        own_uid: int,
-        others: Collection[ProcessKey],
+        self, members: Sequence[ProcessKey], own_uid: int, others: Collection[ProcessKey]
     ) -> None:
         self._members = members
         self._untouchable = {0, 1, *ancestors(os.getpid())}

@@ -239,10 +239,7 @@ class HardwareWatch:
         look = self._gpu.read(now_mono_s, self.gpus_busy)
         self.faults.update((fault.source, fault) for fault in look.faults)
         return replace(
-            found,
-            gpus=look.gpus,
-            gpus_mono_s=look.read_mono_s,
-            driver_version=look.driver_version,
+            found, gpus=look.gpus, gpus_mono_s=look.read_mono_s, driver_version=look.driver_version
         )
 
     def close(self) -> None:

@@ -66,9 +66,7 @@ def parse_pressure(data: bytes) -> Pressure | None:
                 lines[kind][name] = float(value)
         some, full = lines[b"some"], lines[b"full"]
         return Pressure(
-            some_avg10=some[b"avg10"],
-            full_avg10=full[b"avg10"],
-            some_total_s=some[b"total"] / 1e6,
+            some_avg10=some[b"avg10"], full_avg10=full[b"avg10"], some_total_s=some[b"total"] / 1e6
         )
     except (KeyError, ValueError):
         return None

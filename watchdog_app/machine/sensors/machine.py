@@ -11,13 +11,7 @@ from typing import Protocol
 from watchdog_app.base.errors import Gone, SensorError
 from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.base.linux.files import read_bytes
-from watchdog_app.core.model.machine import (
-    CgroupMemory,
-    Fault,
-    ProcessKey,
-    ProcessSample,
-    Snapshot,
-)
+from watchdog_app.core.model.machine import CgroupMemory, Fault, ProcessKey, ProcessSample, Snapshot
 from watchdog_app.machine.sensors.devices import Disks, HardwareWatch
 from watchdog_app.machine.sensors.groups import GroupSensor, UnwatchedMembers
 from watchdog_app.machine.sensors.host import HostReader

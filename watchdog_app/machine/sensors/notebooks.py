@@ -266,13 +266,7 @@ def forked(
 
 
 def described(
-    key: ProcessKey,
-    ppid: int,
-    uid: int,
-    user: str | None,
-    exe: str | None,
-    *,
-    reads: Reads,
+    key: ProcessKey, ppid: int, uid: int, user: str | None, exe: str | None, *, reads: Reads
 ) -> Description:
     """
     What the words and the environment of a Python process say of it.

@@ -131,11 +131,7 @@ class UnitQuestions:
 
 
 def ask(
-    unit: Unit | None,
-    pid: int,
-    since_unix_s: float,
-    *,
-    guards: Sequence[str] = (),
+    unit: Unit | None, pid: int, since_unix_s: float, *, guards: Sequence[str] = ()
 ) -> UnitEnd | None:
     """
     What is written of a unit and a process since a time; None: nothing.
@@ -166,11 +162,7 @@ def ask(
 
 
 def _read(
-    unit: Unit | None,
-    pid: int,
-    since_unix_s: float,
-    shown: dict[str, str],
-    guards: Sequence[str],
+    unit: Unit | None, pid: int, since_unix_s: float, shown: dict[str, str], guards: Sequence[str]
 ) -> UnitEnd | None:
     oomd: int | None = None
     kernel = False

@@ -95,10 +95,7 @@ class Triggers:
     """
 
     def __init__(
-        self,
-        poller: Poller,
-        wake: Callable[[], None],
-        pressure_path: str = "/proc/pressure/memory",
+        self, poller: Poller, wake: Callable[[], None], pressure_path: str = "/proc/pressure/memory"
     ) -> None:
         self.faults: tuple[Fault, ...] = ()
         self._poller = poller
