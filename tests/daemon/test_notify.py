@@ -186,9 +186,8 @@ def test_the_command_gets_the_notice_as_json_and_as_variables(tmp_path):
     assert Delivery(True, "command", "") == delivery
     value, environment = json.loads(out.read_text())
     assert notice().to_json() == value
-    assert {"key": "pause", "label": "Pause", "command": "watchdog pause train.ipynb"} == value[
-        "actions"
-    ][0]
+    action = {"key": "pause", "label": "Pause", "command": "watchdog pause train.ipynb"}
+    assert action == value["actions"][0]
     assert "RAM full in about 4 min: train.ipynb" == environment["WATCHDOG_TITLE"]
     assert "4242" == environment["WATCHDOG_TASK"]
 
