@@ -8,15 +8,16 @@ does not help.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from watchdog_app.base.text.quantities import format_duration
 
@@ -41,6 +42,16 @@ class Ended:
     def timed_out(self) -> bool:
         """Whether its deadline has passed."""
         return self.code is None
+
+    def objects(self, mark: str = "") -> Iterator[dict[str, Any]]:
+        """The JSON objects in its output, a line each behind a mark; all else is noise."""
+        for line in self.stdout.splitlines():
+            try:
+                said = json.loads(line.removeprefix(mark)) if line.startswith(mark) else None
+            except ValueError:
+                continue
+            if isinstance(said, dict):
+                yield said
 
     @property
     def ending(self) -> str:

@@ -6,7 +6,6 @@ Each framework is imported in a child of its own: one that crashes hides no othe
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -208,15 +207,7 @@ def read(ended: children.Ended) -> Answer:
     step: str | None = None
     error: str | None = None
     heard = False
-    for line in ended.stdout.splitlines():
-        if not line.startswith(_MARK):
-            continue
-        try:
-            said = json.loads(line[len(_MARK) :])
-        except ValueError:
-            continue
-        if not isinstance(said, dict):
-            continue
+    for said in ended.objects(_MARK):
         heard = True
         if isinstance(said.get("result"), dict):
             values.update(said["result"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,7 +121,7 @@ def read(ended: children.Ended) -> Driver:
     calling: str | None = None
     at: int | None = None
     count = 0
-    for said in _lines(ended):
+    for said in ended.objects():
         calling = said.get("calling", calling)
         at = None if "end" in said else said.get("begin", at)
         count = said["count"] if isinstance(said.get("count"), int) else count
@@ -170,19 +168,6 @@ def _add(row: dict[str, Any], cards: list[dict[str, Any]]) -> None:
         free = total - used - row.get("memory_reserved_bytes", 0)
         row = {"memory_free_bytes": max(0, free)} | row
     cards.append({"error": " ".join(row.get("notes", ())).rstrip(".")} | row)
-
-
-def _lines(ended: children.Ended) -> Sequence[dict[str, Any]]:
-    """The objects among what a child has printed."""
-    found = []
-    for line in ended.stdout.splitlines():
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(said, dict):
-            found.append(said)
-    return found
 
 
 def label(card: dict[str, Any]) -> str:

@@ -23,7 +23,15 @@ from watchdog_app.estimate import script
 from watchdog_app.estimate.estimating import estimate, resident_bytes
 
 _NO_CARD = " (The estimate runs without cards: make the model without .cuda() or a device.)"
-_IMPORTED = {"keras": "tensorflow", "tensorflow": "tensorflow", "torch": "torch"}
+# What a name or a script has in it, and the framework that it then imports.
+_TELLING = {
+    "keras": "keras",
+    ".h5": "keras",
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+    "timm": "torch",
+    "transformers": "torch",
+}
 
 
 def main() -> None:
@@ -109,24 +117,18 @@ def _framework_base(name: str, framework: str | None) -> int | None:
     if chosen is None:
         return None
     before = resident_bytes()
-    importlib.import_module(chosen)
+    try:
+        importlib.import_module(chosen)
+    except ImportError:
+        return None  # only a word of the script; or its own import says so
     held = resident_bytes()
     return held if held > before + 10 * MIB else None
 
 
 def _named_in(name: str) -> str | None:
-    """The framework that a module or a script imports first, by its text."""
-    head = name.partition(".")[0]
-    if name.endswith((".keras", ".h5")):
-        return "keras"
-    if head in ("torch", "torchvision", "timm", "transformers"):
-        return "torch"
-    if head in _IMPORTED:
-        return "keras" if head != "torch" else head
-    if not name.endswith(".py") or not os.path.isfile(name):
-        return None
-    with open(name, encoding="utf-8", errors="replace") as file:
-        text = file.read()
-    if "tensorflow" in text or "keras" in text:
-        return "keras" if "keras" in text else "tensorflow"
-    return "torch" if "torch" in text else None
+    """The framework that a module or a script imports, by its name or its text."""
+    text = name
+    if name.endswith(".py") and os.path.isfile(name):
+        with open(name, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    return next((framework for word, framework in _TELLING.items() if word in text), None)
