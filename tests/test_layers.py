@@ -82,8 +82,7 @@ EXCEPTIONS = {
     "watchdog_app.cli.plot": {"top.glyphs"},  # the same dots
     "watchdog_app.cli.top": {"top"},
     "watchdog_app.cli.doctor": {"doctor"},
-    "watchdog_app.cli.install_desktop": {"install"},
-    "watchdog_app.cli.uninstall_desktop": {"install"},
+    "watchdog_app.cli.desktop": {"install"},
     "watchdog_app.cli.tray": {"tray", "install"},
     "watchdog_app.cli.replay": {
         "core.replay",

@@ -345,7 +345,7 @@ class Configuration(Workload):
 
 
 class Placed(Workload):
-    """`watchdog install-desktop` or `agent enable`, beside a file of the user's; half undone."""
+    """`watchdog desktop install` or `agent enable`, beside a file of the user's; half undone."""
 
     name = "placed"
     MINE = "the user's own\n"
@@ -396,7 +396,7 @@ class Placed(Workload):
 
 
 class TakenAway(Placed):
-    """`watchdog uninstall-desktop`."""
+    """`watchdog desktop remove`."""
 
     name = "taken-away"
 

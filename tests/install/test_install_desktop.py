@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
 import shutil
 import subprocess
@@ -92,7 +93,7 @@ def test_a_crash_while_placing_leaves_nothing_that_cannot_be_taken_away(env, tmp
     wanted = {str(tmp_path / "a/one"): b"1", str(tmp_path / "file/two"): b"2"}
     (tmp_path / "file").write_text("no folder")
 
-    with pytest.raises(WatchdogError, match="uninstall-desktop"):
+    with pytest.raises(WatchdogError, match="desktop remove"):
         PlacedFiles(state).place(wanted)
     gone = PlacedFiles(state).remove()
 
@@ -308,7 +309,7 @@ def test_a_unit_that_was_enabled_before_us_stays_enabled(env, placed):
 
 
 def test_an_enabled_unit_of_ours_leaves_no_link_behind(env, placed):
-    """Enabled by hand after install-desktop: its file goes, so it is disabled."""
+    """Enabled by hand after `desktop install`: its file goes, so it is disabled."""
     systemd = Systemd()
     placed.place(desktop_files(env, COMMAND))
     systemd.enabled.add(TRAY_UNIT)
@@ -445,7 +446,7 @@ def test_systemd_finds_the_program_in_any_folder(folder, tmp_path):
 )
 def test_a_program_that_login_could_not_start_is_refused(path, said, monkeypatch):
     """One in a cache that is emptied, one with a name that no entry can hold."""
-    from watchdog_app.cli.install_desktop import lasting
+    from watchdog_app.cli.desktop import lasting
 
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/tmp/cache of mine")
 
@@ -461,7 +462,7 @@ def test_root_of_sudo_is_sent_back_to_the_user(tmp_path):
     env = {**os.environ, "HOME": str(tmp_path), "SUDO_UID": "1000"}
 
     done = subprocess.run(
-        [sys.executable, "-m", "watchdog_app", "install-desktop"],
+        [sys.executable, "-m", "watchdog_app", "desktop", "install"],
         env=env, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 
@@ -487,18 +488,22 @@ def test_the_commands_place_and_take_away(tmp_path):
             env=env, capture_output=True, text=True, timeout=60, check=True,
         ).stdout  # fmt: skip
 
-    shown = watchdog("install-desktop", "--dry-run").splitlines()
+    shown = watchdog("desktop", "install", "--dry-run").splitlines()
     assert set() == everything_below(home)
-    first = watchdog("install-desktop", "--login")
+    assert "Nothing is placed" in watchdog("desktop")
+    first = watchdog("install-desktop", "--login")  # its name in earlier versions
     placed = {str(p) for p in home.rglob("*") if p.is_file() and p.name != "desktop.json"}
     assert set(shown) < placed
     assert "autostart entry" in first
     env["SHELL"] = "/usr/bin/zsh"  # which looks nowhere in a home by itself
-    again = watchdog("install-desktop")
+    again = watchdog("desktop", "install")
     assert "0 files placed" in again
     assert "--login" not in again
     assert "at every login, as before" in again
     assert f"fpath+=({home}/.local/share/zsh/site-functions)" in again
-    assert f"{len(placed)} files removed" in watchdog("uninstall-desktop")
+    shown = json.loads(watchdog("desktop", "status", "--json"))
+    assert placed == set(shown["placed"])
+    assert {"autostart entry"} == set(shown["login"].values())
+    assert f"{len(placed)} files removed" in watchdog("desktop", "remove")
     assert "Nothing was placed" in watchdog("uninstall-desktop")
     assert set() == everything_below(home)

@@ -248,8 +248,11 @@ def test_code_that_others_can_change_is_refused_with_its_place(
         ("agent", "enable", "--python", sys.executable),
         ("exec", "--", "echo", "ran"),
         ("exec", "--kernel"),
-        ("install-desktop",),
-        ("install-desktop", "--login"),
+        (
+            "desktop",
+            "install",
+        ),
+        ("desktop", "install", "--login"),
     ],
     ids=" ".join,
 )
@@ -266,7 +269,16 @@ def test_each_command_that_lets_code_run_later_refuses_code_that_others_can_chan
     assert [] == list((tmp_path / "home").rglob("*"))
 
 
-@pytest.mark.parametrize("words", [("agent", "disable", "--user"), ("uninstall-desktop",)])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("agent", "disable", "--user"),
+        (
+            "desktop",
+            "remove",
+        ),
+    ],
+)
 def test_what_was_placed_can_be_taken_away_by_code_that_others_can_change(
     package: Path, tmp_path: Path, words: tuple[str, ...]
 ):

@@ -118,8 +118,8 @@ def test_it_runs_in_a_clean_debian_and_goes_without_residue(package, clean):
     finally:
         chroot(clean, "watchdog stop")
     # Its files are there for everybody: only the start at login is a user's own, and is undone.
-    login = chroot(clean, "watchdog install-desktop --login; find /root/.config -type f")
-    chroot(clean, "watchdog uninstall-desktop")
+    login = chroot(clean, "watchdog desktop install --login; find /root/.config -type f")
+    chroot(clean, "watchdog desktop remove")
     loaded = chroot(
         clean,
         f"/usr/bin/python3 -c '{LOADED}'; watchdog top --help; watchdog doctor --help",

@@ -114,7 +114,7 @@ def test_what_is_read_as_a_file_is_in_it(watchdog):
     report = json.loads(
         watchdog("doctor", "--json", "--fast", "--python", sys.executable, "--only", "framework")
     )
-    places = watchdog("install-desktop", "--dry-run").splitlines()
+    places = watchdog("desktop", "install", "--dry-run").splitlines()
 
     assert [sys.executable] == [each["python"] for each in report["environments"]]
     assert "tensorflow" in report["environments"][0]["frameworks"]

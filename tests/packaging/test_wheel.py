@@ -84,7 +84,7 @@ def test_the_wheel_has_every_module_and_what_they_read(wheel):
 
 
 def test_the_wheel_has_the_files_for_the_desktop(wheel):
-    """Below PREFIX/share, where install-desktop looks for them."""
+    """Below PREFIX/share, where `desktop install` looks for them."""
     share = ROOT / "packaging/linux/share"
     with zipfile.ZipFile(wheel) as archive:
         names = {name.partition(".data/data/share/")[2] for name in archive.namelist()}
@@ -134,12 +134,12 @@ def test_install_desktop_finds_the_files_in_the_environment_of_pipx(user):
     watchdog = str(home / "bin/watchdog")
     before = {path for path in home.rglob("*") if "pipx" not in path.parts}
 
-    shown = run(watchdog, "install-desktop", "--dry-run", env=user).splitlines()
+    shown = run(watchdog, "desktop", "install", "--dry-run", env=user).splitlines()
     assert before == {path for path in home.rglob("*") if "pipx" not in path.parts}
-    run(watchdog, "install-desktop", env=user)
+    run(watchdog, "desktop", "install", env=user)
     unit = (home / ".config/systemd/user/watchdog.service").read_text()
     missing = [path for path in shown if not os.path.isfile(path)]
-    run(watchdog, "uninstall-desktop", env=user)
+    run(watchdog, "desktop", "remove", env=user)
 
     assert [] == missing
     assert f'ExecStart="{watchdog}" run' in unit

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 from watchdog_app import config
@@ -74,7 +73,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.flag("--default", "print a file with every default, explained")
     parser.colored()
-    verb = _verbs(parser, dest="verb", help="what to do with the settings; absent: show them")
+    verb = parser.verbs(dest="verb", help="what to do with the settings; absent: show them")
     # A default here would undo what was said before the verb.
     show = verb("show", "show every setting and where it comes from")
     show.json("as JSON", default=argparse.SUPPRESS)
@@ -90,9 +89,8 @@ def add_arguments(parser: Parser) -> None:
     check = verb("check", "only say whether a file is good")
     check.word("FILE", "absent: the one in use", nargs="?")
     verb("path", "print where the file is, or would be")
-    rule = _verbs(
-        verb("rule", "other actions for some tasks or resources"), dest="rule_verb", required=True
-    )
+    rules = verb("rule", "other actions for some tasks or resources")
+    rule = rules.verbs(dest="rule_verb", required=True)
     rule("list", "show the rules with their numbers")
     add = rule("add", "add a rule before all others: the first that matches wins")
     add.option("--task PATTERN", "name or path of notebook or script; default: every one")
@@ -110,19 +108,6 @@ def add_arguments(parser: Parser) -> None:
     remove.word("N", "its number in the list", type=int)
     for changing in (set_, unset, edit, add, remove):
         changing.flag("--no-reload", "do not tell a running daemon to read it")
-
-
-def _verbs(parser: Parser, **more: Any) -> Callable[[str, str], Parser]:
-    """What adds a verb with options of its own to a command."""
-    verbs = parser.add_subparsers(metavar="VERB", **more)
-
-    def add(name: str, text: str) -> Parser:
-        child: Parser = verbs.add_parser(
-            name, help=text, description=f"{text[:1].upper()}{text[1:]}."
-        )
-        return child
-
-    return add
 
 
 def run(args: Args, out: Output) -> int:

@@ -88,13 +88,17 @@ GROUPS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         "desktop",
         (
             ("tray", "show a tray icon, and notifications with buttons"),
-            ("install-desktop", "add watchdog to this user's menus and login"),
-            ("uninstall-desktop", "remove watchdog from this user's menus and login"),
+            ("desktop", "add watchdog to this user's menus and login, or remove it"),
         ),
     ),
 )
 
-ALIASES = {"trace": "leaks"}  # names of earlier versions; no help shows them
+# Names of earlier versions, which no help shows.
+ALIASES = {
+    "trace": ("leaks",),
+    "install-desktop": ("desktop", "install"),
+    "uninstall-desktop": ("desktop", "remove"),
+}
 COMMANDS = {name: help_ for _, commands in GROUPS for name, help_ in commands}
 
 _SHORT = """\
@@ -205,7 +209,7 @@ def _carry_out(words: list[str]) -> int:
         return EXIT_OK
     if name == "help":
         name, rest = rest[0], ["--help"]
-    name = ALIASES.get(name, name)
+    name, *rest = (*ALIASES.get(name, (name,)), *rest)
     if name not in COMMANDS:
         return _unknown(name)
     quick = _quick(name, rest)

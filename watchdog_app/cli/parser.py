@@ -91,6 +91,18 @@ class Parser(argparse.ArgumentParser):
         """The argument TASK, which shells complete with the running tasks."""
         self.word("TASK", text, type=task_word, nargs="?" if optional else None)
 
+    def verbs(self, **more: Any) -> Callable[[str, str], Parser]:
+        """What adds a verb with options of its own; `more` as `add_subparsers` takes it."""
+        verbs = self.add_subparsers(metavar="VERB", **more)
+
+        def add(name: str, text: str) -> Parser:
+            child: Parser = verbs.add_parser(
+                name, help=text, description=f"{text[:1].upper()}{text[1:]}."
+            )
+            return child
+
+        return add
+
     def json(self, text: str = "print the result as JSON", **more: Any) -> None:
         """The option that every command with a result has."""
         self.flag("--json", text, **more)

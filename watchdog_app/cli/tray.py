@@ -9,7 +9,7 @@ import time
 
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli.install_desktop import open_placed, program
+from watchdog_app.cli.desktop import open_placed, program
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
@@ -33,7 +33,7 @@ examples:
   watchdog tray --once                 print what the icon and its menu would show now
   watchdog tray --notifications-only   no icon
 
-Start it at every login: the menu of the icon, or watchdog install-desktop --login
+Start it at every login: the menu of the icon, or watchdog desktop install --login
 
 exit codes: 0 ended, or it runs already in this session; 1 failure, 2 usage,
   3 with --once: daemon not running"""
@@ -143,7 +143,7 @@ class _Login:
             start = LoginStart(os.environ, self._program, open_placed())
             return all(start.way(unit) is not None for unit in UNITS)
         except WatchdogError:
-            return None  # a damaged list of what was placed: `install-desktop` says what to do
+            return None  # a damaged list of what was placed: `desktop status` says what to do
 
     def set(self, on: bool) -> None:
         """Switch it for both: an icon without its daemon protects nothing."""

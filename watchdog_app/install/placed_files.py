@@ -43,7 +43,7 @@ class PlacedFiles:
         WatchdogError: it cannot be read.
     """
 
-    def __init__(self, path: str, removed_by: str = "watchdog uninstall-desktop") -> None:
+    def __init__(self, path: str, removed_by: str = "watchdog desktop remove") -> None:
         self._path = path
         self._removed_by = removed_by
         self._files: dict[str, str] = {}

@@ -57,8 +57,8 @@ KNOWN_FILES = frozenset(("pydevd.py", "pydevconsole.py"))
 # The first word after `watchdog`; a test compares them with the commands that there are. `exec`
 # is one until it has become the program that it was given.
 OWN_COMMANDS = {
-    "agent", "checkpoint", "completion", "config", "demo", "doctor", "estimate", "exec",
-    "explain", "history", "install-desktop", "leaks", "limit", "pause", "protect", "record",
+    "agent", "checkpoint", "completion", "config", "demo", "desktop", "doctor", "estimate",
+    "exec", "explain", "history", "install-desktop", "leaks", "limit", "pause", "protect", "record",
     "reload", "replay", "rescues", "resume", "run", "snooze", "stacks", "start", "status", "stop",
     "top", "trace", "tray", "uninstall-desktop", "watch",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""`watchdog install-desktop`: menu entry, icon, units and completions, for this user."""
+"""`watchdog desktop`: menu entry, icon, units and completions of this user, and their removal."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import shutil
 import sys
 
 from watchdog_app.base import paths
-from watchdog_app.base.errors import EXIT_OK, UsageError
-from watchdog_app.base.text.terminal import plain
+from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
+from watchdog_app.base.text.terminal import counted, plain
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
 
@@ -18,36 +18,55 @@ if TYPE_CHECKING:
     from watchdog_app.install.placed_files import PlacedFiles
 
 DESCRIPTION = """\
-Place menu entry, icons, systemd user units, man page and shell completions in your own folders,
-for an installation by pip, pipx or uv; a .deb brings its own. With --login the daemon and the
-tray icon start with every session: by systemd where it manages yours, else by an autostart
-entry. Every file is recorded; `watchdog uninstall-desktop` removes those and nothing else."""
+install places menu entry, icons, systemd user units, man page and shell completions in your own
+folders, for an installation by pip, pipx or uv; a .deb brings its own. With --login the daemon
+and the tray icon start with every session: by systemd where it manages yours, else by an
+autostart entry.
+
+remove takes away every file that install and "Start at login" placed, and the folders made for
+them. A file that you have changed since stays, and is named each time until you remove it.
+Configuration, journal and rescues stay. A running daemon keeps running until `watchdog stop`.
+
+status (default) shows what is placed and what starts at login."""
 EPILOG = """\
 examples:
-  watchdog install-desktop
-  watchdog install-desktop --login       and start at every login
-  watchdog install-desktop --dry-run     only say what would be written
+  watchdog desktop status
+  watchdog desktop install
+  watchdog desktop install --login       and start at every login
+  watchdog desktop install --dry-run     only say what would be written
+  watchdog desktop remove && pipx uninstall watchdog-app
 
-exit codes: 0 placed, 1 failure or a file of yours is in the way, 2 usage"""
+exit codes: 0 done, 1 failure, a file of yours is in the way, or one that you changed is left,
+  2 usage"""
 
 
 def add_arguments(parser: Parser) -> None:
-    """What to place."""
-    parser.flag("--login", "start at every login, too")
-    parser.flag("--dry-run", "print the paths, and write nothing")
+    """The verbs."""
+    verb = parser.verbs(dest="verb", help="what to do; absent: status")
+    install = verb("install", "place the files, and with --login start at every login")
+    install.flag("--login", "start at every login, too")
+    install.flag("--dry-run", "print the paths, and write nothing")
+    verb("remove", "remove what was placed, and nothing else")
+    verb("status", "show what is placed and what starts at login").json("print it as JSON")
 
 
 def run(args: Args, out: Output) -> int:
-    """Place the files."""
+    """Do what the verb says."""
+    if sys.platform in ("win32", "darwin"):
+        raise UsageError(
+            "This command is for Linux desktops. On macOS and Windows the installer places "
+            "what starts watchdog at login: packaging/ in the source tree."
+        )
+    if args.verb == "install":
+        return _install(args, out)
+    return _remove(out) if args.verb == "remove" else _status(out)
+
+
+def _install(args: Args, out: Output) -> int:
     from watchdog_app.install import trust
     from watchdog_app.install.desktop_files import autostart_path, data_home, desktop_files
     from watchdog_app.install.login import UNITS, LoginStart
 
-    if sys.platform in ("win32", "darwin"):
-        raise UsageError(
-            "install-desktop is for Linux desktops. On macOS and Windows the installer places "
-            "what starts watchdog at login: packaging/ in the source tree."
-        )
     command = program()
     wanted = desktop_files(os.environ, command)
     if args.dry_run:
@@ -76,13 +95,59 @@ def run(args: Args, out: Output) -> int:
     elif all(login.way(unit) is not None for unit in UNITS):
         out.lines("Daemon and tray icon start at every login, as before.")
     else:
-        out.lines("Start at every login: watchdog install-desktop --login")
+        out.lines("Start at every login: watchdog desktop install --login")
     if wanted and os.path.basename(os.environ.get("SHELL", "")) == "zsh":
         folder = os.path.join(data_home(os.environ), "zsh", "site-functions")
         out.lines(
             f"For completion in zsh, before compinit in ~/.zshrc: fpath+=({shlex.quote(folder)})"
         )
-    out.lines("Take it all away again: watchdog uninstall-desktop")
+    out.lines("Take it all away again: watchdog desktop remove")
+    return EXIT_OK
+
+
+def _remove(out: Output) -> int:
+    from watchdog_app.install.login import LoginStart
+
+    placed = open_placed()
+    if not (placed.files or placed.enabled or placed.left):
+        placed.remove()
+        out.lines("Nothing was placed for this user.")
+        return EXIT_OK
+    before = len({*placed.files, *placed.left})
+    login = LoginStart(os.environ, "watchdog", placed)
+    login.undo()
+    report = placed.remove()
+    login.reload()
+    out.lines(f"{before - len(report.kept)} files removed.")
+    for path in report.kept:
+        out.lines(f"Left, because it was changed since: {plain(path)}")
+    if report.kept:
+        out.lines("Remove what is left by hand, if you do not want to keep it.")
+        return EXIT_FAILURE
+    return EXIT_OK
+
+
+def _status(out: Output) -> int:
+    from watchdog_app.install.login import UNITS, LoginStart
+
+    placed = open_placed()
+    login = LoginStart(os.environ, "watchdog", placed)
+    ways = {unit.removesuffix(".service"): login.way(unit) for unit in UNITS}
+    nothing = "Nothing is placed for this user. Place it: watchdog desktop install"
+    lines = [f"{counted(len(placed.files), 'file')} placed." if placed.files else nothing]
+    for name, way in ways.items():
+        starts = f"starts at login, by {way.value}" if way else "does not start at login"
+        lines.append(f"{name} {starts}.")
+    lines += [f"Left, because it was changed since: {plain(path)}" for path in placed.left]
+    out.result(
+        {
+            "schema_version": 1,
+            "placed": list(placed.files),
+            "left": list(placed.left),
+            "login": {name: way and way.value for name, way in ways.items()},
+        },
+        lambda: lines,
+    )
     return EXIT_OK
 
 
