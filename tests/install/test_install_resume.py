@@ -86,7 +86,7 @@ def test_a_killed_notebook_goes_on_in_one_line(started, tmp_path):
 
     with started() as second:
         offered = second.run("print('hello')")
-        assert "at step 19, epoch 3. watchdog.resume() goes on" in offered
+        assert "at step 19, epoch 3. watchdog.resume() resumes" in offered
         assert 2 == len(offered.splitlines())
         listed = second.run("watchdog.resume(run=None)")
         assert "nothing was run" in listed
@@ -106,7 +106,7 @@ def test_a_killed_notebook_goes_on_in_one_line(started, tmp_path):
         assert not second.is_alive()
 
     with started() as third:
-        assert "watchdog.resume() goes on" in third.run("a = 1")
+        assert "watchdog.resume() resumes" in third.run("a = 1")
 
         told = third.run("watchdog.resume()")
 
