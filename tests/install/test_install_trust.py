@@ -248,10 +248,7 @@ def test_code_that_others_can_change_is_refused_with_its_place(
         ("agent", "enable", "--python", sys.executable),
         ("exec", "--", "echo", "ran"),
         ("exec", "--kernel"),
-        (
-            "desktop",
-            "install",
-        ),
+        ("desktop", "install"),
         ("desktop", "install", "--login"),
     ],
     ids=" ".join,

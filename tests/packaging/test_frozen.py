@@ -167,11 +167,11 @@ def test_our_children_are_named_in_one_place():
     known = {
         "base/children.py",
         "cli/agent.py",  # asks for another where it is frozen
-        "cli/estimate_child.py",  # the last choice, and asks for another where it is frozen
+        "cli/estimate.py",  # the last choice, and asks for another where it is frozen
         "estimate/child.py",  # runs in the user's Python
-        "cli/install_desktop.py",  # the program beside it
+        "cli/desktop.py",  # the program beside it
         "daemon/methods.py",  # the program itself where it is frozen
-        "demo/stage.py",  # after it has found TensorFlow, which the frozen program never has
+        "demo/sandbox.py",  # after it has found TensorFlow, which the frozen program never has
         "doctor/environments.py",  # not when frozen
         "doctor/probe.py",  # runs in the user's Python
     }
