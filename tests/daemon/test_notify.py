@@ -66,7 +66,7 @@ class Way:
 
     def __init__(self, delivered: bool, name: str = "way") -> None:
         self.name = name
-        self.answer = Delivery(delivered, name, "" if delivered else "broken")
+        self.answer = Delivery(delivered, "" if delivered else "broken")
         self.seen: list[Notification] = []
 
     def send(self, notice: Notification) -> Delivery:
@@ -183,7 +183,7 @@ def test_the_command_gets_the_notice_as_json_and_as_variables(tmp_path):
 
     delivery = CommandChannel(python(program)).send(notice())
 
-    assert Delivery(True, "command", "") == delivery
+    assert Delivery(True) == delivery
     value, environment = json.loads(out.read_text())
     assert notice().to_json() == value
     action = {"key": "pause", "label": "Pause", "command": "watchdog pause train.ipynb"}
@@ -318,7 +318,7 @@ def test_a_notice_is_shown_on_the_desktop_with_its_urgency(bus):
 
     delivery = desktop(bus.environment).send(notice(body="<b>5 < 6</b>"))
 
-    assert Delivery(True, "desktop", "") == delivery
+    assert Delivery(True) == delivery
     (shown,) = bus.shown()
     assert ("watchdog", 2) == (shown["app"], shown["urgency"])
     assert "RAM full in about 4 min: train.ipynb" == shown["title"]

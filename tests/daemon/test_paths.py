@@ -83,7 +83,7 @@ class Screen:
 
     def send(self, _: Any) -> Delivery:
         self.shown.set()
-        return Delivery(True, self.name)
+        return Delivery(True)
 
 
 class FillingMachine:

@@ -446,11 +446,11 @@ def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():
     world = OneAgent()
     request = world.ask()
 
-    world.checkpoints.progress("r-1", SimpleNamespace(key=ProcessKey(2, 1)), 5, 10)
-    assert (False, None) == (request.accepted, request.bytes_done)
+    world.checkpoints.accepted("r-1", SimpleNamespace(key=ProcessKey(2, 1)))
+    assert not request.accepted
 
-    world.checkpoints.progress("r-1", world.mine, 5, 10)
-    assert (True, 5) == (request.accepted, request.bytes_done)
+    world.checkpoints.accepted("r-1", world.mine)
+    assert request.accepted
 
 
 def test_a_save_that_does_not_come_is_waited_for_by_a_bounded_crowd():

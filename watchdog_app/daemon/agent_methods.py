@@ -69,7 +69,7 @@ class AgentMethods:
         agent = self._agents.of(connection)
         self._agents.saving(agent, params.state == "saving")
         if params.request is not None:
-            self._checkpoints.progress(params.request, agent, params.bytes_done, params.bytes_total)
+            self._checkpoints.accepted(params.request, agent)
         return {}
 
     def _agent_saved(self, connection: Connection, params: requests.Saved, _: Reply) -> Answer:

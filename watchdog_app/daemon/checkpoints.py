@@ -39,8 +39,6 @@ class Rescue:
     until_mono_s: float
     status: str = "requested"  # then "done", "failed"
     accepted: bool = False
-    bytes_done: int | None = None
-    bytes_total: int | None = None
     rescue: RescueRecord | None = None
     detail: str = ""
     remedy: str | None = None
@@ -126,19 +124,16 @@ class Checkpoints:
             for rescue in self._open.values()
         )
 
-    def progress(self, id_: str, agent: Agent, done: int | None, total: int | None) -> None:
+    def accepted(self, id_: str, agent: Agent) -> None:
         """
         The agent has heard it, or is writing; what another one was asked for is not its own.
 
         Args:
             id_: of the request.
             agent: that tells it.
-            done: bytes that are written; None: not told.
-            total: bytes that will be written; None: not told.
         """
         for rescue in self._of(id_, agent):
             rescue.accepted = True
-            rescue.bytes_done, rescue.bytes_total = done, total
 
     def saved(self, id_: str | None, agent: Agent, record: RescueRecord) -> None:
         """

@@ -22,7 +22,6 @@ class Delivery:
     """What became of a notification in one channel."""
 
     delivered: bool
-    channel: str
     detail: str = ""  # where it was not delivered: why, and what to do
 
 

@@ -65,13 +65,13 @@ class CommandChannel:
                 _end(process)
                 return self._failed(f"it did not end within {self._timeout_s:g} s and was ended")
             if process.returncode == 0:
-                return Delivery(True, "command")
+                return Delivery(True)
             output.seek(0)
             said = clean(output.read(4 * _TOLD).decode("utf-8", "replace"), _TOLD)
             return self._failed(f"it ended with status {process.returncode}: {said}")
 
     def _failed(self, why: str) -> Delivery:
-        return Delivery(False, "command", f"{clean(self._argv[0], 100)} of notify.command: {why}")
+        return Delivery(False, f"{clean(self._argv[0], 100)} of notify.command: {why}")
 
 
 def variables(notification: Notification) -> dict[str, str]:

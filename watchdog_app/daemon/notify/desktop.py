@@ -74,7 +74,7 @@ class DesktopChannel:
             while len(self._shown) >= _MOST_REMEMBERED:
                 del self._shown[next(iter(self._shown))]
             self._shown[place] = number
-        return Delivery(answer.get("delivered") is True, "desktop", str(answer.get("detail", "")))
+        return Delivery(answer.get("delivered") is True, str(answer.get("detail", "")))
 
     def _ask(self, request: Mapping[str, object]) -> dict[str, object]:
         """The helper's answer; a helper that gives none is an answer too."""

@@ -468,7 +468,7 @@ class Dispatcher:
         found: dict[str, Delivery] = {}
 
         def done(name: str, delivery: Delivery | None, error: Exception | None) -> None:
-            found[name] = delivery or Delivery(False, name, f"It could not be shown: {error!r}")
+            found[name] = delivery or Delivery(False, f"It could not be shown: {error!r}")
             if len(found) == len(channels):
                 self._sent(channels, found, on_outcome, written)
 

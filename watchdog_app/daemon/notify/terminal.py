@@ -34,5 +34,5 @@ class TerminalChannel:
             self._stream.write(text.encode(encoding, "replace").decode(encoding))
             self._stream.flush()
         except (OSError, ValueError) as error:  # ValueError: the stream is closed
-            return Delivery(False, "terminal", f"the terminal cannot be written to: {error}")
-        return Delivery(True, "terminal")
+            return Delivery(False, f"the terminal cannot be written to: {error}")
+        return Delivery(True)
