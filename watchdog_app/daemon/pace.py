@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
 
 from watchdog_app.base.linux.process import since_boot_s
 from watchdog_app.base.text.quantities import format_duration
@@ -142,13 +141,6 @@ class Pace:
             self._due_mono_s = min(self._due_mono_s, asked)
 
 
-class Passed(NamedTuple):
-    """What happened to the clocks since the look before; 0: nothing."""
-
-    slept_s: float
-    set_s: float  # the wall clock was put forward by so much, or back where it is negative
-
-
 class Clocks:
     """
     Three clocks that are compared with each other. Arguments: for tests.
@@ -171,11 +163,16 @@ class Clocks:
         self._mono, self._boot, self._wall = mono, boot, wall
         self._last = mono(), boot(), wall()
 
-    def look(self) -> Passed:
-        """What happened since the call before."""
+    def look(self) -> tuple[float, float]:
+        """
+        What happened since the call before.
+
+        Returns:
+            Seconds that the machine slept; seconds by which the wall clock was put forward, or back
+            where negative. 0: it did not happen.
+        """
         before, self._last = self._last, (self._mono(), self._boot(), self._wall())
         mono_s, boot_s, wall_s = (now - then for now, then in zip(self._last, before, strict=True))
         slept_s, set_s = boot_s - mono_s, wall_s - boot_s
-        return Passed(
-            slept_s if slept_s >= _LEAST_S else 0.0, set_s if abs(set_s) >= _LEAST_S else 0.0
-        )
+        slept_s = slept_s if slept_s >= _LEAST_S else 0.0
+        return slept_s, set_s if abs(set_s) >= _LEAST_S else 0.0
