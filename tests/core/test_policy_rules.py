@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from support import records
 
-from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import ActionSettings, RuleSettings
 from watchdog_app.core.policy.rules import allowed
@@ -75,27 +74,17 @@ ALL = ActionSettings(notify=True, checkpoint=True, pause=True)
 NONE = ActionSettings(notify=False, checkpoint=False, pause=False)
 
 
-def of_daemon(runtime_dir: str | None) -> Task:
-    return records.task(records.process(10), name="train.py", runtime_dir=runtime_dir)
-
-
-def test_a_task_of_another_daemon_is_left_to_it():
-    """Its environment names another runtime folder: nothing is permitted, whatever a rule says."""
-    rules = (RuleSettings(task="train.py", pause=True),)
-
-    assert NONE == allowed(ALL, rules, of_daemon("/run/b"), ResourceKind.RAM, "/run/a")
-
-
-def test_a_task_of_this_daemon_and_one_of_no_daemon_are_ours():
-    """The same folder, or none named."""
-    assert ALL == allowed(ALL, (), of_daemon("/run/a"), ResourceKind.RAM, "/run/a")
-    assert ALL == allowed(ALL, (), of_daemon(None), ResourceKind.RAM, "/run/a")
-
-
-def test_the_same_folder_under_another_name_is_ours(tmp_path):
-    """Through a link, and with a slash too many."""
+@pytest.mark.parametrize(
+    ("named", "switches"),
+    [("run", ALL), (None, ALL), ("link", ALL), ("/run/", ALL), ("other", NONE)],
+    ids=["its own", "none", "through a link", "with slashes too many", "another daemon's"],
+)
+def test_a_task_of_another_daemon_is_left_to_it(tmp_path, named, switches):
+    """Nothing is permitted then, whatever a rule says."""
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run")
+    theirs = None if named is None else f"{tmp_path}/{named}"
+    there = records.task(records.process(10), name="train.py", runtime_dir=theirs)
+    rules = (RuleSettings(task="train.py", pause=True),)
 
-    for name in (f"{tmp_path}/link", f"{tmp_path}//run/"):
-        assert ALL == allowed(ALL, (), of_daemon(name), ResourceKind.RAM, f"{tmp_path}/run")
+    assert switches == allowed(ALL, rules, there, ResourceKind.RAM, f"{tmp_path}/run")
