@@ -74,11 +74,7 @@ CASES = {
     "nouveau": (nouveau, {"driver.nouveau": "error"}),
     "nothing installed": (
         Tree.card,
-        {
-            "driver.module": "error",
-            "driver.library": "error",
-            "driver.nvml-library": "warning",
-        },
+        {"driver.module": "error", "driver.library": "error", "driver.nvml-library": "warning"},
     ),
     "installed, not loaded": (installed_not_loaded, {"driver.module": "error"}),
     "built for another kernel": (other_kernel, {"driver.module": "error"}),
@@ -95,14 +91,8 @@ CASES = {
         lambda tree: tree.card().module("550.54.14").library("535.10.01").nodes(),
         {"driver.version-mismatch": "error"},
     ),
-    "no device nodes": (
-        lambda tree: tree.card().module().library(),
-        {"driver.nodes": "error"},
-    ),
-    "container without --gpus": (
-        container_without_gpus,
-        {"driver.nodes": "error"},
-    ),
+    "no device nodes": (lambda tree: tree.card().module().library(), {"driver.nodes": "error"}),
+    "container without --gpus": (container_without_gpus, {"driver.nodes": "error"}),
     "no unified memory": (
         lambda tree: tree.card().module().library().nodes("nvidia0", "nvidiactl"),
         {"driver.uvm": "warning"},
@@ -148,10 +138,7 @@ CASES = {
     ),
     "WSL with a Linux driver": (wsl_with_linux_driver, {"driver.wsl-library": "error"}),
     "switches without their manager": (switches, {"driver.fabric-manager": "error"}),
-    "a Jetson": (
-        lambda tree: (tree.write("etc/nv_tegra_release", ""), tree.library()),
-        {},
-    ),
+    "a Jetson": (lambda tree: (tree.write("etc/nv_tegra_release", ""), tree.library()), {}),
 }
 
 
@@ -300,10 +287,7 @@ def test_what_hides_gpus_is_told(tree, expected, value):
 )
 def test_variables_with_a_slip_are_told(tree, id_, env):
     """Each by itself; the right values are told by nobody."""
-    right = {
-        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
-        "CUDA_LAUNCH_BLOCKING": "0",
-    }
+    right = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "CUDA_LAUNCH_BLOCKING": "0"}
 
     assert [id_] == list(troubles(variables.check(tree.facts(env=env))))
     assert {} == troubles(variables.check(tree.facts(env=right)))

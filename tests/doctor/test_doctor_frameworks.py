@@ -34,110 +34,71 @@ def environment(dists, python="3.11.7", imported=None, **installed):
 TF = {"tensorflow": "2.18.0", **WHEELS}
 
 
+BUILT = {"tensorflow_build": CUDA12}
+
+
+def on(driver, capability):
+    return Target(True, driver, (("GPU 0", capability),))
+
+
+def case(expected, dists, target=RTX, **installed):
+    return expected, dists, installed, target
+
+
 @pytest.mark.parametrize(
     ("expected", "dists", "installed", "target"),
     [
-        ({}, TF, {"tensorflow_build": CUDA12}, RTX),
-        ({}, {"tensorflow": "2.18.0"}, {"tensorflow_build": CUDA12}, Target(gpu=False)),
-        (
-            {"framework.cpu-only": "error"},
-            {"tensorflow": "2.18.0"},
-            {"tensorflow_build": NO_CUDA},
-            RTX,
+        case({}, TF, **BUILT),
+        case({}, {"tensorflow": "2.18.0"}, Target(gpu=False), **BUILT),
+        case({"framework.cpu-only": "error"}, {"tensorflow": "2.18.0"}, tensorflow_build=NO_CUDA),
+        case({"framework.cpu-only": "error"}, {"tensorflow-cpu": "2.18.0"}),
+        case({"framework.no-cuda-wheels": "warning"}, {"tensorflow": "2.18.0"}, **BUILT),
+        case({"framework.driver-too-old": "error"}, TF, on((470, 256, 2), (8, 6)), **BUILT),
+        case({}, TF, Target(True, (525, 60, 13)), **BUILT),
+        case({}, TF, Target(True, (), ()), **BUILT),
+        case({"framework.card-too-new": "warning"}, TF, on((580, 65, 6), (12, 0)), **BUILT),
+        case({"framework.card-too-old": "error"}, TF, on((550, 1), (3, 7)), **BUILT),
+        case(
+            {"framework.cudnn-version": "error"}, {**TF, "nvidia-cudnn-cu12": "8.9.7.29"}, **BUILT
         ),
-        ({"framework.cpu-only": "error"}, {"tensorflow-cpu": "2.18.0"}, {}, RTX),
-        (
-            {"framework.no-cuda-wheels": "warning"},
-            {"tensorflow": "2.18.0"},
-            {"tensorflow_build": CUDA12},
-            RTX,
-        ),
-        (
-            {"framework.driver-too-old": "error"},
-            TF,
-            {"tensorflow_build": CUDA12},
-            Target(True, (470, 256, 2), (("GPU 0", (8, 6)),)),
-        ),
-        ({}, TF, {"tensorflow_build": CUDA12}, Target(True, (525, 60, 13))),
-        ({}, TF, {"tensorflow_build": CUDA12}, Target(True, (), ())),
-        (
-            {"framework.card-too-new": "warning"},
-            TF,
-            {"tensorflow_build": CUDA12},
-            Target(True, (580, 65, 6), (("GPU 0", (12, 0)),)),
-        ),
-        (
-            {"framework.card-too-old": "error"},
-            TF,
-            {"tensorflow_build": CUDA12},
-            Target(True, (550, 1), (("GPU 0", (3, 7)),)),
-        ),
-        (
-            {"framework.cudnn-version": "error"},
-            {**TF, "nvidia-cudnn-cu12": "8.9.7.29"},
-            {"tensorflow_build": CUDA12},
-            RTX,
-        ),
-        ({"framework.python-version": "warning"}, TF, {"python": "3.13.1"}, RTX),
-        (
+        case({"framework.python-version": "warning"}, TF, python="3.13.1"),
+        case(
             {"framework.several-tensorflows": "error", "framework.cpu-only": "error"},
             {**TF, "tensorflow-cpu": "2.18.0"},
-            {},
-            RTX,
         ),
-        (
+        case(
             {"framework.numpy": "error"},
             {"tensorflow": "2.16.1", **WHEELS, "numpy": "2.1.0", "nvidia-cudnn-cu12": "8.9.7"},
-            {},
-            RTX,
         ),
-        ({}, {**TF, "numpy": "2.0.2"}, {}, RTX),
-        ({"framework.numpy": "error"}, {"torch": "2.1.0+cu121", "numpy": "2.0.0"}, {}, RTX),
-        ({}, {"torch": "2.4.0+cu121", "numpy": "2.0.0"}, {}, RTX),
-        ({"framework.cpu-only": "error"}, {"torch": "2.4.0+cpu"}, {}, RTX),
-        (
+        case({}, {**TF, "numpy": "2.0.2"}),
+        case({"framework.numpy": "error"}, {"torch": "2.1.0+cu121", "numpy": "2.0.0"}),
+        case({}, {"torch": "2.4.0+cu121", "numpy": "2.0.0"}),
+        case({"framework.cpu-only": "error"}, {"torch": "2.4.0+cpu"}),
+        case(
             {"framework.cpu-only": "error"},
             {"torch": "2.4.0"},
-            {"torch_cuda": {"cuda": None, "hip": None}},
-            RTX,
+            torch_cuda={"cuda": None, "hip": None},
         ),
-        ({}, {"torch": "2.4.0"}, {"torch_cuda": {"cuda": None, "hip": "6.1"}}, RTX),
-        (
-            {"framework.driver-too-old": "error"},
-            {"torch": "2.9.0"},
-            {"torch_cuda": {"cuda": "13.0"}},
-            RTX,
+        case({}, {"torch": "2.4.0"}, torch_cuda={"cuda": None, "hip": "6.1"}),
+        case(
+            {"framework.driver-too-old": "error"}, {"torch": "2.9.0"}, torch_cuda={"cuda": "13.0"}
         ),
-        (
-            {"framework.card-too-new": "error"},
-            {"torch": "2.5.0+cu124"},
-            {},
-            Target(True, (570, 1), (("GPU 0", (12, 0)),)),
-        ),
+        case({"framework.card-too-new": "error"}, {"torch": "2.5.0+cu124"}, on((570, 1), (12, 0))),
         # Code for the first card of a generation runs on its later ones.
-        ({}, {"torch": "1.13.1+cu117"}, {}, Target(True, (570, 1), (("RTX 4090", (8, 9)),))),
-        ({}, {"torch": "2.7.0+cu128"}, {}, Target(True, (580, 95), (("DGX Spark", (12, 1)),))),
-        (
-            {"framework.card-too-new": "error"},
-            {"torch": "1.13.1+cu117"},
-            {},
-            Target(True, (570, 1), (("H100", (9, 0)),)),
-        ),
-        ({"framework.cpu-only": "warning"}, {"jax": "0.5.0", "jaxlib": "0.5.0"}, {}, RTX),
-        ({}, {"jax": "0.5.0", "jaxlib": "0.5.0", "jax-cuda12-plugin": "0.5.0"}, {}, RTX),
-        (
+        case({}, {"torch": "1.13.1+cu117"}, on((570, 1), (8, 9))),
+        case({}, {"torch": "2.7.0+cu128"}, on((580, 95), (12, 1))),
+        case({"framework.card-too-new": "error"}, {"torch": "1.13.1+cu117"}, on((570, 1), (9, 0))),
+        case({"framework.cpu-only": "warning"}, {"jax": "0.5.0", "jaxlib": "0.5.0"}),
+        case({}, {"jax": "0.5.0", "jaxlib": "0.5.0", "jax-cuda12-plugin": "0.5.0"}),
+        case(
             {"framework.several-cudas": "warning"},
             {"torch": "2.4.0+cu121", **WHEELS, "nvidia-cuda-runtime-cu11": "11.8.89"},
-            {},
-            RTX,
         ),
-        (
+        case(
             {"framework.several-cudas": "warning"},
             {"torch": "2.9.0+cu126", **WHEELS, "nvidia-cuda-runtime": "13.0.48"},
-            {},
-            RTX,
         ),
-        ({"framework.shadowed": "warning"}, TF, {"shadows": ["tensorflow.py"]}, RTX),
+        case({"framework.shadowed": "warning"}, TF, shadows=["tensorflow.py"]),
     ],
 )
 def test_packages_are_held_against_driver_and_card(expected, dists, installed, target):

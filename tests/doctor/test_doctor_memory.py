@@ -27,18 +27,9 @@ MEMORY_CASES = {
         lambda tree: tree.meminfo(SwapTotal=1 << 18, SwapFree=1 << 18),
         {"memory.swap": "warning"},
     ),
-    "swap nearly full": (
-        lambda tree: tree.meminfo(SwapFree=1000),
-        {"memory.swap-full": "warning"},
-    ),
-    "RAM is short": (
-        lambda tree: tree.meminfo(MemAvailable=1 << 20),
-        {"memory.ram": "warning"},
-    ),
-    "RAM is gone": (
-        lambda tree: tree.meminfo(MemAvailable=100 << 10),
-        {"memory.ram": "error"},
-    ),
+    "swap nearly full": (lambda tree: tree.meminfo(SwapFree=1000), {"memory.swap-full": "warning"}),
+    "RAM is short": (lambda tree: tree.meminfo(MemAvailable=1 << 20), {"memory.ram": "warning"}),
+    "RAM is gone": (lambda tree: tree.meminfo(MemAvailable=100 << 10), {"memory.ram": "error"}),
     "strict overcommit": (
         lambda tree: tree.write("proc/sys/vm/overcommit_memory", "2"),
         {"memory.overcommit": "error"},
@@ -89,8 +80,7 @@ def group_v2(tree, **files):
 
 def group_v1(tree, limit):
     tree.write(
-        "proc/self/mountinfo",
-        "30 1 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+        "proc/self/mountinfo", "30 1 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
     )
     tree.write("proc/self/cgroup", "4:memory:/docker/abc\n8:pids:/docker/abc\n0::/\n")
     base = "sys/fs/cgroup/memory"
@@ -400,8 +390,7 @@ def test_batteries(tree, expected, battery, online):
 
 
 @pytest.mark.parametrize(
-    ("expected", "count"),
-    [({}, 0), ({}, 90), ({"power.cpu-heat": "warning"}, 5000)],
+    ("expected", "count"), [({}, 0), ({}, 90), ({"power.cpu-heat": "warning"}, 5000)]
 )
 def test_a_hot_cpu(tree, expected, count):
     """Ten hours up; a flash now and then is normal."""

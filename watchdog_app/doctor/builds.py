@@ -137,10 +137,7 @@ def _tensorflow(environment: Environment, target: Target) -> Iterator[Finding]:
 
 
 def _cuda_libraries(
-    environment: Environment,
-    target: Target,
-    tested: dict[str, Any] | None,
-    words: dict[str, Any],
+    environment: Environment, target: Target, tested: dict[str, Any] | None, words: dict[str, Any]
 ) -> Iterator[Finding]:
     """The CUDA libraries that came with TensorFlow as wheels: missing, or of another version."""
     dists = environment.dists

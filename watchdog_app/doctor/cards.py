@@ -29,11 +29,7 @@ from watchdog_app.machine.gpu.nvml_driver import Code
 
 _PROHIBITED, _EXCLUSIVE = 2, (1, 3)  # nvmlComputeMode_t; 1 is an old form of 3
 _LITTLE_LEFT = 0.15
-_SEVERITIES = {
-    Stage.WATCH: Severity.INFO,
-    Stage.WARN: Severity.WARNING,
-    Stage.SAVE: Severity.ERROR,
-}
+_SEVERITIES = {Stage.WATCH: Severity.INFO, Stage.WARN: Severity.WARNING, Stage.SAVE: Severity.ERROR}
 _OF_LEVEL = {Level.CRITICAL: Severity.ERROR, Level.WARNING: Severity.WARNING}
 _STATES = {str(state): row for state, row in STATES.items()}
 

@@ -67,10 +67,7 @@ class Ended:
 
 
 def run(
-    words: Sequence[str],
-    timeout_s: float,
-    env: Mapping[str, str],
-    cwd: str | None = None,
+    words: Sequence[str], timeout_s: float, env: Mapping[str, str], cwd: str | None = None
 ) -> Ended:
     """
     Run a program to its end or to its deadline.
