@@ -205,12 +205,10 @@ def _prune(words: Sequence[str], args: Args, out: Output) -> int:
             "to see which."
         )
     if not args.json:
-        for one, why in stay:
-            out.lines(f"stays   {plain(one.path)}: {plain(why)}")
-        for path in paths:
-            out.lines(f"{'goes' if ask or args.dry_run else 'removed':<7} {plain(path)}")
-        if not paths:
-            out.lines("Nothing to remove.")
+        word = "goes" if ask or args.dry_run else "removed"
+        out.lines(*(f"stays   {plain(one.path)}: {plain(why)}" for one, why in stay))
+        out.lines(*(f"{word:<7} {plain(path)}" for path in paths))
+        out.lines(*(() if paths else ["Nothing to remove."]))
     removed: list[str] = []
     problems: list[str] = []
     if paths and not args.dry_run and (not ask or _agreed(len(paths), format_bytes(size))):
