@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from support.waiting import until
 
 PATIENCE_S = 60.0
+_NUMBERS = itertools.count()
 
 
 @pytest.fixture
@@ -74,7 +76,9 @@ def terminal(env, tmp_path):
     opened = []
 
     def make(columns=80, rows=24, term="screen"):
-        opened.append(Terminal(f"wt{os.getpid()}-{len(opened)}", env, columns, rows, term))
+        # Never a name again: the server of the test before may still be about to end.
+        name = f"wt{os.getpid()}-{next(_NUMBERS)}"
+        opened.append(Terminal(name, env, columns, rows, term))
         return opened[-1]
 
     yield make
