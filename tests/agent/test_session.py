@@ -311,6 +311,13 @@ def test_a_training_in_another_thread_is_served(tmp_path, training):
     assert 5 == found[0].step
 
 
+def test_a_long_text_of_what_is_lost_is_told_whole(session):
+    """As long as the daemon takes it."""
+    session.tell_not_restored(["a" * 250, "b" * 350])
+
+    assert ["a" * 250, "b" * 300] == session.link.fields["not_restored"]
+
+
 def test_a_folder_that_cannot_be_written_is_told_when_the_training_starts(session, capsys):
     """Not at the end of the night."""
     with open(session.store.directory, "w"):

@@ -470,7 +470,7 @@ def _plain_number(value: Any) -> float | None:
     return number if number is not None and math.isfinite(number) else None
 
 
-_LONGEST_TEXT = 100  # the daemon takes no longer ones
+_LONGEST_PURPOSE = 100  # the daemon takes no longer ones
 
 _WORTH_WAITING_BYTES = 256 * 2**20
 _LONGEST_WAIT_S = 3.0  # a machine that is busy; else some tenths
@@ -521,7 +521,7 @@ class Announcements:
             self._number = next(_numbers)
             self._link.report_soon(
                 expected_bytes=count,
-                expected_for=what[:_LONGEST_TEXT],
+                expected_for=what[:_LONGEST_PURPOSE],
                 expected_number=self._number,
                 expected_at_most=at_most,
                 expected_mono_s=self._clock(),
