@@ -283,11 +283,28 @@ def test_what_hides_gpus_is_told(tree, expected, value):
     [
         ("framework.memory-growth", {"TF_FORCE_GPU_ALLOW_GROWTH": "yes"}),
         ("driver.launch-blocking", {"CUDA_LAUNCH_BLOCKING": "1"}),
+        ("framework.allocator", {"TF_GPU_ALLOCATOR": "jemalloc"}),
+        ("framework.torch-allocator", {"PYTORCH_ALLOC_CONF": "expandable_segments"}),
+        ("framework.torch-allocator", {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:20"}),
+        ("framework.torch-allocator", {"PYTORCH_CUDA_ALLOC_CONF": "backend:mine"}),
+        ("framework.torch-allocator", {"PYTORCH_ALLOC_CONF": "garbage_collection_threshold:1.5"}),
+        ("framework.torch-allocator", {"PYTORCH_ALLOC_CONF": "expandable:True"}),
+        ("driver.container-devices", {"container": "docker", "NVIDIA_VISIBLE_DEVICES": "void"}),
     ],
 )
 def test_variables_with_a_slip_are_told(tree, id_, env):
     """Each by itself; the right values are told by nobody."""
-    right = {"TF_FORCE_GPU_ALLOW_GROWTH": "true", "CUDA_LAUNCH_BLOCKING": "0"}
+    options = (
+        "backend:cudaMallocAsync, expandable_segments:True,garbage_collection_threshold:0.8",
+        "max_split_size_mb:512,roundup_power2_divisions:[256:1,512:2,>:8],",
+    )
+    right = {
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+        "CUDA_LAUNCH_BLOCKING": "0",
+        "TF_GPU_ALLOCATOR": "cuda_malloc_async",
+        "PYTORCH_ALLOC_CONF": ",".join(options),
+        "NVIDIA_VISIBLE_DEVICES": "none",  # means nothing outside a container
+    }
 
     assert [id_] == list(troubles(variables.check(tree.facts(env=env))))
     assert {} == troubles(variables.check(tree.facts(env=right)))

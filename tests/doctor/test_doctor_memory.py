@@ -20,6 +20,16 @@ def tree(tmp_path):
     return Tree(tmp_path)
 
 
+def swaps(tree, device, rotational=None, disk=None):
+    tree.write("proc/swaps", f"Filename Type Size Used Priority\n{device} partition 8388604 0 -2\n")
+    if disk:
+        name = device.removeprefix("/dev/")
+        tree.write(f"sys/devices/block/{disk}/{name}/partition", "2")
+        (tree.root / "sys/class/block").mkdir(parents=True, exist_ok=True)
+        (tree.root / f"sys/class/block/{name}").symlink_to(f"../../devices/block/{disk}/{name}")
+        tree.write(f"sys/block/{disk}/queue/rotational", str(rotational))
+
+
 MEMORY_CASES = {
     "all is well": (lambda tree: None, {}),
     "no swap": (lambda tree: tree.meminfo(SwapTotal=0, SwapFree=0), {"memory.swap": "warning"}),
@@ -28,6 +38,12 @@ MEMORY_CASES = {
         {"memory.swap": "warning"},
     ),
     "swap nearly full": (lambda tree: tree.meminfo(SwapFree=1000), {"memory.swap-full": "warning"}),
+    "swap on a disk that turns": (
+        lambda tree: swaps(tree, "/dev/sda2", 1, "sda"),
+        {"memory.swap-slow": "info"},
+    ),
+    "swap on an SSD": (lambda tree: swaps(tree, "/dev/sda2", 0, "sda"), {}),
+    "swap in compressed RAM": (lambda tree: swaps(tree, "/dev/zram0"), {}),
     "RAM is short": (lambda tree: tree.meminfo(MemAvailable=1 << 20), {"memory.ram": "warning"}),
     "RAM is gone": (lambda tree: tree.meminfo(MemAvailable=100 << 10), {"memory.ram": "error"}),
     "strict overcommit": (

@@ -73,6 +73,8 @@ def _answering(facts: Facts, told: Driver) -> Iterator[Finding]:
         cuda=versions.show(told.cuda) or "unknown",
         cards=", ".join(map(gpu.label, told.usable)) or "no card",
     )
+    program = facts.machine.command("nvidia-smi") or "not on the PATH; nothing depends on it"
+    yield facts.fine("driver.nvidia-smi", program=program)
     if not told.cards:
         yield facts.finding("driver.no-cards")
     for card in told.cards:

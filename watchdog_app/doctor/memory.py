@@ -43,6 +43,8 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield tell("memory.swappiness", value=swappiness)
     yield from _groups(facts, memory.total_bytes if memory else None)
     yield from _threads(facts)
+    if pages := facts.machine.read("/sys/kernel/mm/transparent_hugepage/enabled"):
+        yield facts.fine("memory.huge-pages", value=pages)
 
 
 def _ram(facts: Facts, memory: HostMemory) -> Finding:
@@ -70,8 +72,19 @@ def _swap(facts: Facts, memory: HostMemory) -> Finding:
         return facts.finding("memory.swap-full", *details, free=free, total=total)
     if total < min(GIB, memory.total_bytes // 16):
         return facts.finding("memory.swap.little", *details, total=total, ram=memory.total_bytes)
+    if slow := [name for name in names if _rotates(facts.machine, name)]:
+        return facts.finding("memory.swap-slow", *details, disks=slow)
     compressed = " compressed in RAM (zram)" if any("zram" in name for name in names) else ""
     return facts.fine("memory.swap", *details, total=total, compressed=compressed)
+
+
+def _rotates(machine: Machine, name: str) -> bool:
+    """Whether a swap device is on a disk that turns."""
+    device = name.removeprefix("/dev/")
+    link = machine.link("/sys/class/block", device)
+    if link and machine.number("/sys/class/block", device, "partition"):
+        device = link.rstrip("/").split("/")[-2]
+    return machine.number("/sys/block", device, "queue/rotational") == 1 and "zram" not in device
 
 
 def _overcommit(facts: Facts) -> Finding:

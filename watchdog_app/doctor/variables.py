@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
 
+# What PyTorch's allocator accepts, as a pattern where we know of one; options come and go.
+_TORCH_OPTIONS = {
+    "backend": "native|cudaMallocAsync",
+    "expandable_segments": "(?i:true|false|1|0)",
+    "garbage_collection_threshold": r"0?\.\d*[1-9]\d*",
+    "max_split_size_mb": r"2[1-9]|[3-9]\d|[1-9]\d{2,}",
+    **dict.fromkeys(
+        (
+            "graph_capture_record_stream_reuse",
+            "max_non_split_rounding_mb",
+            "per_process_memory_fraction",
+            "pinned_max_cached_size_mb",
+            "pinned_max_power2_size_mb",
+            "pinned_max_round_threshold_mb",
+            "pinned_num_register_threads",
+            "pinned_reserve_segment_size_mb",
+            "pinned_use_background_threads",
+            "pinned_use_cuda_host_register",
+            "release_lock_on_cudamalloc",
+            "release_lock_on_hipmalloc",
+            "roundup_bypass_threshold_mb",
+            "roundup_power2_divisions",
+            "throw_on_cudamalloc_oom",
+        ),
+        ".+",
+    ),
+}
+
 
 def check(facts: Facts) -> Iterator[Finding]:
-    """Visible devices, TensorFlow's memory growth, slow launches."""
+    """Visible devices, the frameworks' allocators, slow launches."""
     env = facts.machine.env
     if "CUDA_VISIBLE_DEVICES" in env:
         yield _visible(facts, env["CUDA_VISIBLE_DEVICES"])
@@ -18,6 +47,28 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("framework.memory-growth", value=growth)
     if env.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
         yield facts.finding("driver.launch-blocking")
+    allocator = env.get("TF_GPU_ALLOCATOR")
+    if allocator not in (None, "", "cuda_malloc_async"):
+        yield facts.finding("framework.allocator", value=allocator)
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        wrong = _wrong_torch_option(env.get(name, ""))
+        if wrong is not None:
+            known = wrong.partition(":")[0].strip() in _TORCH_OPTIONS
+            entry = f"framework.torch-allocator{'' if known else '.unknown'}"
+            yield facts.finding(entry, name=name, value=env[name], wrong=wrong)
+    given = env.get("NVIDIA_VISIBLE_DEVICES")
+    if facts.machine.container and given in ("", "none", "void"):
+        severity = Severity.ERROR if facts.expects_gpu else None
+        yield facts.finding("driver.container-devices", severity=severity, value=given)
+
+
+def _wrong_torch_option(value: str) -> str | None:
+    """The first option of PyTorch's allocator that it refuses; None: none that we know of."""
+    for option in re.split(r",(?![^\[]*\])", value):  # not within [lists]
+        name, _, setting = (part.strip() for part in option.partition(":"))
+        if option.strip() and not re.fullmatch(_TORCH_OPTIONS.get(name, "(?!)"), setting):
+            return option.strip()
+    return None
 
 
 def _visible(facts: Facts, value: str) -> Finding:
