@@ -46,57 +46,57 @@ def answer(facts: Facts) -> Iterator[Finding]:
         return
     if not driver_files.libraries(machine, "libnvidia-ml.so.1"):
         return
-    told = facts.driver()
-    if told.hung_in:
-        yield facts.finding("driver.hung.driver", call=told.hung_in, seconds=told.seconds)
-    elif told.crashed_in:
-        yield facts.finding("driver.crashed", call=told.crashed_in, about="", error=told.error)
-    elif told.answers:
-        yield from _answering(facts, told)
-    elif told.code == Code.VERSION_MISMATCH:
+    answer = facts.driver()
+    if answer.hung_in:
+        yield facts.finding("driver.hung.driver", call=answer.hung_in, seconds=answer.seconds)
+    elif answer.crashed_in:
+        yield facts.finding("driver.crashed", call=answer.crashed_in, about="", error=answer.error)
+    elif answer.answers:
+        yield from _answering(facts, answer)
+    elif answer.code == Code.VERSION_MISMATCH:
         if not driver.differing(machine):  # else told there, with the numbers
             yield facts.finding("driver.api-mismatch")
-    elif told.code in (Code.UNKNOWN, Code.NO_PERMISSION) and machine.container:
-        yield facts.finding("driver.container-lost", error=told.error)
-    elif told.code == Code.LIBRARY_NOT_FOUND:
+    elif answer.code in (Code.UNKNOWN, Code.NO_PERMISSION) and machine.container:
+        yield facts.finding("driver.container-lost", error=answer.error)
+    elif answer.code == Code.LIBRARY_NOT_FOUND:
         yield facts.finding("driver.answer.no-library")
-    elif told.code is None:
-        yield facts.finding("driver.answer.none", reason=told.error)
+    elif answer.code is None:
+        yield facts.finding("driver.answer.none", reason=answer.error)
     else:
-        yield facts.finding("driver.init-failed", error=told.error)
+        yield facts.finding("driver.init-failed", error=answer.error)
 
 
-def _answering(facts: Facts, told: Driver) -> Iterator[Finding]:
+def _answering(facts: Facts, answer: Driver) -> Iterator[Finding]:
     yield facts.fine(
         "driver.answer",
-        version=versions.show_driver(told.version) or "of unknown version",
-        cuda=versions.show(told.cuda) or "unknown",
-        cards=", ".join(map(gpu.label, told.usable)) or "no card",
+        version=versions.show_driver(answer.version) or "of unknown version",
+        cuda=versions.show(answer.cuda) or "unknown",
+        cards=", ".join(map(gpu.label, answer.usable)) or "no card",
     )
     program = facts.machine.command("nvidia-smi") or "not on the PATH; nothing depends on it"
     yield facts.fine("driver.nvidia-smi", program=program)
-    if not told.cards:
+    if not answer.cards:
         yield facts.finding("driver.no-cards")
-    for card in told.cards:
+    for card in answer.cards:
         if card.get("failed_in"):
-            yield _failed(facts, card, told)
+            yield _failed(facts, card, answer)
         elif card.get("state") == GpuState.LOST:
             yield _fault(facts, "driver.gpu-lost", FAULTS[FaultKind.LOST], card)
         elif card.get("state") == GpuState.NEEDS_RESET:
             yield _fault(facts, "driver.reset-required", FAULTS[FaultKind.NEEDS_RESET], card)
-        elif card not in told.usable:
+        elif card not in answer.usable:
             yield facts.finding("driver.gpu-error", card=gpu.label(card), error=card.get("error"))
 
 
-def _failed(facts: Facts, card: dict[str, Any], told: Driver) -> Finding:
+def _failed(facts: Facts, card: dict[str, Any], answer: Driver) -> Finding:
     """A card on which the driver hung or crashed; the others were asked all the same."""
     name, call = gpu.label(card), card["failed_in"]
     if not card.get("hung"):
         about, error = f", asked about {name}", card.get("error")
         return facts.finding("driver.crashed", call=call, about=about, error=error)
     # What keeps CUDA off the cards that do not answer.
-    others = ",".join(str(one.get("index")) for one in told.usable) or "-1"
-    words = {"call": call, "seconds": told.seconds, "others": others}
+    others = ",".join(str(one.get("index")) for one in answer.usable) or "-1"
+    words = {"call": call, "seconds": answer.seconds, "others": others}
     return facts.finding("driver.hung.card", card=name, **words)
 
 
@@ -126,11 +126,11 @@ def check(facts: Facts) -> Iterator[Finding]:
         return
     known = list(_of_daemon(facts))
     yield from (finding for _, finding in known)
-    told = {gpu_id.partition("/")[0] for gpu_id, _ in known}
+    named = {gpu_id.partition("/")[0] for gpu_id, _ in known}
     for card in facts.driver().usable:
         found = [*_health(facts, card), *_sharing(facts, card)]
         yield from found
-        if not found and pci.short_address(card.get("bus_id")) not in told:
+        if not found and pci.short_address(card.get("bus_id")) not in named:
             yield facts.fine("driver.card", card=gpu.label(card))
 
 
@@ -141,12 +141,12 @@ def _of_daemon(facts: Facts) -> Iterator[tuple[str, Finding]]:
     It has watched for longer than one look takes: a card that answers now may have reported a
     fault a minute ago.
     """
-    status, told = facts.daemon(), set()
+    status, named = facts.daemon(), set()
     for incident in objects(status, "incidents"):
         if incident.get("resource") != "gpu_fault":
             continue
         subject, advice = str(incident.get("subject")), incident.get("advice")
-        told.add(subject)
+        named.add(subject)
         names = [str(one.get("name")) for one in objects(incident, "contributors")]
         yield (
             subject,
@@ -161,7 +161,7 @@ def _of_daemon(facts: Facts) -> Iterator[tuple[str, Finding]]:
         )
     for card in objects(status, "gpus"):
         gpu_id, row = str(card.get("id")), _STATES.get(str(card.get("state")))
-        if row is not None and not {gpu_id, gpu_id.partition("/")[0]} & told:
+        if row is not None and not {gpu_id, gpu_id.partition("/")[0]} & named:
             yield gpu_id, _fault(facts, "driver.incident.state", row, card)
 
 

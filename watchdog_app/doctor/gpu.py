@@ -101,16 +101,16 @@ def ask(machine: Machine, reader: tuple[str, ...] = READER) -> Driver:
     return replace(first, cards=(*first.cards, *(found[index] for index in rest)))
 
 
-def _card_of(told: Driver, index: int) -> dict[str, Any]:
+def _card_of(driver: Driver, index: int) -> dict[str, Any]:
     """One card of an answer; where it is not in there, what kept it out."""
     unreadable = {
         "index": index,
         "state": GpuState.UNREADABLE.value,
-        "error": told.error,
-        "failed_in": told.hung_in or told.crashed_in,
-        "hung": told.hung_in is not None,
+        "error": driver.error,
+        "failed_in": driver.hung_in or driver.crashed_in,
+        "hung": driver.hung_in is not None,
     }
-    return next((card for card in told.cards if card.get("index") == index), unreadable)
+    return next((card for card in driver.cards if card.get("index") == index), unreadable)
 
 
 def read(ended: children.Ended) -> Driver:
