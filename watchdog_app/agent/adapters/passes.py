@@ -86,6 +86,11 @@ class Recorded:
     loader: Any = None  # the state_dict of a loader that has one
     attributes: Values | None = None  # of the data that training has changed
 
+    def __post_init__(self) -> None:
+        lists = (self.begin_own, self.now_own, self.later)
+        if not all(isinstance(each, list) for each in lists) or not isinstance(self.orders, dict):
+            raise TypeError("the place in the data is not what a rescue says of it")
+
     def next_epoch(self) -> Recorded:
         """The same place one epoch later."""
         if not self.current:
