@@ -87,8 +87,14 @@ class Recorded:
     attributes: Values | None = None  # of the data that training has changed
 
     def __post_init__(self) -> None:
+        counts = (self.passes, self.drawn, self.total)
+        known = [each for each in (self.length, self.size, self.rows) if each is not None]
         lists = (self.begin_own, self.now_own, self.later)
-        if not all(isinstance(each, list) for each in lists) or not isinstance(self.orders, dict):
+        if (
+            not all(type(each) is int and each >= 0 for each in (*counts, *known))
+            or not all(isinstance(each, list) for each in lists)
+            or not isinstance(self.orders, dict)
+        ):
             raise TypeError("the place in the data is not what a rescue says of it")
 
     def next_epoch(self) -> Recorded:

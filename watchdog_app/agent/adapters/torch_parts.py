@@ -7,7 +7,6 @@ model. Optimizers load their state by themselves.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from watchdog_app.agent.adapters import optimizer_state
 from watchdog_app.agent.contain import describe
 from watchdog_app.agent.state import own_random, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
@@ -310,7 +310,7 @@ class OptimizerPart(StatefulPart):
         """As `Part.program`."""
         return [[list(each.shape) for each in group["params"]] for group in self.thing.param_groups]
 
-    def differences(self, _state: Any, program: Any, _row: RowOf) -> list[str]:
+    def differences(self, state: Any, program: Any, row: RowOf) -> list[str]:
         """As `Part.differences`."""
         groups, groups_then = self.program(), program
         if len(groups) != len(groups_then):
@@ -330,11 +330,9 @@ class OptimizerPart(StatefulPart):
                     here, there = tuple(shape), tuple(shape_then)
                     which = f"tensor {at} in {where}"
                     return [f"{which} has shape {here} in the program, {there} in the rescue"]
-        return []
-
-
-# Those that a Rescue of the program's saves: what finds trainings by itself leaves them alone.
-claimed: weakref.WeakSet[Any] = weakref.WeakSet()
+        outline = torch_tensors.decode(state, lambda name: torch.empty(row(name)[2], device="meta"))
+        reason = optimizer_state.unusable(self.thing, outline)
+        return [f"{self.name} cannot use its state in the rescue: {reason}"] if reason else []
 
 
 class Stepped:
@@ -344,7 +342,7 @@ class Stepped:
         self._stepped: set[int] = set()
         self.all_have = False
         self._optimizers = [each for each in things if isinstance(each, torch.optim.Optimizer)]
-        claimed.update(self._optimizers)
+        optimizer_state.claimed.update(self._optimizers)
         self._hooks = [each.register_step_post_hook(self._note) for each in self._optimizers]
 
     def adding_up(self) -> set[int]:

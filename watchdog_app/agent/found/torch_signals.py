@@ -88,7 +88,7 @@ def _stepped(optimizer: Any, _args: Any, _kwargs: Any) -> None:
 def _permits(optimizer: Any, guard: Guard) -> bool:
     import torch
 
-    from watchdog_app.agent.adapters.torch_parts import claimed
+    from watchdog_app.agent.adapters.optimizer_state import claimed
 
     if optimizer in claimed:
         return False

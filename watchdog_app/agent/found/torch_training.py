@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from watchdog_app.agent.adapters.optimizer_state import claimed
 from watchdog_app.agent.adapters.passes import weak
-from watchdog_app.agent.adapters.torch_parts import Part, claimed, drives, parameters
+from watchdog_app.agent.adapters.torch_parts import Part, drives, parameters
 from watchdog_app.agent.adapters.torch_state import TorchState
 from watchdog_app.agent.contain import Guard, say
 from watchdog_app.agent.found import libraries, names, source_loops

@@ -272,7 +272,7 @@ def _of_array(value: Any, name: str, tensors: Tensors) -> dict[str, Any]:
 
 
 def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
-    if device == "cpu":
+    if device == "cpu" or tensor.is_meta:
         return tensor
     try:
         return tensor.to(device)
