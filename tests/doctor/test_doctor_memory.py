@@ -82,11 +82,11 @@ def test_each_state_of_memory_has_its_finding(tree, name):
     assert expected == troubles(memory.check(tree.facts()))
 
 
-def group_v2(tree, **files):
+def group_v2(tree, group="jupyter-ada.service", **files):
     tree.write("proc/self/mountinfo", "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
-    tree.write("proc/self/cgroup", "0::/user.slice/jupyter-ada.service\n")
+    tree.write("proc/self/cgroup", f"0::/user.slice/{group}\n")
     tree.write("sys/fs/cgroup/cgroup.controllers", "cpu memory pids\n")
-    base = "sys/fs/cgroup/user.slice/jupyter-ada.service"
+    base = f"sys/fs/cgroup/user.slice/{group}"
     defaults = {"memory.max": "max", "memory.high": "max", "memory.current": "0",
                 "memory.swap.max": "max", "memory.stat": "inactive_file 0\n",
                 "memory.events": "oom 0\noom_kill 0\n"}  # fmt: skip
@@ -140,6 +140,13 @@ def test_the_group_of_the_shell_is_a_limit_below_ram(tree, severity, files):
     group_v2(tree, **files)
 
     assert severity == troubles(memory.check(tree.facts())).get("memory.group")
+
+
+def test_a_guard_is_no_limit_at_which_the_kernel_kills(tree):
+    """`watchdog limit` shows it."""
+    group_v2(tree, "watchdog-guard-77-1", memory_max=str(GIB))
+
+    assert "memory.group" not in troubles(memory.check(tree.facts()))
 
 
 def test_a_v1_group_is_found_and_its_kills_are_told(tree):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from types import ModuleType
 from typing import Any
@@ -48,3 +49,16 @@ def test_a_renamed_function_begins_the_same_training(
     defining(monkeypatch, *now)
 
     assert same == (program_key.another(saved, PROGRAM, training(begun, place)) is None)
+
+
+def test_arguments_behind_a_program_from_a_pipe_count():
+    """`python - --fold 1 < train.py`, as loops in a shell start it."""
+    code = (
+        "from watchdog_app.rescue.identity import program_key\n"
+        "print(program_key.program().arguments.others.get('fold'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-", "--fold", "1"], input=code, capture_output=True, text=True, check=True
+    )
+
+    assert "1\n" == done.stdout

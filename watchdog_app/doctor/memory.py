@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from watchdog_app.base.linux.cgroups import Layout, parse_membership
 from watchdog_app.base.text.quantities import GIB, format_bytes
 from watchdog_app.core.model.machine import CgroupMemory, HostMemory
+from watchdog_app.core.model.readings import is_guard
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding, Severity
 from watchdog_app.doctor.machine import Machine, Process
@@ -126,7 +127,8 @@ def _groups(facts: Facts, ram: int | None) -> Iterator[Finding]:
     found = False
     for each in groups:
         limits = [one for one in (each.limit_bytes, each.high_bytes) if one is not None]
-        if limits and (ram is None or min(limits) < ram):
+        # At the limit of a guard nobody is killed: `watchdog limit` shows it.
+        if limits and not is_guard(each.path) and (ram is None or min(limits) < ram):
             found = True
             yield _limited(facts, each, min(limits), members)
     if not found:

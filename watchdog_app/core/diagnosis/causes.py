@@ -147,10 +147,13 @@ def _refused_by_guard(facts: ExitFacts, number: int | None) -> Cause | None:
         return None
     if facts.wait_status in (None, 0) or number not in (None, signal.SIGABRT, signal.SIGSEGV):
         return None
+    how = "ended by an error of its own, most likely a MemoryError"
+    if number is not None:  # a library in C does not look at what malloc gave it
+        how = f"{_crash(facts, number)}, most likely because an allocation failed"
+    limit = format_bytes(facts.guard.limit_bytes)
     return _likely(
         CauseKind.PROGRAM_MEMORY,
-        "ended by an error of its own, most likely a MemoryError: its guard refused it further "
-        f"memory at its limit of {format_bytes(facts.guard.limit_bytes)}",
+        f"{how}: its guard refused it further memory at its limit of {limit}",
     )
 
 

@@ -245,7 +245,9 @@ def _group_reading(
     guard = is_guard(group.path)
     if bound.counts_swap:
         notes.append("counts swap")
-    if bound.throttles:
+    if guard:
+        notes.append("stopped there, not killed")
+    elif bound.throttles:
         high, hard = group.high_bytes, group.limit_bytes
         high_first = high is not None and (hard is None or high < hard)
         by = "memory.high" if high_first else "memory.swap.high"
@@ -253,8 +255,6 @@ def _group_reading(
             notes.append(f"stalls above it ({by})")
         else:
             notes.append(f"stalls above it ({by}), killed at {format_bytes(bound.kills)}")
-    if guard:
-        notes.append("stopped there, not killed")
     throttles = bound.throttles and not guard
     what = "slow-down limit" if bound.kills is None else "memory limit"
     label = f"{what} of {group_name(group.path)}"

@@ -43,7 +43,11 @@ def _benign(names: str, values: str) -> _Benign:
     return _Benign(re.compile(names), re.compile(values, re.IGNORECASE))
 
 
-_RATES = _benign(r"((base|init|initial|max|peak)_)?(lr|learning_?rate)|learn_rate", _COUNT)
+_RATES = _benign(
+    r"((base|init|initial|max|min|peak)_)?(lr|learning_?rate)(_(init|initial|max|min|start))?"
+    r"|lr0|learn_rate",
+    _COUNT,
+)
 _TABLE = (
     _RATES,
     _benign(
@@ -63,7 +67,11 @@ _TABLE = (
         r"(batch_?size|bs|batch|bsz)",
         _COUNT,
     ),
-    _benign(r"((num|n|nb|data|loader|dataloader|num_data|dataloader_num)_)?workers|j", r"\d+"),
+    _benign(
+        r"((num|n|nb|data|loader|dataloader|num_data|dataloader_num|train|eval|val)_)?workers"
+        r"|((num|n)_)?(threads|jobs)|nproc|num_proc|workers_per_(gpu|device)|j",
+        r"-?\d+|auto|none",
+    ),
     _benign(
         r"((num|n|nb)_)?(devices?|gpus?)|gpu_ids?|device_ids?|cuda|cuda_device|accelerator",
         r"\[[\d, ]*\]|(cpu|gpu|cuda|mps|xpu|tpu|hpu|npu|rocm)?(:?\d+)?(,\d+)*|-1|"
@@ -106,6 +114,7 @@ _BEFORE_ASSIGNMENTS = frozenset(
     ("multirun", "m", "cfg_options", "options", "opts", "overrides", "override", "set")
 )
 _NUMBER = re.compile(rf"({_COUNT})")
+_QUANTITY = re.compile(r"[+-]?((0|[1-9]\d*)?\.(0|\d*[1-9])|(0|[1-9]\d*)\.?)([eE][+-]?\d+)?")
 # An address (of a webhook, or with a user's name and word), and what is called a secret.
 _SECRET_PATH = re.compile(r"[@?]|://|(pass|token|secret|key|auth|signature)\w*=", re.IGNORECASE)
 OF_RESCUE = frozenset(("resume", "keep", "on_oom"))  # its arguments that decide of one run
@@ -352,20 +361,17 @@ def _compared(
 
 
 def _as_compared(value: str) -> str:
-    """A number as one text however it is written: `1e-4` and `0.0001`, `07` and `7`."""
-    if not _NUMBER.fullmatch(value):
+    """
+    A number as one text however it is written: `1e-4` and `0.0001`, `1.0` and `1`.
+
+    `1.10` and `1.1`, `1_1` and `11`, `007` and `7` stay different: they may be versions or names.
+    """
+    if not _QUANTITY.fullmatch(value):
         return value
-    try:
-        return str(int(value))
-    except ValueError:
-        pass
-    try:
-        number = float(value)
-    except ValueError:
-        return value
-    if number.is_integer():
-        return str(int(number))
-    return repr(number) if math.isfinite(number) else value
+    number = float(value)
+    if value.lstrip("+-").isdecimal() or not math.isfinite(number):
+        return value.removeprefix("+")
+    return str(int(number)) if number.is_integer() else repr(number)
 
 
 @functools.lru_cache(maxsize=512)

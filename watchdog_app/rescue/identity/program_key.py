@@ -267,10 +267,8 @@ def _started() -> tuple[str, str | None, Sequence[str]]:
     kind, given, tokens = _command_line(list(getattr(sys, "orig_argv", ())))
     module = isinstance(spec, str)
     # A debugger, a launcher or a fork may have put another program in the place of the first.
-    if kind == "command" and path is None:
-        return kind, None, tokens
     if path is None:
-        return "prompt", None, []
+        return (kind if kind == "command" else "prompt"), None, tokens
     if kind == "module" and module:
         if given in (spec, str(spec).removesuffix(".__main__")):
             return "module", path, tokens
