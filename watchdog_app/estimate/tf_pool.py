@@ -1,10 +1,10 @@
 """
-What a process with TensorFlow holds of its tensors on a CPU: its best-fit pool, played.
+What a process with TensorFlow holds of its tensors on a CPU: a simulation of its best-fit pool.
 
 With oneDNN (the default on x86) TensorFlow takes memory for tensors from regions that it never
-gives back: each twice the size of the one before, blocks by best fit, free neighbours joined, a
-block cut only when what is left over is as large as what was asked for. So a process grows to its
-worst moment, gaps included, and stays there. A page counts once it was written.
+gives back. Each region is twice as large as the one before. A block is the best fit, and is split
+only where the rest is as large as the request; free neighbours are joined. So a process grows to
+its worst moment, gaps included, and stays there. A page counts once it was written.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class Pass:
     drawn: int = 0  # batches handed out
     finished: bool = False
     ahead: bool = False  # the data itself is further on
-    anew: bool = False  # over another data set than the pass before at its place
+    other_data: bool = False  # over another data set than the pass before at its place
     first: list[Any] | None = None  # `contents` of its first batch
     generators: list[Any] = field(default_factory=list)  # that the data draws from
     begin: dict[str, Any] | None = None  # as in `Recorded`

@@ -55,7 +55,7 @@ class LoaderPasses(Passes):
         elif before is not None and before.source is now.source:
             now.later = list(before.later) if isinstance(dataset, Iterator) else []
         else:
-            now.anew = before is not None
+            now.other_data = before is not None
         with self._guard:
             now.generators = own_random.find(dataset)
             now.attributes = Attributes(_parts_of(dataset))
@@ -68,7 +68,7 @@ class LoaderPasses(Passes):
         dataset, source = last.source.get(), last.source
         # Nobody iterates again over an iterator that has ended.
         ended = last.finished and isinstance(dataset, Iterator)
-        if last.anew or dataset is None or ended:
+        if last.other_data or dataset is None or ended:
             return Recorded(0)
         return Recorded(source.passes, total=source.total, now_own=now_own, later=last.later)
 

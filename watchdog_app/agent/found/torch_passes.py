@@ -213,7 +213,7 @@ class SeenPasses(LoaderPasses):
         place = len(self._epoch)
         before, source = self._latest.get(place), self._source_of(loader)
         now = SeenPass(source, source.passes, batches(loader), seen=seen)
-        now.anew = before is not None and before.source is not source
+        now.other_data = before is not None and before.source is not source
         source.passes += 1
         now.stands_at(seen.drawn)
         now.generators, now.begin, now.begin_own = seen.generators, seen.begin, seen.begin_own

@@ -431,8 +431,8 @@ def _watch_end(training: FoundTraining) -> None:
     """
     End it with its cell of a notebook, or with its program; keeps nothing alive.
 
-    A loop of somebody's own tells nobody. In a cell that failed or was interrupted, or a program
-    that dies of an exception, it did not end well, and its rescues wait to be resumed from.
+    A loop of somebody's own tells nobody. After an interrupt or an exception it did not end
+    well: its rescues stay unfinished, and can be resumed.
     """
     reference = weakref.ref(training)
     events = getattr(shell(), "events", None)
