@@ -11,6 +11,7 @@ from fractions import Fraction
 from types import FrameType
 
 import numpy as np
+import pytest
 
 from watchdog_app.rescue.identity.call_site import CallSite, call_site
 
@@ -172,10 +173,33 @@ def test_what_cannot_be_compared_is_left_out():
     def train(*, odd, some, listed, third, folder, fold):
         return begin()
 
-    folder = os.path.join(tempfile.gettempdir(), "x")
+    folder = os.path.join(tempfile.gettempdir(), "tmpab12_xyz")
     others = {"odd": Odd(), "some": object(), "listed": [1], "third": Fraction(1, 3)}
     given = train(**others, folder=folder, fold=1).given
-    assert ["1"] == [value for _, value in given]
+    assert ["1", "tmp"] == sorted(value for _, value in given)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        ("a", "b", False),
+        ("data/fold-1", "data/fold-2", False),
+        ("tmpab12_xyz/a", "tmp345678_q/a", True),
+        ("tmpab12_xyz/a", "tmpab12_xyz/b", False),
+        ("pytorch-errorfile-ab12_xyz.pickle", "pytorch-errorfile-345678_q.pickle", True),
+    ],
+)
+def test_a_path_in_the_temporary_folder_counts_without_random_names(before, now, same):
+    """Those of `tempfile` are others in each run; a name that somebody gave is other data."""
+
+    def train(data):
+        return begin()
+
+    def counted(name):
+        given = dict(train(os.path.join(tempfile.gettempdir(), name)).given)
+        return next(text for key, text in given.items() if key.endswith("data"))
+
+    assert same == (counted(before) == counted(now))
 
 
 def test_values_are_not_in_what_is_printed_of_it():

@@ -39,7 +39,7 @@ class Net(nn.Module):
         return self.second(self.between(self.first(rows)))
 
 
-def train(folder: str) -> dict[str, object]:
+def train(rescue_dir: str) -> dict[str, object]:
     """One training; where it began and all that it left at its end."""
     torch.manual_seed(3)
     model = Net()
@@ -48,7 +48,7 @@ def train(folder: str) -> dict[str, object]:
     rows = torch.randn(2 * ROWS if WHAT == "data" else ROWS, 3)
     loader = DataLoader(TensorDataset(rows, rows.sum(1, keepdim=True)), BATCH, shuffle=True)
     loss_of = nn.L1Loss() if WHAT == "loss" else nn.MSELoss()
-    rescue = Rescue(folder, model=model, optimizer=optimizer)
+    rescue = Rescue(rescue_dir, model=model, optimizer=optimizer)
     began = rescue.step_number
     for _ in rescue.epochs(EPOCHS):
         for batch, expected in rescue.data(loader):
@@ -68,18 +68,18 @@ def train(folder: str) -> dict[str, object]:
     return {"began": began, "left": digest.hexdigest()}
 
 
-def offer(folder: str) -> dict[str, object]:
+def offer(rescue_dir: str) -> dict[str, object]:
     said = io.StringIO()
     with redirect_stderr(said):
         try:
-            result = train(folder)
+            result = train(rescue_dir)
         except RescueError as error:
             result = {"refused": str(error)}
         except BaseException as error:
             result = {"ended": repr(error)}
-    found = [each for each in os.listdir(folder) if each.startswith("rescue-")]
+    found = [each for each in os.listdir(rescue_dir) if each.startswith("rescue-")]
     result |= {"rescue": min(found, default=""), "said": said.getvalue().splitlines()}
-    return {"name": os.path.basename(folder), **result}
+    return {"name": os.path.basename(rescue_dir), **result}
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ import hashlib
 import math
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,6 +116,8 @@ _BEFORE_ASSIGNMENTS = frozenset(
 )
 _NUMBER = re.compile(rf"({_COUNT})")
 _QUANTITY = re.compile(r"[+-]?((0|[1-9]\d*)?\.(0|\d*[1-9])|(0|[1-9]\d*)\.?)([eE][+-]?\d+)?")
+# The first part of a path: a prefix (`tmp`, `pytorch-errorfile-`), random characters, a suffix.
+_RANDOM = re.compile(r"^(tmp|[^/]*[-_])[a-z0-9_]{8}(?=[./]|$)")
 # An address (of a webhook, or with a user's name and word), and what is called a secret.
 _SECRET_PATH = re.compile(r"[@?]|://|(pass|token|secret|key|auth|signature)\w*=", re.IGNORECASE)
 OF_RESCUE = frozenset(("resume", "keep", "on_oom"))  # its arguments that decide of one run
@@ -176,6 +179,16 @@ def of_values(values: Iterable[tuple[str, str]]) -> Arguments:
         else:
             others.setdefault(name, []).append(value)
     return _compared(clear, others, {name: name for name in (*clear, *others)})
+
+
+def without_temporary(value: str) -> str:
+    """
+    A text that stays the same in another run: a path in the temporary folder relative to it.
+
+    The eight random characters that `tempfile` gives a name there are left out.
+    """
+    folder = os.path.join(tempfile.gettempdir(), "")
+    return _RANDOM.sub(r"\1", value.removeprefix(folder)) if value.startswith(folder) else value
 
 
 def makes_no_other(name: str, value: str) -> bool:

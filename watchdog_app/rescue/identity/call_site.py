@@ -9,7 +9,6 @@ import itertools
 import linecache
 import os
 import sysconfig
-import tempfile
 from dataclasses import dataclass, field
 from numbers import Integral
 from operator import itemgetter
@@ -110,7 +109,7 @@ def _as_text(value: Any) -> str | None:
         if isinstance(value, FunctionType | type):
             return f"{value.__module__}.{value.__qualname__}"
         if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
-            return None if value.startswith(tempfile.gettempdir()) else str(value)
+            return arguments.without_temporary(str(value))
     except Exception:  # whatever a program's values are made of
         return None
     return None

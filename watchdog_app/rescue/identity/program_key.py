@@ -13,7 +13,6 @@ import marshal
 import os
 import secrets
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -378,7 +377,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
         TypeError: it holds something that cannot be compared.
     """
     if isinstance(value, str):
-        return "" if value.startswith(tempfile.gettempdir()) else value
+        return arguments.without_temporary(value)
     if isinstance(value, _SIMPLE):
         return value
     kind = type(value)
