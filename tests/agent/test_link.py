@@ -11,6 +11,7 @@ import time
 
 import pytest
 from daemon_stand_in import StandIn
+from support.waiting import until
 
 from watchdog_app.agent.contain import STRICT
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
@@ -143,7 +144,7 @@ def test_a_request_without_deadline_never_expires():
 def test_a_save_is_told_as_it_goes(daemon, link):
     """Accepted, saving, saved, in this order; numbers as the protocol names them."""
     link.start()
-    daemon.wait_for("agent.register")
+    until(lambda: link.connected)
     link.accepted("r1")
     daemon.wait_for("agent.progress")
     link.progress("r1", 10, 100)

@@ -193,6 +193,17 @@ def test_a_history_answers_for_the_time_that_it_knows():
     assert 20.0 == pytest.approx(growth.rate(60.0))
 
 
+def test_growth_is_compared_over_the_same_time_whenever_a_history_began():
+    """Else a task that was seen later seems to make a part of its group's growth alone."""
+    group, task = History(), History()
+    for tenth in range(600):
+        group.add(tenth / 10, tenth * 2.0)
+        if tenth >= 37:
+            task.add(tenth / 10, tenth * 2.0)
+
+    assert group.over(20.0) == task.over(20.0)
+
+
 def test_a_history_ignores_time_that_goes_back():
     """A reading of the past changes nothing."""
     growth = History()

@@ -382,12 +382,12 @@ def test_what_a_phase_took_stays_explained_when_the_training_ends_with_it():
 
 
 def test_a_buffer_that_filled_as_announced_is_no_news_when_its_training_ends():
-    """A short one is over when its buffer is full: the growth is still being looked at."""
+    """A short one is over when its buffer is full: the trend lasts some seconds longer."""
     machine = Told(training(filling(600.0)), 1000.0, announced(600.0))
     machine.run(101.0)
 
     machine.programs[0].save_s = None
-    machine.run(5.0)
+    machine.run(15.0)
 
     assert [] == machine.warnings
 

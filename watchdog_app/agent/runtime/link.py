@@ -378,13 +378,13 @@ class Line:
             except BaseException:
                 client.close()
                 raise
+            for _ in range(len(self._waiting)):  # one by one: others may be posting
+                message = self._waiting.popleft()
+                if message[0] in _LASTING:
+                    self._waiting.append(message)
             self._client = client
         self._connected_s = time.monotonic()
         self._sent = None
-        for _ in range(len(self._waiting)):  # one by one: others may be posting
-            message = self._waiting.popleft()
-            if message[0] in _LASTING:
-                self._waiting.append(message)
 
     def _serve(self) -> None:
         client = self._client

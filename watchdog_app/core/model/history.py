@@ -79,7 +79,8 @@ class History:
         self._last = (mono_s, value)
         if not self._fine or mono_s - self._fine[-1][0] >= _FINE_S:
             self._fine.append(self._last)
-        if not self._coarse or mono_s - self._coarse[-1][0] >= _COARSE_S:
+        # At the same times in every history: growth since then is compared.
+        if not self._coarse or mono_s // _COARSE_S != self._coarse[-1][0] // _COARSE_S:
             self._coarse.append(self._last)
 
     @property

@@ -25,7 +25,7 @@ from watchdog_app.core.policy.tracker import Tracker
 _MARGIN = 0.02  # of the limit: what has to stay free for growth to count as fitting
 _EXPLAINED = 0.8  # of the resource's growth
 _SUSTAINED_S = 2.0  # too little room for what comes, for so long
-_OUTLIVES_S = 6.0
+_OUTLIVES_S = 20.0  # a trend shows growth for some seconds after it has ended
 _THRASH_S = 5.0
 _THRASH_FULL_PERCENT = 10.0  # of the time nothing at all can run for want of memory
 _ROOMY = 0.25  # of RAM is there for the taking: it is not the machine that swaps
@@ -67,7 +67,7 @@ class TrainingPhases:
         self._short_since = {key: at for key, at in self._short_since.items() if key in keys}
         self._names = {key: look.tasks[key].name for key in agents}
         for key in self._tasks.keys() - agents.keys():
-            # Its growth is looked at for some seconds more, and so is what explains it.
+            # Its trend lasts for some seconds more, and so does what explains it.
             if key in look.tasks and now_mono_s - self._seen[key] <= _OUTLIVES_S:
                 last = usage[key].memory.last or 0.0
                 self._tasks[key].observe(now_mono_s, last, AgentState(key, "", ""))
