@@ -9,6 +9,8 @@ import pytest
 from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli.explain_text import deaths_table, render_death
 from watchdog_app.cli.plot import plot
+from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.store import RescueStore
 
 GB = 1 << 30
 PLAIN = Style(color=False, unicode=False)
@@ -184,6 +186,31 @@ def test_a_dead_task_is_explained_as_the_daemon_tells_it(watchdog, daemon):
     assert [] == daemon.called("history")
     assert "memory limit of the group jupyter" in done.stdout
     assert "The rescue is not there any more" in done.stdout  # and not the task, of which it spoke
+
+
+def test_a_rescue_that_was_complete_right_before_the_end_is_named(watchdog, daemon, tmp_path):
+    """SIGKILL came before the report of the save: the folder has what the journal lacks."""
+    store = RescueStore(str(tmp_path / "rescues"))
+    first = store.save([], {"step": 1})
+    store.save([], {"step": 2})
+    store.close()
+    died = {
+        "pid": own().pid,
+        "start_time": own().start_time,
+        "agent": {"directory": store.directory},
+    }
+
+    def explained(**death):
+        told = {**died, **death}
+        daemon.answers["explain"] = {
+            "text": TEXT, "incidents": [], "death_text": TEXT, "plot": PAST, "death": told,
+        }  # fmt: skip
+        return watchdog("explain", "42", env={"COLUMNS": "200", "PYTHONUTF8": "1"}).stdout
+
+    assert "It saved step 2 right before its end" in explained()
+    assert "It saved step 2 right before its end" in explained(rescue={"path": first.path})
+    assert "right before its end" not in explained(start_time=1)
+    assert "right before its end" not in explained(agent=None)
 
 
 def test_the_list_leaves_out_what_ended_as_it_should(watchdog, daemon):

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import subprocess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchdog_app.base.errors import EXIT_OK, TaskNotFound, UsageError, WatchdogError
 from watchdog_app.base.text.quantities import number_or_none
@@ -22,6 +22,9 @@ from watchdog_app.cli.output import Output, folded
 from watchdog_app.cli.parser import Args, Parser, positive_integer
 from watchdog_app.client.client import Client
 from watchdog_app.core.model.status import Status
+
+if TYPE_CHECKING:
+    from watchdog_app.rescue.checkpoint.inventory import Found
 
 Json = dict[str, Any]
 
@@ -205,14 +208,20 @@ def _journal(begin_unix_s: float, end_unix_s: float) -> list[str]:
 
 
 def state_of_rescue(death: dict[str, Any]) -> str | None:
-    """One sentence; None where nothing was saved."""
-    rescue = death.get("rescue")
-    path = rescue.get("path") if isinstance(rescue, dict) else None
-    if not isinstance(path, str):
-        return None
+    """One sentence on the rescue of a death, as it is now; None where there is nothing to say."""
     from watchdog_app.rescue.checkpoint.inventory import examine
     from watchdog_app.rescue.checkpoint.names import RescueName
 
+    rescue = death.get("rescue")
+    path = rescue.get("path") if isinstance(rescue, dict) else None
+    unreported = _unreported(death, path)
+    if unreported is not None:
+        return (
+            f"It saved step {unreported.name.step} right before its end and could not report it: "
+            f"{plain(unreported.path)}"
+        )
+    if not isinstance(path, str):
+        return None
     name = RescueName.parse(os.path.basename(path))
     found = None if name is None else examine(path, name)
     if found is None:
@@ -226,3 +235,23 @@ def state_of_rescue(death: dict[str, Any]) -> str | None:
         "The rescue is complete. Its checksums are compared when it is loaded, or now: "
         f"watchdog rescues verify {plain(path)}"
     )
+
+
+def _unreported(death: dict[str, Any], reported: Any) -> Found | None:
+    """A complete rescue of the process that died, newer than the one that its agent reported."""
+    from watchdog_app.rescue.checkpoint import names
+    from watchdog_app.rescue.checkpoint.inventory import examine
+
+    agent = death.get("agent")
+    directory = agent.get("directory") if isinstance(agent, dict) else None
+    if not isinstance(directory, str):
+        return None
+    process = f"{death.get('pid')}.{death.get('start_time')}."
+    for name in reversed(names.complete_ones(directory)):
+        path = os.path.join(directory, str(name))
+        if path == reported:
+            break
+        if name.owner_text.startswith(process):
+            found = examine(path, name)
+            return found if found is not None and found.condition == "complete" else None
+    return None

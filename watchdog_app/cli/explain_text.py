@@ -74,7 +74,7 @@ def render_death(
             rest = [*(more or []), *rest]
         for line in rest:
             lines += [_certain(each, style) for each in folded(line, columns)]
-        if head.startswith("What was saved: step") and saved is not None:
+        if head.startswith("What was saved: ") and saved is not None:
             lines += wrap(saved, columns)
         if number == 0 and plot:
             lines += ["", *plot]

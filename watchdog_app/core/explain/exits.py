@@ -219,7 +219,7 @@ def _saved(death: _Death, earlier: RescueRecord | None) -> Iterator[str]:
             yield f"{at}: at least {again} to be repeated."
         return
     if death.had_agent:
-        text = "What was saved: nothing; its agent was not asked to, or had no time to."
+        text = "What was saved: nothing that its agent reported."
         yield text if step is None else f"{text} {at}."
     elif not death.by_itself:
         yield "What was saved: nothing; no agent saw a training in it at its end."
