@@ -311,6 +311,24 @@ def crowd(monkeypatch):
     return SimpleNamespace(guards=found, tasks=tasks, inside=inside, records=guards, read=read)
 
 
+def test_a_guard_that_refuses_and_calms_by_turns_is_reported_once(monkeypatch):
+    """A library frees and asks again many times a second; a stop and its end are always news."""
+    name = f"{cgroup.PREFIX}7.8"
+    monkeypatch.setattr(process, "sweep", lambda: None)
+    told = []
+    guards = Guards(observer_of(), Log())
+    for state in (
+        "refusing", "running", "refusing", "running", "refusing", "stopped", "running",
+    ):  # fmt: skip
+        guard = a_guard(7, 8, "hog.py", f"/x/{name}")
+        guard.state = state
+        monkeypatch.setattr(record, "every", lambda guard=guard: [guard])
+        guards.look()
+        told += [entry.data["guard"]["state"] for _, entry, _ in guards.take_news()]
+
+    assert ["refusing", "stopped", "running"] == told
+
+
 def test_a_rescue_of_all_looks_at_the_guards_once(crowd):
     """Not once for each task; the one that is held is refused, with why."""
     nobody = SimpleNamespace(within=lambda _: [], request_checkpoint=lambda *_: [])

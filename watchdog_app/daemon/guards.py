@@ -36,6 +36,8 @@ from watchdog_app.history.journal import Entry
 _JUST_NOW_S = 30.0
 _SWEEP_S = 5.0
 _MOST_MEMBERS = 50
+_REFUSED_AGAIN_S = 60.0  # a program that frees and asks by turns is refused many times a second
+_TOLD_WHEN_OVER = ("stopped", "unlimited")  # the other states end by themselves
 
 
 class _Shown(NamedTuple):
@@ -75,6 +77,7 @@ class Guards:
         self._news: list[News] = []
         self._guards: dict[str, GuardRecord] = {}  # by the name of their group
         self._of: dict[ProcessKey, str] = {}
+        self._refused_mono_s: dict[str, float] = {}  # when last, by the name of their group
         self._next_sweep_mono_s = 0.0
         # A supervisor that is started where memory runs out takes seconds: no look waits for it.
         self._sweeper = Worker()
@@ -196,7 +199,7 @@ class Guards:
             return None
         self.look()
         guard = self._guards.get(_group_name(key.subject))
-        if guard is None or guard.state == "running":
+        if guard is None or _shown(guard.state).urgency is None:
             return None
         return "Its guard has reached that limit and reported it."
 
@@ -226,8 +229,14 @@ class Guards:
 
     def _changed(self, name: str, guard: GuardRecord, before: str) -> None:
         quiet = _shown(guard.state).urgency is None
-        if quiet and (guard.state != "running" or _shown(before).urgency is None):
+        if quiet and (guard.state != "running" or before not in _TOLD_WHEN_OVER):
             return
+        if guard.state == "refusing":
+            mono_s = time.monotonic()
+            last = self._refused_mono_s.get(name)
+            self._refused_mono_s[name] = mono_s
+            if last is not None and mono_s - last < _REFUSED_AGAIN_S:
+                return
         now = time.time()
         text = _report(guard)
         self._log.warning(f"a guard is {guard.state}", pid=guard.pid, name=guard.name)

@@ -42,7 +42,7 @@ _REPORTS = {
     "copying": "{who} is stopped for a moment, near its memory limit of {limit}, while its guard "
     "saves what can be saved.",
     "refusing": "{who} reached its memory limit of {limit}. {saved} From here on further "
-    "memory is refused: the program gets a MemoryError.\n"
+    "memory is refused: the program gets a MemoryError, or a library in it aborts.\n"
     "Give it more:  watchdog limit {pid} {next}\n"
     "If it ends:    {again}",
     "unlimited": "{who} continues without a memory limit of its own. {saved} "
