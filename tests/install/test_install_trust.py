@@ -266,16 +266,27 @@ def test_each_command_that_lets_code_run_later_refuses_code_that_others_can_chan
     assert [] == list((tmp_path / "home").rglob("*"))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("agent", "disable", "--user"),
-        (
-            "desktop",
-            "remove",
-        ),
-    ],
-)
+def test_a_program_that_others_can_change_is_not_started_at_login(package: Path, tmp_path: Path):
+    """The package is the user's alone; the script that the unit would name is not."""
+    script = package.parent / "watchdog"
+    script.write_text("from watchdog_app.cli import main\nraise SystemExit(main())\n")
+    script.chmod(0o777)
+
+    done = subprocess.run(
+        [sys.executable, script, "desktop", "install"],
+        env={"HOME": str(tmp_path / "home"), "PATH": os.defpath},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (1, "") == (done.returncode, done.stdout)
+    assert f"{script} belongs to " in done.stderr
+    assert f"chmod go-w {script}" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("agent", "disable", "--user"), ("desktop", "remove")])
 def test_what_was_placed_can_be_taken_away_by_code_that_others_can_change(
     package: Path, tmp_path: Path, words: tuple[str, ...]
 ):

@@ -72,7 +72,7 @@ def _install(args: Args, out: Output) -> int:
     if args.dry_run:
         out.lines(*map(plain, wanted))
         return EXIT_OK
-    trust.refuse_untrusted()
+    trust.refuse_untrusted(command)
     _refuse_root_of_another()
     placed = open_placed()
     report = placed.place(wanted)

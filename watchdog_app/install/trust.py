@@ -42,16 +42,20 @@ def importable_package(part: str) -> str:
     return package_folder()
 
 
-def refuse_untrusted() -> None:
+def refuse_untrusted(*programs: str) -> None:
     """
     Go on only where nobody but this user and root can change the code of watchdog.
+
+    Args:
+        programs: paths of what starts it, where that is written down.
 
     Raises:
         WatchdogError: somebody can; the message names the file or folder and what to do.
     """
     if not hasattr(os, "geteuid"):  # Windows: modes say nothing there
         return
-    for code in _frozen_code() if frozen() else [package_folder()]:
+    judged = _frozen_code() if frozen() else [package_folder()]
+    for code in [*judged, *map(os.path.realpath, programs)]:
         try:
             found = weak_spot(code, group_pairs(code))
         except OSError as error:
