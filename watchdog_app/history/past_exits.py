@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watchdog_app.base.text.quantities import number_or_none
+from watchdog_app.base.text.quantities import number_or_none, pid_in
 from watchdog_app.core.explain import exits, phrases
 from watchdog_app.core.explain.exits import about_death
 from watchdog_app.core.model.agent import RescueRecord
@@ -100,26 +100,34 @@ def describe(
     return {"death": entry, "death_text": text, "plot": _plot(journal, entry, begin, around)}
 
 
-def before(
-    journal: Journal, kernel_id: str | None, name: str, pid: int, now_unix_s: float
-) -> Entry | None:
+def before(journal: Journal, task: Task, now_unix_s: float, wanted_pid: int | None) -> Entry | None:
     """
     The death, lately, that who asks for a living task may mean; None: there was none.
 
-    Of a kernel that of the same id before; of others the last one of that name.
+    Of a kernel that of the same id before; of others the last one of that script, or of a worker.
 
     Args:
         journal: is read alone.
-        kernel_id: of the living task; None: it is no kernel.
-        name: of the living task.
-        pid: of the living task.
+        task: that lives.
         now_unix_s: seconds of the epoch.
+        wanted_pid: by which it was asked for: its own, or one that its workers had; no earlier run
+            of the script is meant then.
     """
+    info, pid = task.info, task.key.pid
+    path = info.notebook or info.script
     for each in journal.history(
         since_unix_s=now_unix_s - LATELY_S, kinds=_KINDS, limit=_MOST_ENTRIES
     ):
-        same = each.get("kernel_id") == kernel_id if kernel_id else each.get("name") == name
-        if same and (each.get("pid") != pid or each.get("worker")):
+        died = each.get("pid")
+        if died == pid:
+            meant = each.get("worker") is not None
+        elif info.kernel_id:
+            meant = each.get("kernel_id") == info.kernel_id
+        elif wanted_pid is not None:
+            meant = died == wanted_pid
+        else:
+            meant = each.get("name") == task.name and each.get("path") == path
+        if meant:
             return each if _misfortune(each) else None
     return None
 
@@ -151,7 +159,8 @@ def answer(
         if entry is not None:  # since the last look
             found = describe(journal, entry, minutes=minutes, now_unix_s=now_unix_s)
             return {"text": found["death_text"], "incidents": [], **found}
-        entry = before(journal, task.info.kernel_id, task.name, task.key.pid, now_unix_s)
+        wanted_pid = None if wanted is None else pid_in(wanted)
+        entry = before(journal, task, now_unix_s, wanted_pid)
     else:
         entry = last(journal, now_unix_s, within_s) if wanted is None else find(journal, wanted)
     if entry is None:
