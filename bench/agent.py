@@ -109,7 +109,7 @@ class Switch(keras.callbacks.Callback):
         was_on = self.list.callbacks is self.all
         watch = self.rescue._exhaustion
         self.list.callbacks = self.all if on else self.rest
-        self.model.train_function = watch._ours if on else watch._original
+        self.model.train_function = watch._wrapped if on else watch._original
         if was_on and not on:
             self.off_s = time.monotonic()
         elif on and not was_on:
@@ -118,7 +118,7 @@ class Switch(keras.callbacks.Callback):
     def _later(self, seconds: float) -> None:
         """As if that time had not passed for the agent: else more would be due than ever is."""
         session = self.rescue._session
-        session.gap()
+        session.reset_step_timer()
         session._next_report += seconds
         session._allocators._next_s += seconds
         for name in ("_next_s", "_next_count_s", "_next_parts_s"):

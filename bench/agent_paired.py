@@ -203,16 +203,16 @@ class OwnThreads:
     """Processor time of the agent's own threads to the daemon, those that begin from now on."""
 
     def __init__(self) -> None:
-        from watchdog_app.agent.runtime.link import Line
+        from watchdog_app.agent.runtime.link import LinkThread
 
         self._ids: list[int] = []
-        run: Callable[[Any], None] = Line._run
+        run: Callable[[Any], None] = LinkThread._run
 
-        def noted(line: Line) -> None:
+        def noted(line: LinkThread) -> None:
             self._ids.append(threading.get_native_id())
             run(line)
 
-        Line._run = noted  # type: ignore[method-assign]
+        LinkThread._run = noted  # type: ignore[method-assign]
         self._began, self._began_s = 0.0, 0.0
 
     def begin(self) -> None:

@@ -92,7 +92,9 @@ class Found:
         trainings.about_to_draw = meter.metered(trainings.about_to_draw)
         begin = meter.metered(torch_signals._about_to_begin, seldom=True)  # a pass
         torch_signals._about_to_begin = begin
-        self.session._attend = meter.metered(self.session._attend, seldom=True)
+        self.session._publish_save_report = meter.metered(
+            self.session._publish_save_report, seldom=True
+        )
         self.switch(on=False)
         self.switch(on=True)
 
@@ -134,7 +136,7 @@ class Named:
 
 def later(session: Session, seconds: float) -> None:
     """As if that time had not passed for the agent: else more would be due than ever is."""
-    session.gap()
+    session.reset_step_timer()
     session._next_report += seconds
     session._allocators._next_s += seconds
     for name in ("_next_s", "_next_count_s", "_next_parts_s"):

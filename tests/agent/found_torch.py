@@ -25,7 +25,7 @@ def loader() -> DataLoader:
 
 def ask(training: FoundTraining) -> None:
     assert training.session is not None
-    training.session.link.wanted = CheckpointRequest(1, "a test", time.monotonic())
+    training.session.link.pending_request = CheckpointRequest(1, "a test", time.monotonic())
 
 
 def train(

@@ -302,8 +302,8 @@ class Odd:
 print(
     untouched,
     made_before,
-    allocators.attributes(tf, context.context()),
-    allocators.attributes(tf, Odd()),
+    allocators.memory_limits(tf, context.context()),
+    allocators.memory_limits(tf, Odd()),
     allocators.Allocators(time.monotonic).read(),
 )
 """

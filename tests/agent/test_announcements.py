@@ -18,7 +18,7 @@ LARGE = 1 << 30
 
 
 class Training:
-    """A line to a stand-in of the daemon, and a thread that asks as `last_chance` does."""
+    """A line to a stand-in of the daemon, and a thread that asks as `save_before_growth` does."""
 
     def __init__(self, path: str) -> None:
         self.link = Link("keras", "/rescues", socket_path=path)
@@ -47,7 +47,7 @@ class Training:
         return self.answers[0]
 
     def _ask(self) -> None:
-        self.answers.append(self.announcements.refused(LARGE))
+        self.answers.append(self.announcements.wait_for_save_request(LARGE))
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_save_that_a_busy_daemon_asks_for_late_is_made(training, considerate):
 
     assert waited
     assert training.answer()
-    assert "r1" == training.link.wanted.id
+    assert "r1" == training.link.pending_request.id
 
 
 def test_a_daemon_that_stands_still_is_not_waited_for_for_ever(training, considerate):
@@ -105,7 +105,7 @@ def test_a_daemon_that_stands_still_is_not_waited_for_for_ever(training, conside
     first_s, began = time.monotonic() - began, time.monotonic()
     training.announcements.expect(LARGE, "the next one", at_most=False)
 
-    assert not training.announcements.refused(LARGE)
+    assert not training.announcements.wait_for_save_request(LARGE)
     assert time.monotonic() - began < first_s
 
 
@@ -133,5 +133,5 @@ def test_little_memory_is_not_worth_a_wait(training, considerate):
     training.link.start()
     considerate.until(lambda: training.link.connected)
 
-    assert not training.announcements.refused(1 << 20)
+    assert not training.announcements.wait_for_save_request(1 << 20)
     training.thread.start()

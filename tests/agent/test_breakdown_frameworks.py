@@ -11,7 +11,7 @@ WEIGHTS = 64 * 32 + 32
 
 def parts() -> Breakdown:
     found = Breakdown(lambda: 0.0, lambda: None)
-    found.begins()
+    found.start()
     return found
 
 
@@ -27,8 +27,8 @@ def test_a_torch_module_its_optimizer_and_its_loader():
     data = torch.utils.data.TensorDataset(torch.zeros(40, 64))
     known = parts()
 
-    known.holds([module, optimizer, scheduler])
-    known.data(torch.utils.data.DataLoader(data, batch_size=8))
+    known.set_objects([module, optimizer, scheduler])
+    known.set_dataset(torch.utils.data.DataLoader(data, batch_size=8))
     found = known.read(1)
 
     assert (4 * WEIGHTS, 4 * WEIGHTS) == (found["weights_bytes"], found["gradients_bytes"])
@@ -50,8 +50,8 @@ def test_a_keras_model_and_the_pipeline_that_its_fit_reads():
     pipeline = tf.data.Dataset.range(100).shuffle(50).batch(16).prefetch(2)
     known = parts()
 
-    known.holds([model])
-    known.data(TFDatasetAdapter(pipeline))
+    known.set_objects([model])
+    known.set_dataset(TFDatasetAdapter(pipeline))
     found = known.read(1)
 
     assert (4 * WEIGHTS, 4 * WEIGHTS) == (found["weights_bytes"], found["gradients_bytes"])

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from watchdog_app.agent.contain import STRICT, Guard, say
+from watchdog_app.agent.contain import STRICT, Guard, print_message
 
 
 @pytest.fixture
@@ -62,12 +62,12 @@ def test_nothing_is_said_without_stderr(monkeypatch):
     """A program may have closed stderr, or have none at all."""
     monkeypatch.setattr("sys.stderr", None)
 
-    assert say("hello") is None
+    assert print_message("hello") is None
 
 
 def test_control_characters_do_not_reach_the_terminal(capsys):
     """Names come from a user's files."""
-    say("a\x1b[31mb\nc")
+    print_message("a\x1b[31mb\nc")
 
     assert "watchdog: a\\x1b[31mb\\nc\n" == capsys.readouterr().err
 
@@ -76,8 +76,8 @@ def test_a_message_is_told_once(capsys):
     """The same words are not repeated every step."""
     guard = Guard()
 
-    guard.tell_once("full")
-    guard.tell_once("full")
+    guard.print_once("full")
+    guard.print_once("full")
 
     assert "watchdog: full\n" == capsys.readouterr().err
 

@@ -15,7 +15,7 @@ from watchdog_app.machine.sensors import crash_reports
 BEGIN = """\
 import sys
 from watchdog_app.agent.runtime import crash_report
-assert crash_report.listen()
+assert crash_report.install()
 """
 
 
@@ -94,7 +94,7 @@ def test_a_hook_of_the_program_is_called_after_ours(run):
         ("sys.exit(3)", 3),
         ("raise SystemExit('gone')", 1),
         ("try:\n    1 / 0\nexcept ZeroDivisionError:\n    pass", 0),
-        ("crash_report.forget()\n1 / 0", 1),
+        ("crash_report.uninstall()\n1 / 0", 1),
     ],
 )
 def test_who_ends_of_its_own_will_leaves_nothing(run, tmp_path, code, status):
@@ -139,7 +139,7 @@ def test_detached_everything_is_as_before(run):
     status, said, _ = run(
         "import faulthandler\n"
         "assert faulthandler.is_enabled() and sys.excepthook is not sys.__excepthook__\n"
-        "crash_report.forget()\n"
+        "crash_report.uninstall()\n"
         "assert not faulthandler.is_enabled() and sys.excepthook is sys.__excepthook__\n"
     )
 

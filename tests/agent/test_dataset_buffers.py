@@ -185,15 +185,15 @@ def test_only_the_first_pipeline_of_a_process_is_certain_to_grow_it(tf):
     from watchdog_app.agent.telemetry import dataset_buffers
 
     large = images(tf, 10_000).shuffle(10_000)
-    foreseen = dataset_buffers.Foreseen()
+    foreseen = dataset_buffers.BufferForecast()
 
-    first, both = foreseen.begins(large), foreseen.begins(large)
-    foreseen.settle()
-    later = dataset_buffers.Foreseen().begins(large)
+    first, both = foreseen.add_dataset(large), foreseen.add_dataset(large)
+    foreseen.mark_filled()
+    later = dataset_buffers.BufferForecast().add_dataset(large)
 
     assert (first.bytes, False, False) == (both.bytes // 2, first.at_most, both.at_most)
     assert (first.bytes, True) == (later.bytes, later.at_most)
-    assert dataset_buffers.Foreseen().begins(images(tf).shuffle(10)) is None
+    assert dataset_buffers.BufferForecast().add_dataset(images(tf).shuffle(10)) is None
 
 
 def test_a_much_larger_pipeline_later_is_certain_for_what_goes_beyond(tf, monkeypatch):
@@ -201,11 +201,11 @@ def test_a_much_larger_pipeline_later_is_certain_for_what_goes_beyond(tf, monkey
     from watchdog_app.agent.telemetry import dataset_buffers
 
     monkeypatch.setattr(dataset_buffers, "_filled_bytes", 0)
-    first, second = dataset_buffers.Foreseen(), dataset_buffers.Foreseen()
-    small = first.begins(images(tf, 20_000).shuffle(6000))
-    first.settle()
+    first, second = dataset_buffers.BufferForecast(), dataset_buffers.BufferForecast()
+    small = first.add_dataset(images(tf, 20_000).shuffle(6000))
+    first.mark_filled()
 
-    large = second.begins(images(tf, 20_000).shuffle(20_000))
+    large = second.add_dataset(images(tf, 20_000).shuffle(20_000))
 
     assert (False, False) == (small.at_most, large.at_most)
     assert 14_000 * (IMAGE + LABEL) == large.bytes

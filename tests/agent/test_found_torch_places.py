@@ -147,7 +147,7 @@ def test_the_batch_that_ran_out_of_memory_has_not_been_had(
             epoch()
             scheduler.step()
     except MemoryError as error:
-        watch.tell(error)
+        watch.notify_trainings(error)
 
     (path,) = rescues(here)
     with LoadedRescue(str(path)) as saved:

@@ -142,7 +142,7 @@ def test_the_newest_of_several_waiting_rescues_is_offered(tmp_path: Path, monkey
     runs = {root: SimpleNamespace(directory=root, run="run") for root in waits}
     monkeypatch.setattr(folders, "place", lambda: (str(first), True))
     monkeypatch.setattr(run_choice, "may_resume", lambda root, _: root in waits)
-    monkeypatch.setattr(run_choice, "waiting", runs.get)
+    monkeypatch.setattr(run_choice, "waiting_run", runs.get)
     monkeypatch.setattr(resume_lines, "newest", lambda folder, _: waits[folder])
 
     assert (f"{first}-3", waits[str(second)]) == resume_lines.place()

@@ -106,9 +106,9 @@ def test_a_request_becomes_an_attribute(daemon, link):
     daemon.wait_for("agent.register")
     before = time.monotonic()
     daemon.ask("r7", reason="RAM runs out", deadline_s=30)
-    daemon.until(lambda: link.wanted is not None)
+    daemon.until(lambda: link.pending_request is not None)
 
-    wanted = link.wanted
+    wanted = link.pending_request
     assert ("r7", "RAM runs out", 30) == (wanted.id, wanted.reason, wanted.deadline_s)
     assert not wanted.expired(before + 29)
     assert wanted.expired(time.monotonic() + 31)
@@ -119,9 +119,9 @@ def test_a_request_that_comes_with_the_first_answer_is_not_missed(path, link):
     daemon = StandIn(path, hasty=True)
     link.start()
 
-    daemon.until(lambda: link.wanted is not None)
+    daemon.until(lambda: link.pending_request is not None)
 
-    assert "at once" == link.wanted.id
+    assert "at once" == link.pending_request.id
     daemon.close()
 
 
@@ -188,7 +188,7 @@ def test_without_a_daemon_nothing_happens(link, capsys):
     link.close()
 
     assert time.monotonic() - began < 0.5
-    assert link.wanted is None
+    assert link.pending_request is None
     assert ("", "") == capsys.readouterr()
 
 
@@ -293,7 +293,7 @@ def test_nonsense_from_the_daemon_is_survived(daemon, link, capsys):
     daemon.wait_for("agent.register", 2)
     daemon.ask("r1")
 
-    daemon.until(lambda: link.wanted is not None)
+    daemon.until(lambda: link.pending_request is not None)
     assert ("", "") == capsys.readouterr()
 
 
@@ -376,7 +376,7 @@ while not link.connected:
     time.sleep(0.01)
 pid = os.fork()
 if pid == 0:
-    assert not link.connected and link.wanted is None
+    assert not link.connected and link.pending_request is None
     link.saved(None, "/of/the/child", 1, 2, 3.0)
     link.close()
     print(os.getpid(), flush=True)

@@ -226,8 +226,8 @@ def test_a_loop_that_asks_where_it_stands_finds_its_place(
     audited: Callable[[str], tuple[Audit, Rescue]],
 ):
     """By rescue.step_number."""
-    assert not audited(written({}))[0].finds_its_place
-    assert audited(written({"BEFORE": "at = rescue.step_number"}))[0].finds_its_place
+    assert not audited(written({}))[0].reads_position
+    assert audited(written({"BEFORE": "at = rescue.step_number"}))[0].reads_position
 
 
 def test_a_loop_without_its_text_is_left_alone():

@@ -80,9 +80,9 @@ def parts(process):
 def test_activations_are_the_peak_of_the_first_steps_less_what_is_known(process, parts):
     """What was there before, gradients and announced buffers are none; a leak later neither."""
     module = Module()
-    parts.holds([module, "a word", 7])
-    parts.announced(100 * MIB, "the shuffle buffer of 9 examples")
-    parts.begins()
+    parts.set_objects([module, "a word", 7])
+    parts.add_buffer(100 * MIB, "the shuffle buffer of 9 examples")
+    parts.start()
     process.rss, process.peak = 1000 * MIB, 1504 * MIB
     process.now = 1.0
     first = parts.read(1)
@@ -99,7 +99,7 @@ def test_activations_are_the_peak_of_the_first_steps_less_what_is_known(process,
 
 def test_a_peak_of_before_the_training_is_none_of_its_own(process, parts):
     """Imports and data loading may have held more."""
-    parts.begins()
+    parts.start()
     process.rss = 510 * MIB
 
     assert parts.read(1)["activations_bytes"] is None
@@ -107,7 +107,7 @@ def test_a_peak_of_before_the_training_is_none_of_its_own(process, parts):
 
 def test_a_gpu_knows_its_own_peak(parts):
     """The allocator's peak less what is held between two steps."""
-    parts.begins()
+    parts.start()
     cards = [
         {"device": "cuda:0", "used_bytes": 300 * MIB, "limit_bytes": 1, "peak_bytes": 900 * MIB}
     ]
@@ -118,7 +118,7 @@ def test_a_gpu_knows_its_own_peak(parts):
 def test_where_nothing_can_be_measured_nothing_is_said():
     """Another system, or a /proc that is closed."""
     found = Breakdown(lambda: 0.0, lambda: None)
-    found.begins()
+    found.start()
 
     figures = found.read(1)
 
@@ -128,7 +128,7 @@ def test_where_nothing_can_be_measured_nothing_is_said():
 
 def test_objects_that_become_more_are_told_by_the_step(process, parts):
     """Every ten seconds: counting them is not free."""
-    parts.begins()
+    parts.start()
     parts.read(0)
     kept = [object() for _ in range(50_000)]
     process.now = 11.0
@@ -145,7 +145,7 @@ def test_what_the_program_lets_go_of_is_freed(parts):
     import weakref
 
     module = Module()
-    parts.holds([module])
+    parts.set_objects([module])
     gone = weakref.ref(module)
     del module
     gc.collect()
@@ -161,7 +161,7 @@ def test_the_batch_is_what_the_loader_says(parts, size, expected):
     """A number of examples, or not known."""
     loader = type("Loader", (), {"batch_size": size})()
 
-    parts.data(loader)
+    parts.set_dataset(loader)
 
     assert expected == parts.read(1)["batch_size"]
 
@@ -320,8 +320,8 @@ def test_objects_that_fail_when_they_are_looked_at_cost_nothing_but_their_figure
 
     broken = Broken()
 
-    parts.holds([Hostile(), broken])
-    parts.data(Hostile())
+    parts.set_objects([Hostile(), broken])
+    parts.set_dataset(Hostile())
 
     found = parts.read(1)
     assert found["weights_bytes"] is found["batch_size"] is None

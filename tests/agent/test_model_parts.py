@@ -139,8 +139,8 @@ class Strange:
 
 def test_an_unknown_optimizer_is_unknown_and_not_nothing():
     """None, never a zero that nobody counted."""
-    assert slots.keras(Strange(), (3, 3), 4) is None
-    assert slots.torch(Strange(), {}, (3, 3), 4) is None
+    assert slots.keras_slot_bytes(Strange(), (3, 3), 4) is None
+    assert slots.torch_slot_bytes(Strange(), {}, (3, 3), 4) is None
 
 
 def test_a_subclass_keeps_what_its_parent_keeps():
@@ -148,7 +148,7 @@ def test_a_subclass_keeps_what_its_parent_keeps():
     adam = type("Adam", (), {"amsgrad": False})
     mine = type("MyAdam", (adam,), {})
 
-    assert 2 * 9 * 4 == slots.keras(mine(), (3, 3), 4)
+    assert 2 * 9 * 4 == slots.keras_slot_bytes(mine(), (3, 3), 4)
 
 
 def test_counting_imports_no_framework():

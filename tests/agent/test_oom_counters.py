@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from watchdog_app.agent.oom.fit import StepCounters, ran_out_in_fetch
+from watchdog_app.agent.oom.fit import StepCounters, failed_in_fetch
 from watchdog_app.agent.state.rows import MODEL, OPTIMIZER
 
 
@@ -40,11 +40,11 @@ def seed(drawn):
 
 
 def at_steps(counters, numbers, looks):
-    counters.of(numbers)
+    counters.set_variables(numbers)
     for step, values in looks:
         for each, value in zip(numbers, values, strict=True):
             each.assign(value)
-        counters.look(step)
+        counters.sample(step)
 
 
 @pytest.mark.parametrize("moved", [0, 1])
@@ -56,7 +56,7 @@ def test_counters_are_put_back_whether_the_step_had_moved_them_or_not(moved):
     numbers[0].assign(8 + moved)
     numbers[1].assign([5, 24 + 3 * moved])
 
-    assert counters.put_back(9)
+    assert counters.restore(9)
     assert 8 == numbers[0].value
     assert [5, 24] == numbers[1].value.tolist()
     assert "int64" == numbers[1].value.dtype.name
@@ -79,26 +79,26 @@ def test_what_is_not_certain_is_left_alone(looks, now):
     at_steps(counters, [number], looks)
     number.assign(now)
 
-    assert not counters.put_back(9)
+    assert not counters.restore(9)
     assert now == number.value.tolist()
 
 
 def test_an_optimizer_with_numbers_of_its_own_is_not_undone():
     """Nadam multiplies one with each step, whether there is a batch or not."""
     counters = StepCounters()
-    counters.of([count(0), count(0.1, "adam/learning_rate", "float32")])
-    assert not counters.put_back(1)
+    counters.set_variables([count(0), count(0.1, "adam/learning_rate", "float32")])
+    assert not counters.restore(1)
     counters = StepCounters()
-    counters.of([count(0), count(1.0, "nadam/variable", "float32")])
-    counters.look(1)
-    counters.look(2)
+    counters.set_variables([count(0), count(1.0, "nadam/variable", "float32")])
+    counters.sample(1)
+    counters.sample(2)
 
-    assert not counters.put_back(3)
+    assert not counters.restore(3)
 
 
 def test_only_the_fetch_of_a_step_is_taken_for_one():
     """The last operation that TensorFlow names is the one that failed."""
     of_data = RuntimeError("MemoryError: 1 GiB\n\t [[{{node PyFunc}}]]\n\t [[IteratorGetNext]]")
 
-    assert ran_out_in_fetch(of_data)
-    assert not ran_out_in_fetch(RuntimeError("OOM when allocating\n\t [[{{node dense/MatMul}}]]"))
+    assert failed_in_fetch(of_data)
+    assert not failed_in_fetch(RuntimeError("OOM when allocating\n\t [[{{node dense/MatMul}}]]"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from watchdog_app.agent.oom import watch
-from watchdog_app.agent.oom.micro import FIELD, MicroBatches, cut, leaves
+from watchdog_app.agent.oom.micro import FIELD, MicroBatches, leaves, slice_batch
 
 
 def of(module: str, name: str, *bases: type[BaseException]) -> type[BaseException]:
@@ -44,7 +44,7 @@ Unknown.error_code = 2  # type: ignore[attr-defined]  # as every error of Tensor
 )
 def test_each_framework_s_word_for_it_is_known(error):
     """Python, NumPy, PyTorch on every device, TensorFlow, XLA and JAX."""
-    assert watch.is_of_memory(error)
+    assert watch.is_out_of_memory(error)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_each_framework_s_word_for_it_is_known(error):
 )
 def test_other_errors_are_not_taken_for_it(error):
     """A full disk, too many files, a person's own errors with such words."""
-    assert not watch.is_of_memory(error)
+    assert not watch.is_out_of_memory(error)
 
 
 def test_an_error_that_was_raised_from_it_counts():
@@ -76,15 +76,15 @@ def test_an_error_that_was_raised_from_it_counts():
     beside = ValueError("the handler failed")
     beside.__context__ = MemoryError()
 
-    assert watch.is_of_memory(wrapped)
-    assert not watch.is_of_memory(beside)
+    assert watch.is_out_of_memory(wrapped)
+    assert not watch.is_out_of_memory(beside)
 
 
 @pytest.mark.parametrize("wrong", ["grow", True, 1, ""])
 def test_what_is_no_choice_is_refused(wrong):
     """The error names the choices."""
     with pytest.raises(ValueError, match="shrink"):
-        watch.check(wrong)
+        watch.check_on_oom(wrong)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_rescue_without_a_sensible_size_teaches_nothing(damaged):
     """Rescues of before, and files that somebody changed."""
     micro = MicroBatches()
 
-    micro.remembered({FIELD: damaged})
+    micro.restore_size({FIELD: damaged})
 
     assert micro.size is None
 
@@ -137,8 +137,8 @@ def test_batches_of_any_structure_are_cut_alike():
     batch = ({"a": [1, 2, 3][:], "b": None}, "xyz")
 
     assert "xyz" in leaves(batch)
-    assert "yz" == cut("xyz", slice(1, 3))
-    assert ({"b": None}, ("yz",)) == cut(({"b": None}, ("xyz",)), slice(1, 3))
+    assert "yz" == slice_batch("xyz", slice(1, 3))
+    assert ({"b": None}, ("yz",)) == slice_batch(({"b": None}, ("xyz",)), slice(1, 3))
 
 
 def test_frames_of_an_error_that_goes_no_further_hold_nothing():

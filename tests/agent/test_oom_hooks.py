@@ -25,9 +25,9 @@ def shown(monkeypatch):
     monkeypatch.setattr(
         sys, "excepthook", lambda kind, error, trace: found.append(list(error.__notes__))
     )
-    monkeypatch.setattr(watch, "_open", WeakSet())  # without trainings of earlier tests
-    monkeypatch.setattr(watch, "_before", None)
-    monkeypatch.setattr(watch, "_stays", False)
+    monkeypatch.setattr(watch, "_registered", WeakSet())  # without trainings of earlier tests
+    monkeypatch.setattr(watch, "_previous_hook", None)
+    monkeypatch.setattr(watch, "_keep_hook", False)
     return found
 
 
@@ -36,7 +36,7 @@ def test_what_was_said_at_once_is_not_said_again_below_the_traceback(shown, caps
     error = MemoryError("no")
     error.add_note("of somebody else")
 
-    watch.say_and_note(error, "memory ran out in a callback")
+    watch.print_and_add_note(error, "memory ran out in a callback")
     assert "watchdog: memory ran out in a callback" in error.__notes__  # for whoever catches it
     sys.excepthook(MemoryError, error, None)
 
@@ -56,7 +56,7 @@ def test_in_a_notebook_it_is_said_and_not_shown_again_with_the_error(
 
     def fails():
         error = MemoryError("no")
-        watch.say_and_note(error, "memory ran out in a training step")
+        watch.print_and_add_note(error, "memory ran out in a training step")
         raise error
 
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
@@ -79,9 +79,9 @@ def test_a_training_that_is_over_leaves_the_hook_of_the_program(shown):
     """Nothing was said: everything is as it was."""
     own, training = sys.excepthook, Training()
 
-    watch.watch(training)
+    watch.register(training)
     assert own is not sys.excepthook
-    watch.forget(training)
+    watch.unregister(training)
 
     assert own is sys.excepthook
     assert [] == training.heard

@@ -156,20 +156,22 @@ def history(tmp_path):
 
 def test_texts_come_from_the_session_that_died(history):
     """Up to the cell that trained."""
-    assert {1: "a = 1", 2: "fit()"} == kernel_cells.texts(history, None)
+    assert {1: "a = 1", 2: "fit()"} == kernel_cells.cell_texts(history, None)
 
 
 def test_a_history_that_was_begun_anew_is_not_believed(history):
     """The numbers of its sessions start again: the cell that trained must be the one."""
-    right = dataclasses.replace(history, check=kernel_cells.check_of("fit()"))
-    wrong = dataclasses.replace(history, check=kernel_cells.check_of("another()"))
+    right = dataclasses.replace(history, check=kernel_cells.text_checksum("fit()"))
+    wrong = dataclasses.replace(history, check=kernel_cells.text_checksum("another()"))
 
-    assert {1: "a = 1", 2: "fit()"} == kernel_cells.texts(right, None)
-    assert {} == kernel_cells.texts(wrong, None)
+    assert {1: "a = 1", 2: "fit()"} == kernel_cells.cell_texts(right, None)
+    assert {} == kernel_cells.cell_texts(wrong, None)
 
 
 def checked(*texts):
-    return {number: kernel_cells.check_of(text) & 0xFFFF for number, text in enumerate(texts, 1)}
+    return {
+        number: kernel_cells.text_checksum(text) & 0xFFFF for number, text in enumerate(texts, 1)
+    }
 
 
 def test_without_history_they_come_from_the_notebook(tmp_path):
@@ -190,7 +192,7 @@ def test_without_history_they_come_from_the_notebook(tmp_path):
     path.write_text(json.dumps({"cells": cells}))
     of_it = checked("a = 1", "changed since", "fit(\n)")
 
-    found = kernel_cells.texts(Cells(1, "", None, 3, (), None, of_it), str(path))
+    found = kernel_cells.cell_texts(Cells(1, "", None, 3, (), None, of_it), str(path))
 
     assert {1: "a = 1", 3: "fit(\n)"} == found
 
@@ -204,7 +206,7 @@ def test_a_notebook_adds_no_cell_of_another_session_to_the_history(history, tmp_
         database.execute("DELETE FROM history WHERE line = 1")
     database.close()
 
-    assert {2: "fit()"} == kernel_cells.texts(history, str(path))
+    assert {2: "fit()"} == kernel_cells.cell_texts(history, str(path))
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"cells": 3}', '{"cells": [3]}', "\x00"])
@@ -214,7 +216,7 @@ def test_notebooks_and_histories_that_cannot_be_read_tell_nothing(tmp_path, text
         (tmp_path / name).write_text(text)
     cells = Cells(1, str(tmp_path / "history.sqlite"), None, 3, ())
 
-    assert {} == kernel_cells.texts(cells, str(tmp_path / "n.ipynb"))
+    assert {} == kernel_cells.cell_texts(cells, str(tmp_path / "n.ipynb"))
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ def test_a_rescue_that_tells_no_cells_is_read_as_such(told):
 )
 def test_numbers_are_written_as_a_person_does(numbers, text):
     """Runs of them as one."""
-    assert text == kernel_cells.consecutive(numbers)
+    assert text == kernel_cells.format_ranges(numbers)
 
 
 def test_outside_a_notebook_it_says_what_to_run(capsys):
@@ -271,4 +273,4 @@ def test_only_histories_of_ipythons_own_are_run_from(tmp_path, file, own):
     manager = types.SimpleNamespace(hist_file=str(tmp_path / "elsewhere/mine.sqlite"))
     shell = types.SimpleNamespace(history_manager=manager, ipython_dir=str(tmp_path / "ipython"))
 
-    assert own == notebook._is_ipythons(str(tmp_path / file) if file else "", shell)
+    assert own == notebook._is_ipython_history(str(tmp_path / file) if file else "", shell)

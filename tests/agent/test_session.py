@@ -91,7 +91,7 @@ def test_a_request_is_answered_at_the_next_boundary(session, training, clock, to
     """Saved once, with step, position and reason; then it is quiet again."""
     for training.step in range(3):
         assert session.boundary(training.step) is None
-    session.link.wanted = request(clock)
+    session.link.pending_request = request(clock)
     training.step = 42
 
     saved = session.boundary(42, epoch=4, loss=np.float32(0.5))
@@ -111,7 +111,7 @@ def test_a_request_is_answered_at_the_next_boundary(session, training, clock, to
 @pytest.mark.parametrize("loss", [None, "low", float("nan"), [1.0, 2.0], object()])
 def test_a_loss_that_is_no_number_costs_nobody_the_rescue(session, clock, loss):
     """It is unknown then."""
-    session.link.wanted = request(clock)
+    session.link.pending_request = request(clock)
 
     session.boundary(1, loss=loss)
 
@@ -120,14 +120,14 @@ def test_a_loss_that_is_no_number_costs_nobody_the_rescue(session, clock, loss):
 
 def test_a_request_that_came_too_late_is_declined(session, clock, told):
     """A save after the deadline would only delay whoever asked."""
-    session.link.wanted = request(clock, deadline_s=5)
+    session.link.pending_request = request(clock, deadline_s=5)
     clock.now_s += 6
 
     assert session.boundary(1) is None
     assert session.store.newest() is None
     assert "agent.failed" == told[0][0]
     assert "6.0 s after the request, which was good for 5 s" in told[0][1]["error"]
-    assert session.link.wanted is None
+    assert session.link.pending_request is None
 
 
 def test_a_save_on_ones_own_initiative_has_no_request(session, told):
@@ -147,7 +147,7 @@ def test_a_save_that_the_disk_refuses_is_told_and_the_training_goes_on(
         pass  # a file where the folder should be
 
     for count in range(3):
-        session.link.wanted = request(clock, f"r{count}")
+        session.link.pending_request = request(clock, f"r{count}")
         assert session.boundary(count) is None
 
     failed = [params for method, params in told if method == "agent.failed"]
@@ -158,7 +158,7 @@ def test_a_save_that_the_disk_refuses_is_told_and_the_training_goes_on(
     assert 1 == err.count("watchdog: no rescue was saved; the training continues.")
 
     os.unlink(session.store.directory)
-    session.link.wanted = request(clock)
+    session.link.pending_request = request(clock)
     assert session.boundary(4) is not None
 
 
@@ -170,7 +170,7 @@ def test_an_error_of_the_framework_is_contained_and_told(
     clock = session._clock
     session.boundary(0)
     training.error = RuntimeError("variable was deleted")
-    session.link.wanted = request(clock)
+    session.link.pending_request = request(clock)
 
     assert session.boundary(1) is None
     assert ("agent.failed", "RuntimeError: variable was deleted") == (
@@ -179,7 +179,7 @@ def test_an_error_of_the_framework_is_contained_and_told(
     )
     assert "your training is not affected" in capsys.readouterr().err
     training.error = None
-    session.link.wanted = request(clock)
+    session.link.pending_request = request(clock)
     assert session.boundary(2) is not None
 
 
@@ -187,7 +187,7 @@ def test_an_error_of_the_framework_is_contained_and_told(
 def test_ctrl_c_during_a_save_is_the_users(session, training, clock, kind):
     """It passes, and no half rescue stays."""
     training.error = kind()
-    session.link.wanted = request(clock)
+    session.link.pending_request = request(clock)
 
     with pytest.raises(kind):
         session.boundary(1)
@@ -218,7 +218,7 @@ def test_pauses_and_own_saves_are_no_steps(session, clock):
     session.boundary(51)
     assert session.step_s < 0.3
 
-    session.gap()
+    session.reset_step_timer()
     clock.now_s += 60
     session.boundary(52)
     before = session.step_s
@@ -300,7 +300,7 @@ def test_a_training_in_another_thread_is_served(tmp_path, training):
 
     def train():
         session.prepare()
-        link.wanted = CheckpointRequest("r", "memory", time.monotonic())
+        link.pending_request = CheckpointRequest("r", "memory", time.monotonic())
         found.append(session.boundary(5))
         session.end()
 
@@ -313,7 +313,7 @@ def test_a_training_in_another_thread_is_served(tmp_path, training):
 
 def test_a_long_text_of_what_is_lost_is_told_whole(session):
     """As long as the daemon takes it."""
-    session.tell_not_restored(["a" * 250, "b" * 350])
+    session.report_not_restored(["a" * 250, "b" * 350])
 
     assert ["a" * 250, "b" * 300] == session.link.fields["not_restored"]
 

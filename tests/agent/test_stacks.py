@@ -90,7 +90,7 @@ def test_a_deep_stack_is_cut_at_its_outer_end():
 def test_the_place_is_the_programs_own_line():
     """`wait` is a line of Python's library; who waits is what a person wants to know."""
     with Waiting(wait_here, "x") as thread:
-        found = stacks.place(thread.ident)
+        found = stacks.current_line(thread.ident)
 
     assert found is not None
     assert ("wait_here", __file__) == (found["function"], found["file"])
@@ -102,7 +102,7 @@ def test_a_line_of_a_notebook_is_told_by_its_cell():
 
     shell = InteractiveShell.instance()
     try:
-        shell.user_ns["place"] = partial(stacks.place, threading.get_ident())
+        shell.user_ns["place"] = partial(stacks.current_line, threading.get_ident())
         shell.run_cell("1", store_history=True)
         shell.run_cell("def step():\n    return place()\nfound = step()", store_history=True)
     finally:
@@ -115,8 +115,8 @@ def test_a_line_of_a_notebook_is_told_by_its_cell():
 
 def test_a_thread_that_is_not_known_has_no_place():
     """Nobody has reported yet, or it has ended."""
-    assert stacks.place(None) is None
-    assert stacks.place(1) is None
+    assert stacks.current_line(None) is None
+    assert stacks.current_line(1) is None
 
 
 def test_the_agent_answers_while_the_training_stands_still(tmp_path):
@@ -171,7 +171,7 @@ while time.monotonic() < end:
     for _ in range(4):
         _thread.start_new_thread(short, ())
     Held()
-    stacks.place(_thread.get_ident())
+    stacks.current_line(_thread.get_ident())
     looks += 1
 print(looks)
 """

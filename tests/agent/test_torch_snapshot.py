@@ -78,7 +78,7 @@ class Watched:
         me = own()
         saved = copier.copy(me.pid, me.start_time, self.page, reason=REASON)
         assert step == saved.step
-        whole = session._whole(REASON, step)
+        whole = session._capture_with_meta(REASON, step)
         if drawn:
             place = whole.meta["position"]
             place["batch"] -= drawn
@@ -239,9 +239,9 @@ def test_near_a_limit_a_step_that_fails_gives_its_random_numbers_back(
                     segment_folder.ask(page, True)
                 step(model, optimizer, features, targets)
                 count += 1
-                before = randomness.take()["torch"]
+                before = randomness.capture()["torch"]
     except MemoryError as error:
-        watch.tell(error)
+        watch.notify_trainings(error)
 
     (path,) = rescues(here)
     with LoadedRescue(str(path)) as saved:

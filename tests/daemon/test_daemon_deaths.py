@@ -44,7 +44,7 @@ def ended(world):
 
 def test_every_end_is_written_down_with_how_that_is_known(world, ended):
     """Signals, statuses, crashes, exceptions; exact where the kernel or Python said it."""
-    hook = "from watchdog_app.agent.runtime import crash_report; crash_report.listen()\n"
+    hook = "from watchdog_app.agent.runtime import crash_report; crash_report.install()\n"
     found = ended(
         status="raise SystemExit(3)",
         term="os.kill(os.getpid(), 15)",

@@ -14,7 +14,7 @@ import os, time
 from watchdog_app.agent.runtime.link import Link
 open("worker", "w").write(str(os.getpid()))
 link = Link("test", os.getcwd())
-link.goes_on_from("/r/rescue-90", 90, 1 << 20, time.time())
+link.restored_from("/r/rescue-90", 90, 1 << 20, time.time())
 link.start()
 kept = []
 for step in range(91, 10**6):

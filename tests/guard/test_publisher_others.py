@@ -76,15 +76,15 @@ def test_only_one_process_of_this_user_is_let_read_a_training_whatever_its_page_
 
     for pid in (2**64 - 1, 2**32 - 1, 2**63, 2**22 + 1, 0, ended.pid):
         segment_folder.permit(path, pid)
-        publisher._permit()
+        publisher._allow_reader()
     refused = list(asked)
     monkeypatch.setattr(publishing.os, "stat", lambda _: SimpleNamespace(st_uid=os.geteuid() + 7))
     segment_folder.permit(path, os.getppid())
-    publisher._permit()
+    publisher._allow_reader()
     of_another = list(asked)
     monkeypatch.undo()
     monkeypatch.setattr(publishing.ctypes, "CDLL", lambda _: library)
-    publisher._permit()
+    publisher._allow_reader()
 
     assert ([], [], [os.getppid()]) == (refused, of_another, asked)
     assert page.permitted == os.getppid()

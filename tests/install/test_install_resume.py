@@ -54,7 +54,7 @@ for epoch in range(50):
     if session is not None and session.saved is not None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif session is not None:
-        session.link.wanted = CheckpointRequest("1", "short", time.monotonic(), 60.0)
+        session.link.pending_request = CheckpointRequest("1", "short", time.monotonic(), 60.0)
 """
 
 

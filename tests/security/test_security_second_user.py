@@ -346,7 +346,7 @@ def test_crash_reports_are_written_into_no_trap(tmp_path, monkeypatch, trap):
     from watchdog_app.agent.runtime import crash_report
     from watchdog_app.rescue.checkpoint import owner
 
-    crash_report.forget()  # an agent of an earlier test may have begun it in this process
+    crash_report.uninstall()  # an agent of an earlier test may have begun it in this process
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path / "state"))
     folder = tmp_path / "state" / crash_report.FOLDER
     folder.mkdir(parents=True)
@@ -362,7 +362,7 @@ def test_crash_reports_are_written_into_no_trap(tmp_path, monkeypatch, trap):
     else:
         path.symlink_to(tmp_path / "precious")
 
-    assert not crash_report.listen()
+    assert not crash_report.install()
 
     assert "thesis" == (tmp_path / "precious").read_text()
 

@@ -41,7 +41,7 @@ class Guard:
         self.part = part
         self.count = 0
         self.first_traceback: str | None = None
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
 
     def caught(self, error: Exception) -> None:
         """
@@ -50,24 +50,24 @@ class Guard:
         Raises:
             Exception: `error` again, where tests asked for that or it is none of ours.
         """
-        if os.environ.get(STRICT) == "1" or _of_signal_handler(error):
+        if os.environ.get(STRICT) == "1" or _is_from_signal_handler(error):
             raise error
         self.count += 1
         if self.first_traceback is not None:
             return
         self.first_traceback = "".join(traceback.format_exception(error))
-        say(
+        print_message(
             f"{self.part} had an error and switched itself off for this step; "
             f"your training is not affected: {describe(error)}. "
             f"It will try again at the next step. This is said once; to see where it came from, "
             f"run again with {STRICT}=1."
         )
 
-    def tell_once(self, message: str) -> None:
+    def print_once(self, message: str) -> None:
         """Say something that is no error of ours, the first time that it comes up."""
-        if message not in self._said:
-            self._said.add(message)
-            say(message)
+        if message not in self._printed:
+            self._printed.add(message)
+            print_message(message)
 
     def __enter__(self) -> Guard:
         return self
@@ -94,17 +94,17 @@ class Guard:
         return guarded
 
 
-def _of_signal_handler(error: BaseException) -> bool:
+def _is_from_signal_handler(error: BaseException) -> bool:
     """Whether a signal handler raised it, which the interpreter had put between ours."""
     seen = []
     step = error.__traceback__
     while step is not None:
         seen.append(step.tb_frame.f_code)
         step = step.tb_next
-    return any(_code(signal.getsignal(number)) in seen for number in signal.valid_signals())
+    return any(_handler_code(signal.getsignal(number)) in seen for number in signal.valid_signals())
 
 
-def _code(handler: Any) -> CodeType | None:
+def _handler_code(handler: Any) -> CodeType | None:
     """Of a function, a method, a partial, or an object that can be called."""
     while isinstance(handler, functools.partial):
         handler = handler.func
@@ -113,7 +113,7 @@ def _code(handler: Any) -> CodeType | None:
     return found if isinstance(found, CodeType) else None
 
 
-def say(message: str) -> None:
+def print_message(message: str) -> None:
     """One line to stderr, `watchdog: ` in front; never raises, control characters are shown."""
     shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
     try:

@@ -44,11 +44,11 @@ WAITED_FOR = {
 
 
 # Under a guard: what it refuses is an error that does not name it.
-_GUARD = ("WATCHDOG_GUARD", "WATCHDOG_GUARD_LIMIT")
+_GUARD_VARIABLES = ("WATCHDOG_GUARD_VARIABLES", "WATCHDOG_GUARD_VARIABLES_LIMIT")
 
 # What computes imports one of these: from then on the end of the process is noted. Before that
 # not even our module for it is loaded.
-_COMPUTES = frozenset(("numpy", "torch", "tensorflow", "keras", "jax"))
+_COMPUTING_LIBRARIES = frozenset(("numpy", "torch", "tensorflow", "keras", "jax"))
 
 
 class _Finder:
@@ -60,8 +60,8 @@ class _Finder:
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The module's spec with a loader of ours around its own; None for any other module."""
         if name not in WAITED_FOR:
-            if name in _COMPUTES:
-                _listen()
+            if name in _COMPUTING_LIBRARIES:
+                _install_crash_report()
             return None
         asked = (get_ident(), name)
         if asked in self._asked:
@@ -115,10 +115,10 @@ def switch_on() -> bool:
     if is_on():
         return False
     sys.meta_path.insert(0, _finder)
-    if any(name in os.environ for name in _GUARD):
-        _watch_refusals()
-    if not _COMPUTES.isdisjoint(sys.modules):
-        _listen()
+    if any(name in os.environ for name in _GUARD_VARIABLES):
+        _explain_refusals()
+    if not _COMPUTING_LIBRARIES.isdisjoint(sys.modules):
+        _install_crash_report()
     for name, (last, _) in WAITED_FOR.items():
         module = sys.modules.get(name)
         # While it is being imported by another thread it is not complete: that import is let be.
@@ -141,9 +141,9 @@ def switch_off() -> bool:
         attached: Any = sys.modules.get(ours)
         if attached is not None:
             attached.detach()
-    words: Any = sys.modules.get("watchdog_app.agent.runtime.crash_report")
-    if words is not None:
-        words.forget()
+    crash_report: Any = sys.modules.get("watchdog_app.agent.runtime.crash_report")
+    if crash_report is not None:
+        crash_report.uninstall()
     return True
 
 
@@ -152,21 +152,21 @@ def is_on() -> bool:
     return any(finder is _finder for finder in sys.meta_path)
 
 
-def _listen() -> None:
+def _install_crash_report() -> None:
     try:
-        from watchdog_app.agent.runtime.crash_report import listen
+        from watchdog_app.agent.runtime.crash_report import install
 
-        listen()
+        install()
     except Exception:  # noqa: S110 - an end that nobody explains is no reason to fail at the start
         pass
 
 
-def _watch_refusals() -> None:
+def _explain_refusals() -> None:
     try:
         from watchdog_app.agent.oom import refused
 
         WAITED_FOR.update(refused.WAITED_FOR)
-        refused.watch()
+        refused.install()
     except Exception:  # noqa: S110 - an error that is not explained is no reason to fail either
         pass
 
@@ -177,10 +177,10 @@ def _attach(module: ModuleType) -> None:
 
         import_module(WAITED_FOR[module.__name__][1]).attach(module)
     except Exception as error:  # the program imports its framework, with us or without
-        from watchdog_app.agent.contain import describe, say
+        from watchdog_app.agent.contain import describe, print_message
 
         framework = module.__name__.partition(".")[0]
-        say(
+        print_message(
             f"trainings that name no Rescue are not saved: this {framework} could not be attached "
             f"to ({describe(error)}). Your program is not affected; Rescue(...) still works."
         )

@@ -27,7 +27,7 @@ def load() -> None:
         f"watchdog: trainings are saved in {folders.shown(directory)} when memory runs out. "
         "Off again: %unload_ext watchdog_app.agent"
     )
-    _begin()
+    _start()
 
 
 def unload() -> None:
@@ -35,7 +35,7 @@ def unload() -> None:
     hook.switch_off()
     import watchdog_app
 
-    names = _names()
+    names = _user_namespace()
     if names.get(_NAME) is watchdog_app:
         del names[_NAME]
 
@@ -52,23 +52,23 @@ def kernel_starts() -> None:
         events.unregister("pre_run_cell", first_cell)
         if hook.is_on():
             text = str(getattr(info, "raw_cell", ""))
-            _begin(quiet=f"{_NAME}.resume(" in text or "watchdog_app.resume(" in text)
+            _start(quiet=f"{_NAME}.resume(" in text or "watchdog_app.resume(" in text)
 
     events.register("pre_run_cell", first_cell)
 
 
-def _begin(*, quiet: bool = False) -> None:
+def _start(*, quiet: bool = False) -> None:
     import watchdog_app
     from watchdog_app.agent.contain import Guard
     from watchdog_app.agent.resume import kernel_cells
     from watchdog_app.rescue.identity.notebook import shell
 
     global _offered
-    _tell_name()
+    _report_notebook()
     with Guard("the look for a training that was left"):
-        kernel_cells.listen()
+        kernel_cells.record_failed_cells()
         # A variable of the user's is not touched; a later `import watchdog` takes the name.
-        if _names().setdefault(_NAME, watchdog_app) is watchdog_app:
+        if _user_namespace().setdefault(_NAME, watchdog_app) is watchdog_app:
             shell().user_ns_hidden[_NAME] = watchdog_app  # %who lists the user's own
         if quiet or _offered:
             return
@@ -78,10 +78,10 @@ def _begin(*, quiet: bool = False) -> None:
 
         what = notebook.unfinished() if folders.resumes() else None
         if what is not None:
-            print(f"watchdog: {notebook.offer(what)}")
+            print(f"watchdog: {notebook.offer_text(what)}")
 
 
-def _tell_name() -> None:
+def _report_notebook() -> None:
     """
     The daemon learns which notebook this is, where nobody else can tell it: in VS Code.
 
@@ -113,7 +113,7 @@ def _tell_name() -> None:
         pass
 
 
-def _names() -> dict[str, Any]:
+def _user_namespace() -> dict[str, Any]:
     from watchdog_app.rescue.identity.notebook import shell
 
     names: dict[str, Any] = getattr(shell(), "user_ns", {})

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from watchdog_app.agent.adapters.torch_data import LoaderPasses
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import LIGHTNING, LibraryRescue
 from watchdog_app.agent.state import randomness
@@ -79,7 +79,7 @@ class _Resumed:
     def __init__(self, loader: Any, rescue: LibraryRescue) -> None:
         self._loader = loader
         self._rescue = rescue
-        self._passes = LoaderPasses(say)
+        self._passes = LoaderPasses(print_message)
         self._passes.continue_from(rescue.meta["position"]["passes"])
 
     def __len__(self) -> int:
@@ -91,4 +91,4 @@ class _Resumed:
         return self._passes.run(self._loader, self._arrived, self._rescue.read)
 
     def _arrived(self) -> None:
-        randomness.put(self._rescue.meta["random"])
+        randomness.restore(self._rescue.meta["random"])

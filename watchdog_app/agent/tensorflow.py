@@ -82,8 +82,8 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
             variables,
             micro=self.micro,
             shrinks=self._shrinks,
-            take=record.take,
-            put_back=record.put_back,
+            capture=record.capture,
+            restore=record.restore,
             reduction=reduction,
             weight=weight,
         )
@@ -97,7 +97,7 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         return on_tensorflow.LoopRecord(self._state)
 
     def _make_state(self, objects: Mapping[str, Any]) -> LoopState:
-        self._foreseen = dataset_buffers.Foreseen()
+        self._buffer_forecast = dataset_buffers.BufferForecast()
         return LoopState(objects, self._position, self._passes)
 
     def _read(self, rescue: LoadedRescue) -> SavedLoop:
@@ -111,18 +111,18 @@ class Rescue(LoopRescue[LoopState, SavedLoop, Passes]):
         return self._passes.run(dataset, self._arrive)
 
     def _stepped(self) -> None:
-        if self._foreseen.waiting:
-            self._foreseen.settle()
+        if self._buffer_forecast.waiting:
+            self._buffer_forecast.mark_filled()
 
     def _foresee(self, dataset: Any) -> None:
         """Announce what the buffers of a data set are about to take."""
         if self._session is None or self._announced:
             return
         with self._guard:
-            growth = self._foreseen.begins(dataset)
+            growth = self._buffer_forecast.add_dataset(dataset)
             if growth is not None:
                 self._session.expect(growth.bytes, growth.what, at_most=growth.at_most)
-                if not growth.at_most and self._session.last_chance(
+                if not growth.at_most and self._session.save_before_growth(
                     growth.bytes, self.step_number, epoch=self.epoch, batch=0
                 ):
                     self._report.not_restored(self._state.lost)

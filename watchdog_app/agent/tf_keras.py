@@ -23,7 +23,7 @@ from watchdog_app.agent.adapters.keras.rescue import Behind, FitRescue
 
 __all__ = ["Rescue"]
 
-_LOOK_EVERY_S = 0.25  # at the loss, which may still be computed on a GPU
+_READ_LOSS_EVERY_S = 0.25  # at the loss, which may still be computed on a GPU
 
 
 class _Behind(Behind, tf_keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
@@ -45,14 +45,14 @@ class Rescue(FitRescue, tf_keras.callbacks.Callback):  # type: ignore[misc]  # K
     _backend = OnKeras2
     _find_iterator = staticmethod(find_handler)
     _unsupported = staticmethod(unsupported)
-    _next_look_mono_s = 0.0
+    _next_loss_read_mono_s = 0.0
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         loss = self._loss
         super().on_train_batch_end(batch, logs)
         self._loss = loss
         now = time.monotonic()
-        if now >= self._next_look_mono_s and isinstance(logs, dict) and "loss" in logs:
-            self._next_look_mono_s = now + _LOOK_EVERY_S
+        if now >= self._next_loss_read_mono_s and isinstance(logs, dict) and "loss" in logs:
+            self._next_loss_read_mono_s = now + _READ_LOSS_EVERY_S
             with self._guard:
                 self._loss = float(logs["loss"])

@@ -56,7 +56,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
         "pytorch_model.bin": modules[0],
         "optimizer.pt": optimizers[0],
         **({"scheduler.pt": schedulers[0]} if schedulers else {}),
-        "rng_state.pth": _random(rescue),
+        "rng_state.pth": _rng_state(rescue),
     }
     for name, part in parts.items():
         with open(os.path.join(folder, name), "wb", opener=private) as file:
@@ -68,7 +68,7 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
     return folder
 
 
-def _random(rescue: LibraryRescue) -> dict[str, Any]:
+def _rng_state(rescue: LibraryRescue) -> dict[str, Any]:
     """What Trainer keeps of random numbers."""
     state = rescue.meta["random"]
     version, words, gauss = state["python"]

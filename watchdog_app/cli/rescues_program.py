@@ -99,7 +99,7 @@ def _compared(left: Left, program: Program, *, has_arguments: bool) -> dict[str,
     identity = identity if isinstance(identity, dict) else {}
     moved = run_choice.moved_from(left, program)
     started = program_key.described(left.key) or quantities.UNKNOWN
-    another = run_choice.another_training(left, program, None)
+    another = run_choice.other_training_reason(left, program, None)
     changes = program_key.changes(left.key, program) if has_arguments else []
     if not has_arguments:
         arguments = f"started as: {started}; give yours behind -- to compare them"
@@ -164,7 +164,7 @@ def _changed_code(identity: Mapping[str, Any], path: str) -> list[str]:
             if not text:
                 continue  # of a notebook or of no text at all
             if file not in known:
-                known[file] = code.texts(os.path.join(folder, file))
+                known[file] = code.function_hashes(os.path.join(folder, file))
             if text not in known[file]:
                 found[f"{name} ({file})"] = None
     return list(found)

@@ -131,7 +131,7 @@ def _parts(module: Any, optimizer: Any) -> Parts:
     counted = parts_of_torch(module)
     named = type(kind, (), {})()
     total = sum(
-        slots.torch(named, settings, tuple(each.shape), each.element_size()) or 0
+        slots.torch_slot_bytes(named, settings, tuple(each.shape), each.element_size()) or 0
         for each in module.parameters()
         if each.requires_grad
     )

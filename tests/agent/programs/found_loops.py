@@ -42,7 +42,9 @@ def note(*values):
             time.sleep(0.6)  # one that is over at once would not be watched
         elif done == ASK_AFTER:
             now = time.monotonic()
-            training.session.link.wanted = CheckpointRequest("1", "memory is short", now, 60.0)
+            training.session.link.pending_request = CheckpointRequest(
+                "1", "memory is short", now, 60.0
+            )
         elif done > ASK_AFTER and training.session.saved is not None:
             sys.stdout.flush()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -50,7 +50,7 @@ def loop(training_step, batches, ask_at=None):
         training = signals.trainings.of_this_thread()
         if count == ask_at:
             now = time.monotonic()
-            training.session.link.wanted = CheckpointRequest("1", "a test", now, 60.0)
+            training.session.link.pending_request = CheckpointRequest("1", "a test", now, 60.0)
         training_step(batch)
     session = training and training.session
     return session and session.saved and session.saved.step

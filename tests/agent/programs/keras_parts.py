@@ -167,7 +167,7 @@ def apart(make, data, options):
             )
         model = compiled(make(), **given)
         micro = MicroBatches()
-        micro.remembered({FIELD: parts_of})
+        micro.restore_size({FIELD: parts_of})
         parts = Parts(model, micro)
         logs = []
         for batch in batches * 2:

@@ -21,7 +21,7 @@ for count in range(12):
         time.sleep(0.55)
     if count == 8:
         session = trainings.of_this_thread().session
-        session.link.wanted = CheckpointRequest(1, "a test", time.monotonic())
+        session.link.pending_request = CheckpointRequest(1, "a test", time.monotonic())
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
     if count == 10 and fails:

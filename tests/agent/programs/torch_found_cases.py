@@ -49,7 +49,7 @@ class Journal:
             time.sleep(0.06)  # one that is over at once would not be watched
         if self.interrupts and self.count == ASK_AT:
             (training,) = trainings.under_way()
-            training.session.link.wanted = CheckpointRequest(1, "a test", time.monotonic())
+            training.session.link.pending_request = CheckpointRequest(1, "a test", time.monotonic())
         if self.interrupts and self.count == KILL_AT:
             os.kill(os.getpid(), signal.SIGKILL)
         self.count += 1

@@ -43,7 +43,9 @@ class Net(nn.Module):
                 time.sleep(0.05)  # one that is over at once would not be watched
             if self.count == ASK_AT:
                 (training,) = trainings.under_way()
-                training.session.link.wanted = CheckpointRequest(1, "a test", time.monotonic())
+                training.session.link.pending_request = CheckpointRequest(
+                    1, "a test", time.monotonic()
+                )
             if self.count == KILL_AT:
                 os.kill(os.getpid(), signal.SIGKILL)
         return {"loss": loss}

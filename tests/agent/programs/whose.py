@@ -49,7 +49,7 @@ class Bare:
     """What `Rescue` of a loop does, of a state that is its step alone."""
 
     def __init__(self, folder, resume=True, keep=2, name=None):
-        from watchdog_app.agent.contain import say
+        from watchdog_app.agent.contain import print_message
         from watchdog_app.agent.runtime import run_choice
         from watchdog_app.rescue.checkpoint import runs
         from watchdog_app.rescue.checkpoint.store import RescueStore
@@ -61,7 +61,7 @@ class Bare:
         choice = run_choice.choose(self.beginning, self.store)
         self.step_number = 0 if choice.rescue is None else choice.rescue.step
         for line in (*choice.why, *choice.notes):
-            say(line)
+            print_message(line)
 
     def save(self):
         about = {self.key: self.beginning.run.record()}

@@ -45,7 +45,7 @@ class Stages:
     def save_too(self, rescue, step):
         """Have the training save itself at the boundary where it is going to stand."""
         if self.comes("boundary", step):
-            rescue._session.link.wanted = CheckpointRequest(1, REASON, time.monotonic())
+            rescue._session.link.pending_request = CheckpointRequest(1, REASON, time.monotonic())
 
 
 def checksum(entries):

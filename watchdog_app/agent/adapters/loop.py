@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from watchdog_app.agent.adapters.passes import UNSEEN, Passes
 from watchdog_app.agent.adapters.report import Report, refused_by_strict
-from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.identity import environment, loop_code
 from watchdog_app.agent.identity.audit import Audit
 from watchdog_app.agent.identity.keras_facts import Functions
@@ -126,11 +126,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
             ValueError: `name`, `resume`, `keep` or `on_oom` is not one of the choices.
         """
         run_choice.check(resume, name)
-        watch.check(on_oom)
+        watch.check_on_oom(on_oom)
         self.directory = os.fspath(directory)
         self.step_number = self.epoch = 0
         self._guard = Guard()
-        self._passes = self._passes_over_data(say)
+        self._passes = self._passes_over_data(print_message)
         self._state = self._make_state(state)
         self._saved: V | None = None
         self._report = Report()
@@ -144,14 +144,16 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._losses: Functions | None = None  # that losses are computed with; None: not known
         self._audited: list[str] | None = None  # what a resume will not bring back of the loop
         self._beginning = run_choice.begin(self.directory, resume, name=name)
-        store = RescueStore(self._beginning.directory, keep, report=say, run=self._beginning.run)
+        store = RescueStore(
+            self._beginning.directory, keep, report=print_message, run=self._beginning.run
+        )
         link = Link(self.framework, store.directory, notebook_path())
         self.micro = MicroBatches()  # what is known of how much of a batch fits
         self._shrinks = on_oom == "shrink"
         self._oom: LoopWatch | None = None
         self._session: Session | None
         self._session = Session(store, link, self._capture, marker=self._state.marker)
-        self._session.breakdown.holds(state.values())
+        self._session.breakdown.set_objects(state.values())
         run_choice.resume(self._beginning, store, link, self._restore)
         self._session.prepare()
         if on_oom is not None:
@@ -199,7 +201,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._placed = True
         if self.resumed and self.epoch >= count:
             reached = f"the rescue is of epoch {self.epoch + 1}, which epochs({count})"
-            say(f"nothing was trained: {reached} does not reach.")
+            print_message(f"nothing was trained: {reached} does not reach.")
             self._end()
             return
         for epoch in range(self.epoch, count):
@@ -207,7 +209,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
                 self.epoch = epoch
                 self._passes.new_epoch()
                 if self._session is not None:
-                    self._session.gap()
+                    self._session.reset_step_timer()
             self._epoch_begins(epoch)
             yield epoch
         self.finish()
@@ -225,15 +227,15 @@ class LoopRescue(ABC, Generic[S, V, P]):
         """
         self._placed = True
         if self._session is not None:
-            self._session.breakdown.data(dataset)
+            self._session.breakdown.set_dataset(dataset)
         return self._batches(dataset)
 
     def enumerate(self, dataset: Iterable[Any], start: int = 0) -> Iterator[tuple[int, Any]]:
         """
-        As `data`, each batch with its number in the whole pass: after a resume too.
+        As `set_dataset`, each batch with its number in the whole pass: after a resume too.
 
         Args:
-            dataset: see `data`.
+            dataset: see `set_dataset`.
             start: the number of the first batch of a pass.
         """
         batches = self.data(dataset)
@@ -263,11 +265,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
         session = self._session
         if session is None:
             return
-        due, saved = session.ends(self.step_number), None
+        due, saved = session.record_step_time(self.step_number), None
         if due or self._loss_wanted:
             self._look_at(loss)
         if due:
-            saved = session.attend(
+            saved = session.process_boundary(
                 self.step_number, epoch=self.epoch, batch=passes.batch, loss=self._loss
             )
         if self._oom is not None:
@@ -291,7 +293,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         finally:
             if self._session is not None:
                 self._session.phase("train")
-                self._session.gap()
+                self._session.reset_step_timer()
 
     def expect(self, bytes_: int, what: str) -> None:
         """
@@ -336,7 +338,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
     ) -> None:
         if error is None:
             self.finish()
-        elif self._oom is not None and watch.is_of_memory(error):
+        elif self._oom is not None and watch.is_out_of_memory(error):
             self._oom.out_of_memory(error)
 
     def _look_at_loop(self) -> None:
@@ -352,7 +354,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self._compare_losses()
         if audit is not None:
             self._audited = audit.lost()
-        if audit is None or not audit.finds_its_place:
+        if audit is None or not audit.reads_position:
             if self.resumed and not self._placed:
                 self._say_not_placed()
             if not self._passes.begun:
@@ -363,11 +365,11 @@ class LoopRescue(ABC, Generic[S, V, P]):
             raise refused_by_strict(lost)
         self._report.not_restored(lost)
         if self._session is not None:
-            self._session.tell_not_restored(lost)
+            self._session.report_not_restored(lost)
 
     def _say_not_placed(self) -> None:
         """A loop that draws its own batches begins at the first one again: it must know."""
-        say(
+        print_message(
             "this loop uses neither rescue.epochs() nor rescue.data(), so the batches that the "
             f"rescue has had are not skipped: {self.step_number} steps are done, in epoch "
             f"{self.epoch + 1}. Begin after them (rescue.step_number, rescue.epoch), or take the "
@@ -436,7 +438,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         self.epoch = int(epoch or 0)
         self._passes.forced = self._beginning.resume == "force"
         self._passes.continue_from(saved.position["passes"])
-        self.micro.remembered(saved.meta)
+        self.micro.restore_size(saved.meta)
         changed = environment.differences(saved.meta["environment"], self._circumstances())
         self._saved = saved
         self.step_number = rescue.step
@@ -466,7 +468,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
         if self._beginning.resume != "force" and self._saved is not None:
             self._end()
             raise mismatch(self._saved.path, found)
-        say(f'resume="force" resumes although {"; ".join(found)}.')
+        print_message(f'resume="force" resumes although {"; ".join(found)}.')
 
     def _position(self, *passes: Any) -> dict[str, Any]:
         """Where the loop stands, as JSON, for the state that is being taken."""

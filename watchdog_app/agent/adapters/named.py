@@ -46,31 +46,31 @@ class NamedState:
     def take_random(self) -> dict[str, Any]:
         """The global random numbers and those of the named generators, as JSON."""
         own = {
-            name: own_random.take_one(thing)
+            name: own_random.capture(thing)
             for name, thing in self._objects.items()
             if own_random.is_generator(thing)
         }
-        return {"random": randomness.take(), "own": own}
+        return {"random": randomness.capture(), "own": own}
 
     def put_random(self, state: Mapping[str, Any]) -> None:
         """Set them to what `take_random` returned."""
-        randomness.put(state["random"])
+        randomness.restore(state["random"])
         for name, held in state["own"].items():
-            own_random.put_one(self._objects[name], held)
+            own_random.restore(self._objects[name], held)
 
     def _common(self) -> dict[str, Any]:
         """What a rescue says of a loop of any framework, as JSON."""
         return {
             "identity": self._attributes.identity(self._identity),
             attributes.KEY: self._attributes.moved(),
-            "random": randomness.take(),
+            "random": randomness.capture(),
             "not_restored": self.lost,
         }
 
     def _put_common(self, saved: SavedState) -> None:
         """Set attributes and random numbers, once the objects are set."""
         self._attributes.put(saved.meta.get(attributes.KEY))
-        randomness.put(saved.meta["random"])
+        randomness.restore(saved.meta["random"])
 
 
 class SavedState:

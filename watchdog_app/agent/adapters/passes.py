@@ -23,10 +23,10 @@ from watchdog_app.agent.identity.attributes import Attributes, Values
 from watchdog_app.agent.identity.data_facts import (
     FIRST_BATCH,
     Batches,
+    batch_signature,
     batches,
-    contents,
-    first_batch,
-    same_sample,
+    first_batch_text,
+    position_at_size,
 )
 from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.rescue.identity.compare import mismatch
@@ -129,7 +129,7 @@ class Pass:
         self.drawn += 1
         self.source.total += 1
         if self.drawn == 1:
-            found = contents(batch)
+            found = batch_signature(batch)
             self.first = None if found is None else list(found)
 
 
@@ -192,7 +192,7 @@ class Passes:
         """
         places = dict(self._recorded)
         for place, last in self._latest.items():
-            now_own = own_random.take(last.generators)
+            now_own = own_random.capture_all(last.generators)
             if place >= len(self._epoch):
                 places[place] = self._next_at(last, now_own)
                 continue
@@ -255,9 +255,9 @@ class Passes:
             found = f"the data has {now.rows} rows in the program, {known.rows} in the rescue"
         elif known.size and now.size and known.size != now.size:
             same_rows = known.rows is not None and known.rows == now.rows
-            drawn, text = same_sample(known.drawn, known.size, now.size)
+            drawn, text = position_at_size(known.drawn, known.size, now.size)
             if not same_rows:
-                drawn, text = 0, first_batch(known.size, now.size)
+                drawn, text = 0, first_batch_text(known.size, now.size)
             known.total += drawn - known.drawn
             known.drawn, known.first = drawn, None
             self._say(text)
@@ -282,7 +282,7 @@ class Passes:
             RescueMismatch: it consists of other tensors.
         """
         known, self._first = self._first, None
-        now = contents(batch)
+        now = batch_signature(batch)
         if not known or now is None or known == list(now):
             return
         if known[0] != now[0]:
@@ -355,7 +355,7 @@ class Passes:
         if source is None or source.get() is not anchor:
             source = self._sources[id(anchor)] = Source(anchor)
             with self._guard:
-                source.sketch = own_random.sketch(dataset)
+                source.sketch = own_random.order_checksums(dataset)
         return source
 
     def _run(
@@ -405,7 +405,7 @@ class Passes:
             self._first = known.first if known.current else None
             self._draw(iterator, known.drawn)
         if known.finished and known.now_own:
-            own_random.put(now.generators, known.now_own)
+            own_random.restore_all(now.generators, known.now_own)
         return iterator
 
     def _hand_out(self, dataset: Any, now: Pass, iterator: Iterator[Any]) -> Iterator[Any]:  # noqa: ARG002
@@ -419,18 +419,18 @@ class Passes:
 
     def _set_random(self, dataset: Any, now: Pass, known: Recorded | None) -> None:
         """Set what the source draws from as it was when this pass began, and note it."""
-        now.generators = own_random.find(dataset)
+        now.generators = own_random.find_generators(dataset)
         # A generator that began in an earlier pass draws its whole past again.
         begins = not isinstance(dataset, Iterator) or known is None or known.total == known.drawn
         states: own_random.States = []
         if known is not None and begins:
             states = known.begin_own if known.current else known.now_own
-        if states and not own_random.put(now.generators, states):
+        if states and not own_random.restore_all(now.generators, states):
             self._say(own_random.CHANGED)
         if states and known is not None and known.orders:
-            own_random.put_orders(dataset, known.orders)
+            own_random.restore_orders(dataset, known.orders)
         if now.generators:
-            now.begin_own = own_random.take(now.generators)
+            now.begin_own = own_random.capture_all(now.generators)
             now.orders = own_random.changed_orders(dataset, now.source.sketch)
 
     def _look_at(self, dataset: Any, source: Source, before: Pass | None) -> None:
@@ -456,7 +456,7 @@ class _Looks:
         self._iterator = iterator
         # Generators are where Python code of the program draws.
         self._looks = isinstance(iterator, GeneratorType)
-        self._after: randomness.Look | None = None
+        self._after: randomness.Snapshot | None = None
         self._others = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -465,10 +465,10 @@ class _Looks:
     def __next__(self) -> Any:
         if not self._looks or self.mixed:
             return next(self._iterator)
-        before = randomness.look()
+        before = randomness.snapshot()
         self._others = self._others or self._after not in (None, before)
         item = next(self._iterator)
-        self._after = randomness.look()
+        self._after = randomness.snapshot()
         self.mixed = self._others and self._after != before
         return item
 

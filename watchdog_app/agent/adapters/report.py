@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import print_message
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -38,12 +38,12 @@ class Report:
             start_over: how to do that instead.
         """
         age = format_duration(max(0.0, time.time() - rescue.created_unix_s))
-        say(
+        print_message(
             f"resuming from {rescue.path}: step {rescue.step}, {place}, saved {age} ago. "
             f"{start_over}"
         )
         for line in said:
-            say(line)
+            print_message(line)
         lost = list(rescue.meta.get("not_restored") or ())
         self._reported.update(lost)
         for what, each in (
@@ -52,14 +52,14 @@ class Report:
         ):
             text = "; ".join(each)
             if text:
-                say(f"{what}: {text}.")
+                print_message(f"{what}: {text}.")
 
     def not_restored(self, lost: Iterable[str]) -> None:
         """What a resume of this training will not bring back, each once."""
         new = [text for text in lost if text not in self._reported]
         self._reported.update(new)
         if new:
-            say(f"a resume of this training will not bring back: {'; '.join(new)}.")
+            print_message(f"a resume of this training will not bring back: {'; '.join(new)}.")
 
 
 def refused_by_strict(lost: Sequence[str]) -> RescueError:

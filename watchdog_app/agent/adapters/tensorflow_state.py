@@ -114,7 +114,9 @@ class LoopState(NamedState):
             "variables": rows,
             "arrays": len(arrays),
             "late": late,
-            "settings": keras_facts.noted_settings(tensorflow_facts.optimizers_of(self._objects)),
+            "settings": keras_facts.recorded_settings(
+                tensorflow_facts.optimizers_of(self._objects)
+            ),
             "optimizers": {name: self._targets(thing) for name, thing in optimizers.items()},
             "others": others,
             "environment": environment.record(),
@@ -126,7 +128,7 @@ class LoopState(NamedState):
         from watchdog_app.agent.adapters.keras.backend import TENSORFLOW
         from watchdog_app.agent.snapshot import keras_marker
 
-        return keras_marker.of(self, TENSORFLOW)
+        return keras_marker.marker_for(self, TENSORFLOW)
 
     compiled = False  # the program's own functions may be: then nothing counts where it was
 
@@ -143,7 +145,7 @@ class LoopState(NamedState):
         return {
             "position": self._position(),
             "others": others,
-            "random": randomness.take(),
+            "random": randomness.capture(),
             attributes.KEY: self._attributes.moved(),
         }
 
@@ -286,7 +288,7 @@ def _take(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any
     """The state as JSON; its arrays go into `arrays`."""
     try:
         if own_random.is_generator(thing):
-            return own_random.take_one(thing)
+            return own_random.capture(thing)
         if isinstance(thing, (dict, list)):
             known = dict(thing) if isinstance(thing, dict) else list(thing)
             return state_values.encode(known, name, arrays)
@@ -297,7 +299,7 @@ def _take(name: str, thing: Any, arrays: dict[str, np.ndarray[Any, Any]]) -> Any
 
 def _put(thing: Any, state: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> None:
     if own_random.is_generator(thing):
-        own_random.put_one(thing, state)
+        own_random.restore(thing, state)
     elif isinstance(thing, dict):
         thing.clear()
         thing.update(state_values.decode(state, read))

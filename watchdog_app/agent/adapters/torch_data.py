@@ -57,7 +57,7 @@ class LoaderPasses(Passes):
         else:
             now.other_data = before is not None
         with self._guard:
-            now.generators = own_random.find(dataset)
+            now.generators = own_random.find_generators(dataset)
             now.attributes = Attributes(_parts_of(dataset))
         return now, known
 
@@ -95,13 +95,13 @@ class LoaderPasses(Passes):
         if known.finished:
             self._put_own(now, known.now_own)
             return iter(())
-        random = randomness.take() if self.gone_on else None
+        random = randomness.capture() if self.gone_on else None
         iterator = self._return(dataset, now, known, read)
         self._put_own(now, known.now_own)
         if now.attributes is not None:
             now.attributes.put(known.attributes)
         if random is not None:  # not read since the rescue, while steps were made
-            randomness.put(random)
+            randomness.restore(random)
         return iterator
 
     def _begin(self, dataset: Iterable[Any], now: Pass, known: Recorded | None) -> Iterator[Any]:
@@ -157,7 +157,7 @@ class LoaderPasses(Passes):
     def _put_beginning(self, now: Pass, known: Recorded) -> None:
         """Random numbers as the pass of the rescue began."""
         try:
-            randomness.put(known.begin or {})
+            randomness.restore(known.begin or {})
         except Exception as error:
             raise RescueError(
                 f"The random numbers in the rescue cannot be given back ({describe(error)}). "
@@ -178,7 +178,7 @@ class LoaderPasses(Passes):
             seen = None
             if watched is not None and not looks:
                 with self._guard:
-                    seen = randomness.look()
+                    seen = randomness.snapshot()
             try:
                 item = next(iterator)
             except StopIteration:
@@ -208,7 +208,7 @@ class LoaderPasses(Passes):
         for at, state in kept:
             if first <= at < end:
                 self._draw(iterator, at - first)
-                randomness.put(state)
+                randomness.restore(state)
                 first = at
         self._draw(iterator, end - first)
 
@@ -223,16 +223,16 @@ class LoaderPasses(Passes):
 
     def _random_now(self) -> dict[str, Any] | None:
         with self._guard:
-            return randomness.take()
+            return randomness.capture()
         return None
 
     def _note(self, now: Pass) -> None:
         with self._guard:
-            now.begin = randomness.take()
-            now.begin_own = own_random.take(now.generators)
+            now.begin = randomness.capture()
+            now.begin_own = own_random.capture_all(now.generators)
 
     def _put_own(self, now: Pass, states: list[Any]) -> None:
-        if not own_random.put(now.generators, states):
+        if not own_random.restore_all(now.generators, states):
             self._say(own_random.CHANGED)
 
 
@@ -295,13 +295,13 @@ class _LaterDraws:
         self.lost = False  # more were drawn than can come back
         self.always = False  # with each batch: nobody keeps all that
 
-    def compare(self, at: int, before: randomness.Look) -> None:
+    def compare(self, at: int, before: randomness.Snapshot) -> None:
         """Note whether batch `at` has drawn from them."""
-        if before == randomness.look():
+        if before == randomness.snapshot():
             return
         if self.kept and self.kept[-1][0] == at - 1:
             self.lost = self.always = True
-        self.kept.append((at, randomness.of_look(before)))
+        self.kept.append((at, randomness.state_of_snapshot(before)))
         if len(self.kept) > _MOST_LATER:
             self.lost = True
             del self.kept[0]

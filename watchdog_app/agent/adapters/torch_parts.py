@@ -112,7 +112,7 @@ class TensorPart(Part):
     def program(self) -> Any:
         """As `Part.program`."""
         _name, kind, shape = torch_tensors.row(self.name, self.thing)
-        return torch_tensors.described(kind, shape)
+        return torch_tensors.format_tensor(kind, shape)
 
     def gradients(self, tensors: Tensors, of: set[int]) -> Any:
         """As `Part.gradients`."""
@@ -124,7 +124,9 @@ class TensorPart(Part):
         """As `Part.put_gradients`."""
         if self.thing.is_leaf:
             device = self.thing.device
-            self.thing.grad = None if held is None else torch_tensors.whole(held, read, device)
+            self.thing.grad = (
+                None if held is None else torch_tensors.join_gradient(held, read, device)
+            )
 
     def owned(self) -> Iterator[torch.Tensor]:
         """As `Part.owned`."""
@@ -144,7 +146,7 @@ class ArrayPart(Part):
 
     def program(self) -> Any:
         """As `Part.program`."""
-        return torch_tensors.described(self.thing.dtype.name, self.thing.shape)
+        return torch_tensors.format_tensor(self.thing.dtype.name, self.thing.shape)
 
 
 class GeneratorPart(Part):
@@ -152,15 +154,15 @@ class GeneratorPart(Part):
 
     def take(self, _tensors: Tensors) -> Any:
         """As `Part.take`."""
-        return own_random.take_one(self.thing)
+        return own_random.capture(self.thing)
 
     def put(self, state: Any, _read: Read) -> None:
         """As `Part.put`."""
-        own_random.put_one(self.thing, state)
+        own_random.restore(self.thing, state)
 
     def program(self) -> Any:
         """As `Part.program`."""
-        return own_random.take_one(self.thing)[0]
+        return own_random.capture(self.thing)[0]
 
 
 class ModulePart(Part):
@@ -215,16 +217,16 @@ class ModulePart(Part):
         now = dict(torch_tensors.tensor_names(now_state))
         for path, name in saved.items():
             shown = f"{self.name}{path}"
-            before = torch_tensors.described(*row(name)[1:])
+            before = torch_tensors.format_tensor(*row(name)[1:])
             if path not in now:
                 found.append(f"{shown} {before} is in the rescue only")
                 continue
-            after = torch_tensors.described(*rows[now[path]][1:])
+            after = torch_tensors.format_tensor(*rows[now[path]][1:])
             if after != before:
                 found.append(f"{shown} is {after} in the program, {before} in the rescue")
         for path, name in now.items():
             if path not in saved:
-                after = torch_tensors.described(*rows[name][1:])
+                after = torch_tensors.format_tensor(*rows[name][1:])
                 found.append(f"{self.name}{path} {after} is in the program only")
         return found
 
@@ -241,7 +243,9 @@ class ModulePart(Part):
         for key, parameter in self.thing.named_parameters():
             name = held.get(key)
             device = parameter.device
-            parameter.grad = None if name is None else torch_tensors.whole(name, read, device)
+            parameter.grad = (
+                None if name is None else torch_tensors.join_gradient(name, read, device)
+            )
 
     def owned(self) -> Iterator[torch.Tensor]:
         """As `Part.owned`."""
@@ -250,13 +254,13 @@ class ModulePart(Part):
     def _put_tensors(self, held: Mapping[str, Any], read: Read) -> None:
         state = self.thing.state_dict()
         own = {
-            torch_tensors.place(tensor.detach())
+            torch_tensors.memory_key(tensor.detach())
             for tensor in (*self.thing.parameters(), *self.thing.buffers())
         }
         in_place = {
             key: value
             for key, value in state.items()
-            if isinstance(value, torch.Tensor) and torch_tensors.place(value.detach()) in own
+            if isinstance(value, torch.Tensor) and torch_tensors.memory_key(value.detach()) in own
         }
         others = {key: value for key, value in held.items() if key not in in_place}
         for key, target in in_place.items():

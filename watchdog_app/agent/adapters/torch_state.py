@@ -84,7 +84,7 @@ class TorchState(NamedState):
 
     def capture(self) -> Capture:
         """Everything, as tensors to be read one by one and as JSON."""
-        torch_tensors.settle_devices()
+        torch_tensors.synchronize_devices()
         tensors = Tensors()
         parts = {name: part.take(tensors) for name, part in self._parts.items()}
         waiting = self._waiting()
@@ -164,14 +164,16 @@ class TorchState(NamedState):
         base = (saved.meta.get("identity") or {}).get("settings", {})
         theirs = torch_facts.settings_of(self._objects)
         mine, kept = torch_facts.without_new_slots(self._objects, theirs, self.identity.settings)
-        beginnings = {key: value for key, value in theirs.items() if torch_facts.follows(key)}
+        beginnings = {
+            key: value for key, value in theirs.items() if torch_facts.is_schedule_base(key)
+        }
         others = {key: value for key, value in theirs.items() if key not in beginnings}
         merged = merge_settings(base, others, mine)
         values = dict(merged.values)
         moved = [key for key in values if torch_facts.is_rate(key) and values[key] != mine[key]]
         if not moved:
             values |= merge_settings(base, beginnings, mine).values
-        torch_facts.put_settings(self._objects, values)
+        torch_facts.apply_settings(self._objects, values)
         return (*merged.said, *kept)
 
     def close(self) -> None:

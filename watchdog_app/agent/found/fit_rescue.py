@@ -9,7 +9,7 @@ from typing import Any
 from watchdog_app.agent.adapters.keras.rescue import FitRescue
 from watchdog_app.agent.adapters.keras.resume import Resumption
 from watchdog_app.agent.adapters.keras.state import FitState
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.base.errors import RescueError, RescueMismatch
@@ -61,7 +61,7 @@ class Automatic(FitRescue):
                 if self.resume
                 else "See: watchdog rescues"
             )
-            say(
+            print_message(
                 f"saved in {folders.shown(saved.path)}: step {saved.step}, epoch "
                 f"{self._state.course.epoch + 1}. {onwards}"
             )
@@ -89,15 +89,17 @@ class Automatic(FitRescue):
         if not refused:
             if self._first:
                 shown = folders.shown(self.directory)
-                say(f"fits are saved in {shown} when memory runs out. See: watchdog rescues")
+                print_message(
+                    f"fits are saved in {shown} when memory runs out. See: watchdog rescues"
+                )
             return
         for directory, error in refused.items():
             left = f"the rescue in {folders.shown(directory)} {_reason(error)}"
             if resumed:
-                say(f"{left}: it is left alone.")
+                print_message(f"{left}: it is left alone.")
                 continue
             forced = isinstance(error, RescueMismatch) and error.may_be_forced
-            say(
+            print_message(
                 f"not resumed: {left}. This training starts over, and its rescues go to "
                 f"{folders.shown(self.directory)}. "
                 + (

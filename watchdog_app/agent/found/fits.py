@@ -13,7 +13,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.found.wrapping import Wrapped
 
@@ -90,7 +90,7 @@ def _with_rescue(callbacks: Any, package: str) -> Any:
     named = _flat(callbacks)
     on_tensorflow = package == "tf_keras" or "tensorflow" in sys.modules
     if on_tensorflow and os.environ.get("TF_CONFIG"):
-        _guard.tell_once(
+        _guard.print_once(
             "TF_CONFIG is set: a training of several workers is not saved automatically. "
             "TensorFlow's own checkpoints do that."
         )
@@ -100,12 +100,12 @@ def _with_rescue(callbacks: Any, package: str) -> Any:
     if any(isinstance(each, FitRescue) for each in named):
         return callbacks
     if any(type(each).__name__ == "BackupAndRestore" for each in named):
-        _guard.tell_once(
+        _guard.print_once(
             "this fit has BackupAndRestore, which resumes it in its own way: no Rescue is added."
         )
         return callbacks
     if _fits >= _MOST_FITS:
-        _guard.tell_once(
+        _guard.print_once(
             f"this program has begun {_MOST_FITS} fits; further ones are not saved by themselves. "
             "Give Rescue(...) to those that matter."
         )
@@ -114,7 +114,7 @@ def _with_rescue(callbacks: Any, package: str) -> Any:
 
     obstacle = _obstacle(package)
     if obstacle is not None:
-        _guard.tell_once(f"{obstacle} Its fits are watched, but not saved.")
+        _guard.print_once(f"{obstacle} Its fits are watched, but not saved.")
         return callbacks
     directory, known = folders.place()
     _fits += 1
@@ -151,7 +151,7 @@ def _tell_of_loop(model: Any) -> None:
     if "watchdog_app.agent.tensorflow" in sys.modules:
         return  # the program has a Rescue for its loops
     on_tensorflow = keras.backend.backend() == "tensorflow"
-    say(
+    print_message(
         f"this program trains {type(model).__name__} with train_on_batch: it is watched, but not "
         f"saved. To be saved: {_LOOP_ON_TENSORFLOW if on_tensorflow else _LOOP_ON_OTHERS}"
     )

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.base import paths
 from watchdog_app.rescue.identity import arguments
@@ -63,9 +63,9 @@ def resumes(env: Mapping[str, str] = os.environ) -> bool:
 
 def tell_of_others(directory: str) -> None:
     """Name what another program left beside this folder, or this one with other arguments."""
-    line = run_choice.left_beside(directory) if resumes() else None
+    line = run_choice.run_beside_message(directory) if resumes() else None
     if line is not None:
-        say(line)
+        print_message(line)
 
 
 def shown(directory: str) -> str:

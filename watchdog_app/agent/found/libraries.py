@@ -17,10 +17,10 @@ from typing import Any
 import torch
 
 from watchdog_app.agent.adapters.torch_state import SavedTorch
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.state import torch_tensors
-from watchdog_app.agent.telemetry.stacks import locals_of
+from watchdog_app.agent.telemetry.stacks import frame_locals
 from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
@@ -33,7 +33,7 @@ def runs_loop(frame: FrameType | None) -> Any:
     """The library's object that runs the loop around `frame`; None for the program's own loop."""
     while frame is not None:
         if frame.f_code.co_varnames[:1] == ("self",) and _is_library(frame.f_globals):
-            owner = locals_of(frame).get("self")
+            owner = frame_locals(frame).get("self")
             if _library(owner) is not None:
                 return owner
         frame = frame.f_back
@@ -115,7 +115,7 @@ class LibraryRescue:
     def went_on(self) -> None:
         """Note that this process resumes from it, and say so."""
         run_choice.adopt(os.path.dirname(self.path), self.path)
-        say(f"resuming from {self.path}: step {self.step}.")
+        print_message(f"resuming from {self.path}: step {self.step}.")
 
     def _parts(self, key: str) -> list[dict[str, Any]]:
         """The objects whose state has this key."""
@@ -135,7 +135,7 @@ def waiting(directory: str | os.PathLike[str], library: str) -> LibraryRescue | 
         directory: the folder that the watchdog named when it saved.
         library: that ran the loop.
     """
-    left = run_choice.waiting(os.fspath(directory))
+    left = run_choice.waiting_run(os.fspath(directory))
     return None if left is None else LibraryRescue(left.path, library)
 
 

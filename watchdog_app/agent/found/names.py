@@ -20,7 +20,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from watchdog_app.agent.identity.code import is_own, is_own_file
-from watchdog_app.agent.telemetry.stacks import locals_of
+from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 40  # of the program, and all between them
 _MOST_THINGS = 4000
@@ -154,7 +154,7 @@ def _names_in(frame: FrameType) -> dict[str, Any]:
     code, outer = frame.f_code, frame.f_globals
     names: dict[str, Any] = {}
     if code.co_flags & _OPTIMIZED:
-        names.update(locals_of(frame))
+        names.update(frame_locals(frame))
     names.update(
         (name, outer[name]) for name in _named_by(code) if name in outer and name not in names
     )

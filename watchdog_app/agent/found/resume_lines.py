@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import folders
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.base.errors import RescueError
@@ -75,7 +75,7 @@ def place() -> tuple[str, Waiting | None]:
         root = directory if number == 1 else f"{directory}-{number}"
         if not known or not run_choice.may_resume(root, True):
             break
-        run = run_choice.waiting(root)
+        run = run_choice.waiting_run(root)
         waits = None if run is None else newest(run.directory, run.run)
         if waits is not None:
             left.append(waits)
@@ -137,7 +137,7 @@ def offer(waiting: Waiting, directory: str) -> None:
     """Say what waits and the lines that resume from it; this run has started over."""
     if not folders.resumes():
         return
-    say(
+    print_message(
         f"{described(waiting)} waits in {folders.shown(waiting.path)}. This run has started over "
         f"and leaves it alone; its own rescues go to {folders.shown(directory)}. "
         + (

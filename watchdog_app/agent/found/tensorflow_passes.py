@@ -15,7 +15,7 @@ from typing import Any
 
 from watchdog_app.agent.adapters.keras import position
 from watchdog_app.agent.adapters.passes import INFINITE, Pass, Passes
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random
 
@@ -40,7 +40,7 @@ class WatchedPasses(Passes):
         Args:
             before: of the training before in this thread; what was drawn since belongs to this one.
         """
-        super().__init__(say)
+        super().__init__(print_message)
         self.epoch = 0
         self.at_end: dict[str, Any] | None = None  # random numbers as the last pass ended
         self.at_epoch: dict[str, Any] | None = None  # the same, as this epoch began
@@ -59,9 +59,9 @@ class WatchedPasses(Passes):
         self._made += 1
         now.number, now.place, now.dataset = self._made, place, weakref.ref(dataset)
         with self._guard:
-            now.generators = own_random.find(dataset)
+            now.generators = own_random.find_generators(dataset)
             if now.generators:
-                now.begin_own = own_random.take(now.generators)
+                now.begin_own = own_random.capture_all(now.generators)
                 now.orders = own_random.changed_orders(dataset, source.sketch)
         return now
 

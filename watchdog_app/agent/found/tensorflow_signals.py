@@ -235,7 +235,7 @@ def _alone(guard: Guard) -> bool:
     strategies: Any = sys.modules.get(_STRATEGIES)
     if strategies is None or not strategies.has_strategy():
         return True
-    guard.tell_once(
+    guard.print_once(
         "a loop of your own under tf.distribute is not saved automatically. "
         "Rescue(folder, model=..., optimizer=...) and rescue.step() around it do that."
     )
@@ -244,14 +244,14 @@ def _alone(guard: Guard) -> bool:
 
 def _permits(_optimizer: Any, guard: Guard) -> bool:
     if os.environ.get("TF_CONFIG"):
-        guard.tell_once(
+        guard.print_once(
             "TF_CONFIG is set: a training of several workers is not saved automatically. "
             "TensorFlow's own checkpoints do that."
         )
         return False
-    from watchdog_app.agent.runtime.link import named_ones
+    from watchdog_app.agent.runtime.link import registered_links
 
-    return _alone(guard) and not named_ones("tensorflow")
+    return _alone(guard) and not registered_links("tensorflow")
 
 
 def _make(guard: Guard) -> FoundTensorFlow:

@@ -25,8 +25,8 @@ from watchdog_app.agent.found import names, source_loops, tensorflow_passes
 from watchdog_app.agent.found.names import Found, Named
 from watchdog_app.agent.found.tensorflow_passes import WatchedPasses
 from watchdog_app.agent.found.training import FoundTraining
-from watchdog_app.agent.runtime.link import named_ones
-from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Untold
+from watchdog_app.agent.runtime.link import registered_links
+from watchdog_app.agent.snapshot.change_marker import ChangeMarker, NoMarker
 from watchdog_app.agent.state import own_random, variables
 
 UNPLACED = "the place in data that is no tf.data.Dataset (rescue.step_number counts the steps)"
@@ -61,7 +61,7 @@ class FoundTensorFlow(FoundTraining):
         """A data set has no more batches: the next epoch may draw an order from what is now."""
         if self.session is not None:
             self._passes.at_end = self._make_state(self._held()).take_random()
-            self.session.gap()
+            self.session.reset_step_timer()
 
     def _things(self, frame: FrameType | None) -> list[Named]:
         taken: set[str] = set()
@@ -75,7 +75,7 @@ class FoundTensorFlow(FoundTraining):
         return not _holders(self.optimizers()) <= _variables_in(held)
 
     def _claimed(self) -> bool:
-        return bool(named_ones(self.framework))
+        return bool(registered_links(self.framework))
 
     def _make_state(self, held: Mapping[str, Any]) -> LoopState:
         return LoopState(held, self._position, self._passes, begins=False)
@@ -95,7 +95,7 @@ class FoundTensorFlow(FoundTraining):
         return [*super()._not_restored(), *inside, *unplaced]
 
     def _make_marker(self) -> ChangeMarker:
-        return Untold()
+        return NoMarker()
 
 
 def things(optimizers: Iterable[Any], frame: FrameType | None) -> list[Found]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from watchdog_app.agent.adapters.passes import COUNTED, Pass, weak
 from watchdog_app.agent.adapters.torch_data import PERSISTENT, LoaderPasses
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.identity.data_facts import batches
 from watchdog_app.agent.state import own_random, randomness
 
@@ -108,8 +108,8 @@ def about_to_begin(loader: Any) -> Callable[[Any, Callable[[], None]], Watched]:
     Returns:
         Given the pass's iterator, and what to call before each batch: the iterator to be used.
     """
-    generators = own_random.find(loader)
-    begin, begin_own = randomness.take(), own_random.take(generators)
+    generators = own_random.find_generators(loader)
+    begin, begin_own = randomness.capture(), own_random.capture_all(generators)
 
     def begun(iterator: Any, about_to_draw: Callable[[], None]) -> Watched:
         seen = Seen(weak(loader), begin, generators, begin_own)
@@ -128,7 +128,7 @@ class SeenPasses(LoaderPasses):
     """The passes of one training that names no Rescue."""
 
     def __init__(self) -> None:
-        super().__init__(say)
+        super().__init__(print_message)
         self.epoch = 0
         self.at_epoch: dict[str, Any] | None = None  # each pass has its own random numbers
         self._stays = False

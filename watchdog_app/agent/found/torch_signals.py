@@ -98,7 +98,7 @@ def _permits(optimizer: Any, guard: Guard) -> bool:
     count = distributed.get_world_size()
     if count < 2:
         return True
-    guard.tell_once(
+    guard.print_once(
         f"this PyTorch training runs in {count} processes: it is watched, but not saved, as a "
         "rescue holds the state of one. Use torch.distributed.checkpoint."
     )

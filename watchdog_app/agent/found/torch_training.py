@@ -21,7 +21,7 @@ from watchdog_app.agent.adapters.optimizer_state import claimed
 from watchdog_app.agent.adapters.passes import weak
 from watchdog_app.agent.adapters.torch_parts import Part, drives, parameters
 from watchdog_app.agent.adapters.torch_state import TorchState
-from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import libraries, names, source_loops
 from watchdog_app.agent.found.names import Named
 from watchdog_app.agent.found.torch_passes import SeenPasses
@@ -64,13 +64,13 @@ class FoundTorch(FoundTraining):
         session = self.session
         if session is None or not self.detector.iterations or self._pid != os.getpid():
             return
-        if watch.in_optimizer(error) or not self.detector.between:
-            say(
+        if watch.raised_in_optimizer(error) or not self.detector.between:
+            print_message(
                 "memory ran out while an optimizer was at work: the weights in memory are not "
                 "those of a whole step. They were not saved; an earlier rescue stands."
             )
             return
-        watch.free()
+        watch.release_memory()
         self._passes.failed()
         ended, at = self._ended, (self.detector.iterations, self._epoch, self._passes.batch)
         self._random = ended[-1] if ended is not None and ended[:-1] == at else None
@@ -88,11 +88,11 @@ class FoundTorch(FoundTraining):
         super()._begin(frame)
 
     def _opened(self) -> None:
-        watch.watch(self)  # before the end is told, which the same error makes
+        watch.register(self)  # before the end is told, which the same error makes
         super()._opened()
 
     def _close(self, *, well: bool) -> None:
-        watch.forget(self)
+        watch.unregister(self)
         super()._close(well=well)
 
     def _things(self, frame: FrameType | None) -> list[Named]:
@@ -184,7 +184,7 @@ class FoundTorch(FoundTraining):
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
         asked = session.publisher is not None and session.publisher.asked
-        self._ended = (step, epoch, batch, randomness.take()) if asked else None
+        self._ended = (step, epoch, batch, randomness.capture()) if asked else None
         super()._attend(session, step, epoch, batch)
 
 

@@ -20,7 +20,7 @@ from threading import get_ident
 from types import CodeType, FrameType
 from typing import Any, ClassVar, Protocol
 
-from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.found import folders, names, resume_lines, source_loops
 from watchdog_app.agent.found.detector import Detector, Head
 from watchdog_app.agent.found.names import Named
@@ -145,7 +145,7 @@ class FoundTraining(ABC):
     def _random_now(self) -> Any:
         """Global random numbers, and those of generators that the program has names for."""
         own = [each.get() for each in self._names]
-        return randomness.take(), own_random.take(
+        return randomness.capture(), own_random.capture_all(
             [each for each in own if own_random.is_generator(each)]
         )
 
@@ -191,7 +191,7 @@ class FoundTraining(ABC):
                 self._begin(frame)
             return
         detector = self.detector
-        self.hears_draws = session.ends(detector.iterations) or detector.watching
+        self.hears_draws = session.record_step_time(detector.iterations) or detector.watching
         self.unseen += 1
         # Each step of most loops ends here.
         if self.unseen >= _DRAWS_NO_MORE or detector.watching or detector.head is not Head.DRAW:
@@ -291,17 +291,17 @@ class FoundTraining(ABC):
         self.directory, waits = resume_lines.place()
         self._made_above = folders.made_above(self.directory)
         self._beginning = begun = run_choice.begin(self.directory, False, found=True)
-        store = RescueStore(begun.directory, report=say, run=begun.run)
+        store = RescueStore(begun.directory, report=print_message, run=begun.run)
         link = Link(self.framework, store.directory, notebook_path(), by_lines=True)
         me = weakref.ref(self)
-        link.left = lambda: (training := me()) is not None and training.has_left()
+        link.loop_has_ended = lambda: (training := me()) is not None and training.has_left()
         self.session = Session(store, link, self._capture, marker=self._make_marker)
-        self.session.breakdown.holds([each.get() for each in self._names])
+        self.session.breakdown.set_objects([each.get() for each in self._names])
         self.session.prepare()
         if waits is not None:
             resume_lines.offer(waits, self.directory)
         else:
-            self._guard.tell_once(
+            self._guard.print_once(
                 f"{self.kind}s are saved in {folders.shown(self.directory)} when memory runs out. "
                 "See: watchdog rescues"
             )
@@ -346,7 +346,7 @@ class FoundTraining(ABC):
         self.listening = False
 
     def _tell_why(self, why: str) -> None:
-        self._guard.tell_once(f"a {self.kind} is not saved automatically: {why}. {self.explicit}")
+        self._guard.print_once(f"a {self.kind} is not saved automatically: {why}. {self.explicit}")
 
     def _iteration_ended(self) -> None:
         """All of an iteration is done, and nothing of the next has begun."""
@@ -358,12 +358,12 @@ class FoundTraining(ABC):
             if self._claimed():  # since it was found
                 self._close(well=True)
                 return
-            if session.link.wanted is not None or self._changed():
+            if session.link.pending_request is not None or self._changed():
                 self._look_again(sys._getframe(1))
         self._attend(session, step, self._epoch, self._passes.batch)
 
     def _attend(self, session: Session, step: int, epoch: int | None, batch: int | None) -> None:
-        saved = session.attend(step, epoch=epoch, batch=batch)
+        saved = session.process_boundary(step, epoch=epoch, batch=batch)
         if saved is not None:
             self._tell(saved.path)
 
@@ -420,7 +420,7 @@ class FoundTraining(ABC):
             return
         self._reported = True
         where = resume_lines.place_in(self.detector.iterations, self._epoch)
-        say(
+        print_message(
             f"saved in {folders.shown(path)}: {where}. "
             "When this program is run again, it says how to resume from there. A resume will not "
             f"bring back: {'; '.join(self._lost)}."

@@ -119,7 +119,7 @@ class Trainings(Generic[T]):
                 return
             training.end(well=training.ended_well())
         if self._count >= _MOST_TRAININGS:
-            self.guard.tell_once(
+            self.guard.print_once(
                 f"this program has begun {_MOST_TRAININGS} trainings; further ones are not saved "
                 "by themselves. Give Rescue(...) to those that matter."
             )

@@ -49,18 +49,18 @@ class Attributes:
                 known[kind] = names if begins or not names else names & code.attributes_set(kind)
             if known[kind]:
                 self._objects.append((label, thing, known[kind]))
-        self._first = self._take() if begins else {}
+        self._first = self._current_values() if begins else {}
         self._first_items = self._items() if begins else {}
 
     def moved(self) -> Values:
         """Those that are not as they were at first."""
         found: Values = {}
-        for label, values in self._take().items():
+        for label, values in self._current_values().items():
             first = self._first.get(label, {})
             changed = {
                 name: value
                 for name, value in values.items()
-                if name not in first or not _same(first[name], value)
+                if name not in first or not _is_same(first[name], value)
             }
             if changed:
                 found[label] = changed
@@ -86,15 +86,15 @@ class Attributes:
         for label, thing, names in self._objects:
             values = told.get(label)
             for name, value in values.items() if isinstance(values, Mapping) else ():
-                if name in names and _is_taken(value):
+                if name in names and _is_json_value(value):
                     with suppress(Exception):  # a property of the program's own
-                        _set(thing, name, value)
+                        _assign(thing, name, value)
 
     def _items(self) -> dict[tuple[str, str], tuple[int, ...] | None]:
         """By list or the like: which objects are in it; None: it comes back, or is too long."""
         return {
             (label, name): None
-            if (value and _is_taken(value)) or len(value) > _MOST_ITEMS
+            if (value and _is_json_value(value)) or len(value) > _MOST_ITEMS
             else tuple(map(id, value))
             for label, thing, names in self._objects
             for name, value in getattr(thing, "__dict__", {}).items()
@@ -102,18 +102,18 @@ class Attributes:
             if type(value) in (list, dict, set, deque)
         }
 
-    def _take(self) -> Values:
+    def _current_values(self) -> Values:
         return {
             label: {
                 name: copy.deepcopy(value)
                 for name, value in getattr(thing, "__dict__", {}).items()
-                if name in names and _is_taken(value)
+                if name in names and _is_json_value(value)
             }
             for label, thing, names in self._objects
         }
 
 
-def _set(thing: object, name: str, value: Any) -> None:
+def _assign(thing: object, name: str, value: Any) -> None:
     """In place where it can be: others may hold the same list."""
     now = getattr(thing, name, None)
     if type(now) is list and type(value) is list:
@@ -125,7 +125,7 @@ def _set(thing: object, name: str, value: Any) -> None:
         setattr(thing, name, value)
 
 
-def _is_taken(value: object, depth: int = 0) -> bool:
+def _is_json_value(value: object, depth: int = 0) -> bool:
     """Whether JSON can hold it and give it back as it was."""
     kind = type(value)
     if isinstance(value, str):
@@ -136,12 +136,12 @@ def _is_taken(value: object, depth: int = 0) -> bool:
         items = value.values() if isinstance(value, dict) else value
         keys = value if isinstance(value, dict) else ()
         return all(type(key) is str for key in keys) and all(
-            _is_taken(each, depth + 1) for each in items
+            _is_json_value(each, depth + 1) for each in items
         )
     if isinstance(value, float):
         return kind is float and math.isfinite(value)
     return kind is bool or kind is int
 
 
-def _same(first: object, now: object) -> bool:
+def _is_same(first: object, now: object) -> bool:
     return type(first) is type(now) and first == now

@@ -16,20 +16,20 @@ from types import FrameType, MethodType
 from typing import Any
 
 from watchdog_app.agent.identity import code
-from watchdog_app.agent.telemetry.stacks import locals_of
+from watchdog_app.agent.telemetry.stacks import frame_locals
 
 _MOST_FRAMES = 8  # of the program
 _DEPTH = 3  # of functions that the loop calls
 _MOST_NAMES = 8  # in one sentence
 _CONTAINERS = (list, deque, bytearray, MutableMapping, MutableSet)
 # Methods by which an object with a state of its own advances it.
-_ADVANCE = frozenset(
+_ADVANCING_METHODS = frozenset(
     (
         *("step", "update", "update_parameters", "load_state_dict", "update_state"),
         *("assign", "assign_add", "assign_sub", "apply_gradients", "minimize"),
     )
 )
-_OF_PLACE = frozenset(("step_number", "epoch"))  # of a Rescue: where the training stands
+_POSITION_ATTRIBUTES = frozenset(("step_number", "epoch"))  # of a Rescue: where the training stands
 _Loop = ast.For | ast.AsyncFor | ast.While
 
 
@@ -52,14 +52,14 @@ class Audit:
             unused: look also for variables that decide nothing, such as a list of losses.
         """
         self._unused = unused
-        self.finds_its_place = False  # by rescue.step_number or rescue.epoch
+        self.reads_position = False  # by rescue.step_number or rescue.epoch
         self._rescue = rescue
         self._named = named
         self._known = set(ids_within(named.values()))
         self._counters: dict[str, None] = {}
         self._names: dict[str, None] = {}
         for each, text, values in texts_around(frame):
-            self._look_at(each.f_lineno, text, values)
+            self._audit_text(each.f_lineno, text, values)
 
     @property
     def names(self) -> list[str]:
@@ -82,26 +82,28 @@ class Audit:
             )
         return found
 
-    def _look_at(self, line: int, text: ast.AST, values: Mapping[str, Any]) -> None:
-        whole = code.without_quiet(text)
+    def _audit_text(self, line: int, text: ast.AST, values: Mapping[str, Any]) -> None:
+        whole = code.without_logging(text)
         loops = loops_around(whole, line)
-        self.finds_its_place = self.finds_its_place or any(
+        self.reads_position = self.reads_position or any(
             isinstance(each, ast.Attribute)
-            and each.attr in _OF_PLACE
+            and each.attr in _POSITION_ATTRIBUTES
             and self._is_rescue(each.value, values)
             for each in ast.walk(text)
         )
-        placed = self._placed_names(whole, values)
+        placed = self._names_set_from_rescue(whole, values)
         for loop in loops:
-            self._counter(loop, values)
-            for name in dict.fromkeys((*_carried(loop), *_changed(loop, values))):
+            self._find_enumerate_counter(loop, values)
+            for name in dict.fromkeys(
+                (*_carried_variables(loop), *_changed_containers(loop, values))
+            ):
                 known = name in placed or self._is_known(values.get(name))
                 if not known and (self._unused or _is_used(name, whole)):
                     self._names[name] = None
         if loops:
-            self._objects(loops[0], values, set())
+            self._find_stateful_objects(loops[0], values, set())
 
-    def _counter(self, loop: ast.AST, values: Mapping[str, Any]) -> None:
+    def _find_enumerate_counter(self, loop: ast.AST, values: Mapping[str, Any]) -> None:
         """`for i, batch in enumerate(rescue.data(...))`, where `i` decides something."""
         if not isinstance(loop, ast.For | ast.AsyncFor):
             return
@@ -126,12 +128,14 @@ class Audit:
         if first.id in loaded:
             self._counters[first.id] = None
 
-    def _objects(self, text: ast.AST, values: Mapping[str, Any], seen: set[int]) -> None:
+    def _find_stateful_objects(
+        self, text: ast.AST, values: Mapping[str, Any], seen: set[int]
+    ) -> None:
         """Unnamed objects whose state the loop, or a function that it calls, advances."""
         for each in ast.walk(text):
             if not isinstance(each, ast.Call):
                 continue
-            if isinstance(each.func, ast.Attribute) and each.func.attr in _ADVANCE:
+            if isinstance(each.func, ast.Attribute) and each.func.attr in _ADVANCING_METHODS:
                 thing = value_of(each.func.value, values)
                 if _has_state(thing) and not self._is_known(thing):
                     self._names[ast.unparse(each.func.value)] = None
@@ -140,7 +144,7 @@ class Audit:
             if plain is None or id(plain) in seen or len(seen) >= _DEPTH * 8:
                 continue
             seen.add(id(plain))
-            inner = code.text_of(plain.__code__)
+            inner = code.source_tree(plain.__code__)
             if inner is None:
                 continue
             known = code.values_of(plain)
@@ -149,9 +153,9 @@ class Audit:
                 known.pop(name, None)
             if isinstance(called, MethodType) and plain.__code__.co_argcount:
                 known[plain.__code__.co_varnames[0]] = called.__self__
-            self._objects(inner, known, seen)
+            self._find_stateful_objects(inner, known, seen)
 
-    def _placed_names(self, whole: ast.AST, values: Mapping[str, Any]) -> set[str]:
+    def _names_set_from_rescue(self, whole: ast.AST, values: Mapping[str, Any]) -> set[str]:
         """Variables that were set by what the Rescue says."""
         found: set[str] = set()
         for each in ast.walk(whole):
@@ -187,15 +191,15 @@ def texts_around(
 ) -> Iterator[tuple[FrameType, ast.AST, dict[str, Any]]]:
     """The frames of the program whose text is known, from `frame` outwards, with their names."""
     for each in _program_frames(frame):
-        text = code.text_of(each.f_code)
+        text = code.source_tree(each.f_code)
         if text is not None:
-            own = locals_of(each) if each.f_code.co_flags & inspect.CO_NEWLOCALS else {}
+            own = frame_locals(each) if each.f_code.co_flags & inspect.CO_NEWLOCALS else {}
             yield each, text, {**each.f_globals, **own}
 
 
 def loops_around(text: ast.AST, line: int) -> list[ast.AST]:
     """The loops of a text that a line of it lies in, outer ones first."""
-    return [each for each in own_nodes(text) if _surrounds(each, line)]
+    return [each for each in own_nodes(text) if _is_loop_around(each, line)]
 
 
 def own_nodes(text: ast.AST) -> Iterator[ast.AST]:
@@ -208,11 +212,11 @@ def own_nodes(text: ast.AST) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(each))
 
 
-def _surrounds(node: ast.AST, line: int) -> bool:
+def _is_loop_around(node: ast.AST, line: int) -> bool:
     return isinstance(node, _Loop) and node.lineno < line <= (node.end_lineno or 0)
 
 
-def _carried(loop: ast.AST) -> Iterator[str]:
+def _carried_variables(loop: ast.AST) -> Iterator[str]:
     """Variables that an iteration reads before it sets them."""
     events = list(_body_events(loop))
     stored = {name for name, is_load in events if not is_load}
@@ -226,17 +230,17 @@ def _read_first(events: Iterable[tuple[str, bool]]) -> Iterator[str]:
     yield from (name for name, is_load in first.items() if is_load)
 
 
-def _changed(loop: ast.AST, values: Mapping[str, Any]) -> Iterator[str]:
+def _changed_containers(loop: ast.AST, values: Mapping[str, Any]) -> Iterator[str]:
     """Containers, arrays and tensors that iterations change in place and none makes anew."""
     stored = {name for name, is_load in _body_events(loop) if not is_load}
     found: list[str | None] = []
     for each in own_nodes(loop):
         if isinstance(each, ast.Call):
-            name = _base_of_change(each)
+            name = _changed_name(each)
             found.append(name if isinstance(values.get(name or ""), _CONTAINERS) else None)
         elif isinstance(each, ast.Assign | ast.AugAssign):
             targets = each.targets if isinstance(each, ast.Assign) else [each.target]
-            found += [_base(target) for target in targets if isinstance(target, ast.Subscript)]
+            found += [_base_name(target) for target in targets if isinstance(target, ast.Subscript)]
     yield from (name for name in found if name is not None and name not in stored)
 
 
@@ -286,9 +290,9 @@ def _is_used(name: str, whole: ast.AST) -> bool:
     def uses(node: ast.AST) -> bool:
         if isinstance(node, ast.Assign | ast.AugAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            if all(_base(each) == name for each in targets):
+            if all(_base_name(each) == name for each in targets):
                 return False
-        if isinstance(node, ast.Expr) and _base_of_change(node.value) == name:
+        if isinstance(node, ast.Expr) and _changed_name(node.value) == name:
             return any(uses(each) for each in getattr(node.value, "args", ()))
         if isinstance(node, ast.Name):
             return node.id == name and isinstance(node.ctx, ast.Load)
@@ -297,13 +301,13 @@ def _is_used(name: str, whole: ast.AST) -> bool:
     return uses(whole)
 
 
-def _base_of_change(node: ast.AST) -> str | None:
+def _changed_name(node: ast.AST) -> str | None:
     """The variable behind `name.append(...)` and `name["a"].append(...)`."""
-    changed = code.changed_by(node) if isinstance(node, ast.Call) else None
+    changed = code.changed_container(node) if isinstance(node, ast.Call) else None
     return changed.id if isinstance(changed, ast.Name) else None
 
 
-def _base(node: ast.AST) -> str | None:
+def _base_name(node: ast.AST) -> str | None:
     while isinstance(node, ast.Subscript):
         node = node.value
     return node.id if isinstance(node, ast.Name) else None

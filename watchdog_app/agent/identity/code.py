@@ -37,9 +37,9 @@ BYTECODE = "bytecode"
 _MOST_FUNCTIONS = 64  # of one fingerprint; a program that calls more is compared by these
 _MOST_BYTES = 2_000_000  # of a source file; whatever is longer was generated
 _HASH_DIGITS = 16
-_WRAPPED = ("__wrapped__", "python_function", "_torchdynamo_orig_callable")
+_WRAPPER_ATTRIBUTES = ("__wrapped__", "python_function", "_torchdynamo_orig_callable")
 # Calls whose result is not used change no number.
-_SAYS = frozenset(
+_LOGGING_CALLS = frozenset(
     (
         *("print", "pprint", "display", "warn", "warning", "info", "debug", "error", "exception"),
         *("critical", "log", "log_dict", "log_metrics", "write", "set_description", "flush"),
@@ -49,7 +49,7 @@ _SAYS = frozenset(
     )
 )
 # Calls whose result is only shown, once no line is left that uses it.
-_LOOKS = _SAYS | frozenset(
+_READING_CALLS = _LOGGING_CALLS | frozenset(
     (
         *("time", "perf_counter", "monotonic", "process_time", "perf_counter_ns", "time_ns"),
         *("len", "str", "repr", "format", "float", "int", "bool", "round", "type", "id", "join"),
@@ -70,7 +70,7 @@ _CHANGE_CONTAINER = frozenset(
 _COMPUTING = frozenset(("no_grad", "inference_mode", "enable_grad", "custom_gradient"))
 _LONGEST_WORD = 64
 # Attributes and constants that say how or how far a program trains, and not what.
-_OF_A_RUN = frozenset(
+_RUN_SETTINGS = frozenset(
     (
         *("training", "built", "compiled", "epoch", "step", "global_step", "random_state"),
         *("verbose", "steps_per_execution", "run_eagerly", "jit_compile", "stop_training"),
@@ -95,19 +95,19 @@ def fingerprint(function: object) -> Fingerprint | None:
         return None
 
 
-def text_of(code: CodeType) -> ast.AST | None:
+def source_tree(code: CodeType) -> ast.AST | None:
     """The text that a function or module was compiled from; None where that is not known."""
     if code.co_name != "<module>":
-        written = _Written.of(code)
+        written = _SourceFunction.of(code)
         return None if written is None else written.node
     source = _source(code.co_filename)
     file = _parsed(code.co_filename, source) if source else None
     return file.tree if file is not None and file.runs(code) else None
 
 
-def without_quiet(node: ast.AST) -> ast.AST:
+def without_logging(node: ast.AST) -> ast.AST:
     """A copy of a text without docstrings, lines that only say something, and what these need."""
-    found: ast.AST = _Quiet(whatever_is_said=True).visit(copy.deepcopy(node))
+    found: ast.AST = _LoggingRemover(whatever_is_said=True).visit(copy.deepcopy(node))
     while _without_unused(found):
         pass
     return found
@@ -138,7 +138,7 @@ def is_own_code(code: CodeType) -> bool:
     return is_own_file(code.co_filename)
 
 
-def place(function: object) -> str:
+def location(function: object) -> str:
     """File and line of a function as a person is shown it; empty where there is none."""
     plain, _ = unwrapped(function)
     if plain is None or plain.__code__.co_filename.startswith("<"):
@@ -164,7 +164,11 @@ def unwrapped(function: object) -> tuple[FunctionType | None, Mapping[str, objec
             function = function.__func__
         else:
             inner = next(
-                (each for name in _WRAPPED if (each := _attribute(function, name)) is not None),
+                (
+                    each
+                    for name in _WRAPPER_ATTRIBUTES
+                    if (each := _attribute(function, name)) is not None
+                ),
                 None,
             )
             if inner is None:
@@ -188,9 +192,9 @@ def plain_attributes(thing: object, *, begins: bool = True) -> dict[str, Any]:
     """
     found = {}
     moving = frozenset() if begins else attributes_set(type(thing))
-    for key, value in sorted(_variables(thing).items()):
+    for key, value in sorted(_attributes_of(thing).items()):
         plain = not key.startswith("_") and key not in moving and is_plain(value)
-        if plain and not _makes_no_other(key, value):
+        if plain and not _is_irrelevant_setting(key, value):
             found[key] = value
     return found
 
@@ -249,11 +253,11 @@ def statements(path: str | None) -> list[tuple[str, int, int]]:
         return []
 
 
-def texts(path: str) -> set[str]:
+def function_hashes(path: str) -> set[str]:
     """The text hashes of a `Fingerprint` of each function in a file; empty: it cannot be read."""
     source = _source(path)
     file = _parsed(path, source) if source else None
-    return {_of_text(each) for each in file.nodes} if file is not None else set()
+    return {_normalized_hash(each) for each in file.nodes} if file is not None else set()
 
 
 class _Fingerprinter:
@@ -277,35 +281,35 @@ class _Fingerprinter:
         self._known[code] = number = len(self._found)
         entry = [name(function), "", _file_of(code), ""]
         self._found.append(entry)
-        written = _Written.of(code)
+        written = _SourceFunction.of(code)
         if written is None:
             entry[1] = (
-                f"{BYTECODE}-{sys.version_info[0]}.{sys.version_info[1]}:{_of_bytecode(code)}"
+                f"{BYTECODE}-{sys.version_info[0]}.{sys.version_info[1]}:{_bytecode_hash(code)}"
             )
             return number
-        tree = _Meaning(written.node, _Names(function, owner, written.changed, self)).tree
+        tree = _Normalizer(written.node, _Names(function, owner, written.changed, self)).tree
         entry[1] = text_hash(ast.dump(tree, annotate_fields=False))
-        entry[3] = _of_text(written.node)
+        entry[3] = _normalized_hash(written.node)
         return number
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _SourceFunction:
     """A function in the text of its file."""
 
     node: ast.AST
     changed: frozenset[str]  # globals that functions of that file set
 
     @classmethod
-    def of(cls, code: CodeType) -> _Written | None:
+    def of(cls, code: CodeType) -> _SourceFunction | None:
         """None where there is no text, or the text is not what runs."""
         source = _source(code.co_filename)
         file = _parsed(code.co_filename, source) if source else None
         if file is None or not file.runs(code):
             return None
-        found = [each for each in file.nodes if _stands_at(each, code)]
+        found = [each for each in file.nodes if _is_definition_of(each, code)]
         if len(found) > 1:  # several lambdas in one line
-            found = [each for each in found if _begins_at(each, code)]
+            found = [each for each in found if _is_lambda_of(each, code)]
         return cls(found[0], file.changed) if len(found) == 1 else None
 
 
@@ -320,7 +324,7 @@ class _File:
     def runs(self, code: CodeType) -> bool:
         """Whether a function that runs was compiled from this text."""
         there = self.codes.get((code.co_name, code.co_firstlineno), ())
-        return _compiled(code) in there
+        return _code_key(code) in there
 
 
 @functools.lru_cache(maxsize=32)
@@ -331,8 +335,8 @@ def _parsed(filename: str, source: str) -> _File | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     codes: dict[tuple[str, int], list[tuple[Any, ...]]] = {}
-    for code in _codes(whole):
-        codes.setdefault((code.co_name, code.co_firstlineno), []).append(_compiled(code))
+    for code in _nested_codes(whole):
+        codes.setdefault((code.co_name, code.co_firstlineno), []).append(_code_key(code))
     walked = list(ast.walk(tree))
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     changed = [each.names for each in walked if isinstance(each, ast.Global)]
@@ -349,14 +353,14 @@ def _attributes_set(node: ast.AST) -> Iterator[str]:
     for each in ast.iter_child_nodes(node):
         if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store):
             yield each.attr
-        inner = changed_by(each)
+        inner = changed_container(each)
         if isinstance(inner, ast.Attribute):
             yield inner.attr
         if not isinstance(each, ast.FunctionDef) or each.name != "__init__":
             yield from _attributes_set(each)
 
 
-def changed_by(node: ast.AST) -> ast.AST | None:
+def changed_container(node: ast.AST) -> ast.AST | None:
     """
     The container behind `node.append(...)`, `node["a"].append(...)` and `node["a"] = ...`.
 
@@ -376,24 +380,24 @@ def changed_by(node: ast.AST) -> ast.AST | None:
     return found
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def _nested_codes(code: CodeType) -> Iterator[CodeType]:
     yield code
     for each in code.co_consts:
         if isinstance(each, CodeType):
-            yield from _codes(each)
+            yield from _nested_codes(each)
 
 
-def _compiled(code: CodeType) -> tuple[Any, ...]:
+def _code_key(code: CodeType) -> tuple[Any, ...]:
     """What two compilations of one text have in common."""
     constants = tuple(
-        _compiled(each) if isinstance(each, CodeType) else repr(each)
+        _code_key(each) if isinstance(each, CodeType) else repr(each)
         for each in code.co_consts
         if not isinstance(each, frozenset)  # printed in any order
     )
     return code.co_code, code.co_names, code.co_varnames, constants
 
 
-def _stands_at(node: ast.AST, code: CodeType) -> bool:
+def _is_definition_of(node: ast.AST, code: CodeType) -> bool:
     if isinstance(node, ast.Lambda):
         return code.co_name == "<lambda>" and node.lineno == code.co_firstlineno
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != code.co_name:
@@ -402,7 +406,7 @@ def _stands_at(node: ast.AST, code: CodeType) -> bool:
     return code.co_firstlineno == first
 
 
-def _begins_at(node: ast.AST, code: CodeType) -> bool:
+def _is_lambda_of(node: ast.AST, code: CodeType) -> bool:
     body = node.body if isinstance(node, ast.Lambda) else node
     columns = [
         column
@@ -425,7 +429,7 @@ class _Names:
         self._function = function
         self._changed = changed
         self._follow = follow
-        self._owner = owner or _owner(function)
+        self._owner = owner or _defining_class(function)
         self._values = values_of(function)
 
     def meaning(self, written: str) -> str | None:
@@ -443,7 +447,7 @@ class _Names:
         if written in self._changed or _attribute(value, "__name__") is not None:
             return None
         if is_plain(value):
-            return None if _makes_no_other(written, value) else f"value {value!r}"
+            return None if _is_irrelevant_setting(written, value) else f"value {value!r}"
         return f"a {type(value).__qualname__}"  # a loss, a layer: renamed, it computes the same
 
     def method(self, written: str) -> str | None:
@@ -465,7 +469,7 @@ class _NoNames:
     method = meaning
 
 
-class _Meaning(ast.NodeTransformer):
+class _Normalizer(ast.NodeTransformer):
     """The tree of a function without what changes no number; changes a copy of it."""
 
     def __init__(self, node: ast.AST, names: _Names | _NoNames) -> None:
@@ -473,7 +477,7 @@ class _Meaning(ast.NodeTransformer):
         root: Any = ast.parse(ast.unparse(node)).body[0]  # a copy
         root = root.value if isinstance(root, ast.Expr) else root
         self._self = next((each.arg for each in (*root.args.posonlyargs, *root.args.args)), "")
-        quiet = _Quiet()
+        quiet = _LoggingRemover()
         root = quiet.visit(root)
         self._imported = quiet.imported
         while _without_unused(root):
@@ -524,11 +528,11 @@ class _Meaning(ast.NodeTransformer):
         return self._renamed.setdefault(written, f"local {len(self._renamed)}")
 
 
-class _Quiet(ast.NodeTransformer):
+class _LoggingRemover(ast.NodeTransformer):
     """Takes out docstrings, lines that only say something, assertions, annotations, imports."""
 
     def __init__(self, *, whatever_is_said: bool = False) -> None:
-        self._whatever_is_said = whatever_is_said  # else calls in it may change something
+        self._drop_any_call = whatever_is_said  # else calls in it may change something
         self.imported: dict[str, str] = {}  # name in the function: what it is imported from
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -547,8 +551,8 @@ class _Quiet(ast.NodeTransformer):
         value = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(value, ast.Constant):
             return None
-        says = isinstance(value, ast.Call) and _last_name(value) in _SAYS
-        if says and (self._whatever_is_said or _only_looks(value)):
+        says = isinstance(value, ast.Call) and _last_name(value) in _LOGGING_CALLS
+        if says and (self._drop_any_call or _only_reads(value)):
             return None
         return self.generic_visit(node)
 
@@ -564,14 +568,14 @@ class _Quiet(ast.NodeTransformer):
     def visit_If(self, node: ast.If) -> ast.AST | None:
         """Nothing is left of it when all it did was to say something."""
         self.generic_visit(node)
-        if not node.body and not node.orelse and _only_looks(node.test):
+        if not node.body and not node.orelse and _only_reads(node.test):
             return None
         return node
 
     def visit_With(self, node: ast.With) -> ast.AST | list[ast.stmt]:
         """`with record_function(...)`: what stands within."""
         self.generic_visit(node)
-        if all(_last_name(each.context_expr) in _SAYS for each in node.items):
+        if all(_last_name(each.context_expr) in _LOGGING_CALLS for each in node.items):
             return node.body
         return node
 
@@ -596,13 +600,13 @@ def _is_unused(line: ast.stmt, used: set[str]) -> bool:
     if not isinstance(line, ast.Assign):
         return False
     names = [each.id for each in line.targets if isinstance(each, ast.Name)]
-    return len(names) == len(line.targets) and not used & set(names) and _only_looks(line.value)
+    return len(names) == len(line.targets) and not used & set(names) and _only_reads(line.value)
 
 
-def _only_looks(value: ast.AST) -> bool:
+def _only_reads(value: ast.AST) -> bool:
     """Whether an expression does nothing but look at values."""
     return all(
-        _last_name(each) in _LOOKS for each in ast.walk(value) if isinstance(each, ast.Call)
+        _last_name(each) in _READING_CALLS for each in ast.walk(value) if isinstance(each, ast.Call)
     ) and not any(isinstance(each, ast.NamedExpr | ast.Yield) for each in ast.walk(value))
 
 
@@ -643,7 +647,7 @@ def _closure(function: FunctionType) -> dict[str, object]:
     return found
 
 
-def _owner(function: FunctionType) -> type | None:
+def _defining_class(function: FunctionType) -> type | None:
     """The class that a method is defined in."""
     found: object = sys.modules.get(function.__module__)
     path = function.__qualname__.split(".")[:-1]
@@ -655,16 +659,16 @@ def _owner(function: FunctionType) -> type | None:
     return found if isinstance(found, type) else None
 
 
-def _makes_no_other(key: str, value: object) -> bool:
+def _is_irrelevant_setting(key: str, value: object) -> bool:
     word = key.lower()
     return (
         word.endswith(("name", "seed", "path", "dir", "device"))
-        or word in _OF_A_RUN
+        or word in _RUN_SETTINGS
         or arguments.makes_no_other(word, str(value))
     )
 
 
-def _variables(thing: object) -> dict[str, object]:
+def _attributes_of(thing: object) -> dict[str, object]:
     try:
         return dict(vars(thing))
     except TypeError:
@@ -678,8 +682,8 @@ def _attribute(thing: object, key: str) -> object:
         return None
 
 
-def _of_text(node: ast.AST) -> str:
-    return text_hash(ast.dump(_Meaning(node, _NoNames()).tree, annotate_fields=False))
+def _normalized_hash(node: ast.AST) -> str:
+    return text_hash(ast.dump(_Normalizer(node, _NoNames()).tree, annotate_fields=False))
 
 
 def _file_of(code: CodeType) -> str:
@@ -691,8 +695,8 @@ def _file_of(code: CodeType) -> str:
     return path.removeprefix(folder) if path.startswith(folder) else os.path.basename(path)
 
 
-def _of_bytecode(code: CodeType) -> str:
-    return text_hash(repr(_compiled(code)))
+def _bytecode_hash(code: CodeType) -> str:
+    return text_hash(repr(_code_key(code)))
 
 
 def text_hash(text: str) -> str:

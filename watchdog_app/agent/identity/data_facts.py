@@ -33,20 +33,20 @@ def batches(dataset: Any) -> Batches:
     return Batches(_length(dataset), *_size_and_rows(dataset))
 
 
-def contents(batch: Any) -> tuple[list[str], str] | None:
+def batch_signature(batch: Any) -> tuple[list[str], str] | None:
     """Element type and rank of each tensor of a batch, and a checksum; None: it has no tensors."""
     try:
         found = list(_tensors(batch))
         kinds = [f"{_name_of(each.dtype)} of rank {len(each.shape)}" for each in found]
         checksum = 0
         for each in found:
-            checksum = zlib.crc32(_sample(each), checksum)
+            checksum = zlib.crc32(_sample_bytes(each), checksum)
     except Exception:  # of another kind than it looks
         return None
     return (kinds, f"{checksum:08x}") if found else None
 
 
-def same_sample(drawn: int, before: int, size: int) -> tuple[int, str]:
+def position_at_size(drawn: int, before: int, size: int) -> tuple[int, str]:
     """
     Where a pass stands in batches of another size.
 
@@ -64,7 +64,7 @@ def same_sample(drawn: int, before: int, size: int) -> tuple[int, str]:
     return now, f"{text}; {again} rows are trained again." if again else f"{text}."
 
 
-def first_batch(before: int, size: int) -> str:
+def first_batch_text(before: int, size: int) -> str:
     """What is said where the same sample cannot be found."""
     return f"{_resized(before, size)}: begins at the first batch."
 
@@ -88,7 +88,7 @@ def _name_of(dtype: Any) -> str:
     return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
-def _sample(tensor: Any) -> bytes:
+def _sample_bytes(tensor: Any) -> bytes:
     """Some of its values and its shape, as bytes."""
     flat = tensor.reshape(-1) if hasattr(tensor, "reshape") else _flat(tensor)
     size = len(flat)
@@ -114,7 +114,7 @@ def _length(dataset: Any) -> int | None:
 def _size_and_rows(dataset: Any) -> tuple[int | None, int | None]:
     try:
         if hasattr(dataset, "_inputs"):
-            return _of_pipeline(dataset)
+            return _pipeline_size_and_rows(dataset)
         size = getattr(dataset, "batch_size", None)
         rows = _length(getattr(dataset, "dataset", None))
         return (size, rows) if isinstance(size, int) else (None, rows)
@@ -122,7 +122,7 @@ def _size_and_rows(dataset: Any) -> tuple[int | None, int | None]:
         return None, None
 
 
-def _of_pipeline(dataset: Any) -> tuple[int | None, int | None]:
+def _pipeline_size_and_rows(dataset: Any) -> tuple[int | None, int | None]:
     """Nothing is known where its end is no plain batch()."""
     while True:
         kind, inputs = type(dataset).__name__, dataset._inputs()

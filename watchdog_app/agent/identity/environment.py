@@ -75,11 +75,11 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for key, before in saved.items():
         if key in now and now[key] != before:
             name = _MEANING.get(key, key)
-            changed.append(f"{name} was {_said(before)}, is {_said(now[key])}")
+            changed.append(f"{name} was {_format_value(before)}, is {_format_value(now[key])}")
     return changed
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "not set"
     if isinstance(value, bool):

@@ -33,7 +33,7 @@ _ITEMS = 16
 _UNSTABLE = object()
 COMPUTE = ("call", "train_step", "compute_loss", "forward", "__call__")
 # Made of methods that make variables, and of steps; the loss has a part of its own.
-_NO_PART = frozenset(
+_SKIPPED_ATTRIBUTES = frozenset(
     ("build", "quantize", "train_function", "test_function", "predict_function", "loss")
 )
 _WIRED = ("Functional", "Sequential")
@@ -42,7 +42,7 @@ _LAYER = "layer"  # itself, while a model is described
 
 
 @contextmanager
-def tensorflow_left_alone() -> Iterator[None]:
+def no_tensorflow_import() -> Iterator[None]:
     """
     Within it Keras does not import TensorFlow merely to see whether a setting is one of its types.
 
@@ -70,8 +70,8 @@ def layers(model: Any, *, begins: bool = True) -> Layers:
         begins: see `code.plain_attributes`.
     """
     found: Layers = []
-    with tensorflow_left_alone():
-        _try(lambda: _describe(model, None, None, found))
+    with no_tensorflow_import():
+        _or_none(lambda: _add_layers(model, None, None, found))
     for each in found:
         layer = each.pop(_LAYER, None)
         if code.is_own(type(layer)):
@@ -99,38 +99,38 @@ def functions(things: Sequence[Any], losses: Any = None) -> Functions:
     for thing in (each for outer in things for each in _with_layers(outer)):
         if id(thing) not in seen:
             seen.add(id(thing))
-            found += of_object(thing)
-    for loss in _flat(losses):
-        found += of_object(loss)
-        found += of_function(loss, code.name(loss))
+            found += object_functions(thing)
+    for loss in _flat_losses(losses):
+        found += object_functions(loss)
+        found += function_entry(loss, code.name(loss))
     return found
 
 
-def of_object(thing: Any, methods: Sequence[str] = COMPUTE) -> Functions:
+def object_functions(thing: Any, methods: Sequence[str] = COMPUTE) -> Functions:
     """The methods that an object of the program's own computes with, and functions given to it."""
     found: Functions = []
     kind = type(thing)
     for method in methods:
         own = getattr(kind, method, None)
-        found += of_function(own, code.name(own))
+        found += function_entry(own, code.name(own))
     for key, value in sorted(_variables(thing).items()):
-        if callable(value) and key not in _NO_PART:
-            found += of_function(value, f"{kind.__name__}'s {key.lstrip('_')}")
+        if callable(value) and key not in _SKIPPED_ATTRIBUTES:
+            found += function_entry(value, f"{kind.__name__}'s {key.lstrip('_')}")
     return found
 
 
-def of_function(function: Any, name: str) -> Functions:
+def function_entry(function: Any, name: str) -> Functions:
     """One function of the program's own; nothing where it is of a library."""
     found = code.fingerprint(function)
     if found is None:
         return []
-    return [{"name": name, "at": code.place(function), "functions": found}]
+    return [{"name": name, "at": code.location(function), "functions": found}]
 
 
-def loss_of(model: Any) -> dict[str, Any]:
+def loss_settings(model: Any) -> dict[str, Any]:
     """The loss that a model was compiled with, and its weights."""
-    found = {"loss": _loss(getattr(model, "loss", None))}
-    weights = _try(lambda: model._compile_loss._user_loss_weights)
+    found = {"loss": _loss_settings(getattr(model, "loss", None))}
+    weights = _or_none(lambda: model._compile_loss._user_loss_weights)
     found["loss weights"] = list(weights.values()) if isinstance(weights, dict) else weights
     return found
 
@@ -144,17 +144,17 @@ def settings_of(optimizers: Mapping[str, Any]) -> dict[str, Any]:
     """Learning rate, momentum and so on of each, as they are now."""
     found: dict[str, Any] = {}
     for name, optimizer in optimizers.items():
-        with tensorflow_left_alone():
-            config = _try(optimizer.get_config) or {}
-        whose = _whose(name, optimizers)
+        with no_tensorflow_import():
+            config = _or_none(optimizer.get_config) or {}
+        whose = _optimizer_prefix(name, optimizers)
         for key, value in config.items():
-            stable = _stable(value)
+            stable = _stable_value(value)
             if stable is not _UNSTABLE and (key == LEARNING_RATE or not _LEFT_OUT.fullmatch(key)):
                 found[f"{whose}{key}"] = stable
     return found
 
 
-def noted_settings(optimizers: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_settings(optimizers: Mapping[str, Any]) -> dict[str, Any]:
     """Those that no variable of a rescue holds."""
     return {
         key: value for key, value in settings_of(optimizers).items() if not _is_rate(key, value)
@@ -177,21 +177,21 @@ def merge(
     base = (meta.get("identity") or {}).get("settings", {})
     merged = merge_settings(base, {**(meta.get("settings") or {}), **rates}, mine)
     for name, optimizer in optimizers.items():
-        whose = _whose(name, optimizers)
-        for key in _try(optimizer.get_config) or {}:
+        whose = _optimizer_prefix(name, optimizers)
+        for key in _or_none(optimizer.get_config) or {}:
             value = merged.values.get(f"{whose}{key}")
             if isinstance(value, int | float) and value != loaded.get(f"{whose}{key}"):
                 setattr(optimizer, key, value)
     said = [
-        f"{key.replace('_', ' ')}: {_kind_of_rate(now)} of the program is used from here on (was "
-        f"{_kind_of_rate(base[key])})."
+        f"{key.replace('_', ' ')}: {_format_rate(now)} of the program is used from here on (was "
+        f"{_format_rate(base[key])})."
         for key, now in mine.items()
         if key.endswith(LEARNING_RATE) and type(now) is not type(base.get(key, now))
     ]
     return (*merged.said, *said)
 
 
-def _kind_of_rate(value: Any) -> str:
+def _format_rate(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"the schedule {value[0]}"
 
 
@@ -200,13 +200,13 @@ def _is_rate(key: str, value: Any) -> bool:
     return key.endswith(LEARNING_RATE) and isinstance(value, float)
 
 
-def _whose(name: str, optimizers: Mapping[str, Any]) -> str:
+def _optimizer_prefix(name: str, optimizers: Mapping[str, Any]) -> str:
     return "" if len(optimizers) == 1 else f"{name}'s "
 
 
 def named_optimizers(model: Any) -> dict[str, Any]:
     """The compiled optimizer first, then others that the model holds."""
-    found = _try(lambda: optimizers_of(model)) or []
+    found = _or_none(lambda: optimizers_of(model)) or []
     return {
         "the optimizer" if index == 0 else f"optimizer {index + 1}": each
         for index, each in enumerate(found)
@@ -221,24 +221,24 @@ def class_of(thing: Any) -> str:
     return type(thing).__name__
 
 
-def described(thing: Any) -> str:
+def describe(thing: Any) -> str:
     """A loss or another object without variables, with its configuration."""
-    config = _try(thing.get_config) if hasattr(thing, "get_config") else None
+    config = _or_none(thing.get_config) if hasattr(thing, "get_config") else None
     return f"{class_of(thing)} {sorted(_plain_settings(config or {}).items(), key=str)}"
 
 
-def _describe(layer: Any, config: Mapping[str, Any] | None, inputs: Any, found: Layers) -> None:
+def _add_layers(layer: Any, config: Mapping[str, Any] | None, inputs: Any, found: Layers) -> None:
     """A layer, and those within it."""
-    config = config if config is not None else _try(layer.get_config)
+    config = config if config is not None else _or_none(layer.get_config)
     wired = is_a(layer, *_WIRED)
     settings = {} if config is None or wired else _plain_settings(config)
-    entry = _entry(type(layer).__name__, class_of(layer), inputs, settings)
+    entry = _layer_entry(type(layer).__name__, class_of(layer), inputs, settings)
     found.append({**entry, _LAYER: layer})
     inner = {each.name: each for each in layer._flatten_layers(include_self=False, recursive=False)}
     if not wired or config is None:
         places = {name: index for index, name in enumerate(inner)}
         for each in inner.values():
-            _describe(each, None, _parents(each, places) if wired else None, found)
+            _add_layers(each, None, _input_layers(each, places) if wired else None, found)
         return
     names = {_name_of(entry): index for index, entry in enumerate(config["layers"])}
     settings["outputs"] = _wiring(config.get("output_layers"), names)
@@ -249,13 +249,15 @@ def _describe(layer: Any, config: Mapping[str, Any] | None, inputs: Any, found: 
         inputs = None if sequential else _wiring(entry["inbound_nodes"], names)
         within = inner.get(_name_of(entry))
         if within is not None:
-            _describe(within, entry["config"], inputs, found)
+            _add_layers(within, entry["config"], inputs, found)
         else:  # an operation that is no layer
             operation = str(entry["class_name"])
-            found.append(_entry(operation, operation, inputs, _plain_settings(entry["config"])))
+            found.append(
+                _layer_entry(operation, operation, inputs, _plain_settings(entry["config"]))
+            )
 
 
-def _entry(label: str, kind: str, inputs: Any, settings: dict[str, Any]) -> dict[str, Any]:
+def _layer_entry(label: str, kind: str, inputs: Any, settings: dict[str, Any]) -> dict[str, Any]:
     return {"label": label, "class": kind, "inputs": inputs, "settings": settings}
 
 
@@ -263,9 +265,9 @@ def _name_of(entry: Mapping[str, Any]) -> str:
     return str(entry.get("name") or entry["config"].get("name"))
 
 
-def _parents(layer: Any, places: Mapping[str, int]) -> Any:
+def _input_layers(layer: Any, places: Mapping[str, int]) -> Any:
     """The layers that a layer is fed by, where its model has no configuration."""
-    return _try(
+    return _or_none(
         lambda: [
             [places.get(parent.operation.name, -1) for parent in node.parent_nodes]
             for node in layer._inbound_nodes
@@ -290,19 +292,21 @@ def _wiring(value: Any, names: Mapping[str, int]) -> Any:
 
 
 def _plain_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    stable = {key: _stable(value) for key, value in config.items() if not _LEFT_OUT.fullmatch(key)}
+    stable = {
+        key: _stable_value(value) for key, value in config.items() if not _LEFT_OUT.fullmatch(key)
+    }
     return {key: value for key, value in stable.items() if value is not _UNSTABLE}
 
 
-def _loss(loss: Any) -> Any:
+def _loss_settings(loss: Any) -> Any:
     if isinstance(loss, dict):
-        return [_loss(loss[key]) for key in sorted(loss, key=str)]
+        return [_loss_settings(loss[key]) for key in sorted(loss, key=str)]
     if isinstance(loss, (list, tuple)):
-        return [_loss(item) for item in loss]
+        return [_loss_settings(item) for item in loss]
     if loss is None or isinstance(loss, str):
         return loss
     if hasattr(loss, "get_config"):
-        config = _plain_settings(_try(loss.get_config) or {})
+        config = _plain_settings(_or_none(loss.get_config) or {})
         own = code.plain_attributes(loss) if code.is_own(type(loss)) else {}
         return [class_of(loss), {**config, **own}]
     if code.unwrapped(loss)[0] is not None:
@@ -311,7 +315,7 @@ def _loss(loss: Any) -> Any:
     return name if isinstance(name, str) and name.isidentifier() else type(loss).__name__
 
 
-def _stable(value: Any, depth: int = 0) -> Any:
+def _stable_value(value: Any, depth: int = 0) -> Any:
     """`value` as far as it is the same in every run, or `_UNSTABLE`."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -329,37 +333,38 @@ def _stable(value: Any, depth: int = 0) -> Any:
         plain = {
             key: inner
             for key, item in (config.items() if isinstance(config, dict) else ())
-            if not _LEFT_OUT.fullmatch(key) and (inner := _stable(item, depth + 1)) is not _UNSTABLE
+            if not _LEFT_OUT.fullmatch(key)
+            and (inner := _stable_value(item, depth + 1)) is not _UNSTABLE
         }
         return [value["class_name"], plain]
     if hasattr(value, "__float__") and getattr(value, "shape", None) == ():
-        return _try(lambda: float(value))
+        return _or_none(lambda: float(value))
     return _UNSTABLE
 
 
 def _with_layers(thing: Any) -> Iterator[Any]:
     yield thing
     if of_keras(type(thing).__module__) or hasattr(thing, "_flatten_layers"):
-        yield from _try(lambda: list(thing._flatten_layers(include_self=False))) or ()
-        yield from _try(lambda: optimizers_of(thing)) or ()
+        yield from _or_none(lambda: list(thing._flatten_layers(include_self=False))) or ()
+        yield from _or_none(lambda: optimizers_of(thing)) or ()
 
 
-def _flat(losses: Any) -> Iterator[Any]:
+def _flat_losses(losses: Any) -> Iterator[Any]:
     if isinstance(losses, Mapping):
         for key in sorted(losses, key=str):
-            yield from _flat(losses[key])
+            yield from _flat_losses(losses[key])
     elif isinstance(losses, (list, tuple)):
         for each in losses:
-            yield from _flat(each)
+            yield from _flat_losses(each)
     elif losses is not None and not isinstance(losses, str):
         yield losses
 
 
 def _variables(thing: Any) -> dict[str, Any]:
-    return _try(lambda: dict(vars(thing))) or {}
+    return _or_none(lambda: dict(vars(thing))) or {}
 
 
-def _try(look: Callable[[], Any]) -> Any:
+def _or_none(look: Callable[[], Any]) -> Any:
     try:
         return look()
     except Exception:  # the program's own classes, and Keras's older and newer ones

@@ -35,14 +35,14 @@ def functions(
     for each, text, values in audit.texts_around(frame):
         loops = audit.loops_around(text, each.f_lineno)
         if loops:
-            found = _Losses(rescue, named, of_library=of_library)
-            found.look_at(loops[-1], values, 0)
+            found = _LossFunctions(rescue, named, of_library=of_library)
+            found.follow(loops[-1], values, 0)
             if found.seen:
                 return found.functions[:_MOST]
     return None
 
 
-class _Losses:
+class _LossFunctions:
     """What reaches the backward passes of one loop."""
 
     def __init__(self, rescue: object, named: Mapping[str, Any], *, of_library: bool) -> None:
@@ -52,19 +52,21 @@ class _Losses:
         self._models = set(audit.ids_within(named.values()))
         self._of_library = of_library
 
-    def look_at(self, text: ast.AST, values: _Scope, depth: int) -> None:
+    def follow(self, text: ast.AST, values: _Scope, depth: int) -> None:
         """Follow a text, and the functions that it calls, to backward passes."""
         calls = [each for each in audit.own_nodes(text) if isinstance(each, ast.Call)]
         for call in sorted(calls, key=lambda each: (each.lineno, each.col_offset)):
             losses = self._losses(call, values)
             if losses:
                 self.seen = True
-                self._reached(losses, _assigned(text), values)
+                self._add_functions(losses, _assignments(text), values)
                 continue
             called = audit.value_of(call.func, values)
-            inside = _inside(called) if depth < _DEPTH and callable(called) else None
+            inside = _body_and_scope(called) if depth < _DEPTH and callable(called) else None
             if inside is not None:
-                self.look_at(inside[0], {**inside[1], **_given(call, called, values)}, depth + 1)
+                self.follow(
+                    inside[0], {**inside[1], **_bound_arguments(call, called, values)}, depth + 1
+                )
 
     def _losses(self, call: ast.Call, values: _Scope) -> list[ast.expr]:
         """What a call computes gradients of."""
@@ -77,10 +79,10 @@ class _Losses:
             return call.args[:1] or [whose]
         return call.args[:1] if method in ("gradient", "minimize") else []
 
-    def _reached(
+    def _add_functions(
         self, losses: list[ast.expr], assigned: Mapping[str, list[ast.expr]], values: _Scope
     ) -> None:
-        for call in _calls_behind(losses, assigned):
+        for call in _source_calls(losses, assigned):
             called = audit.value_of(call.func, values)
             given = [*call.args, *(each.value for each in call.keywords)]
             if isinstance(call.func, ast.Attribute):
@@ -89,40 +91,40 @@ class _Losses:
                 continue
             plain = code.unwrapped(called)[0]
             if plain is not None:
-                self.functions += keras_facts.of_function(called, code.name(called))
-                self._methods(call, called, values)
+                self.functions += keras_facts.function_entry(called, code.name(called))
+                self._add_model_methods(call, called, values)
             elif self._of_library and id(called) not in self._models:
                 name = getattr(called, "__name__", None)
                 shown = name if isinstance(name, str) else keras_facts.class_of(called)
                 if shown != "cast":
-                    told = code.text_hash(keras_facts.described(called)) if name is None else shown
+                    told = code.text_hash(keras_facts.describe(called)) if name is None else shown
                     self.functions.append({"name": shown, "at": "", "functions": [[shown, told]]})
 
-    def _methods(self, call: ast.Call, called: Any, values: _Scope) -> None:
+    def _add_model_methods(self, call: ast.Call, called: Any, values: _Scope) -> None:
         """Those of models that a function is given, which its own text does not tell apart."""
-        inside = _inside(called)
+        inside = _body_and_scope(called)
         if inside is None:
             return
-        scope = {**inside[1], **_given(call, called, values)}
+        scope = {**inside[1], **_bound_arguments(call, called, values)}
         for each in audit.own_nodes(inside[0]):
             method = each.func if isinstance(each, ast.Call) else None
             if not isinstance(method, ast.Attribute):
                 continue
             if id(audit.value_of(method.value, scope)) in self._models:
                 own = audit.value_of(method, scope)
-                self.functions += keras_facts.of_function(own, code.name(own))
+                self.functions += keras_facts.function_entry(own, code.name(own))
 
     def _holds_model(
         self, given: list[ast.expr], assigned: Mapping[str, list[ast.expr]], values: _Scope
     ) -> bool:
         return any(
             id(audit.value_of(node, values)) in self._models
-            for node in _behind(given, assigned)
+            for node in _source_nodes(given, assigned)
             if isinstance(node, ast.Name | ast.Attribute)
         )
 
 
-def _assigned(text: ast.AST) -> dict[str, list[ast.expr]]:
+def _assignments(text: ast.AST) -> dict[str, list[ast.expr]]:
     """The values that the variables of a text are given in it."""
     found: dict[str, list[ast.expr]] = {}
     for each in audit.own_nodes(text):
@@ -135,7 +137,9 @@ def _assigned(text: ast.AST) -> dict[str, list[ast.expr]]:
     return found
 
 
-def _behind(values: list[ast.expr], assigned: Mapping[str, list[ast.expr]]) -> Iterator[ast.AST]:
+def _source_nodes(
+    values: list[ast.expr], assigned: Mapping[str, list[ast.expr]]
+) -> Iterator[ast.AST]:
     """All nodes that values are made of, those of the variables in them too."""
     waiting, seen = list(values), set()
     while waiting:
@@ -146,15 +150,17 @@ def _behind(values: list[ast.expr], assigned: Mapping[str, list[ast.expr]]) -> I
                 waiting += assigned.get(node.id, ())
 
 
-def _calls_behind(values: list[ast.expr], assigned: Mapping[str, list[ast.expr]]) -> list[ast.Call]:
-    found = {id(each): each for each in _behind(values, assigned) if isinstance(each, ast.Call)}
+def _source_calls(values: list[ast.expr], assigned: Mapping[str, list[ast.expr]]) -> list[ast.Call]:
+    found = {
+        id(each): each for each in _source_nodes(values, assigned) if isinstance(each, ast.Call)
+    }
     return sorted(found.values(), key=lambda each: (each.lineno, each.col_offset))
 
 
-def _inside(called: Any) -> tuple[ast.AST, dict[str, Any]] | None:
+def _body_and_scope(called: Any) -> tuple[ast.AST, dict[str, Any]] | None:
     """Text and outer names of a function of the program."""
     plain = code.unwrapped(called)[0]
-    text = None if plain is None else code.text_of(plain.__code__)
+    text = None if plain is None else code.source_tree(plain.__code__)
     if plain is None or text is None:
         return None
     outer = code.values_of(plain)
@@ -163,7 +169,7 @@ def _inside(called: Any) -> tuple[ast.AST, dict[str, Any]] | None:
     return text, outer
 
 
-def _given(call: ast.Call, called: Any, values: _Scope) -> dict[str, Any]:
+def _bound_arguments(call: ast.Call, called: Any, values: _Scope) -> dict[str, Any]:
     """The parameters of a function as far as a call says what they stand for."""
     plain = code.unwrapped(called)[0]
     names = [] if plain is None else list(plain.__code__.co_varnames[: plain.__code__.co_argcount])

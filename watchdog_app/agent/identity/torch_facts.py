@@ -50,15 +50,15 @@ def gather(objects: Mapping[str, Any], *, begins: bool) -> RunIdentity:
 def settings_of(objects: Mapping[str, Any]) -> dict[str, Any]:
     """What groups of optimizers and schedules are set to, as they are now."""
     found: dict[str, Any] = {}
-    for label, holder in _holders(objects):
+    for label, holder in _settings_holders(objects):
         values = torch_tensors.settings(holder)
         found |= {f"{label}'s {key}": value for key, value in values.items()}
     return found
 
 
-def put_settings(objects: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def apply_settings(objects: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Set those of `settings_of` that differ."""
-    for label, holder in _holders(objects):
+    for label, holder in _settings_holders(objects):
         for key, now in torch_tensors.settings(holder).items():
             value = values.get(f"{label}'s {key}", now)
             if value != now:
@@ -79,7 +79,7 @@ def without_new_slots(
     others = {n: each for n, each in objects.items() if not isinstance(each, torch.optim.SGD)}
     kept = {
         f"{label}'s {key}"
-        for label, _ in _holders(others)
+        for label, _ in _settings_holders(others)
         for key in _WITH_SLOTS
         if not theirs.get(f"{label}'s {key}", True) and mine.get(f"{label}'s {key}")
     }
@@ -91,7 +91,7 @@ def without_new_slots(
     return {key: theirs[key] if key in kept else value for key, value in mine.items()}, said
 
 
-def follows(key: str) -> bool:
+def is_schedule_base(key: str) -> bool:
     """Whether a setting is what a schedule starts from."""
     return key.endswith(_BEGINNINGS)
 
@@ -101,7 +101,7 @@ def is_rate(key: str) -> bool:
     return key.endswith("'s lr")
 
 
-def _holders(objects: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _settings_holders(objects: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The dicts that hold settings, and what a person calls them."""
     for name, thing in objects.items():
         if isinstance(thing, torch.optim.Optimizer):
@@ -160,4 +160,4 @@ def _functions(objects: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for each in within:
             if id(each) not in seen and not isinstance(each, dict | list):
                 seen.add(id(each))
-                yield from keras_facts.of_object(each, _METHODS)
+                yield from keras_facts.object_functions(each, _METHODS)

@@ -69,7 +69,7 @@ class Graphs:
         first = self._steps <= FIRST_STEPS
         if not self._comparable or not (first or time.monotonic() >= self._next_look_s):
             return None
-        found = self._look(loss)
+        found = self._record_graph(loss)
         if found is None or not first or not self._saved or found in self._saved:
             return None
         self._foreign += 1
@@ -81,12 +81,12 @@ class Graphs:
         # Near a limit each step is shown to the watcher: no look at each of them.
         rested = time.monotonic() >= self._last_look_s + _REST_S
         if self._comparable and self._looked_at != self._steps and rested and loss is not None:
-            self._look(loss)
+            self._record_graph(loss)
         looked = self._looked_at == self._steps or (loss is not None and not rested)
         known = self._comparable and self._steps > 0 and looked
         return [*dict.fromkeys((*self._saved, *self._seen))] if known else None
 
-    def _look(self, loss: Any) -> str | None:
+    def _record_graph(self, loss: Any) -> str | None:
         began = time.monotonic()
         found = signature(loss, self._names)
         now = time.monotonic()

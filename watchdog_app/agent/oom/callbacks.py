@@ -69,7 +69,7 @@ class CallbackWatch:
         self._fit = fit
         self._state = state
         self._failed = failed
-        self._ours: dict[str, tuple[Any, Any]] = {}
+        self._wrappers: dict[str, tuple[Any, Any]] = {}
         self._guard = Guard()
 
     def begin(self) -> None:
@@ -78,38 +78,38 @@ class CallbackWatch:
             return
         hooks = vars(self._callbacks)
         for name in _MOMENTS:
-            before, ours = hooks.get(name), self._watched(name, getattr(self._callbacks, name))
-            self._ours[name] = before, ours
+            before, ours = hooks.get(name), self._wrapped(name, getattr(self._callbacks, name))
+            self._wrappers[name] = before, ours
             hooks[name] = ours
 
     def end(self) -> None:
         """Everything as Keras made it."""
         hooks = {} if self._callbacks is None else vars(self._callbacks)
-        for name, (before, ours) in self._ours.items():
+        for name, (before, ours) in self._wrappers.items():
             if hooks.get(name) is not ours:
                 continue
             if before is None:
                 del hooks[name]
             else:
                 hooks[name] = before
-        self._ours = {}
+        self._wrappers = {}
 
-    def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrapped(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **named: Any) -> Any:
             try:
                 return call(*args, **named)
             except Exception as error:
-                if self._ours and watch.is_of_memory(error):
+                if self._wrappers and watch.is_out_of_memory(error):
                     with self._guard:
-                        watch.free()
-                        inexact = self._inexact(name, error)
-                        whole = self._stand(name, (*args, *named.values()))
+                        watch.release_memory()
+                        inexact = self._inexact_notes(name, error)
+                        whole = self._set_course(name, (*args, *named.values()))
                         self._failed(error, _MOMENTS[name], inexact, whole)
                 raise
 
         return watched
 
-    def _stand(self, hook: str, args: tuple[Any, ...]) -> bool:
+    def _set_course(self, hook: str, args: tuple[Any, ...]) -> bool:
         """Set the course to where the training stands; False where that cannot be saved."""
         fit, state = self._fit, self._state
         if fit.on_its_way:
@@ -136,10 +136,10 @@ class CallbackWatch:
             course.between_epochs = True
         return True
 
-    def _inexact(self, hook: str, error: Exception) -> list[str]:
+    def _inexact_notes(self, hook: str, error: Exception) -> list[str]:
         """What callbacks make of this moment twice or never, in words."""
         listed = list(getattr(self._callbacks, "callbacks", ()))
-        failed = _failing(hook, error)
+        failed = _failing_callback(hook, error)
         at = next((at for at, each in enumerate(listed) if each is failed), None)
         twice = hook.endswith("_begin")
         found = list[str]()
@@ -160,7 +160,7 @@ class CallbackWatch:
         return found
 
 
-def _failing(hook: str, error: Exception) -> Any:
+def _failing_callback(hook: str, error: Exception) -> Any:
     """The callback that an error comes from; None where that cannot be told."""
     place = error.__traceback__
     while place is not None:

@@ -17,11 +17,11 @@ import numpy as np
 
 from watchdog_app.agent.adapters.keras.model import of_keras
 from watchdog_app.agent.adapters.keras.state import FitState
-from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.callbacks import CallbackWatch, Fit
 from watchdog_app.agent.oom.micro import FIELD, MicroBatches
-from watchdog_app.agent.oom.record import Pace, Record, split
+from watchdog_app.agent.oom.record import Pace, Record, split_variables
 from watchdog_app.agent.runtime.session import Capture
 from watchdog_app.agent.state.rows import MODEL, OPTIMIZER, NamedVariable
 
@@ -64,7 +64,7 @@ class FitWatch:
         self._guard = Guard()
         self._parts: Any = None
         self._original: Any = None
-        self._ours: Any = None
+        self._wrapped: Any = None
         self._test: tuple[Any, Any] | None = None
         self._record: Record | None = None
         self._pace = Pace(always=on_oom == "shrink")
@@ -97,15 +97,15 @@ class FitWatch:
             if obstacle is None:
                 self._parts = backend.parts(self._model, self.micro)
             else:
-                self._cannot(obstacle)
+                self._print_obstacle(obstacle)
         self._record = backend.record(self._model)
-        self._stand()
+        self._wrap_train_function()
 
     def epoch_begins(self) -> None:
         """Variables may have come; a callback may have made another train_function."""
         self._changed = True
-        if self._on_oom is not None and self._model.train_function is not self._ours:
-            self._stand()
+        if self._on_oom is not None and self._model.train_function is not self._wrapped:
+            self._wrap_train_function()
 
     def validation_begins(self) -> None:
         """The model's test_function is there, and the weights are not touched by it."""
@@ -135,17 +135,17 @@ class FitWatch:
         if self._callbacks is not None:
             self._callbacks.end()
             self._callbacks = None
-        if self._ours is not None and self._model.train_function is self._ours:
+        if self._wrapped is not None and self._model.train_function is self._wrapped:
             self._model.train_function = self._original
-        self._original = self._ours = self._record = self._parts = None
+        self._original = self._wrapped = self._record = self._parts = None
 
-    def _cannot(self, obstacle: str) -> None:
-        say(
+    def _print_obstacle(self, obstacle: str) -> None:
+        print_message(
             f'on_oom="shrink" cannot train smaller parts of a batch here: {obstacle}. When '
             "memory runs out the training is saved, and the error is raised."
         )
 
-    def _stand(self) -> None:
+    def _wrap_train_function(self) -> None:
         original = self._model.train_function
         if original is None:
             return
@@ -154,12 +154,12 @@ class FitWatch:
         def watched(*args: Any) -> Any:
             return self._step(original, args)
 
-        self._original, self._ours = original, watched
+        self._original, self._wrapped = original, watched
         self._model.train_function = watched
 
     def _step(self, original: Any, args: tuple[Any, ...]) -> Any:
         # A fit may be left by an error of a callback: what trains the model then is not ours.
-        if self._ours is None or not self.armed:
+        if self._wrapped is None or not self.armed:
             return original(*args)
         self.armed = False
         self._steps += 1
@@ -168,18 +168,18 @@ class FitWatch:
         # Before the first step there is nothing to save, and it makes the slots.
         if self.trained and self._record is not None and self._pace.due(time.perf_counter()):
             with self._guard:
-                self._before()
+                self._record_before_step()
         try:
             done = original(*args)
         except StopIteration:
             raise
         except Exception as error:
-            if watch.is_of_memory(error):
-                self._failed(error, args)
+            if watch.is_out_of_memory(error):
+                self._save_after_error(error, args)
             self.end()
             raise
         if self._record is not None:
-            self._record.let_go()
+            self._record.release()
         return done
 
     def _step_in_parts(self, original: Any, iterator: Any) -> Any:
@@ -191,20 +191,20 @@ class FitWatch:
                 # Keras's step on data that ended may count it as one: so it does without us.
                 return original(iterator) if number == 0 else done
             except Exception as error:
-                if watch.is_of_memory(error):
+                if watch.is_out_of_memory(error):
                     with self._guard:
-                        self._before()
-                    self._failed(error, ())
+                        self._record_before_step()
+                    self._save_after_error(error, ())
                 self.end()
                 raise
             whole = self._parts.whole(original, iterator.element_spec)
-            done = self._one_batch(whole, data, number)
+            done = self._train_batch(whole, data, number)
         return done
 
-    def _one_batch(self, whole: Callable[[Any], Any], data: Any, number: int) -> Any:
+    def _train_batch(self, whole: Callable[[Any], Any], data: Any, number: int) -> Any:
         count = self._parts.count(data)
         self._parts.build(data)
-        self._before()
+        self._record_before_step()
         ran_out: Exception | None = None
         while True:
             try:
@@ -213,11 +213,11 @@ class FitWatch:
                 else:
                     done = whole(data)
             except Exception as error:
-                of_memory = watch.is_of_memory(error)
-                if not of_memory or count is None or not self._tries_smaller(data, count):
+                of_memory = watch.is_out_of_memory(error)
+                if not of_memory or count is None or not self._halve_and_restore(data, count):
                     self._state.course.next_batch += number
                     if of_memory or ran_out is not None:
-                        self._failed(error, ())
+                        self._save_after_error(error, ())
                     self.end()
                     if ran_out is not None and not of_memory:
                         raise error from ran_out  # the model can do nothing with a part
@@ -226,30 +226,30 @@ class FitWatch:
                 ran_out = error
             else:
                 if self._record is not None:
-                    self._record.let_go()
+                    self._record.release()
                 return done
-            watch.free()
+            watch.release_memory()
 
-    def _tries_smaller(self, data: Any, count: int) -> bool:
+    def _halve_and_restore(self, data: Any, count: int) -> bool:
         record, before = self._record, self.micro.size
-        if record is None or not record.untouched() or not self.micro.halve(count):
+        if record is None or not record.weights_unchanged() or not self.micro.halve(count):
             return False
         coupled = before is None and self._parts.couples_samples(data, count)
-        record.put_back()
+        record.restore()
         if coupled:
             self.micro.size = None
             self._coupled = True
-            self._cannot(self._parts.coupled)
+            self._print_obstacle(self._parts.coupled)
             return False
-        say(f"memory ran out in a training step; {self.micro.describe(count)}.")
+        print_message(f"memory ran out in a training step; {self.micro.describe(count)}.")
         if self._parts.inexact and self.micro.divides(count):
-            self._guard.tell_once(
+            self._guard.print_once(
                 f"the numbers will be close to those of whole batches but not equal: "
                 f"{self._parts.inexact}."
             )
         return True
 
-    def _before(self) -> None:
+    def _record_before_step(self) -> None:
         """Keep what the step that begins may change."""
         record = self._record
         if record is None:
@@ -260,19 +260,19 @@ class FitWatch:
             trained = {id(getattr(each, "value", each)) for each in self._model.trainable_variables}
             trained |= {id(each) for each in self._model.trainable_variables}
             places = [at for at, item in enumerate(variables) if id(item.holder) in trained]
-            record.of(*split(variables, places))
-            self._counters.of(variables)
+            record.set_variables(*split_variables(variables, places))
+            self._counters.set_variables(variables)
             # The first step makes slots and metrics.
             self._changed = not getattr(getattr(self._model, "optimizer", None), "built", True)
-        record.take()
-        self._counters.look(self._steps)
-        self._pace.took(began, time.perf_counter())
+        record.capture()
+        self._counters.sample(self._steps)
+        self._pace.add_cost(began, time.perf_counter())
 
-    def _failed(self, error: Exception, args: tuple[Any, ...]) -> None:
+    def _save_after_error(self, error: Exception, args: tuple[Any, ...]) -> None:
         """Memory ran out in a step: save what was before it, and say so in the error."""
         with self._guard:
-            watch.free()
-            whole, exact = self._as_before(args, error)
+            watch.release_memory()
+            whole, exact = self._restore_before_step(args, error)
             if whole:
                 self._inexact = [] if exact else [_INEXACT]
                 path = self._save(watch.REASON)
@@ -280,11 +280,11 @@ class FitWatch:
                     "in a training step", path, "before that batch", self._advice()
                 )
             else:
-                text = watch.torn_text(
+                text = watch.inconsistent_text(
                     "in a training step, while its gradients were being applied",
                     "half of this step and half of the one before",
                 )
-            watch.say_and_note(error, text)
+            watch.print_and_add_note(error, text)
 
     def _advice(self) -> str:
         if self._parts is not None and not self._coupled:
@@ -296,36 +296,36 @@ class FitWatch:
             "the training continues."
         )
 
-    def _as_before(self, args: tuple[Any, ...], error: Exception) -> tuple[bool, bool]:
+    def _restore_before_step(self, args: tuple[Any, ...], error: Exception) -> tuple[bool, bool]:
         """Whether the weights are whole, and whether all else is as before the step."""
         told = self._state.backend.undo_step(self._model, args)
         if told is not None:
             return told, True
         record = self._record
-        if record is None or not record.taken:
-            return True, self._only_drew(error)
-        if not record.untouched():
+        if record is None or not record.is_captured:
+            return True, self._failed_before_batch(error)
+        if not record.weights_unchanged():
             return False, False
-        record.put_back()
-        record.let_go()
+        record.restore()
+        record.release()
         return True, True
 
-    def _only_drew(self, error: Exception) -> bool:
+    def _failed_before_batch(self, error: Exception) -> bool:
         """It ran out before it had its batch, and its counters are put back."""
         model = self._model
         one_step = getattr(model, "steps_per_execution", 1) == 1
         simple = one_step and of_keras(type(model).train_step.__module__, ("keras",))
-        return simple and ran_out_in_fetch(error) and self._counters.put_back(self._steps)
+        return simple and failed_in_fetch(error) and self._counters.restore(self._steps)
 
     def _validation_failed(self, error: Exception) -> None:
-        if not watch.is_of_memory(error):
+        if not watch.is_out_of_memory(error):
             return
         with self._guard:
-            watch.free()
+            watch.release_memory()
             path = self._save(watch.REASON)
             advice = "Give fit a smaller validation_batch_size."
             text = watch.saved_text("in the validation", path, "before that batch", advice)
-            watch.say_and_note(error, text)
+            watch.print_and_add_note(error, text)
 
     def _callback_failed(
         self, error: Exception, moment: str, inexact: list[str], whole: bool
@@ -340,11 +340,11 @@ class FitWatch:
             whole: the course is set to where the training stands; else nothing can be saved.
         """
         if self._record is not None:
-            self._record.let_go()
+            self._record.release()
         self._inexact = inexact
         path = self._save(watch.REASON) if whole else None
         advice = "Let the callback take less memory, or leave it out."
-        watch.say_and_note(
+        watch.print_and_add_note(
             error, watch.saved_text(f"in a callback, at {moment}", path, "there", advice)
         )
         self.end()
@@ -355,9 +355,9 @@ class StepCounters:
 
     def __init__(self) -> None:
         self._items: list[NamedVariable] | None = None  # not known yet
-        self._looks: list[tuple[int, list[Any]]] = []  # the last two: step, and what was there
+        self._samples: list[tuple[int, list[Any]]] = []  # the last two: step, and what was there
 
-    def of(self, variables: Iterable[NamedVariable]) -> None:
+    def set_variables(self, variables: Iterable[NamedVariable]) -> None:
         """The variables that the training has now; what was seen of others is forgotten."""
         items = list[NamedVariable]()
         for each in variables:
@@ -370,14 +370,14 @@ class StepCounters:
                 return
         known = [id(each.holder) for each in self._items or ()]
         if self._items is None or known != [id(each.holder) for each in items]:
-            self._items, self._looks = items, []
+            self._items, self._samples = items, []
 
-    def look(self, step: int) -> None:
+    def sample(self, step: int) -> None:
         """This step is about to begin."""
         if self._items:
-            self._looks = [*self._looks[-1:], (step, self._read())]
+            self._samples = [*self._samples[-1:], (step, self._read())]
 
-    def put_back(self, step: int) -> bool:
+    def restore(self, step: int) -> bool:
         """
         This step has failed: make them what they were before it.
 
@@ -388,9 +388,9 @@ class StepCounters:
             return False
         if not self._items:
             return True
-        if len(self._looks) < 2 or self._looks[1][0] > step:
+        if len(self._samples) < 2 or self._samples[1][0] > step:
             return False
-        (first, earlier), (last, later) = self._looks
+        (first, earlier), (last, later) = self._samples
         before = []
         for then, seen, now in zip(earlier, later, self._read(), strict=True):
             each_step, rest = divmod(seen - then, last - first)
@@ -407,7 +407,7 @@ class StepCounters:
         return [each.array().astype(np.int64) for each in self._items or ()]
 
 
-def ran_out_in_fetch(error: BaseException) -> bool:
+def failed_in_fetch(error: BaseException) -> bool:
     """Whether TensorFlow says that it was the data of a step that did not come."""
     text = str(error)
     return any(each in text for each in _FETCH)

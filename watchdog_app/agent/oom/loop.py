@@ -56,20 +56,20 @@ class LoopWatch:
         self._shrinks = shrinks
         self._guard = Guard()
         self._pace, self._pace_of_passes = Pace(), Pace()
-        self._place = LastPlace(passes)
+        self._last_position = LastPosition(passes)
         self._reported: BaseException | None = None
         self._steps = 0
-        watch.watch(self)
+        watch.register(self)
 
     def stepped(self) -> None:
         """A step has ended."""
         self._steps += 1
         try:
             self._record.stepped()
-            if self._record.taken or self._pace.due(time.perf_counter()):
-                self._may_record(self._pace)
+            if self._record.is_captured or self._pace.due(time.perf_counter()):
+                self._record_if_due(self._pace)
             else:
-                self._place.note(own=False)
+                self._last_position.record_position(own=False)
         except Exception as error:
             self._guard.caught(error)
 
@@ -80,8 +80,8 @@ class LoopWatch:
         What lies between two epochs has been done then, and is not to be done twice: a scheduler's
         step.
         """
-        if self._steps and self._place.is_beginning():
-            self._may_record(self._pace_of_passes)
+        if self._steps and self._last_position.is_only_open_pass():
+            self._record_if_due(self._pace_of_passes)
 
     def out_of_memory(self, error: BaseException) -> None:
         """An error of memory leaves the loop: save what was before the step, and say so."""
@@ -89,49 +89,49 @@ class LoopWatch:
             return
         self._reported = error
         with self._guard:
-            watch.say_and_note(error, self._rescue(error))
+            watch.print_and_add_note(error, self._save_before_step(error))
 
     def end(self) -> None:
         """The training is over."""
-        watch.forget(self)
-        self._record.let_go()
-        self._place.forget()
+        watch.unregister(self)
+        self._record.release()
+        self._last_position.clear()
         self._reported = None
 
-    def _may_record(self, pace: Pace) -> None:
+    def _record_if_due(self, pace: Pace) -> None:
         began = time.perf_counter()
         try:
             due = pace.due(began)
             if due:
-                self._record.take()
-                pace.took(began, time.perf_counter())
+                self._record.capture()
+                pace.add_cost(began, time.perf_counter())
             else:
-                self._record.let_go()
-            self._place.note(own=due)
+                self._record.release()
+            self._last_position.record_position(own=due)
         except Exception as error:
-            self._record.let_go()  # the record and the place are of one moment or of none
+            self._record.release()  # the record and the place are of one moment or of none
             self._guard.caught(error)
 
-    def _rescue(self, error: BaseException) -> str:
-        watch.free()
+    def _save_before_step(self, error: BaseException) -> str:
+        watch.release_memory()
         if self._steps == 0:
             return "memory ran out before a step had ended: there was nothing to save."
-        recorded = self._record.taken
-        if not self._record.untouched() if recorded else watch.in_optimizer(error):
-            return watch.torn_text(
+        recorded = self._record.is_captured
+        if not self._record.weights_unchanged() if recorded else watch.raised_in_optimizer(error):
+            return watch.inconsistent_text(
                 "while an optimizer was at work, or after it and before rescue.step()",
                 "not those of a whole step",
             )
-        inexact = [] if recorded and self._place.is_of_this_epoch() else [INEXACT]
+        inexact = [] if recorded and self._last_position.is_of_this_epoch() else [INEXACT]
         if not recorded:
             self._record.drop_gradients()
-        elif not self._record.put_back():
+        elif not self._record.restore():
             inexact.append(GRADIENTS)
-        if not self._place.has_moved():
+        if not self._last_position.batch_was_drawn():
             inexact.append(AFTERWARDS)
         self.inexact = inexact
         try:
-            with self._place.put_back():
+            with self._last_position.restored():
                 path = self._save(watch.REASON)
         finally:
             self.inexact = []
@@ -144,7 +144,7 @@ class LoopWatch:
         return watch.saved_text("in a training step", path, "before that step", advice)
 
 
-class LastPlace:
+class LastPosition:
     """Where the passes of one loop stood; costs a microsecond to note."""
 
     def __init__(self, passes: Passes) -> None:
@@ -155,7 +155,7 @@ class LastPlace:
         self._counts: list[tuple[int, bool, int]] = []  # of each pass of the epoch
         self._own: list[list[Any]] | None = None
 
-    def note(self, *, own: bool) -> None:
+    def record_position(self, *, own: bool) -> None:
         """
         The loop is at a place that it can be brought back to.
 
@@ -169,10 +169,10 @@ class LastPlace:
                 (each.source, each.source.passes, each.source.total)
                 for each in self._latest.values()
             ]
-        self._counts = [_count(each) for each in epoch]
-        self._own = [own_random.take(each.generators) for each in epoch] if own else None
+        self._counts = [_position_of(each) for each in epoch]
+        self._own = [own_random.capture_all(each.generators) for each in epoch] if own else None
 
-    def is_beginning(self) -> bool:
+    def is_only_open_pass(self) -> bool:
         """Whether the pass that has just begun is the only one that is being read."""
         return all(each.finished for each in self._passes._epoch[:-1])
 
@@ -180,7 +180,7 @@ class LastPlace:
         """Whether no other epoch has begun since."""
         return self._passes._epoch is self._epoch
 
-    def has_moved(self) -> bool:
+    def batch_was_drawn(self) -> bool:
         """Whether a batch was drawn since, or a pass begun; True where there are no passes."""
         epoch = self._passes._epoch
         if not epoch:
@@ -189,12 +189,12 @@ class LastPlace:
             drawn for drawn, _, _ in self._counts
         ]
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Keep nothing alive."""
         self.__init__(self._passes)  # type: ignore[misc]
 
     @contextmanager
-    def put_back(self) -> Iterator[None]:
+    def restored(self) -> Iterator[None]:
         """Within it the passes stand as noted; own random numbers stay as put back."""
         if self._epoch is None:
             yield
@@ -204,7 +204,7 @@ class LastPlace:
         same = epoch is old
         # In an epoch that has begun since, and read nothing that was noted, nothing has been had.
         kept = old[: len(self._counts)] if same else []
-        now = [_count(each) for each in kept]
+        now = [_position_of(each) for each in kept]
         sources = [(source, source.passes, source.total) for source, _, _ in self._sources]
         passes._epoch = kept
         passes._latest = dict(self._latest)
@@ -212,9 +212,9 @@ class LastPlace:
             source.passes, source.total = begun, total
         for each, count in zip(kept, self._counts, strict=False):
             each.ahead = each.drawn != count[0]
-            _set(each, count)
+            _set_position(each, count)
         for each, states in zip(kept, self._own or [], strict=False):
-            own_random.put(each.generators, states)
+            own_random.restore_all(each.generators, states)
         try:
             yield
         finally:
@@ -223,12 +223,12 @@ class LastPlace:
                 source.passes, source.total = begun, total
             for each, count in zip(kept, now, strict=True):
                 each.ahead = False
-                _set(each, count)
+                _set_position(each, count)
 
 
-def _count(each: Any) -> tuple[int, bool, int]:
+def _position_of(each: Any) -> tuple[int, bool, int]:
     return each.drawn, each.finished, each.source.total
 
 
-def _set(each: Any, count: tuple[int, bool, int]) -> None:
+def _set_position(each: Any, count: tuple[int, bool, int]) -> None:
     each.drawn, each.finished, each.source.total = count

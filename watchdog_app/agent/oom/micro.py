@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.oom import watch
 
 T = TypeVar("T")
@@ -66,14 +66,14 @@ class MicroBatches:
             "on, with their gradients added up: the size of a step stays the same"
         )
 
-    def remembered(self, meta: Any) -> None:
+    def restore_size(self, meta: Any) -> None:
         """Begin with the size that a rescue of this training knew."""
         size = meta.get(FIELD)
         if isinstance(size, int) and not isinstance(size, bool) and size >= 1:
             self.size = size
 
 
-def in_parts(
+def run_in_parts(
     micro: MicroBatches, count: int | None, attempt: Callable[[list[slice]], T], undo: Any
 ) -> T:
     """
@@ -92,15 +92,15 @@ def in_parts(
         try:
             return attempt([slice(None)] if count is None else micro.parts(count))
         except Exception as error:
-            if count is None or not watch.is_of_memory(error) or not micro.halve(count):
+            if count is None or not watch.is_out_of_memory(error) or not micro.halve(count):
                 raise
             watch.drop_frames(error)
         undo()
-        watch.free()
-        say(f"memory ran out in a training step; {micro.describe(count)}.")
+        watch.release_memory()
+        print_message(f"memory ran out in a training step; {micro.describe(count)}.")
 
 
-def size_of(batch: Any, rows: Callable[[Any], int | None]) -> int | None:
+def sample_count(batch: Any, rows: Callable[[Any], int | None]) -> int | None:
     """The samples in all leaves of a batch; None where they differ or something has none."""
     sizes = {rows(each) for each in leaves(batch)}
     return sizes.pop() if len(sizes) == 1 else None
@@ -115,23 +115,23 @@ def leaves(batch: Any) -> list[Any]:
     return [] if batch is None else [batch]
 
 
-def cut(batch: Any, part: slice) -> Any:
+def slice_batch(batch: Any, part: slice) -> Any:
     """The same structure with the samples of one part."""
     if isinstance(batch, dict):
-        return {key: cut(each, part) for key, each in batch.items()}
+        return {key: slice_batch(each, part) for key, each in batch.items()}
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(cut(each, part) for each in batch))
+        return type(batch)(*(slice_batch(each, part) for each in batch))
     if isinstance(batch, (list, tuple)):
-        return type(batch)(cut(each, part) for each in batch)
+        return type(batch)(slice_batch(each, part) for each in batch)
     return None if batch is None else batch[part]
 
 
-def call(function: Callable[..., T], batch: Any) -> T:
+def call_with_batch(function: Callable[..., T], batch: Any) -> T:
     """With the members of a tuple or list as arguments, with anything else as one."""
     return function(*batch) if isinstance(batch, (list, tuple)) else function(batch)
 
 
-def check(reduction: str) -> None:
+def check_reduction(reduction: str) -> None:
     """
     Refuse what is no reduction of a loss.
 
@@ -142,25 +142,25 @@ def check(reduction: str) -> None:
         raise ValueError(f'reduction must be "mean" or "sum", not {reduction!r}')
 
 
-def divided(
+def weighted_parts(
     batch: Any, parts: list[slice], reduction: str, weight: Callable[..., Any] | None
 ) -> Iterator[tuple[Any, float]]:
     """
     The parts of a batch, each with what its loss counts for in that of the batch.
 
     Args:
-        batch: as `cut` takes it.
+        batch: as `slice_batch` takes it.
         parts: that together are all of it.
         reduction: of the loss over the samples, "mean" or "sum".
         weight: what a mean divides by, given what the loss is; None: the samples.
     """
-    whole = None if weight is None or reduction == "sum" else float(call(weight, batch))
+    whole = None if weight is None or reduction == "sum" else float(call_with_batch(weight, batch))
     for where in parts:
-        part = cut(batch, where)
+        part = slice_batch(batch, where)
         if reduction == "sum":
             share = 1.0
         elif weight is None:
             share = (where.stop - where.start) / parts[-1].stop
         else:
-            share = float(call(weight, part)) / whole if whole else 0.0
+            share = float(call_with_batch(weight, part)) / whole if whole else 0.0
         yield part, share

@@ -53,7 +53,7 @@ def obstacle(model: Any) -> str | None:
     if len({"mean" if kind in _MEANS else kind for kind in kinds}) > 1:
         return "its losses have different reductions"
     several = len(losses) > 1 or len(getattr(model, "outputs", None) or [None]) > 1
-    masks = any(_masks(layer) for layer in layers)
+    masks = any(_creates_mask(layer) for layer in layers)
     if several and (masks or kinds - {*_MEANS}):
         return "it has several losses, and not each is a mean over the samples"
     if "sum" in kinds and (model.losses or masks):
@@ -65,7 +65,7 @@ def _losses(model: Any) -> list[Any]:
     return [each for each in tree.flatten(getattr(model, "loss", None)) if each is not None]
 
 
-def _masks(layer: Any) -> bool:
+def _creates_mask(layer: Any) -> bool:
     return bool(getattr(layer, "mask_zero", False)) or isinstance(layer, keras.layers.Masking)
 
 
@@ -111,7 +111,9 @@ class Parts:
         code says so. Nothing is trained; metrics may move. False where nobody can tell.
         """
         try:
-            return self._couples_samples(_cut(_plain(data), self._micro.parts(count)[0]))
+            return self._couples_samples(
+                _slice(_without_optionals(data), self._micro.parts(count)[0])
+            )
         except Exception:  # a loss that is only for graphs, or memory that ran out once more
             return False
 
@@ -119,7 +121,7 @@ class Parts:
         rows = min(_ROWS, int(_leaves(data)[0].shape[0]))
         if rows < 2:
             return False
-        x, y, weights = keras.utils.unpack_x_y_sample_weight(_cut(data, slice(0, rows)))
+        x, y, weights = keras.utils.unpack_x_y_sample_weight(_slice(data, slice(0, rows)))
         y_pred = self._model(x, training=False)
         predicted = tree.flatten(y_pred)
         if any(getattr(each, "_keras_mask", None) is not None for each in predicted):
@@ -128,7 +130,7 @@ class Parts:
             return False
 
         def loss(where: slice) -> tuple[float, float]:
-            part = _cut((x, y, y_pred, weights), where)
+            part = _slice((x, y, y_pred, weights), where)
             value = self._model.compute_loss(
                 x=part[0], y=part[1], y_pred=part[2], sample_weight=part[3], training=False
             )
@@ -149,7 +151,7 @@ class Parts:
         """The samples of a batch; None where it cannot be divided."""
         sizes = {
             int(each.shape[0]) if isinstance(each, tf.Tensor) and each.shape.rank else None
-            for each in _leaves(_plain(data))
+            for each in _leaves(_without_optionals(data))
         }
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -162,7 +164,7 @@ class Parts:
         if optimizer is None or optimizer.built:
             return
         try:
-            model._symbolic_build(data_batch=_plain(data))
+            model._symbolic_build(data_batch=_without_optionals(data))
         except Exception:  # noqa: S110 - the step itself says what is wrong
             pass
 
@@ -185,7 +187,7 @@ class Parts:
 
     def train(self, data: Any, count: int) -> Any:
         """One step on a batch of `count` samples, in the parts that are known to fit."""
-        plain = _plain(data)
+        plain = _without_optionals(data)
         flat = _leaves(plain)
         add, apply = self._compiled(plain, flat)
         for index, part in enumerate(self._micro.parts(count)):
@@ -207,10 +209,10 @@ class Parts:
             for shape, each in zip(shapes, flat, strict=True)
         )
         if self._functions is None or self._functions[0] != signature:
-            self._functions = signature, *self._make(plain, signature)
+            self._functions = signature, *self._build_functions(plain, signature)
         return self._functions[1:]
 
-    def _make(self, plain: Any, signature: tuple[Any, ...]) -> tuple[Any, Any]:
+    def _build_functions(self, plain: Any, signature: tuple[Any, ...]) -> tuple[Any, Any]:
         model = self._model
         weights = list(model.trainable_weights)
         if len(self._sums) != len(weights):
@@ -227,12 +229,12 @@ class Parts:
                 data = tree.map_structure(
                     lambda each: None if each is None else next(leaves), structure
                 )
-                self._add(data, weights, share, begins=begins)
+                self._add_part(data, weights, share, begins=begins)
 
             return add
 
         def apply(count: Any) -> Any:
-            return self._apply(weights, count)
+            return self._apply_gradients(weights, count)
 
         # Without the tensors, which this would keep.
         structure = tree.map_structure(lambda each: None if each is None else 0, plain)
@@ -246,7 +248,7 @@ class Parts:
             apply = tf.function(apply, **options)
         return adders.__getitem__, apply
 
-    def _add(self, data: Any, weights: list[Any], share: Any, *, begins: bool) -> None:
+    def _add_part(self, data: Any, weights: list[Any], share: Any, *, begins: bool) -> None:
         model = self._model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         with tf.GradientTape() as tape:
@@ -255,7 +257,7 @@ class Parts:
                 x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True
             )
             by = share if self._scales and self._reduction != "sum" else None
-            scaled = model.optimizer.scale_loss(loss if by is None else loss * _as(by, loss))
+            scaled = model.optimizer.scale_loss(loss if by is None else loss * _cast_like(by, loss))
         gradients = tape.gradient(scaled, weights)
         self._has_gradient = [each is not None for each in gradients]
         weight = self._weight(x, y_pred, sample_weight)
@@ -272,7 +274,7 @@ class Parts:
                 total.assign_add(term)
         model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
-    def _apply(self, weights: list[Any], count: Any) -> Any:
+    def _apply_gradients(self, weights: list[Any], count: Any) -> Any:
         model = self._model
         divisor, loss = self._totals
         over = tf.constant(1.0) if self._reduction == "sum" else tf.convert_to_tensor(divisor)
@@ -291,22 +293,22 @@ class Parts:
         mask = getattr(y_pred, "_keras_mask", None)
         if self._reduction == _WEIGHTED and sample_weight is not None:
             weights = tf.cast(sample_weight, tf.float32)
-            return tf.reduce_sum(weights if mask is None else weights * _like(mask, weights))
+            return tf.reduce_sum(weights if mask is None else weights * _mask_like(mask, weights))
         if mask is not None:
             return tf.reduce_sum(tf.cast(mask, tf.float32))
         return tf.cast(tf.shape(_leaves(x)[0])[0], tf.float32)
 
 
-def _as(value: Any, like: Any) -> Any:
+def _cast_like(value: Any, like: Any) -> Any:
     return tf.cast(value, like.dtype)
 
 
-def _like(mask: Any, weights: Any) -> Any:
+def _mask_like(mask: Any, weights: Any) -> Any:
     found = tf.cast(mask, weights.dtype)
     return found if found.shape.rank == weights.shape.rank else tf.ones_like(weights)
 
 
-def _plain(data: Any) -> Any:
+def _without_optionals(data: Any) -> Any:
     """A batch with None where a data set has nothing."""
     return tree.map_structure(
         lambda each: None if isinstance(each, tf.experimental.Optional) else each, data
@@ -317,5 +319,5 @@ def _leaves(data: Any) -> list[Any]:
     return [each for each in tree.flatten(data) if each is not None]
 
 
-def _cut(data: Any, where: slice) -> Any:
+def _slice(data: Any, where: slice) -> Any:
     return tree.map_structure(lambda each: None if each is None else each[where], data)

@@ -12,13 +12,13 @@ from tensorflow import raw_ops
 
 from watchdog_app.agent.oom import micro as batches
 from watchdog_app.agent.oom.micro import MicroBatches
-from watchdog_app.agent.oom.record import Record, split
+from watchdog_app.agent.oom.record import Record, split_variables
 from watchdog_app.agent.state.rows import METRIC, OPTIMIZER, NamedVariable
 
 _MOST_SAMPLED = 64
 _ELEMENTS = 8  # of each that is sampled, about
-_LOOKS = 2  # at which variables may be new: the first step makes slots
-_AGAIN = 500  # and after so many more: layers may have been frozen
+_FIRST_REFRESHES = 2  # at which variables may be new: the first step makes slots
+_REFRESH_EVERY = 500  # and after so many more: layers may have been frozen
 
 
 class TensorFlowRecord(Record):
@@ -34,16 +34,18 @@ class TensorFlowRecord(Record):
         self._readers: list[Callable[[], Any]] = []
         self._samplers: list[Callable[[], Any]] = []
 
-    def of(self, small: Sequence[NamedVariable], trained: Sequence[NamedVariable]) -> None:
+    def set_variables(
+        self, small: Sequence[NamedVariable], trained: Sequence[NamedVariable]
+    ) -> None:
         """See `Record`."""
         known = [id(item.holder) for item in (*small, *trained)]
         if known == self._known:
             return
-        super().of(small, trained)
+        super().set_variables(small, trained)
         self._known = known
         step = max(1, -(-len(trained) // _MOST_SAMPLED))
-        self._readers = [_reading(item.holder) for item in small]
-        self._samplers = [_sampling(item) for item in trained[::step]]
+        self._readers = [_reader(item.holder) for item in small]
+        self._samplers = [_sampler(item) for item in trained[::step]]
 
     def _values(self) -> Sequence[Any]:
         return [read() for read in self._readers]
@@ -51,13 +53,13 @@ class TensorFlowRecord(Record):
     def _marks(self) -> list[Any]:
         return [read() for read in self._samplers]
 
-    def _same(self, before: list[Any], now: list[Any]) -> bool:
+    def _marks_equal(self, before: list[Any], now: list[Any]) -> bool:
         return all(
             np.asarray(old).tobytes() == np.asarray(new).tobytes()
             for old, new in zip(before, now, strict=True)
         )
 
-    def _set(self, item: Any, value: Any) -> None:
+    def _assign(self, item: Any, value: Any) -> None:
         item.holder.assign(value)
 
 
@@ -80,30 +82,30 @@ class LoopRecord(TensorFlowRecord):
     def __init__(self, state: LoopState) -> None:
         super().__init__()
         self._state = state
-        self._numbers: dict[str, Any] = {}
+        self._random_states: dict[str, Any] = {}
         self._count = 0
 
-    def take(self) -> None:
+    def capture(self) -> None:
         """See `Record`."""
-        if self._count < _LOOKS or self._count % _AGAIN == 0:
+        if self._count < _FIRST_REFRESHES or self._count % _REFRESH_EVERY == 0:
             variables = self._state.variables()
             trained = [
                 place
                 for place, item in enumerate(variables)
                 if item.group not in (METRIC, OPTIMIZER) and item.holder.trainable
             ]
-            self.of(*split(variables, trained))
+            self.set_variables(*split_variables(variables, trained))
         self._count += 1
-        super().take()
-        self._numbers = self._state.take_random()
+        super().capture()
+        self._random_states = self._state.take_random()
 
-    def put_back(self) -> bool:
+    def restore(self) -> bool:
         """See `Record`."""
-        self._state.put_random(self._numbers)
-        return super().put_back()
+        self._state.put_random(self._random_states)
+        return super().restore()
 
 
-def _reading(variable: Any) -> Callable[[], Any]:
+def _reader(variable: Any) -> Callable[[], Any]:
     """What reads a variable, at half the price of its `read_value`."""
     try:
         handle, dtype = variable.handle, variable.dtype
@@ -114,7 +116,7 @@ def _reading(variable: Any) -> Callable[[], Any]:
     return lambda: raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
 
 
-def _sampling(item: NamedVariable) -> Callable[[], Any]:
+def _sampler(item: NamedVariable) -> Callable[[], Any]:
     """
     What reads some elements of a variable.
 
@@ -123,11 +125,11 @@ def _sampling(item: NamedVariable) -> Callable[[], Any]:
     """
     variable, shape = item.holder, item.row[2]
     if shape == ():
-        return _reading(variable)
+        return _reader(variable)
     stride = max(1, math.prod(shape) // _ELEMENTS)
     if "CPU" not in str(variable.device):
         return lambda: tf.reshape(variable.read_value(), [-1])[::stride]
-    read = _reading(variable)
+    read = _reader(variable)
 
     def some() -> Any:
         whole = np.asarray(read())  # the variable's own memory: only the elements are copied
@@ -143,8 +145,8 @@ def gradients(
     *,
     micro: MicroBatches,
     shrinks: bool,
-    take: Callable[[], None],
-    put_back: Callable[[], object],
+    capture: Callable[[], None],
+    restore: Callable[[], object],
     reduction: str,
     weight: Callable[..., Any] | None,
 ) -> tuple[Any, list[Any]]:
@@ -157,25 +159,25 @@ def gradients(
         variables: that are trained.
         micro: what is known of how much fits, and learns.
         shrinks: go on with smaller parts after an error of memory.
-        take: keeps what a forward pass changes (statistics, seeds).
-        put_back: puts that back.
+        capture: copies what a forward pass changes (statistics, seeds).
+        restore: sets them to those copies.
         reduction: of the loss over the samples, "mean" or "sum".
         weight: what a mean divides by, given what `loss_of` is; None: the samples.
     """
-    batches.check(reduction)
+    batches.check_reduction(reduction)
     trained = [getattr(each, "value", each) for each in variables]
-    count = batches.size_of(batch, _rows) if shrinks else None
+    count = batches.sample_count(batch, _sample_count) if shrinks else None
     if count is None:
-        return _of(batch, loss_of, trained)
-    take()
+        return _loss_and_gradients(batch, loss_of, trained)
+    capture()
 
     def attempt(parts: list[slice]) -> tuple[Any, list[Any]]:
         if len(parts) == 1:
-            return _of(batch, loss_of, trained)
+            return _loss_and_gradients(batch, loss_of, trained)
         loss: Any = None
         sums: list[Any] = [None] * len(trained)
-        for part, share in batches.divided(batch, parts, reduction, weight):
-            value, found = _of(part, loss_of, trained)
+        for part, share in batches.weighted_parts(batch, parts, reduction, weight):
+            value, found = _loss_and_gradients(part, loss_of, trained)
             value = value * tf.cast(share, value.dtype)
             loss = value if loss is None else loss + value
             for index in range(len(trained)):
@@ -186,14 +188,16 @@ def gradients(
                 sums[index] = term if sums[index] is None else sums[index] + term
         return loss, sums
 
-    return batches.in_parts(micro, count, attempt, put_back)
+    return batches.run_in_parts(micro, count, attempt, restore)
 
 
-def _of(batch: Any, loss_of: Callable[..., Any], trained: list[Any]) -> tuple[Any, list[Any]]:
+def _loss_and_gradients(
+    batch: Any, loss_of: Callable[..., Any], trained: list[Any]
+) -> tuple[Any, list[Any]]:
     with tf.GradientTape() as tape:
-        loss = batches.call(loss_of, batch)
+        loss = batches.call_with_batch(loss_of, batch)
     return loss, list(tape.gradient(loss, trained))
 
 
-def _rows(leaf: Any) -> int | None:
+def _sample_count(leaf: Any) -> int | None:
     return int(leaf.shape[0]) if isinstance(leaf, tf.Tensor) and leaf.shape.rank else None

@@ -23,19 +23,19 @@ class TorchRecord(Record):
     Copies of small tensors: PyTorch writes in place. Layers draw from its global random numbers.
     """
 
-    def take(self) -> None:
+    def capture(self) -> None:
         """See `Record`."""
-        super().take()
+        super().capture()
         cards = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
         self._random = torch.get_rng_state(), cards
 
-    def put_back(self) -> bool:
+    def restore(self) -> bool:
         """As `Record.put_back`, and the random numbers."""
-        if self.taken:
+        if self.is_captured:
             torch.set_rng_state(self._random[0])
             if self._random[1] is not None:
                 torch.cuda.set_rng_state_all(self._random[1])
-        return super().put_back()
+        return super().restore()
 
     def _values(self) -> Sequence[Any]:
         return [each.detach().clone() for each in self._small]
@@ -43,7 +43,7 @@ class TorchRecord(Record):
     def _marks(self) -> list[tuple[int, int]]:
         return [(id(each), each._version) for each in self._trained]
 
-    def _set(self, item: torch.Tensor, value: torch.Tensor) -> None:
+    def _assign(self, item: torch.Tensor, value: torch.Tensor) -> None:
         with torch.no_grad():
             item.copy_(value)
 
@@ -51,9 +51,9 @@ class TorchRecord(Record):
 class KerasRecord(TorchRecord):
     """Of a fit of Keras on PyTorch."""
 
-    def of(self, small: Sequence[Any], trained: Sequence[Any]) -> None:
+    def set_variables(self, small: Sequence[Any], trained: Sequence[Any]) -> None:
         """See `Record`; its variables hold the same tensors as long as the training lasts."""
-        super().of([each.tensor for each in small], [each.tensor for each in trained])
+        super().set_variables([each.tensor for each in small], [each.tensor for each in trained])
 
 
 class LoopRecord(TorchRecord):
@@ -62,52 +62,52 @@ class LoopRecord(TorchRecord):
     def __init__(self, state: TorchState) -> None:
         super().__init__()
         self._state = state
-        self._numbers: dict[str, Any] = {}
-        self._adding_up = False
+        self._random_states: dict[str, Any] = {}
+        self._accumulates = False
         self._gradients: list[tuple[int, int, int]] = []
 
     def stepped(self) -> None:
         """See `Record`."""
         stepped = self._state._stepped
         if stepped.all_have:
-            self._adding_up = False
+            self._accumulates = False
             return
         waiting = stepped.adding_up()
-        self._adding_up = bool(waiting) and any(
+        self._accumulates = bool(waiting) and any(
             id(each) in waiting and each.grad is not None for each in parameters(self._state)
         )
 
-    def take(self) -> None:
+    def capture(self) -> None:
         """See `Record`."""
-        self.of(buffers(self._state), ())
-        super().take()
-        self._numbers = self._state.take_random()
-        self._gradients = self._added_up() if self._adding_up else []
+        self.set_variables(buffers(self._state), ())
+        super().capture()
+        self._random_states = self._state.take_random()
+        self._gradients = self._gradient_versions() if self._accumulates else []
 
-    def put_back(self) -> bool:
+    def restore(self) -> bool:
         """See `Record`."""
-        super().put_back()
-        self._state.put_random(self._numbers)
+        super().restore()
+        self._state.put_random(self._random_states)
         self.drop_gradients()
-        return not self._adding_up or self._gradients == self._added_up()
+        return not self._accumulates or self._gradients == self._gradient_versions()
 
     def drop_gradients(self) -> None:
         """See `Record`. Those that earlier batches have added up stay."""
-        if not self._adding_up:
+        if not self._accumulates:
             for each in parameters(self._state):
                 each.grad = None
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """See `Record`."""
-        super().let_go()
-        self._small, self._numbers, self._gradients = (), {}, []
+        super().release()
+        self._small, self._random_states, self._gradients = (), {}, []
 
     def _marks(self) -> list[tuple[int, int]]:
         # Slots that a failed step has made count as well.
         self._trained = [*parameters(self._state), *_slots(self._state)]
         return super()._marks()
 
-    def _added_up(self) -> list[tuple[int, int, int]]:
+    def _gradient_versions(self) -> list[tuple[int, int, int]]:
         return [
             (id(each), id(each.grad), 0 if each.grad is None else each.grad._version)
             for each in parameters(self._state)
@@ -173,35 +173,35 @@ def backward(
     Returns:
         The loss of the whole batch, detached.
     """
-    batches.check(reduction)
-    count = batches.size_of(batch, _rows) if shrinks else None
+    batches.check_reduction(reduction)
+    count = batches.sample_count(batch, _sample_count) if shrinks else None
     if count is None:
-        return _part(batch, loss_of, scaler, None)
-    before = _Before(parameters, buffers, generators)
+        return _backward_of_part(batch, loss_of, scaler, None)
+    before = _PassState(parameters, buffers, generators)
 
     def attempt(parts: list[slice]) -> torch.Tensor:
         if len(parts) == 1:
-            return _part(batch, loss_of, scaler, None)
+            return _backward_of_part(batch, loss_of, scaler, None)
         losses = [
-            _part(part, loss_of, scaler, share)
-            for part, share in batches.divided(batch, parts, reduction, weight)
+            _backward_of_part(part, loss_of, scaler, share)
+            for part, share in batches.weighted_parts(batch, parts, reduction, weight)
         ]
         return sum(losses[1:], losses[0])
 
     try:
-        done = batches.in_parts(micro, count, attempt, before.put_back)
+        done = batches.run_in_parts(micro, count, attempt, before.restore)
     except BaseException:
-        before.put_back()
-        before.gradients_back()
+        before.restore()
+        before.restore_gradients()
         raise
-    before.gradients_back()
+    before.restore_gradients()
     return done
 
 
-def _part(
+def _backward_of_part(
     batch: Any, loss_of: Callable[..., Any], scaler: Any, share: float | None
 ) -> torch.Tensor:
-    loss = batches.call(loss_of, batch)
+    loss = batches.call_with_batch(loss_of, batch)
     if share is not None:
         loss = loss * share
     (loss if scaler is None else scaler.scale(loss)).backward()
@@ -209,11 +209,11 @@ def _part(
     return found
 
 
-def _rows(leaf: Any) -> int | None:
+def _sample_count(leaf: Any) -> int | None:
     return int(leaf.shape[0]) if isinstance(leaf, torch.Tensor) and leaf.dim() else None
 
 
-class _Before:
+class _PassState:
     """What a forward and backward pass changes. Gradients that are there are put aside."""
 
     def __init__(self, parameters: list[Any], buffers: list[Any], generators: list[Any]) -> None:
@@ -222,23 +222,23 @@ class _Before:
         for each in parameters:
             each.grad = None
         self._buffers = [(each, each.detach().clone()) for each in buffers]
-        self._random = randomness.take()
+        self._random = randomness.capture()
         self._own = [
             (each, each.get_state()) for each in generators if isinstance(each, torch.Generator)
         ]
 
-    def put_back(self) -> None:
+    def restore(self) -> None:
         """As before the pass; no gradients."""
         for each in self._parameters:
             each.grad = None
         with torch.no_grad():
             for each, value in self._buffers:
                 each.copy_(value)
-        randomness.put(self._random)
+        randomness.restore(self._random)
         for generator, state in self._own:
             generator.set_state(state)
 
-    def gradients_back(self) -> None:
+    def restore_gradients(self) -> None:
         """Add the gradients that were there."""
         for each, before in zip(self._parameters, self._gradients, strict=True):
             if before is None:

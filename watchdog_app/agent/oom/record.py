@@ -37,7 +37,7 @@ class Pace:
         """Whether to keep one now."""
         return now_s >= self._next_s
 
-    def took(self, began_s: float, ended_s: float) -> None:
+    def add_cost(self, began_s: float, ended_s: float) -> None:
         """That took so long."""
         self._left -= 1
         if self._left <= 0 and not self._always:
@@ -50,9 +50,9 @@ class Record(ABC):
     def __init__(self) -> None:
         self._small: Sequence[Any] = ()
         self._trained: Sequence[Any] = ()
-        self._kept: tuple[Sequence[Any], Any] | None = None
+        self._captured: tuple[Sequence[Any], Any] | None = None
 
-    def of(self, small: Sequence[Any], trained: Sequence[Any]) -> None:
+    def set_variables(self, small: Sequence[Any], trained: Sequence[Any]) -> None:
         """
         The variables that the training has now.
 
@@ -60,38 +60,38 @@ class Record(ABC):
             small: statistics, seeds, counters, metrics.
             trained: weights and slots.
         """
-        self._small, self._trained, self._kept = small, trained, None
+        self._small, self._trained, self._captured = small, trained, None
 
     def stepped(self) -> None:  # noqa: B027 - where there is nothing to note
         """A step has ended."""
 
-    def take(self) -> None:
+    def capture(self) -> None:
         """A step is about to begin."""
-        self._kept = None  # frees, before more is taken
-        self._kept = self._values(), self._marks()
+        self._captured = None  # frees, before more is taken
+        self._captured = self._values(), self._marks()
 
     @property
-    def taken(self) -> bool:
+    def is_captured(self) -> bool:
         """Whether there is one of the step that runs."""
-        return self._kept is not None
+        return self._captured is not None
 
-    def untouched(self) -> bool:
+    def weights_unchanged(self) -> bool:
         """Whether weights and slots are as before the step, as far as their marks tell."""
-        return self._kept is not None and self._same(self._kept[1], self._marks())
+        return self._captured is not None and self._marks_equal(self._captured[1], self._marks())
 
-    def put_back(self) -> bool:
+    def restore(self) -> bool:
         """Statistics, seeds, counters and metrics as before the step; False: not gradients."""
-        if self._kept is not None:
-            for item, value in zip(self._small, self._kept[0], strict=True):
-                self._set(item, value)
+        if self._captured is not None:
+            for item, value in zip(self._small, self._captured[0], strict=True):
+                self._assign(item, value)
         return True
 
     def drop_gradients(self) -> None:  # noqa: B027 - where variables hold none
         """Those of the step that failed are no part of the state."""
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """The step is over: hold nothing that it may want to write to in place."""
-        self._kept = None
+        self._captured = None
 
     @abstractmethod
     def _values(self) -> Sequence[Any]:
@@ -102,15 +102,15 @@ class Record(ABC):
         """What tells whether weights and slots were written to."""
 
     @abstractmethod
-    def _set(self, item: Any, value: Any) -> None:
+    def _assign(self, item: Any, value: Any) -> None:
         """Give a small one the value that `_values` gave for it."""
 
-    def _same(self, before: Any, now: Any) -> bool:
+    def _marks_equal(self, before: Any, now: Any) -> bool:
         """Whether two marks are of the same weights."""
         return bool(before == now)
 
 
-def split(
+def split_variables(
     variables: Sequence[NamedVariable], weights: Sequence[int]
 ) -> tuple[list[NamedVariable], list[NamedVariable]]:
     """

@@ -36,11 +36,11 @@ _thread_hook: Any = None
 _init_events: Any = None
 
 
-def watch() -> None:
+def install() -> None:
     """Say so from now on, below tracebacks of this process; does nothing where it does already."""
     global _main_hook
     if _main_hook is None:
-        _main_hook, sys.excepthook = sys.excepthook, _left_program
+        _main_hook, sys.excepthook = sys.excepthook, _excepthook
 
 
 def attach(module: ModuleType) -> None:
@@ -49,62 +49,62 @@ def attach(module: ModuleType) -> None:
     held: Any = module
     if module.__name__ == "threading":
         if _thread_hook is None:
-            _thread_hook, held.excepthook = held.excepthook, _left_thread
+            _thread_hook, held.excepthook = held.excepthook, _thread_excepthook
     elif _init_events is None:
         _init_events = held.InteractiveShell.init_events
-        held.InteractiveShell.init_events = _events_begin
+        held.InteractiveShell.init_events = _init_events_and_register
 
 
 def detach() -> None:
     """As it was, unless somebody else has put theirs on top."""
     global _main_hook, _thread_hook, _init_events
-    if sys.excepthook is _left_program:
+    if sys.excepthook is _excepthook:
         sys.excepthook, _main_hook = _main_hook, None
     threading: Any = sys.modules.get("threading")
-    if threading is not None and threading.excepthook is _left_thread:
+    if threading is not None and threading.excepthook is _thread_excepthook:
         threading.excepthook, _thread_hook = _thread_hook, None
     shell: Any = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
-    if shell is not None and shell.init_events is _events_begin:
+    if shell is not None and shell.init_events is _init_events_and_register:
         shell.init_events, _init_events = _init_events, None
 
 
-def _left_program(
+def _excepthook(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     (_main_hook or sys.__excepthook__)(kind, error, trace)
-    _tell(error, lives=hasattr(sys, "ps1"))
+    _print_explanation(error, lives=hasattr(sys, "ps1"))
 
 
-def _left_thread(args: Any) -> None:
+def _thread_excepthook(args: Any) -> None:
     _thread_hook(args)
-    _tell(args.exc_value, lives=True)
+    _print_explanation(args.exc_value, lives=True)
 
 
-def _events_begin(shell: Any) -> None:
+def _init_events_and_register(shell: Any) -> None:
     _init_events(shell)
     shell.events.register("post_run_cell", _cell_ended)
 
 
 def _cell_ended(result: Any = None) -> None:
     # IPython has shown the error by now.
-    _tell(getattr(result, "error_in_exec", None), lives=True)
+    _print_explanation(getattr(result, "error_in_exec", None), lives=True)
 
 
-def _tell(error: BaseException | None, *, lives: bool) -> None:
+def _print_explanation(error: BaseException | None, *, lives: bool) -> None:
     """Never raises: nothing of ours may come between a program and its error."""
     try:
         if not isinstance(error, Exception):
             return
-        line = explained(error, lives=lives)
+        line = explanation(error, lives=lives)
         if line is not None:
-            from watchdog_app.agent.contain import say
+            from watchdog_app.agent.contain import print_message
 
-            say(line)
+            print_message(line)
     except Exception:  # noqa: S110
         pass
 
 
-def explained(error: Exception, *, lives: bool) -> str | None:
+def explanation(error: Exception, *, lives: bool) -> str | None:
     """
     What is said of an error that leaves the program; None: it was not the guard.
 
@@ -114,7 +114,7 @@ def explained(error: Exception, *, lives: bool) -> str | None:
     """
     from watchdog_app.agent.oom import watch
 
-    if not watch.is_of_memory(error) or _by_hand(error):
+    if not watch.is_out_of_memory(error) or _raised_in_python(error):
         return None
     wanted = wanted_bytes(error)
     room = _room_bytes()
@@ -124,27 +124,27 @@ def explained(error: Exception, *, lives: bool) -> str | None:
     from watchdog_app.base.text.quantities import format_bytes
 
     what = "what does not fit" if wanted is None else f"these {format_bytes(wanted)}"
-    guard = _guard()
+    guard = _current_guard()
     if guard is None:
         limit = os.environ.get(LIMIT, "")
         if not limit.isdigit():
             return None
         return (
             f"its guard refused {what}: each process may reserve {format_bytes(int(limit))} "
-            f"here. {_again(_needed(int(limit), int(limit), wanted), wanted)}"
+            f"here. {_run_again_text(_needed_limit_bytes(int(limit), int(limit), wanted), wanted)}"
         )
     used = max(guard.used_bytes, held_bytes())
     return (
         f"its guard refused {what}: the limit is {format_bytes(guard.limit_bytes)}, and "
-        f"{format_bytes(used)} are held. {_way_out(guard, used, wanted, lives=lives)}"
+        f"{format_bytes(used)} are held. {_remedy(guard, used, wanted, lives=lives)}"
     )
 
 
-def _way_out(guard: GuardRecord, used: int, wanted: int | None, *, lives: bool) -> str:
+def _remedy(guard: GuardRecord, used: int, wanted: int | None, *, lives: bool) -> str:
     from watchdog_app.base.text.quantities import format_bytes, size_above
     from watchdog_app.guard import limits
 
-    needed = _needed(guard.limit_bytes, used, wanted)
+    needed = _needed_limit_bytes(guard.limit_bytes, used, wanted)
     free = limits.room_around(guard.group)
     # With what is free now, whoever holds it: what is beyond that no limit helps.
     if (wanted or 0) > free.free_bytes or guard.follows_machine:
@@ -153,27 +153,29 @@ def _way_out(guard: GuardRecord, used: int, wanted: int | None, *, lives: bool) 
             "ask for less (a smaller batch, chunks, a smaller type), or end something else first."
         )
     if not lives:
-        return _again(needed, wanted)
+        return _run_again_text(needed, wanted)
     return (
-        f"{_unknown(wanted)}Give it more from a terminal, and run that again: "
+        f"{_unknown_size_text(wanted)}Give it more from a terminal, and run that again: "
         f"watchdog limit {guard.pid} {size_above(needed)}"
     )
 
 
-def _needed(limit: int, used: int, wanted: int | None) -> int:
+def _needed_limit_bytes(limit: int, used: int, wanted: int | None) -> int:
     """A limit that lets it have what it asked for; where that is not known, twice the limit."""
     return 2 * limit if wanted is None else max(limit, used + wanted)
 
 
-def _unknown(wanted: int | None) -> str:
+def _unknown_size_text(wanted: int | None) -> str:
     return "How much it asked for is not known. " if wanted is None else ""
 
 
-def _again(bytes_: int, wanted: int | None) -> str:
+def _run_again_text(bytes_: int, wanted: int | None) -> str:
     from watchdog_app.base.text.quantities import size_above
 
     limit = size_above(bytes_)
-    return f"{_unknown(wanted)}Run it again with more: watchdog exec --limit {limit} -- ..."
+    return (
+        f"{_unknown_size_text(wanted)}Run it again with more: watchdog exec --limit {limit} -- ..."
+    )
 
 
 def wanted_bytes(error: BaseException) -> int | None:
@@ -190,7 +192,7 @@ def wanted_bytes(error: BaseException) -> int | None:
     return None if said is None else int(said[1])
 
 
-def _by_hand(error: BaseException) -> bool:
+def _raised_in_python(error: BaseException) -> bool:
     """Whether a `raise` in Python made it: no allocation failed there."""
     if type(error) is not MemoryError:
         return False
@@ -222,7 +224,7 @@ def held_bytes() -> int:
     return 0 if statm is None else statm.resident_bytes - statm.shared_bytes
 
 
-def _guard() -> GuardRecord | None:
+def _current_guard() -> GuardRecord | None:
     """The guard that this process is in, as its supervisor has written it down."""
     name = os.path.basename(os.environ.get(FOLDER, "").rstrip("/"))
     if not name:

@@ -2,7 +2,7 @@
 Memory that ran out inside the program: which errors say so, where they leave it, what is said.
 
 The frameworks word it in many ways, and none of them has a class of its own for it that
-others share: `is_of_memory` knows them by type and text, and imports none of them. A loop of
+others share: `is_out_of_memory` knows them by type and text, and imports none of them. A loop of
 somebody's own has no place where its errors come by. They do come by `sys.excepthook`, and in a
 notebook where IPython tells that a cell has ended.
 """
@@ -16,7 +16,7 @@ import weakref
 from types import TracebackType
 from typing import Any, Protocol
 
-from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.base.oom_text import says_memory
 from watchdog_app.rescue.identity.notebook import shell
 
@@ -34,16 +34,16 @@ _TYPES = frozenset(
 )
 # Frameworks whose errors are told from those of others by their text alone.
 _FRAMEWORKS = ("tensorflow.", "torch", "jax", "jaxlib.", "keras.", "cupy", "builtins")
-SAID = "watchdog: memory ran out"  # the beginning of a note whose text was said
+NOTE_PREFIX = "watchdog: memory ran out"  # the beginning of a note whose text was said
 
-_open: weakref.WeakSet[Any] = weakref.WeakSet()
+_registered: weakref.WeakSet[Any] = weakref.WeakSet()
 _guard = Guard("the look at errors of memory")
-_before: Any = None  # the hook that was there
+_previous_hook: Any = None  # the hook that was there
 _events: Any = None  # IPython's, while we listen
-_stays = False  # our hook, as something was said
+_keep_hook = False  # our hook, as something was said
 
 
-def check(on_oom: object) -> None:
+def check_on_oom(on_oom: object) -> None:
     """
     Refuse what is no choice of `on_oom`.
 
@@ -54,7 +54,7 @@ def check(on_oom: object) -> None:
         raise ValueError(f'on_oom must be "save", "shrink" or None, not {on_oom!r}')
 
 
-def is_of_memory(error: BaseException | None) -> bool:
+def is_out_of_memory(error: BaseException | None) -> bool:
     """
     Whether `error`, or one that it was raised from, says that memory ran out.
 
@@ -65,13 +65,13 @@ def is_of_memory(error: BaseException | None) -> bool:
     for _ in range(_CAUSES):
         if error is None:
             return False
-        if _says_so(error):
+        if _is_memory_error(error):
             return True
         error = error.__cause__
     return False
 
 
-def _says_so(error: BaseException) -> bool:
+def _is_memory_error(error: BaseException) -> bool:
     if isinstance(error, MemoryError):
         return True
     kind = type(error)
@@ -89,7 +89,7 @@ def _says_so(error: BaseException) -> bool:
     return exhausted if said is None else said
 
 
-def in_optimizer(error: BaseException) -> bool:
+def raised_in_optimizer(error: BaseException) -> bool:
     """Whether one of PyTorch's optimizers was at work when `error` was raised."""
     place = error.__traceback__
     while place is not None:
@@ -113,7 +113,7 @@ def drop_frames(error: BaseException) -> None:
     error.__context__ = None
 
 
-def free() -> None:
+def release_memory() -> None:
     """Give back what nobody holds any more, to the system and to the GPU's allocator."""
     gc.collect()
     torch: Any = sys.modules.get("torch")
@@ -140,7 +140,7 @@ def saved_text(where: str, path: str | None, as_it_was: str, advice: str) -> str
     )
 
 
-def torn_text(where: str, weights: str) -> str:
+def inconsistent_text(where: str, weights: str) -> str:
     """What is said where weights are not those of a whole step."""
     return (
         f"memory ran out {where}: the weights in memory are {weights}. They were not saved; an "
@@ -155,74 +155,76 @@ class Training(Protocol):
         """The program was left by this error of memory."""
 
 
-def watch(training: Training) -> None:
-    """Tell `training` of such an error, until `forget`; keeps nothing alive."""
+def register(training: Training) -> None:
+    """Tell `training` of such an error, until `unregister`; keeps nothing alive."""
     global _events
-    _open.add(training)
-    _hook_in()
-    events = _cells()
+    _registered.add(training)
+    _install_excepthook()
+    events = _ipython_events()
     if events is not None and _events is None:
         _events = events
         events.register("post_run_cell", _cell_ended)
 
 
-def forget(training: Training) -> None:
+def unregister(training: Training) -> None:
     """The training is over. With the last one everything is as it was."""
-    global _before, _events
-    _open.discard(training)
-    if _open:
+    global _previous_hook, _events
+    _registered.discard(training)
+    if _registered:
         return
-    if _before is not None and sys.excepthook is _hook and not _stays:
-        sys.excepthook, _before = _before, None
+    if _previous_hook is not None and sys.excepthook is _excepthook and not _keep_hook:
+        sys.excepthook, _previous_hook = _previous_hook, None
     events, _events = _events, None
     if events is not None:
         events.unregister("post_run_cell", _cell_ended)
 
 
-def say_and_note(error: BaseException, text: str) -> None:
+def print_and_add_note(error: BaseException, text: str) -> None:
     """
     At once, since an error may be caught, and in the error, for whoever keeps or logs it.
 
     In a cell only at once: IPython shows errors without asking the hook, right below what is said.
     """
-    global _stays
-    say(text)
-    if _cells() is not None:
+    global _keep_hook
+    print_message(text)
+    if _ipython_events() is not None:
         return
     error.add_note(f"watchdog: {text}")
-    _stays = True  # the training is over before the error leaves the program
-    _hook_in()
+    _keep_hook = True  # the training is over before the error leaves the program
+    _install_excepthook()
 
 
-def _cells() -> Any:
+def _ipython_events() -> Any:
     """IPython's events where this is a prompt or a notebook, else None."""
     return getattr(shell(), "events", None)
 
 
-def _hook_in() -> None:
-    global _before
-    if _before is None:
-        _before, sys.excepthook = sys.excepthook, _hook
+def _install_excepthook() -> None:
+    global _previous_hook
+    if _previous_hook is None:
+        _previous_hook, sys.excepthook = sys.excepthook, _excepthook
 
 
-def tell(error: BaseException | None) -> None:
+def notify_trainings(error: BaseException | None) -> None:
     """The program was left by `error`: each training that is open hears of it, once."""
-    if error is None or not is_of_memory(error):
+    if error is None or not is_out_of_memory(error):
         return
-    for training in list(_open):
+    for training in list(_registered):
         with _guard:
             training.out_of_memory(error)
 
 
-def _hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    tell(error)
+def _excepthook(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    notify_trainings(error)
     # It was said at once: not a second time below the traceback.
     notes = getattr(error, "__notes__", None)
     if isinstance(notes, list):
-        notes[:] = [each for each in notes if not str(each).startswith(SAID)]
-    (_before or sys.__excepthook__)(kind, error, trace)
+        notes[:] = [each for each in notes if not str(each).startswith(NOTE_PREFIX)]
+    (_previous_hook or sys.__excepthook__)(kind, error, trace)
 
 
 def _cell_ended(result: Any = None) -> None:
     # IPython has shown the error by now: what is noted in it is only said.
-    tell(getattr(result, "error_in_exec", None))
+    notify_trainings(getattr(result, "error_in_exec", None))

@@ -48,7 +48,7 @@ def kernel_id() -> str | None:
     return found[1] if found else None
 
 
-def number(here: Any) -> int:
+def running_cell_number(here: Any) -> int:
     """
     The number of the cell that runs.
 
@@ -58,13 +58,13 @@ def number(here: Any) -> int:
     return count if f"_i{count}" in here.user_ns else count - 1
 
 
-def listen() -> None:
+def record_failed_cells() -> None:
     """From now on note which cells end with an error."""
     global _listening
     events = getattr(shell(), "events", None)
     if not _listening and events is not None:
         _listening = True
-        events.register("post_run_cell", _ended)
+        events.register("post_run_cell", _on_cell_end)
 
 
 def record() -> dict[str, Any] | None:
@@ -75,7 +75,7 @@ def record() -> dict[str, Any] | None:
             return None
         history = here.history_manager
         enabled = bool(getattr(history, "enabled", False))
-        running = number(here)
+        running = running_cell_number(here)
         text = here.user_ns.get(f"_i{running}")
         return {
             "session": int(history.session_number),
@@ -83,8 +83,8 @@ def record() -> dict[str, Any] | None:
             "kernel": kernel_id(),
             "running": running,
             "failed": sorted(_failed),
-            "check": check_of(text) if isinstance(text, str) else None,
-            "checks": [_short_check(here.user_ns.get(f"_i{n}")) for n in range(1, running + 1)],
+            "check": text_checksum(text) if isinstance(text, str) else None,
+            "checks": [_short_checksum(here.user_ns.get(f"_i{n}")) for n in range(1, running + 1)],
         }
     except Exception:  # whatever a shell of somebody's own is made of
         return None
@@ -114,7 +114,7 @@ def read(meta: Mapping[str, Any]) -> Cells | None:
         return None
 
 
-def texts(cells: Cells, notebook: str | None) -> dict[int, str]:
+def cell_texts(cells: Cells, notebook: str | None) -> dict[int, str]:
     """
     The text of each cell that had run, by its number, as far as it is still known.
 
@@ -125,30 +125,32 @@ def texts(cells: Cells, notebook: str | None) -> dict[int, str]:
     found = {}
     for number, text in _from_notebook(notebook) if notebook is not None else ():
         # A saved notebook holds cells of earlier sessions as well, with the numbers of those.
-        if number <= cells.running and cells.checks.get(number) == _short_check(text):
+        if number <= cells.running and cells.checks.get(number) == _short_checksum(text):
             found[number] = text
-    if not _is_that(found, cells):
+    if not _has_running_cell(found, cells):
         found = {}  # the notebook was run or changed since
     kept = _from_history(cells)
-    if _is_that(kept, cells):  # else the database was started over, and this is another session
+    if _has_running_cell(
+        kept, cells
+    ):  # else the database was started over, and this is another session
         for number, text in kept.items():
-            if cells.checks.get(number) in (None, _short_check(text)):
+            if cells.checks.get(number) in (None, _short_checksum(text)):
                 found[number] = text
     return dict(sorted(found.items()))
 
 
-def _short_check(text: object) -> int | None:
-    return check_of(text) & 0xFFFF if isinstance(text, str) else None
+def _short_checksum(text: object) -> int | None:
+    return text_checksum(text) & 0xFFFF if isinstance(text, str) else None
 
 
-def check_of(text: str) -> int:
+def text_checksum(text: str) -> int:
     """What tells whether a text is the one that ran."""
     return zlib.crc32(text.rstrip("\n").encode("utf-8", "surrogatepass"))
 
 
-def _is_that(found: Mapping[int, str], cells: Cells) -> bool:
+def _has_running_cell(found: Mapping[int, str], cells: Cells) -> bool:
     text = found.get(cells.running)
-    return text is not None and (cells.check is None or cells.check == check_of(text))
+    return text is not None and (cells.check is None or cells.check == text_checksum(text))
 
 
 def _from_history(cells: Cells) -> dict[int, str]:
@@ -189,13 +191,13 @@ def _quoted(path: str) -> str:
     return quote(path)
 
 
-def _ended(result: Any = None) -> None:
+def _on_cell_end(result: Any = None) -> None:
     number = getattr(result, "execution_count", None)
     if number is not None and not getattr(result, "success", True):
         _failed.add(int(number))
 
 
-def consecutive(numbers: Sequence[int]) -> str:
+def format_ranges(numbers: Sequence[int]) -> str:
     """`1-4, 7`: numbers as a person writes them."""
     runs: list[list[int]] = []
     for number in sorted(numbers):

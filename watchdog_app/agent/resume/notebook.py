@@ -59,7 +59,7 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
         raise ValueError(f'run must be "training", "all" or None, not {run!r}')
     shell = notebook.shell()
     if shell is None:
-        _tell(
+        _print(
             "watchdog.resume() is for notebooks. A script resumes automatically when it is run "
             "again in the same way: watchdog exec -- python train.py  (to start over: watchdog "
             "exec --no-resume -- python train.py)"
@@ -69,30 +69,31 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     what = unfinished(searched, thorough=True)
     name = os.path.basename(notebook.program_path() or "this kernel")
     if what is None:
-        _tell(
+        _print(
             f"{name} has no unfinished training to resume from. Looked in: "
             f"{', '.join(map(folders.shown, searched)) or 'nothing, there is no such folder'}."
         )
         return
     if not folders.resumes():
-        _tell(f"{folders.RESUME} says that nothing is to be resumed: take it out first.")
+        _print(f"{folders.RESUME} says that nothing is to be resumed: take it out first.")
         return
     steps = _steps(what, shell, everything=run == "all", skip=tuple(skip))
     if steps is None:
         return
-    _list(what, name, steps)
+    _print_cells(what, name, steps)
     waits = [step.number for step in steps if step.awaits]
     if waits:
-        _tell(
-            f"[{kernel_cells.consecutive(waits)}] uses `await` outside of a function, which cannot "
-            "run within another cell: nothing was run. Run your cells again up to the training: it "
-            f"resumes from there automatically. To leave it out: watchdog.resume(skip={waits})"
+        _print(
+            f"[{kernel_cells.format_ranges(waits)}] uses `await` outside of a function, which "
+            "cannot run within another cell: nothing was run. Run your cells again up to the "
+            "training: it resumes from there automatically. To leave it out: "
+            f"watchdog.resume(skip={waits})"
         )
         return
     if run is None:
-        _tell("nothing was run. To run them: watchdog.resume()")
+        _print("nothing was run. To run them: watchdog.resume()")
         return
-    _run(what, shell, steps)
+    _run_cells(what, shell, steps)
 
 
 def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> Unfinished | None:
@@ -133,16 +134,16 @@ def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> 
     return max(waiting, key=lambda each: each.created_unix_s, default=None)
 
 
-def offer(what: Unfinished) -> str:
+def offer_text(what: Unfinished) -> str:
     """One line: what died, when it was saved, and how to go on."""
     name = os.path.basename(notebook.program_path() or "this notebook")
     return (
-        f"a training of {name} was left when its kernel ended; {_described(what)}. "
+        f"a training of {name} was left when its kernel ended; {_saved_text(what)}. "
         "watchdog.resume() resumes from there, watchdog.resume(run=None) lists what it would run."
     )
 
 
-def _described(what: Unfinished) -> str:
+def _saved_text(what: Unfinished) -> str:
     ago = format_duration(max(0.0, time.time() - what.created_unix_s))
     return f"it was saved {ago} ago at {resume_lines.place_in(what.step, what.epoch)}"
 
@@ -164,18 +165,18 @@ def _steps(
     what: Unfinished, shell: Any, *, everything: bool, skip: Sequence[int]
 ) -> list[Step] | None:
     if what.cells is None:
-        _tell(
+        _print(
             f"{folders.shown(what.path)} does not say which cells had run. Run them again up to "
             "the training: it resumes from there automatically."
         )
         return None
     cells = what.cells
-    if not _is_ipythons(cells.history, shell):
+    if not _is_ipython_history(cells.history, shell):
         cells = replace(cells, history="")  # a rescue may come from anywhere
-    texts = kernel_cells.texts(cells, notebook.notebook_path())
+    texts = kernel_cells.cell_texts(cells, notebook.notebook_path())
     running = what.cells.running
     if running not in texts:
-        _tell(
+        _print(
             f"the text of the cell that trained, [{running}], is not known any more: IPython's "
             "history is off or was cleared, and the notebook was changed. Run your cells again up "
             "to the training: it resumes from there automatically."
@@ -188,7 +189,7 @@ def _steps(
     )  # fmt: skip
 
 
-def _is_ipythons(history: str, shell: Any) -> bool:
+def _is_ipython_history(history: str, shell: Any) -> bool:
     """Whether a history database is one that IPython itself writes for this user."""
     path = os.path.realpath(history)
     if path == os.path.realpath(str(shell.history_manager.hist_file)):
@@ -196,8 +197,8 @@ def _is_ipythons(history: str, shell: Any) -> bool:
     return path.startswith(os.path.join(os.path.realpath(str(shell.ipython_dir)), ""))
 
 
-def _list(what: Unfinished, name: str, steps: Sequence[Step]) -> None:
-    _tell(f"{name}: {_described(what)}. Its cells:")
+def _print_cells(what: Unfinished, name: str, steps: Sequence[Step]) -> None:
+    _print(f"{name}: {_saved_text(what)}. Its cells:")
     for step in steps:
         lines = step.text.strip().splitlines()
         first = lines[0] if len(lines) == 1 else f"{lines[0]} ..."
@@ -210,10 +211,10 @@ def _list(what: Unfinished, name: str, steps: Sequence[Step]) -> None:
     if cells is not None:
         gone = [number for number in range(1, cells.running) if number not in known]
         if gone:
-            print(f"  [{kernel_cells.consecutive(gone)}]  empty, or not known any more")
+            print(f"  [{kernel_cells.format_ranges(gone)}]  empty, or not known any more")
 
 
-def _run(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
+def _run_cells(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
     from watchdog_app.agent import hook
 
     root = os.path.dirname(what.path)
@@ -223,24 +224,24 @@ def _run(what: Unfinished, shell: Any, steps: Sequence[Step]) -> None:
     for step in steps:
         if step.run is None or (step.trains and what.found is not None):
             continue
-        if kernel_cells.number(shell) == shell.execution_count:
+        if kernel_cells.running_cell_number(shell) == shell.execution_count:
             shell.execution_count += 1  # an older IPython: this cell holds the number until it ends
-        with run_choice.going_on_with(what.path):
+        with run_choice.allow_resume_from(what.path):
             result = shell.run_cell(step.run, store_history=True)
         if not result.success:
-            _tell(
+            _print(
                 f"cell [{step.number}] ended with an error; nothing after it was run. To leave it "
                 f"out: watchdog.resume(skip=[{step.number}])"
             )
             return
     if what.found is not None:
         cell = what.cells.running if what.cells else "?"
-        _tell(
+        _print(
             f"the cells before are done. The loop in [{cell}] is your own. "
             f"{resume_lines.before_lines(what.epoch)}Put these lines into it and run it."
         )
         print("\n".join(f"    {line}" for line in resume_lines.lines(what.found)))
 
 
-def _tell(message: str) -> None:
+def _print(message: str) -> None:
     print("watchdog: " + "".join(char if char.isprintable() else " " for char in message))

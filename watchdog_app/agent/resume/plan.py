@@ -102,14 +102,14 @@ class _Reader:
         tree = self._tree(text)
         if tree is None:
             return text, None  # it shows its error as it did
-        if any(_resumes(node) for node in ast.walk(tree)):
+        if any(_is_resume_call(node) for node in ast.walk(tree)):
             return None, "left out: it was a resume itself"
         if everything:
             return text, None
-        if _cell_of(tree) is None:
-            return self._without_commands(text, tree)
+        if _cell_magic(tree) is None:
+            return self._drop_commands(text, tree)
         first, _, body = text.lstrip().partition("\n")  # `%%time`, and what it times
-        if self._names_program(first.removeprefix("%%").partition(" ")[2]):
+        if self._is_command_line(first.removeprefix("%%").partition(" ")[2]):
             return None, _SHELL
         kept, why = self.read(body, everything=False)
         if kept is None:
@@ -121,7 +121,7 @@ class _Reader:
         tree = self._tree(text)
         if tree is None:
             return False
-        inner = _cell_of(tree)
+        inner = _cell_magic(tree)
         if inner is not None:
             return inner[0] in _IN_PYTHON and self.awaits(inner[1])
         try:
@@ -139,15 +139,15 @@ class _Reader:
         except (SyntaxError, ValueError, RecursionError):
             return None
 
-    def _without_commands(self, text: str, tree: ast.Module) -> tuple[str | None, str | None]:
+    def _drop_commands(self, text: str, tree: ast.Module) -> tuple[str | None, str | None]:
         commands = sum(map(self._starts_command, ast.walk(tree)))
         if not commands:
-            asks = any(_name(node) in ("input", "getpass") for node in ast.walk(tree))
+            asks = any(_called_name(node) in ("input", "getpass") for node in ast.walk(tree))
             return text, "it asks for an answer" if asks else None
         if text.lstrip().startswith("%%"):  # `%%bash`
             return None, _SHELL
         lines = text.splitlines()
-        taken = [line for line in lines if self._names_program(line)]
+        taken = [line for line in lines if self._is_command_line(line)]
         lines = [
             f"{line[: len(line) - len(line.lstrip())]}pass" if line in taken else line
             for line in lines
@@ -163,7 +163,7 @@ class _Reader:
 
     def _starts_command(self, node: ast.AST) -> bool:
         """`get_ipython().system(...)`, `getoutput`, or a magic that does such a thing."""
-        call = _magic(node)
+        call = _magic_call(node)
         if call is None:
             return False
         how, magic, rest = call
@@ -171,9 +171,9 @@ class _Reader:
             return True
         if how == "run_cell_magic":
             return magic in _OUTSIDE_CELLS
-        return magic in self._outside or self._names_program(rest)
+        return magic in self._outside or self._is_command_line(rest)
 
-    def _names_program(self, rest: str) -> bool:
+    def _is_command_line(self, rest: str) -> bool:
         """`!rm x` or `%rm x` after a magic, as in `%time !rm x`."""
         text = rest.strip()
         while text.startswith("-"):  # its options
@@ -182,11 +182,11 @@ class _Reader:
         return tree is not None and any(self._starts_command(node) for node in ast.walk(tree))
 
 
-def _magic(node: ast.AST) -> tuple[str, str, str] | None:
+def _magic_call(node: ast.AST) -> tuple[str, str, str] | None:
     """Method of `get_ipython()`, magic, and the line behind it; None: it is no such call."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
-    if _name(node.func.value) != "get_ipython":
+    if _called_name(node.func.value) != "get_ipython":
         return None
     words = [
         each.value if isinstance(each, ast.Constant) and isinstance(each.value, str) else ""
@@ -196,12 +196,12 @@ def _magic(node: ast.AST) -> tuple[str, str, str] | None:
     return node.func.attr, magic, rest
 
 
-def _cell_of(tree: ast.Module) -> tuple[str, str] | None:
+def _cell_magic(tree: ast.Module) -> tuple[str, str] | None:
     """A magic for a whole cell and that cell, where it may be Python: `%%time`, `%%capture`."""
     if len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
         return None
     node = tree.body[0].value
-    call = _magic(node)
+    call = _magic_call(node)
     if call is None or call[0] != "run_cell_magic" or not isinstance(node, ast.Call):
         return None
     if call[1] in _OUTSIDE_CELLS or len(node.args) != 3:
@@ -211,7 +211,7 @@ def _cell_of(tree: ast.Module) -> tuple[str, str] | None:
     return (call[1], text) if isinstance(text, str) else None
 
 
-def _resumes(node: ast.AST) -> bool:
+def _is_resume_call(node: ast.AST) -> bool:
     """`watchdog.resume(...)`"""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return False
@@ -219,7 +219,7 @@ def _resumes(node: ast.AST) -> bool:
     return node.func.attr == "resume" and isinstance(owner, ast.Name) and owner.id in _OURS
 
 
-def _name(node: ast.AST) -> str | None:
+def _called_name(node: ast.AST) -> str | None:
     """The name of the function that a call names, `getpass.getpass` as well."""
     if not isinstance(node, ast.Call):
         return None

@@ -33,20 +33,20 @@ _INSTALLED = ("/lib/python3", "/lib64/python3", "/site-packages/", "/dist-packag
 
 _file: int | None = None
 _path: str | None = None
-_ours = False  # the handler of faulthandler
-_before: Any = None  # sys.excepthook before ours
-_ready = False
+_enabled_faulthandler = False  # the handler of faulthandler
+_previous_excepthook: Any = None  # sys.excepthook before ours
+_exit_handlers_registered = False
 _failed = False  # an exception that nobody caught came by
 
 
-def listen() -> bool:
+def install() -> bool:
     """
     From now on the end of this process is noted. Never raises; does nothing where it is on.
 
     Returns:
         Whether it is on.
     """
-    global _file, _path, _ours, _before, _ready
+    global _file, _path, _enabled_faulthandler, _previous_excepthook, _exit_handlers_registered
     if _file is not None:
         return True
     start = process.start_time("self")  # not Linux: nobody reads it there either
@@ -56,11 +56,11 @@ def listen() -> bool:
     path = os.path.join(folder, f"{os.getpid()}-{start}")
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        _sweep(folder)
+        _remove_old_reports(folder)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         file = os.open(path, flags, 0o600)
-        if _is_strangers(os.fstat(file)):
+        if _is_foreign_file(os.fstat(file)):
             os.close(file)
             return False
         _file = file
@@ -69,29 +69,29 @@ def listen() -> bool:
     _path = path
     if not faulthandler.is_enabled():
         faulthandler.enable(_file)
-        _ours = True
-    _before = sys.excepthook
-    sys.excepthook = _note
-    if not _ready:
-        _ready = True
-        atexit.register(forget)
+        _enabled_faulthandler = True
+    _previous_excepthook = sys.excepthook
+    sys.excepthook = _excepthook
+    if not _exit_handlers_registered:
+        _exit_handlers_registered = True
+        atexit.register(uninstall)
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=_in_child)
+            os.register_at_fork(after_in_child=_close_in_child)
     return True
 
 
-def _is_strangers(found: os.stat_result) -> bool:
+def _is_foreign_file(found: os.stat_result) -> bool:
     """A file that somebody else has laid there, or a second name of one that matters."""
     regular = found.st_mode & 0o170000 == 0o100000  # S_ISREG; stat is not imported at a start
     return not regular or found.st_nlink != 1 or paths.foreign(found)
 
 
-def forget() -> None:
+def uninstall() -> None:
     """As it was before; what was noted stays for the daemon, an empty file goes."""
     file, path = _file, _path
     if file is None:
         return
-    _let_go()
+    _restore_handlers()
     try:
         if path is not None and os.fstat(file).st_size == 0:
             os.unlink(path)
@@ -112,31 +112,33 @@ def failed() -> bool:
     return isinstance(last, type) and issubclass(last, Exception)
 
 
-def _let_go() -> None:
+def _restore_handlers() -> None:
     """The handlers of before, unless somebody else has put theirs on top."""
-    global _file, _path, _ours, _before
+    global _file, _path, _enabled_faulthandler, _previous_excepthook
     _file = _path = None
-    if _ours:
-        _ours = False
+    if _enabled_faulthandler:
+        _enabled_faulthandler = False
         faulthandler.disable()
-    if sys.excepthook is _note:
-        sys.excepthook = _before
-        _before = None
+    if sys.excepthook is _excepthook:
+        sys.excepthook = _previous_excepthook
+        _previous_excepthook = None
 
 
-def _in_child() -> None:
+def _close_in_child() -> None:
     """A fork writes nothing into its parent's file; it ends as it would have without us."""
     file = _file
     if file is None:
         return
-    _let_go()
+    _restore_handlers()
     try:
         os.close(file)
     except OSError:
         pass
 
 
-def _note(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _excepthook(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
     """Stands in for `sys.excepthook`: notes what ends the program, and passes it on."""
     global _failed
     # Programs call it by themselves too, to print an error, and go on; a prompt goes on as well.
@@ -145,13 +147,13 @@ def _note(kind: type[BaseException], error: BaseException, trace: TracebackType 
         _failed = True
     if ends and _file is not None and issubclass(kind, Exception):
         try:
-            os.write(_file, _described(kind, error, trace))
+            os.write(_file, _format_exception(kind, error, trace))
         except Exception:  # noqa: S110 - nothing of ours may come between a program and its error
             pass
-    (_before or sys.__excepthook__)(kind, error, trace)
+    (_previous_excepthook or sys.__excepthook__)(kind, error, trace)
 
 
-def _described(
+def _format_exception(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> bytes:
     """Type, first line of the text, and the innermost places; no values of variables."""
@@ -174,7 +176,7 @@ def _described(
     return "\n".join([*lines, *reversed(frames), ""]).encode("utf-8", "backslashreplace")
 
 
-def _sweep(folder: str) -> None:
+def _remove_old_reports(folder: str) -> None:
     """Files that no daemon came for: the oldest go."""
     import time
 

@@ -36,7 +36,7 @@ class Link:
     """
     One training's line to the daemon. Every method returns at once and raises nothing of ours.
 
-    `wanted` is the request that waits for the next step boundary, or None: a
+    `pending_request` is the request that waits for the next step boundary, or None: a
     plain attribute, so that a training pays nothing for looking at it.
     """
 
@@ -59,56 +59,58 @@ class Link:
             socket_path: None: where this user's daemon listens.
             by_lines: the program does not resume from a rescue by itself.
         """
-        self.wanted: CheckpointRequest | None = None
+        self.pending_request: CheckpointRequest | None = None
         self.step: int | None = None  # completed ones; set at each, told with the next report
         # Of a loop that does not say when it ends: whether the program has left it.
-        self.left: Callable[[], bool] | None = None
-        self.page: str | None = None  # where the daemon looks for what we publish; None: nowhere
+        self.loop_has_ended: Callable[[], bool] | None = None
+        self.segment_path: str | None = (
+            None  # where the daemon looks for what we publish; None: nowhere
+        )
         self.acknowledges = False  # this daemon says when it has looked at an announcement ...
-        self.considered: int | None = None  # ... of which this is the number
+        self.acknowledged_number: int | None = None  # ... of which this is the number
         # For the thread. `fields` is replaced as a whole, never changed.
-        self.about: dict[str, Any] = {
+        self.registration: dict[str, Any] = {
             "framework": framework,
             "directory": directory,
             "notebook": notebook,
             "resumes_itself": not by_lines,
         }
         self.fields: dict[str, Any] = {}
-        self.progressing: dict[str, Any] | None = None
+        self.latest_progress: dict[str, Any] | None = None
         self.last_saved: dict[str, Any] | None = None
-        self.trainer: int | None = None  # identity of the thread that makes the steps
+        self.training_thread_id: int | None = None  # identity of the thread that makes the steps
         self._socket_path = socket_path
-        self._line: Line | None = None
+        self._thread: LinkThread | None = None
 
     @property
     def connected(self) -> bool:
         """Whether the daemon is listening to us now."""
-        return self._line is not None and self._line.connected
+        return self._thread is not None and self._thread.connected
 
     def start(self) -> None:
         """Begin to look for the daemon; does nothing when that has begun. Also after a fork."""
-        if self._line is not None:
+        if self._thread is not None:
             return
-        line = Line(self, self._socket_path)
+        line = LinkThread(self, self._socket_path)
         try:
             line.start()
         except RuntimeError:  # no thread can be started, or the interpreter is about to exit
             return
-        self._line = line
-        _all.add(self)
+        self._thread = line
+        _open_links.add(self)
         weakref.finalize(self, line.stop).atexit = False
-        _hook()
+        _register_exit_handlers()
 
     def report(self, **fields: Any) -> None:
         """Figures of `agent.report`, kept until the thread sends them: the newest once a second."""
         self.fields = {**self.fields, **fields}
-        self.trainer = _thread.get_ident()
+        self.training_thread_id = _thread.get_ident()
 
     def report_soon(self, **fields: Any) -> None:
         """The same of what is news at once: a phase that begins, growth that is announced."""
         self.report(**fields)
-        if self._line is not None:
-            self._line.hurry()
+        if self._thread is not None:
+            self._thread.send_soon()
 
     def accepted(self, request: str | int) -> None:
         """The save that `request` asks for is about to begin."""
@@ -116,7 +118,7 @@ class Link:
 
     def progress(self, request: str | int, bytes_done: int, bytes_total: int) -> None:
         """The save is under way; of many such messages the newest is sent."""
-        self.progressing = {
+        self.latest_progress = {
             "request": request,
             "state": "saving",
             "bytes_done": bytes_done,
@@ -138,7 +140,7 @@ class Link:
         self.last_saved = told
         self._post("agent.saved", request=request, rescue=told)
 
-    def goes_on_from(self, path: str, step: int, bytes_: int, saved_unix_s: float) -> None:
+    def restored_from(self, path: str, step: int, bytes_: int, saved_unix_s: float) -> None:
         """The rescue that this training was restored from: until it saves anew, that one stands."""
         if self.last_saved is None:
             self.last_saved = {
@@ -165,7 +167,7 @@ class Link:
                 daemon keeps what it knows of it until the process is gone.
             failed: it ends by an exception.
         """
-        line = self._give_up()
+        line = self._detach_thread()
         if line is None:
             return
         line.post("agent.bye", {"finished": finished, "failed": failed})
@@ -174,80 +176,82 @@ class Link:
             line.join(wait_s)
 
     def _post(self, method: str, **params: Any) -> None:
-        if self._line is not None:
-            self._line.post(method, params)
+        if self._thread is not None:
+            self._thread.post(method, params)
 
-    def _drop(self) -> None:
+    def _close_in_child(self) -> None:
         """In a forked child: the line is the parent's. Let go of it without a word."""
-        line = self._give_up()
+        line = self._detach_thread()
         if line is not None:
-            line.abandon()
+            line.close_in_child()
 
-    def _give_up(self) -> Line | None:
-        line, self._line = self._line, None
-        self.wanted = self.page = None
+    def _detach_thread(self) -> LinkThread | None:
+        line, self._thread = self._thread, None
+        self.pending_request = self.segment_path = None
         return line
 
 
-def named_ones(framework: str) -> list[Link]:
+def registered_links(framework: str) -> list[Link]:
     """Those of trainings under way in this process for which the program named a Rescue."""
     return [
         each
-        for each in list(_all)
-        if each._line is not None
-        and each.about["framework"] == framework
-        and each.about["resumes_itself"]
+        for each in list(_open_links)
+        if each._thread is not None
+        and each.registration["framework"] == framework
+        and each.registration["resumes_itself"]
     ]
 
 
-_all: weakref.WeakSet[Link] = weakref.WeakSet()
-_hooked = False
+_open_links: weakref.WeakSet[Link] = weakref.WeakSet()
+_exit_handlers_registered = False
 
 
-def _hook() -> None:
-    global _hooked
-    if _hooked:
+def _register_exit_handlers() -> None:
+    global _exit_handlers_registered
+    if _exit_handlers_registered:
         return
-    _hooked = True
-    crash_report.listen()
+    _exit_handlers_registered = True
+    crash_report.install()
     atexit.register(_close_all)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
-            before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
+            before=_before_fork,
+            after_in_parent=_after_fork_in_parent,
+            after_in_child=_after_fork_in_child,
         )
 
 
 def _close_all() -> None:
     failed = crash_report.failed()
-    for link in list(_all):
+    for link in list(_open_links):
         link.close(finished=False, failed=failed)
 
 
 # Held while a socket is being opened: a child forked at that moment would hold the parent's
 # connection open without knowing, and the daemon would not notice the parent's death.
-_gate_held = threading.local()
-_GATE_WAIT_S = 0.05
+_fork_state = threading.local()
+_FORK_LOCK_WAIT_S = 0.05
 
 
 def _before_fork() -> None:
-    _gate_held.value = Line.gate.acquire(timeout=_GATE_WAIT_S)
+    _fork_state.value = LinkThread.connect_lock.acquire(timeout=_FORK_LOCK_WAIT_S)
 
 
-def _after_fork() -> None:
-    if getattr(_gate_held, "value", False):
-        _gate_held.value = False
-        Line.gate.release()
+def _after_fork_in_parent() -> None:
+    if getattr(_fork_state, "value", False):
+        _fork_state.value = False
+        LinkThread.connect_lock.release()
 
 
-def _in_child() -> None:
-    Line.gate = threading.Lock()
-    for link in list(_all):
-        link._drop()
+def _after_fork_in_child() -> None:
+    LinkThread.connect_lock = threading.Lock()
+    for link in list(_open_links):
+        link._close_in_child()
 
 
 _MOST_WAITING = 100  # messages; the oldest is dropped
 _REPORT_EVERY_S = 1.0
-_NEWS_EVERY_S = 0.25  # phases of a hundredth of a second are nobody's business
+_URGENT_REPORT_EVERY_S = 0.25  # phases of a hundredth of a second are nobody's business
 _PROGRESS_EVERY_S = 0.25
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 10.0
@@ -255,20 +259,20 @@ _ANSWER_S = 5.0
 _STALE_S = 3.0  # growth that was announced longer before the daemon came has begun without it
 
 # Worth telling a daemon that came later; the others made sense only when they were said.
-_LASTING = frozenset({"agent.saved", "agent.failed", "agent.bye"})
+_SENT_AFTER_RECONNECT = frozenset({"agent.saved", "agent.failed", "agent.bye"})
 
 
-_LISTS = frozenset(
+_JSON_FIELDS = frozenset(
     {"allocators", "memory", "not_restored"}
 )  # made of JSON's values where they are read
 
 _guard = Guard("the agent's line to the daemon")
 
 
-class Line:
+class LinkThread:
     """One thread and, while a daemon listens, one connection."""
 
-    gate: ClassVar[threading.Lock] = threading.Lock()  # held while a socket is being opened
+    connect_lock: ClassVar[threading.Lock] = threading.Lock()  # held while a socket is being opened
 
     def __init__(self, link: Link, socket_path: str | None) -> None:
         # The thread must not keep the link alive: a training that was given up ends its line.
@@ -282,13 +286,13 @@ class Line:
         os.set_blocking(self._wake_write, False)
         self._pipe_lock = threading.Lock()
         self._connected_s = 0.0
-        self._sent: Mapping[str, Any] | None = None
-        self._seen_step: int | None = None
+        self._sent_fields: Mapping[str, Any] | None = None
+        self._last_step: int | None = None
         self._next_report_mono_s = 0.0
         self._saving = False
-        self._hurried = False
-        self._end = threading.Lock()  # opened when the thread has ended
-        self._end.acquire()
+        self._send_is_urgent = False
+        self._ended_lock = threading.Lock()  # opened when the thread has ended
+        self._ended_lock.acquire()
 
     @property
     def connected(self) -> bool:
@@ -314,10 +318,10 @@ class Line:
         self._waiting.append((method, params))
         self._wake()
 
-    def hurry(self) -> None:
+    def send_soon(self) -> None:
         """Send `fields` soon: they hold news."""
-        if not self._hurried:
-            self._hurried = True
+        if not self._send_is_urgent:
+            self._send_is_urgent = True
             self._wake()
 
     def stop(self) -> None:
@@ -327,9 +331,9 @@ class Line:
 
     def join(self, wait_s: float) -> None:
         """Wait for the thread's end, no longer than `wait_s`."""
-        self._end.acquire(timeout=wait_s)
+        self._ended_lock.acquire(timeout=wait_s)
 
-    def abandon(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child: close our copies of the parent's files without a word."""
         self._stopping = True
         self._disconnect()
@@ -345,7 +349,7 @@ class Line:
                     retry_s = _FIRST_RETRY_S
                     self._serve()
                 except RequestError as error:  # it will refuse us again, so a person must know
-                    _guard.tell_once(f"the daemon does not take this training: {error}")
+                    _guard.print_once(f"the daemon does not take this training: {error}")
                 except (WatchdogError, OSError):
                     pass  # no daemon, one that ended, or one that talks nonsense: look again later
                 except Exception as error:
@@ -353,54 +357,54 @@ class Line:
                 finally:
                     self._disconnect()
                 if not self._stopping:
-                    self._pause(retry_s)
+                    self._sleep(retry_s)
                     retry_s = min(2 * retry_s, _LAST_RETRY_S)
         finally:
             self._close_pipe()
-            self._end.release()
+            self._ended_lock.release()
 
     def _connect(self) -> None:
-        with Line.gate:
+        with LinkThread.connect_lock:
             client = Client.connect(self._socket_path, role="agent", timeout_s=_ANSWER_S)
             try:
                 me = own()
-                link = self._alive()
+                link = self._get_link()
                 # `rescue`: a daemon that came later learns of the one that it did not see.
                 answer = client.call(
                     "agent.register",
                     pid=me.pid,
                     start_time=me.start_time,
                     rescue=link.last_saved,
-                    **link.about,
+                    **link.registration,
                 )
-                link.page = answer.get("page")
+                link.segment_path = answer.get("page")
                 link.acknowledges = answer.get("acknowledges") is True
             except BaseException:
                 client.close()
                 raise
             for _ in range(len(self._waiting)):  # one by one: others may be posting
                 message = self._waiting.popleft()
-                if message[0] in _LASTING:
+                if message[0] in _SENT_AFTER_RECONNECT:
                     self._waiting.append(message)
             self._client = client
         self._connected_s = time.monotonic()
-        self._sent = None
+        self._sent_fields = None
 
     def _serve(self) -> None:
         client = self._client
         assert client is not None  # noqa: S101 - _connect() made it
         self._next_report_mono_s = 0.0
-        self._take_all(client)  # what came together with the answer to our registration
+        self._receive_messages(client)  # what came together with the answer to our registration
         while True:
             self._send_waiting(client)
             if self._stopping:
                 return
-            self._tell(client, self._alive())
-            quick = self._saving or self._hurried
+            self._send_report(client, self._get_link())
+            quick = self._saving or self._send_is_urgent
             if self._wait(_PROGRESS_EVERY_S if quick else _REPORT_EVERY_S):
-                self._take_all(client)
+                self._receive_messages(client)
 
-    def _alive(self) -> Link:
+    def _get_link(self) -> Link:
         """
         The link, for as long as the caller runs.
 
@@ -412,31 +416,31 @@ class Line:
             raise WatchdogError("The training was given up.")
         return link
 
-    def _tell(self, client: Client, link: Link) -> None:
+    def _send_report(self, client: Client, link: Link) -> None:
         """Send progress and figures, where they are due."""
-        progress, link.progressing = link.progressing, None
+        progress, link.latest_progress = link.latest_progress, None
         if progress is not None:
             client.notify("agent.progress", **progress)
         now = time.monotonic()
         due = self._next_report_mono_s
-        if self._hurried:
-            due -= _REPORT_EVERY_S - _NEWS_EVERY_S
+        if self._send_is_urgent:
+            due -= _REPORT_EVERY_S - _URGENT_REPORT_EVERY_S
             if now >= due:
-                self._hurried = False  # before the fields are read: later ones hurry anew
+                self._send_is_urgent = False  # before the fields are read: later ones hurry anew
         fields: Mapping[str, Any] = link.fields
-        if link.left is not None and fields.get("training") and link.left():
+        if link.loop_has_ended is not None and fields.get("training") and link.loop_has_ended():
             fields = {**fields, "training": False}  # and no stall, if no step follows
-        fields = self._where_it_stands(fields, link)
-        if fields is self._sent or now < due:
+        fields = self._with_current_step(fields, link)
+        if fields is self._sent_fields or now < due:
             return
-        if fields and fields != self._sent:
-            report = _plain(self._fresh(fields))
-            report["place"] = stacks.place(link.trainer)
+        if fields and fields != self._sent_fields:
+            report = _json_fields(self._without_stale_announcement(fields))
+            report["place"] = stacks.current_line(link.training_thread_id)
             client.notify("agent.report", **report)
             self._next_report_mono_s = now + _REPORT_EVERY_S
-        self._sent = fields
+        self._sent_fields = fields
 
-    def _fresh(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _without_stale_announcement(self, fields: Mapping[str, Any]) -> dict[str, Any]:
         """The fields without an announcement whose growth the daemon did not see begin."""
         announced_s = fields.get("expected_mono_s")
         stale = announced_s is not None and self._connected_s - announced_s > _STALE_S
@@ -453,7 +457,7 @@ class Line:
             self._saving = method == "agent.progress"
             link = self._link()
             if link is not None and not self._saving:
-                link.progressing = None  # of a save that has ended
+                link.latest_progress = None  # of a save that has ended
             try:
                 client.notify(method, **params)
             except BaseException:
@@ -462,33 +466,35 @@ class Line:
             if method == "agent.bye":
                 self._stopping = True  # nothing is said after it, however late `stop` comes
 
-    def _take_all(self, client: Client) -> None:
+    def _receive_messages(self, client: Client) -> None:
         for message in client.notifications(0):
             if message.get("method") == "agent.checkpoint":
                 request = CheckpointRequest.read(message.get("params"), time.monotonic())
                 if request is not None:
-                    self._alive().wanted = request
+                    self._get_link().pending_request = request
                 continue
             if message.get("method") == "agent.acknowledged":
                 params = message.get("params")
                 number = params.get("number") if isinstance(params, dict) else None
-                self._alive().considered = number
+                self._get_link().acknowledged_number = number
                 continue
             with _guard:
-                diagnose.answer(message, self.post, self._alive().trainer, self._step)
+                diagnose.handle_message(
+                    message, self.post, self._get_link().training_thread_id, self._current_step
+                )
 
-    def _where_it_stands(self, fields: Mapping[str, Any], link: Link) -> Mapping[str, Any]:
+    def _with_current_step(self, fields: Mapping[str, Any], link: Link) -> Mapping[str, Any]:
         # A training passes on its figures once a second and its step number at each step. One that
         # has stopped between two reports is told with the step at which it stands.
-        step = _step_of(link)
-        seen, self._seen_step = self._seen_step, step
+        step = _current_step_of_link(link)
+        seen, self._last_step = self._last_step, step
         if step is None or step != seen or step == fields.get("step"):
             return fields
         return {**fields, "step": step, "batch": None}
 
-    def _step(self) -> int | None:
+    def _current_step(self) -> int | None:
         link = self._link()
-        return None if link is None else _step_of(link)
+        return None if link is None else _current_step_of_link(link)
 
     def _wait(self, seconds: float) -> bool:
         """Sleep until something comes; whether it came from the daemon."""
@@ -505,7 +511,7 @@ class Line:
             os.read(self._wake_read, 4096)
         return bool(ready)
 
-    def _pause(self, seconds: float) -> None:
+    def _sleep(self, seconds: float) -> None:
         """Sleep; only `stop` ends it early."""
         end = time.monotonic() + seconds
         while not self._stopping and (left := end - time.monotonic()) > 0:
@@ -533,16 +539,16 @@ class Line:
             self._wake_read = self._wake_write = -1
 
 
-def _step_of(link: Link) -> int | None:
+def _current_step_of_link(link: Link) -> int | None:
     step = link.fields.get("step") if link.step is None else link.step
     return step if isinstance(step, int) else None
 
 
-def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _json_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Figures as JSON knows them: a scalar becomes a number, what cannot is left out."""
     found: dict[str, Any] = {}
     for key, value in fields.items():
-        if value is None or isinstance(value, bool | int | float | str) or key in _LISTS:
+        if value is None or isinstance(value, bool | int | float | str) or key in _JSON_FIELDS:
             found[key] = value
             continue
         for number in (operator.index, float):  # NumPy's integers are no floats, nor is a tensor

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from watchdog_app.agent.contain import Guard, describe, say
+from watchdog_app.agent.contain import Guard, describe, print_message
 from watchdog_app.base.errors import RescueError
 from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint import names, run_lock, runs
@@ -48,17 +48,17 @@ _APART = 'To keep trainings apart for good, give each a folder or a name: Rescue
 
 _guard = Guard("choosing the rescue to resume from")
 _lock = threading.Lock()
-_behind: dict[str, int] = {}  # trainings that this process is through with, by folder
-_open: dict[str, object] = {}  # where a training began that has not ended well, by folder
-_Counted = tuple[str, str | CallSite | None, str | None]  # folder, name or call site, thread
-_turns: dict[_Counted, tuple[object, int]] = {}  # cell, count
-_mine: dict[tuple[str, str], Run] = {}  # that this process holds, by folder and id
+_finished_counts: dict[str, int] = {}  # trainings that this process is through with, by folder
+_open_trainings: dict[str, object] = {}  # where a training began that has not ended well, by folder
+_TurnKey = tuple[str, str | CallSite | None, str | None]  # folder, name or call site, thread
+_turns: dict[_TurnKey, tuple[object, int]] = {}  # cell, count
+_held_runs: dict[tuple[str, str], Run] = {}  # that this process holds, by folder and id
 _resumed: set[str] = set()  # rescues that this process resumed from
-_last: dict[int, Beginning] = {}  # that began last, by thread
-_asked: str | None = None  # the run that `watchdog.resume()` goes on with
+_last_begun: dict[int, Beginning] = {}  # that began last, by thread
+_allowed_run: str | None = None  # the run that `watchdog.resume()` goes on with
 _adopted: dict[str, Run] = {}  # that a library was given a rescue of, by folder
 _owner: str | None = None
-_told_no_locks = False
+_warned_no_locks = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Beginning:
     why: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     nothing: bool = False  # no rescue at all lies there
-    counted: _Counted | None = None  # as what, in `_turns`
+    counted: _TurnKey | None = None  # as what, in `_turns`
 
 
 def check(resume: object, name: object = None) -> None:
@@ -123,7 +123,7 @@ def begin(
 
     Never raises: where it cannot be told, the training starts over.
     """
-    root, resume = _root(directory), _wish(resume)
+    root, resume = _canonical_folder(directory), _resume_choice(resume)
     site = None if found else call_site(sys._getframe(1))
     training = _open_training(root, name, site)
     beginning = None
@@ -133,11 +133,11 @@ def begin(
         beginning = Beginning(root, runs.Run("0" * 12, root), resume)
         with _guard:
             beginning.run = runs.new(root, {})
-    _tell_of_locks(beginning.run)
+    _warn_about_missing_locks(beginning.run)
     with _lock:
-        _mine[beginning.directory, beginning.run.id] = beginning.run
-        beginning.counted = _counted(root, name, site)
-        _last[threading.get_ident()] = beginning
+        _held_runs[beginning.directory, beginning.run.id] = beginning.run
+        beginning.counted = _turn_key(root, name, site)
+        _last_begun[threading.get_ident()] = beginning
     return beginning
 
 
@@ -182,40 +182,44 @@ def resume(
     """
     choice = choose(beginning, store)
     for line in choice.why:
-        say(line)
+        print_message(line)
     found = choice.rescue
     if found is None:
         return
     with restoring(found.path):
         restore(found)
-    resumed(found.path)
-    link.goes_on_from(found.path, found.step, found.bytes, found.created_unix_s)
+    mark_resumed(found.path)
+    link.restored_from(found.path, found.step, found.bytes, found.created_unix_s)
     for line in choice.notes:
-        say(line)
+        print_message(line)
 
 
 def may_resume(directory: str, resume: bool | str, *, name: str | None = None) -> bool:
     """Whether a training that begins here now may resume from a rescue; opens nothing."""
     if resume is False:
         return False
-    root, resume = _root(directory), _wish(resume)
+    root, resume = _canonical_folder(directory), _resume_choice(resume)
     with _lock:
-        _forget_parent()
+        _reset_after_fork()
         training = _training(root, name, call_site(sys._getframe(1)))
     with _guard:
         program = program_key.program()
-        return bool(_sorted_out(root, resume, program, training).candidates)
+        return bool(_classify_runs(root, resume, program, training).candidates)
     return False
 
 
-def waiting(directory: str) -> Left | None:
+def waiting_run(directory: str) -> Left | None:
     """The run of this program that waits in a folder to be resumed from, or None."""
-    root = _root(directory)
+    root = _canonical_folder(directory)
     with _guard:
         program = program_key.program()
-        place = _place(root)
+        place = _training_number(root)
         for left in reversed(runs.left_in(root)):
-            if left.finished or left.held_here or another_training(left, program, None) is not None:
+            if (
+                left.finished
+                or left.held_here
+                or other_training_reason(left, program, None) is not None
+            ):
                 continue
             if left.key.get("site") is None and left.key.get("place") != place:
                 continue
@@ -224,9 +228,9 @@ def waiting(directory: str) -> Left | None:
     return None
 
 
-def left_beside(directory: str) -> str | None:
+def run_beside_message(directory: str) -> str | None:
     """What other programs, or this one with other arguments, left beside a folder: one line."""
-    above = os.path.dirname(_root(directory))
+    above = os.path.dirname(_canonical_folder(directory))
     since_ns = time.time_ns() - _BESIDE_NS
     with _guard, suppress(OSError):  # no such folder yet, or it is being changed
         program = program_key.program(skip_cells=True)
@@ -234,13 +238,13 @@ def left_beside(directory: str) -> str | None:
         lefts = [
             left
             for folder in folders
-            if folder != _root(directory) and names.is_folder(os.lstat(folder))
+            if folder != _canonical_folder(directory) and names.is_folder(os.lstat(folder))
             for left in runs.left_in(folder)
             if not left.finished and left.newest_ns > since_ns
         ]
         lefts.sort(key=lambda left: left.newest_ns)
         for left in lefts[: -_MOST_BESIDE - 1 : -1]:
-            why = another_training(left, program, None)
+            why = other_training_reason(left, program, None)
             if why is not None and left.verdict().life != "alive":
                 return f"{left.path} {why}: it is left alone, and its rescues are kept."
     return None
@@ -254,7 +258,7 @@ def adopt(directory: str, path: str) -> None:
         directory: as the user gave it.
         path: of the rescue.
     """
-    resumed(path)
+    mark_resumed(path)
     name = RescueName.parse(os.path.basename(path))
     with _guard:
         folder = os.path.dirname(path)
@@ -263,23 +267,23 @@ def adopt(directory: str, path: str) -> None:
                 run = runs.take(left, left.key, frozenset())
                 if run is not None:
                     with _lock:
-                        _adopted[_root(directory)] = run
-                        _mine[folder, run.id] = run
+                        _adopted[_canonical_folder(directory)] = run
+                        _held_runs[folder, run.id] = run
 
 
 @contextmanager
-def going_on_with(path: str) -> Iterator[None]:
+def allow_resume_from(path: str) -> Iterator[None]:
     """Within it trainings may resume from the rescue at `path` although its cell was rewritten."""
-    global _asked
+    global _allowed_run
     name = RescueName.parse(os.path.basename(path))
-    _asked = None if name is None else name.run
+    _allowed_run = None if name is None else name.run
     try:
         yield
     finally:
-        _asked = None
+        _allowed_run = None
 
 
-def resumed(path: str) -> None:
+def mark_resumed(path: str) -> None:
     """Remember that this process resumed from the rescue at `path`."""
     with _lock:
         _resumed.add(path)
@@ -299,10 +303,10 @@ def restoring(path: str) -> Iterator[None]:
     try:
         yield
     except RescueError:
-        _unbegin()
+        _undo_begin()
         raise
     except Exception as error:
-        _unbegin()
+        _undo_begin()
         raise RescueError(
             f"The rescue {path} could not be given back to this program ({describe(error)}). "
             "Nothing on disk was changed. To start over: Rescue(..., resume=False)."
@@ -318,10 +322,10 @@ def finish(beginning: Beginning) -> None:
     folder, run = beginning.directory, beginning.run
     run.after_fork()  # a child does not finish what its parent trains
     with _lock:
-        _forget_parent()
-        _behind[folder] = _behind.get(folder, 0) + 1
-        _open.pop(folder, None)
-        _mine.pop((folder, run.id), None)
+        _reset_after_fork()
+        _finished_counts[folder] = _finished_counts.get(folder, 0) + 1
+        _open_trainings.pop(folder, None)
+        _held_runs.pop((folder, run.id), None)
         paths = [path for path in _resumed if os.path.dirname(path) == folder]
     old = [name for path in paths if (name := RescueName.parse(os.path.basename(path)))]
     through = max((name.sequence for name in old if name.run is None), default=0)
@@ -334,7 +338,7 @@ def finish(beginning: Beginning) -> None:
 
 
 @dataclass(slots=True)
-class _Sorted:
+class _FolderRuns:
     """What lies in a folder, seen from a training that begins."""
 
     candidates: list[Left] = field(default_factory=list)  # the newest last
@@ -358,16 +362,16 @@ def _begin(
     if adopted is not None:
         return Beginning(root, adopted, resume=False)
     program = program_key.program()
-    seen = _sorted_out(root, resume, program, training)
+    seen = _classify_runs(root, resume, program, training)
     key = program_key.record(program, training, seen.salt or os.urandom(program_key.SALT_BYTES))
-    why = _lines(seen, resume)
+    why = _left_alone_messages(seen, resume)
 
     same = frozenset(left.run for left in seen.same_finished if left.run)
     if found:
         return Beginning(root, runs.new(root, key, same), resume=False)
     mine = seen.mine if seen.mine_exactly or not seen.candidates else None
     if mine is not None and mine.run is not None:
-        held = _mine.get((mine.directory, mine.run))
+        held = _held_runs.get((mine.directory, mine.run))
         held = held or runs.take(mine, key, same)  # what did not fit before
         if held is not None:
             held.finished_ones = same
@@ -379,13 +383,13 @@ def _begin(
     if program.pooled and training.name is None and resume is not False:
         seen.others += [(left, _POOLED) for left in seen.candidates]
         seen.candidates = []
-        why = _lines(seen, resume)
+        why = _left_alone_messages(seen, resume)
     while seen.candidates:
         left = seen.candidates.pop()
         run = runs.take(left, key, same)
         if run is None:
-            seen.others.append((left, _RUNS))
-            why = _lines(seen, resume)
+            seen.others.append((left, _STILL_RUNS))
+            why = _left_alone_messages(seen, resume)
             continue
         if resume is False:
             return Beginning(root, run, resume)
@@ -397,37 +401,37 @@ def _begin(
             for each in reversed(seen.candidates)
             if not each.finished and each.run is not None
         ]
-        why = [line for line, every in _lines_of_others(seen) if every]
+        why = [line for line, every in _other_run_messages(seen) if every]
         return Beginning(root, run, resume, left.names, why[:_MOST_NAMED], notes)
     begun = Beginning(root, runs.new(root, key, same), resume, why=why)
     begun.nothing = not seen.anything
     return begun
 
 
-_RUNS = "is of a training that still runs"
-_STRANGERS = "was put there by another user"
+_STILL_RUNS = "is of a training that still runs"
+_FOREIGN_USER = "was put there by another user"
 _POOLED = "may be of another task of a pool of processes"
 
 
-def _sorted_out(
+def _classify_runs(
     root: str,
     resume: bool | str,
     program: program_key.Program,
     training: program_key.Training,
-) -> _Sorted:
-    seen = _Sorted()
+) -> _FolderRuns:
+    seen = _FolderRuns()
     lefts = runs.left_in(root)
     seen.anything = bool(lefts)
     seen.salt = next(_salts(lefts), None)
     run_lock.remove_unused(root, {left.run for left in lefts if left.run})
     for left in lefts:
         if names.is_strangers(left.directory, left.names[-1]):
-            seen.others.append((left, _STRANGERS))
+            seen.others.append((left, _FOREIGN_USER))
             continue
         another = (
             None
-            if left.run is not None and left.run == _asked
-            else another_training(left, program, training)
+            if left.run is not None and left.run == _allowed_run
+            else other_training_reason(left, program, training)
         )
         if left.finished:
             if another is None:
@@ -440,7 +444,7 @@ def _sorted_out(
         if left.held_here:
             if another is None:
                 seen.mine, seen.mine_exactly = left, True
-            elif resume in _CHOICES and another_training(left, program, None) is None:
+            elif resume in _CHOICES and other_training_reason(left, program, None) is None:
                 if not seen.mine_exactly:
                     seen.mine = left  # what this process began before, and goes back to on purpose
             elif left.run is None:
@@ -448,7 +452,7 @@ def _sorted_out(
             continue
         verdict = left.verdict()
         if verdict.life == "alive":
-            seen.others.append((left, _alive(verdict)))
+            seen.others.append((left, _alive_reason(verdict)))
         elif another is None or resume == "force" or left.unjudged:
             if another is not None:
                 seen.notes[left.path] = f'{left.path} {another}; resume="force" resumes from it.'
@@ -470,7 +474,7 @@ def _sorted_out(
 _OF_THIS_PROCESS = "is of this process"
 
 
-def another_training(
+def other_training_reason(
     left: Left, program: program_key.Program, training: program_key.Training | None
 ) -> str | None:
     """What makes a run another training, in words; None: it is this one."""
@@ -504,17 +508,17 @@ def _salts(lefts: list[Left]) -> Iterator[bytes]:
                 yield salt
 
 
-def _tell_of_locks(run: Run) -> None:
-    global _told_no_locks
-    if run.lock is not None and not run.lock.locked and not _told_no_locks:
-        _told_no_locks = True
-        say(
+def _warn_about_missing_locks(run: Run) -> None:
+    global _warned_no_locks
+    if run.lock is not None and not run.lock.locked and not _warned_no_locks:
+        _warned_no_locks = True
+        print_message(
             f"the file system of {run.directory} keeps no locks: trainings there are distinguished "
             "only by their processes and by when they last reported."
         )
 
 
-def _alive(verdict: run_lock.Verdict) -> str:
+def _alive_reason(verdict: run_lock.Verdict) -> str:
     if verdict.silent_s is None:
         return f"is of {verdict.whose}, which still runs"
     ago = format_duration(verdict.silent_s)
@@ -525,7 +529,7 @@ def _alive(verdict: run_lock.Verdict) -> str:
     )
 
 
-def _lines(seen: _Sorted, resume: bool | str) -> list[str]:
+def _left_alone_messages(seen: _FolderRuns, resume: bool | str) -> list[str]:
     """What is left alone by a training that starts over."""
     if resume is False:
         return []
@@ -536,7 +540,7 @@ def _lines(seen: _Sorted, resume: bool | str) -> list[str]:
             f"{mine.path} is of this process, whose variables are newer; it is left alone. "
             'To go back to it: Rescue(..., resume="newest").'
         )
-    lines += [line for line, _ in _lines_of_others(seen)]
+    lines += [line for line, _ in _other_run_messages(seen)]
     if len(lines) > _MOST_NAMED:
         lines[_MOST_NAMED:] = [
             f"{len(lines) - _MOST_NAMED} more runs there are left alone. See: watchdog rescues"
@@ -544,7 +548,7 @@ def _lines(seen: _Sorted, resume: bool | str) -> list[str]:
     return lines
 
 
-def _lines_of_others(seen: _Sorted) -> list[tuple[str, bool]]:
+def _other_run_messages(seen: _FolderRuns) -> list[tuple[str, bool]]:
     """A line for each run that is left alone, the newest first; whether it is said at any rate."""
     lines = []
     for left, why in reversed(seen.others):
@@ -554,7 +558,7 @@ def _lines_of_others(seen: _Sorted) -> list[tuple[str, bool]]:
                 f"resume from it, end that process first. {_APART}"
             )
             lines.append((text, True))
-        elif why == _STRANGERS:  # whom nothing believes, not even "force"
+        elif why == _FOREIGN_USER:  # whom nothing believes, not even "force"
             lines.append((f"{left.path} {why}: to resume from it, copy it yourself.", True))
         elif why.startswith("belongs to another training"):
             text = f"{left.path} {why} and waits for it: it is left alone. {_FORCE} {_APART}"
@@ -565,65 +569,65 @@ def _lines_of_others(seen: _Sorted) -> list[tuple[str, bool]]:
     return lines
 
 
-def _wish(resume: bool | str) -> bool | str:
+def _resume_choice(resume: bool | str) -> bool | str:
     forced = resume is True and os.environ.get(RESUME, "").strip().lower() == "force"
     return "force" if forced else resume
 
 
-def _root(directory: str) -> str:
+def _canonical_folder(directory: str) -> str:
     return os.path.realpath(os.path.expanduser(directory))  # one folder may have two names
 
 
 def _open_training(root: str, name: str | None, site: CallSite | None) -> program_key.Training:
     """Count the training that begins now."""
     with _lock:
-        _forget_parent()
+        _reset_after_fork()
         training = _training(root, name, site)
-        _behind[root] = training.place - 1
-        _open[root] = _cell()
-        _turns[_counted(root, name, site)] = _cell(), training.turn
+        _finished_counts[root] = training.place - 1
+        _open_trainings[root] = _cell()
+        _turns[_turn_key(root, name, site)] = _cell(), training.turn
         return training
 
 
-def _counted(root: str, name: str | None, site: CallSite | None) -> _Counted:
+def _turn_key(root: str, name: str | None, site: CallSite | None) -> _TurnKey:
     """What a training is counted as: threads of a program begin theirs in any order."""
     return root, name or site, program_key.thread_key()[0]
 
 
 def _training(root: str, name: str | None, site: CallSite | None) -> program_key.Training:
     """The one that begins next."""
-    cell, turn = _turns.get(_counted(root, name, site), (None, 0))
+    cell, turn = _turns.get(_turn_key(root, name, site), (None, 0))
     # A cell that is run again begins the same trainings again.
     turn = 0 if _interactive() and cell != _cell() else turn
-    return program_key.training(name, site, turn + 1, _trainings_behind(root) + 1)
+    return program_key.training(name, site, turn + 1, _previous_trainings(root) + 1)
 
 
-def _place(root: str) -> int:
+def _training_number(root: str) -> int:
     with _lock:
-        return _trainings_behind(root) + 1
+        return _previous_trainings(root) + 1
 
 
-def _unbegin() -> None:
+def _undo_begin() -> None:
     """The training that began last could not go on: the next one takes its place."""
     with _lock:
-        last = _last.pop(threading.get_ident(), None)
+        last = _last_begun.pop(threading.get_ident(), None)
         if last is None:
             return
-        _open.pop(last.directory, None)
-        _mine.pop((last.directory, last.run.id), None)
+        _open_trainings.pop(last.directory, None)
+        _held_runs.pop((last.directory, last.run.id), None)
         if last.counted in _turns:
             cell, turn = _turns[last.counted]
             _turns[last.counted] = cell, turn - 1
     last.run.let_go(remove=False)
 
 
-def _trainings_behind(root: str) -> int:
-    behind = _behind.get(root, 0)
-    if root not in _open:
+def _previous_trainings(root: str) -> int:
+    behind = _finished_counts.get(root, 0)
+    if root not in _open_trainings:
         return behind
     # Begun and not ended well: a script went on to its next training. A person may have run
     # the same cell again, and two trainings of one cell are told apart by its number.
-    again = _interactive() and (_open[root] is None or _open[root] != _cell())
+    again = _interactive() and (_open_trainings[root] is None or _open_trainings[root] != _cell())
     return behind if again else behind + 1
 
 
@@ -640,7 +644,7 @@ def is_of_this_process(path: str) -> bool:
     """Whether this process wrote the rescue at `path`, or resumed from it."""
     name = RescueName.parse(os.path.basename(path))
     with _lock:
-        _forget_parent()
+        _reset_after_fork()
         if path in _resumed or name is None:
             return path in _resumed
     folder = os.path.dirname(path)
@@ -648,24 +652,24 @@ def is_of_this_process(path: str) -> bool:
     return held or name.owner_text == str(own())
 
 
-def _begin_again() -> None:
+def _reset_lock_in_child() -> None:
     # A child that was forked while another thread held it would wait without an end.
     global _lock
     _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_again)
+    os.register_at_fork(after_in_child=_reset_lock_in_child)
 
 
-def _forget_parent() -> None:
+def _reset_after_fork() -> None:
     """A forked child counts its own trainings; what its parent resumed is newer there as well."""
     global _owner
     if _owner != str(own()):
         _owner = str(own())
-        _behind.clear()
-        _open.clear()
+        _finished_counts.clear()
+        _open_trainings.clear()
         _turns.clear()
-        _mine.clear()
-        _last.clear()
+        _held_runs.clear()
+        _last_begun.clear()
         _adopted.clear()

@@ -34,17 +34,19 @@ from watchdog_app.rescue.identity.notebook import program_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Whole
+    from watchdog_app.agent.snapshot.change_marker import ChangeMarker, FullState
     from watchdog_app.agent.snapshot.publisher import Publisher
 
 _REPORT_EVERY_S = 0.5  # the link sends at most one a second; half of that keeps it fresh
 _REARM_AFTER_S = 10.0  # a process that lives on after a save may hold its reserve again
-_LONGEST_WORD = 40  # the daemon takes no longer ones
+_MAX_PHASE_CHARS = 40  # the daemon takes no longer ones
 _LONGEST_TEXT, _MOST_TEXTS = 300, 16  # likewise, of what a resume will not bring back
 _SMOOTHING = 0.1  # of the step time: about the last ten steps
 _LONGEST_RATIO = 4.0  # a gap longer than this many steps is a validation or a pause, not a step
 
-_OTHERS = "epoch_end"  # the phase in which callbacks of the program may change what is trained
+_CALLBACK_PHASE = (
+    "epoch_end"  # the phase in which callbacks of the program may change what is trained
+)
 
 _REMEDY = "The training continues; the watchdog will ask again."
 
@@ -94,7 +96,7 @@ class Session:
         self._announcements = Announcements(link, self.breakdown, self.guard, clock)
         # To a page outside the process, where there is one: for when we can do nothing any more.
         self.publisher: Publisher | None = None
-        self._page = OwnSegment(marker)
+        self._segment = TrainingSegment(marker)
 
     @property
     def step_s(self) -> float | None:
@@ -113,14 +115,14 @@ class Session:
         A folder that cannot be written is told at once rather than at the end of the night.
         """
         with self.guard:
-            self.breakdown.begins()
+            self.breakdown.start()
             self.link.start()
             self.link.report(training=True)
-            self._open_page()
+            self._open_segment()
             try:
                 rehearsal = self.store.prepare(self._tensors)
             except RescueError as error:
-                self.guard.tell_once(f"no rescue can be saved as things are: {error}")
+                self.guard.print_once(f"no rescue can be saved as things are: {error}")
             else:
                 if rehearsal is not None:
                     self.cost.rehearsed(rehearsal.bytes, rehearsal.seconds)
@@ -136,9 +138,9 @@ class Session:
         Returns:
             The rescue that was saved here, or None.
         """
-        return self.attend(step, **position) if self.ends(step) else None
+        return self.process_boundary(step, **position) if self.record_step_time(step) else None
 
-    def ends(self, step: int) -> bool:
+    def record_step_time(self, step: int) -> bool:
         """
         The first half of `boundary`: note how long the step took.
 
@@ -149,7 +151,7 @@ class Session:
             step: steps completed since the training began, over restarts.
 
         Returns:
-            Whether the other half, `attend`, is to be called.
+            Whether the other half, `process_boundary`, is to be called.
         """
         self.link.step = step
         now = self._clock()
@@ -165,7 +167,9 @@ class Session:
                     spent = typical * _LONGEST_RATIO
                 self._step_s = typical + _SMOOTHING * (spent - typical)
         return (
-            now >= self._next_report or self.link.wanted is not None or self.publisher is not None
+            now >= self._next_report
+            or self.link.pending_request is not None
+            or self.publisher is not None
         )
 
     @property
@@ -173,19 +177,19 @@ class Session:
         """Whether the next boundary is more than counted: reported, published or saved."""
         publisher = self.publisher
         return (
-            self.link.wanted is not None
+            self.link.pending_request is not None
             or self._clock() >= self._next_report
             or (publisher is not None and publisher.due)
         )
 
-    def attend(self, step: int, **position: Any) -> SavedRescue | None:
+    def process_boundary(self, step: int, **position: Any) -> SavedRescue | None:
         """The second half of `boundary`, as that: publish, save and report where it is due."""
         try:
             now = self._clock() if self._last is None else self._last  # the step's end
             self.publish(step, **position)
-            if self.link.wanted is None and now < self._next_report:
+            if self.link.pending_request is None and now < self._next_report:
                 return None
-            return self._attend(now, step, position)
+            return self._publish_save_report(now, step, position)
         except Exception as error:
             self.guard.caught(error)
             return None
@@ -212,12 +216,12 @@ class Session:
         if self.publisher is not None:
             self.publisher.step_begins()
 
-    def tell_not_restored(self, lost: Sequence[str]) -> None:
+    def report_not_restored(self, lost: Sequence[str]) -> None:
         """Tell the daemon what a resume will not bring back."""
         told = [each[:_LONGEST_TEXT] for each in lost[:_MOST_TEXTS]]
         self.link.report(not_restored=told)
 
-    def look(self) -> None:
+    def report_allocators(self) -> None:
         """Between two batches that train nothing (a validation): report what the GPUs hold."""
         now = self._clock()
         if now >= self._next_report:
@@ -227,7 +231,7 @@ class Session:
                 if allocators:
                     self.link.report(allocators=allocators)
 
-    def gap(self) -> None:
+    def reset_step_timer(self) -> None:
         """What comes next is no step (validation, a new epoch): do not count it as one."""
         self._last = None
 
@@ -240,11 +244,11 @@ class Session:
             epoch: counted from 0; None: as reported last.
             position: what has changed with it: `step`, `batch`.
         """
-        name = name[:_LONGEST_WORD]
+        name = name[:_MAX_PHASE_CHARS]
         if name == self._phase:
             return
         self._phase = name
-        if name == _OTHERS:
+        if name == _CALLBACK_PHASE:
             self.step_begins()
         with self.guard:
             fields: dict[str, Any] = {"phase": name, **position}
@@ -256,7 +260,7 @@ class Session:
         """Announce memory that the program is about to take: see `Announcements.expect`."""
         self._announcements.expect(bytes_, what, at_most=at_most)
 
-    def last_chance(self, bytes_: int, step: int, **position: Any) -> SavedRescue | None:
+    def save_before_growth(self, bytes_: int, step: int, **position: Any) -> SavedRescue | None:
         """
         What was announced begins now, and until it is there no step ends: save first, if the
         daemon finds that it will not fit.
@@ -264,8 +268,8 @@ class Session:
         Returns:
             The rescue that was saved here, or None.
         """
-        refused = step > 0 and self._announcements.refused(bytes_)
-        self.gap()  # what was waited is no part of a step
+        refused = step > 0 and self._announcements.wait_for_save_request(bytes_)
+        self.reset_step_timer()  # what was waited is no part of a step
         return self.boundary(step, **position) if refused else None
 
     def end(self, *, well: bool = True) -> None:
@@ -280,7 +284,7 @@ class Session:
             if not failed:  # else it is under way to its end: nobody has left it
                 self.link.report(training=False)
             self.publisher = None
-            self._page.close()
+            self._segment.close()
             self.link.close(finished=well, failed=failed)
             self.store.close()
             if self.store.run is not None:
@@ -289,20 +293,22 @@ class Session:
     def measure(self) -> None:
         """Look at the state once, so that its size and the cost of a save are known beforehand."""
         with self.guard:
-            self._note(self._capture())
+            self._record_state_size(self._capture())
             self._hold_reserve(self._clock())
 
     def _hold_reserve(self, now: float) -> None:
         held = self.store.hold_reserve(self._tensors)
         self._rearm_at = None if held else now + _REARM_AFTER_S
 
-    def _attend(self, now: float, step: int, position: Mapping[str, Any]) -> SavedRescue | None:
-        request = self.link.wanted
+    def _publish_save_report(
+        self, now: float, step: int, position: Mapping[str, Any]
+    ) -> SavedRescue | None:
+        request = self.link.pending_request
         self._position = position
         saved = None
         if request is not None:
-            self.link.wanted = None
-            saved = self._answer(request, now, step)
+            self.link.pending_request = None
+            saved = self._save_for_request(request, now, step)
         elif self._rearm_at is not None and now >= self._rearm_at:
             self._hold_reserve(now)
         if self.state_bytes is None:
@@ -310,7 +316,9 @@ class Session:
         self._report(step, position)
         return saved
 
-    def _answer(self, request: CheckpointRequest, now: float, step: int) -> SavedRescue | None:
+    def _save_for_request(
+        self, request: CheckpointRequest, now: float, step: int
+    ) -> SavedRescue | None:
         if request.expired(now):
             self.link.failed(
                 request.id,
@@ -326,12 +334,12 @@ class Session:
         if request is not None:
             self.link.accepted(request)
         try:
-            saved = self._store(request, reason, step)
+            saved = self._write_rescue(request, reason, step)
         except RescueError as error:
             problem = getattr(error, "problem", str(error))
             remedy = getattr(error, "remedy", _REMEDY)
             self.link.failed(request, problem, remedy)
-            self.guard.tell_once(f"no rescue was saved; the training continues. {error}")
+            self.guard.print_once(f"no rescue was saved; the training continues. {error}")
             return None
         except Exception as error:
             self.link.failed(request, describe(error), _REMEDY)
@@ -345,9 +353,9 @@ class Session:
         self.link.saved(request, saved.path, saved.step, saved.bytes, saved.seconds, reason=reason)
         return saved
 
-    def _store(self, request: str | int | None, reason: str, step: int) -> SavedRescue:
-        capture = self._whole(reason, step)
-        self._note(capture)
+    def _write_rescue(self, request: str | int | None, reason: str, step: int) -> SavedRescue:
+        capture = self._capture_with_meta(reason, step)
+        self._record_state_size(capture)
         progress = None
         if request is not None:
 
@@ -356,7 +364,7 @@ class Session:
 
         return self.store.save(capture.entries, capture.meta, progress, step=step)
 
-    def _whole(self, reason: str, step: int) -> Capture:
+    def _capture_with_meta(self, reason: str, step: int) -> Capture:
         """The state and everything that a rescue says beside it."""
         capture = self._capture()
         meta = {
@@ -364,28 +372,30 @@ class Session:
             "reason": reason,
             "program_path": program_path(),
             kernel_cells.KEY: kernel_cells.record(),
-            **self._beside(),
+            **self._changing_meta(),
             **capture.meta,
         }
         if self.store.run is not None:
             meta[runs.KEY] = self.store.run.record()
         return Capture(capture.entries, meta)
 
-    def _beside(self) -> dict[str, Any]:
-        return {"loss": _plain_number(self._position.get("loss"))}
+    def _changing_meta(self) -> dict[str, Any]:
+        return {"loss": _finite_float(self._position.get("loss"))}
 
-    def _open_page(self) -> None:
+    def _open_segment(self) -> None:
         if self.publisher is None:
-            take = partial(self._whole, "")
-            self.publisher = self._page.open(self.link.page, self.store, take, self._beside)
+            take = partial(self._capture_with_meta, "")
+            self.publisher = self._segment.open(
+                self.link.segment_path, self.store, take, self._changing_meta
+            )
 
-    def _note(self, capture: Capture) -> None:
+    def _record_state_size(self, capture: Capture) -> None:
         self.state_bytes = sum(entry.nbytes for entry in capture.entries)
         self._tensors = len(capture.entries)
 
     def _report(self, step: int, position: Mapping[str, Any]) -> None:
         self._next_report = self._clock() + _REPORT_EVERY_S
-        self._open_page()  # the daemon may have come
+        self._open_segment()  # the daemon may have come
         allocators = self._allocators.read()
         self.link.report(
             training=True,
@@ -404,7 +414,7 @@ class Session:
 GUARD = "WATCHDOG_GUARD"  # as `rescue.segment.segment` has it
 
 
-class OwnSegment:
+class TrainingSegment:
     """
     The segment of one training: of `watchdog exec`, or of the daemon, which may come later.
 
@@ -424,7 +434,7 @@ class OwnSegment:
         self,
         path: str | None,
         store: RescueStore,
-        take: Callable[[int], Whole],
+        take: Callable[[int], FullState],
         also: Callable[[], Mapping[str, Any]],
     ) -> Publisher | None:
         """
@@ -444,11 +454,11 @@ class OwnSegment:
             self._marker.prepare()
         if self._marker is None or (path is None and not here):
             return None
-        from watchdog_app.agent.snapshot.publisher import publisher
+        from watchdog_app.agent.snapshot.publisher import open_publisher
 
         about = {"directory": store.directory, "keep": store.keep}
         where = None if here else path  # whoever holds our memory looks there
-        self._publisher = publisher(where, take, about, self._marker, also)
+        self._publisher = open_publisher(where, take, about, self._marker, also)
         return self._publisher
 
     def close(self) -> None:
@@ -461,7 +471,7 @@ class OwnSegment:
             marker.end()
 
 
-def _plain_number(value: Any) -> float | None:
+def _finite_float(value: Any) -> float | None:
     """A loss as a program tells it, a tensor of one element for instance; None for other things."""
     try:
         number = None if value is None else float(value)
@@ -517,7 +527,7 @@ class Announcements:
         if count < 0:
             raise ValueError(f"bytes must not be negative, but is {bytes_}")
         with self._guard:
-            self._breakdown.announced(count, what)
+            self._breakdown.add_buffer(count, what)
             self._number = next(_numbers)
             self._link.report_soon(
                 expected_bytes=count,
@@ -527,7 +537,7 @@ class Announcements:
                 expected_mono_s=self._clock(),
             )
 
-    def refused(self, bytes_: int) -> bool:
+    def wait_for_save_request(self, bytes_: int) -> bool:
         """
         Whether the daemon asks for a save now that so many bytes were announced.
 
@@ -538,7 +548,11 @@ class Announcements:
         if bytes_ < _WORTH_WAITING_BYTES:
             return False
         began = time.monotonic()
-        while link.connected and link.wanted is None and link.considered != self._number:
+        while (
+            link.connected
+            and link.pending_request is None
+            and link.acknowledged_number != self._number
+        ):
             patient = link.acknowledges and self._patient
             if time.monotonic() - began >= (_LONGEST_WAIT_S if patient else _SILENT_WAIT_S):
                 self._patient = False  # one that hangs keeps a training waiting once
@@ -546,7 +560,7 @@ class Announcements:
             time.sleep(_WAIT_S)
         else:
             self._patient = True
-        return link.wanted is not None
+        return link.pending_request is not None
 
 
 # A save that nobody has measured: a slow disk of a laptop, and opening, syncing and renaming.
@@ -577,7 +591,7 @@ class SaveCost:
     def predict(self, nbytes: int) -> float:
         """Seconds for `nbytes`: the worst that the recent saves, or the rehearsal, promise."""
         if self._recent:
-            return max(_scaled(nbytes, size, seconds) for size, seconds in self._recent)
+            return max(_scaled_seconds(nbytes, size, seconds) for size, seconds in self._recent)
         guess = _DEFAULT_FIXED_S + nbytes / _DEFAULT_BYTES_PER_S
         if self._rehearsal is not None:
             size, seconds = self._rehearsal
@@ -586,7 +600,7 @@ class SaveCost:
         return guess
 
 
-def _scaled(nbytes: int, size: int, seconds: float) -> float:
+def _scaled_seconds(nbytes: int, size: int, seconds: float) -> float:
     """What `seconds` for `size` bytes means for `nbytes`: never less, more by the measured rate."""
     more = nbytes - size
     if more <= 0:

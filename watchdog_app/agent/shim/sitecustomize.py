@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 
-class _Recorded:
+class _PackageFinder:
     """Finds the package of this very installation, whatever lies on sys.path under its name."""
 
     def __init__(self, spec: "ModuleSpec") -> None:
@@ -29,7 +29,7 @@ def _switch_on(root: str) -> None:
     spec = PathFinder.find_spec("watchdog_app", [root])
     if spec is None or spec.origin is None:  # it is gone, in whole or in part
         return
-    finder = _Recorded(spec)
+    finder = _PackageFinder(spec)
     sys.meta_path.insert(0, finder)
     try:
         import watchdog_app  # noqa: F401 - its parts are found by its own path from here on
@@ -40,7 +40,7 @@ def _switch_on(root: str) -> None:
     switch_on()
 
 
-def _step_aside() -> None:
+def _run_program_sitecustomize() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [each for each in sys.path if os.path.abspath(each) != here]
     if sys.version_info >= (3, 11):  # noqa: UP036 - whatever Python a script is run by
@@ -59,4 +59,4 @@ def _step_aside() -> None:
 
 
 if __name__ == "sitecustomize":
-    _step_aside()
+    _run_program_sitecustomize()

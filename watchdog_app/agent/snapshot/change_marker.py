@@ -17,7 +17,7 @@ from watchdog_app.rescue.segment.snapshot import Marker, News
 Bytes = bytes | bytearray | memoryview
 
 
-class Whole(Protocol):
+class FullState(Protocol):
     """What a rescue would hold now; `session.Capture` with everything that the session adds."""
 
     @property
@@ -70,12 +70,12 @@ class ChangeMarker:
     # Whether a step that begins after this boundary will tell; else what is published holds for
     # the boundary alone.
     trusted = True
-    tells = True  # whether there is any such moment; else nothing is published
+    is_supported = True  # whether there is any such moment; else nothing is published
 
     def prepare(self) -> None:
         """Before the first step, and perhaps before there is a page."""
 
-    def look(self, step: int) -> None:
+    def update(self, step: int) -> None:
         """The training stands at a boundary: which tensors are covered may be asked now."""
 
     def covers(self, name: str, address: int) -> bool:  # noqa: ARG002
@@ -107,7 +107,7 @@ class ChangeMarker:
         """Take hooks off."""
 
 
-class Untold(ChangeMarker):
+class NoMarker(ChangeMarker):
     """Of a training that cannot be copied from outside; it can still be asked to save."""
 
-    tells = False
+    is_supported = False

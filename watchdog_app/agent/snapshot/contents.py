@@ -28,7 +28,7 @@ _SETTLED = 3  # looks that see the same elements
 Covers = Callable[[str, int], bool]  # name and address of a tensor: changed behind a mark alone
 
 
-class Unable(Exception):
+class CannotPublish(Exception):
     """This state cannot be read from outside. The message says why, to be shown to people."""
 
 
@@ -71,13 +71,13 @@ class Sorter:
         for place, entry in enumerate(entries):
             found.state_bytes += entry.nbytes
             about = (entry.name, entry.dtype, entry.shape, entry.nbytes)
-            address = _place(entry)
+            address = _stable_address(entry)
             if entry.nbytes <= SMALL_BYTES:
                 found.rows.append((*about, 0))
                 held.append((place, entry, address))
                 continue
             if address is not None and (
-                covers(entry.name, address) or self._settled(entry, address)
+                covers(entry.name, address) or self._is_unchanged(entry, address)
             ):
                 found.rows.append((*about, None))
                 found.large.append((entry.name, address, entry.nbytes))
@@ -86,14 +86,14 @@ class Sorter:
                 found.rows.append((*about, 0))
                 held.append((place, entry, address))
             elif address is None:
-                raise Unable(
+                raise CannotPublish(
                     f"{entry.name} does not lie in the memory of this machine as a rescue holds it "
                     "(a GPU, or elements that are strewn): it is saved by the training itself"
                 )
             else:
                 waiting.append(entry.name)
         if waiting:
-            raise Unable(
+            raise CannotPublish(
                 f"{waiting[0]} may change within a step, and is too large to be published: it is "
                 "saved by the training itself"
             )
@@ -101,26 +101,26 @@ class Sorter:
         for place, entry, address in sorted(held, key=lambda one: one[1].dtype):
             found.rows[place] = (*found.rows[place][:4], len(values))
             _append(values, entry)
-            _note(found, entry, address)
+            _add_small_address(found, entry, address)
         if len(values) > _MOST_BYTES:
-            raise Unable(
+            raise CannotPublish(
                 f"{len(values)} bytes may change within a step, which is too much to be published: "
                 "they are saved by the training itself"
             )
         found.values = values
         found.addresses = np.array(addresses, np.uint64).tobytes()
-        found.samples = bytes(Gathering(sampled(found.large)).take())
+        found.samples = bytes(Gathering(sample_ranges(found.large)).take())
         return found
 
-    def _settled(self, entry: TensorEntry, address: int) -> bool:
-        noted = bytes(Gathering(sampled([(entry.name, address, entry.nbytes)])).take())
+    def _is_unchanged(self, entry: TensorEntry, address: int) -> bool:
+        noted = bytes(Gathering(sample_ranges([(entry.name, address, entry.nbytes)])).take())
         before, times = self._seen.get(entry.name, (b"", 0))
         times = times + 1 if before == noted else 0
         self._seen[entry.name] = noted, times
         return times >= _SETTLED
 
 
-def sampled(large: Sequence[tuple[str, int, int]]) -> list[tuple[int, int]]:
+def sample_ranges(large: Sequence[tuple[str, int, int]]) -> list[tuple[int, int]]:
     """Address and length of the noted elements of large tensors."""
     return [
         (address + offset, tables.SAMPLE_BYTES)
@@ -135,14 +135,14 @@ def _append(values: bytearray, entry: TensorEntry) -> None:
             values += view.cast("B") if view.ndim != 1 or view.format != "B" else view
 
 
-def _note(found: Contents, entry: TensorEntry, address: int | None) -> None:
+def _add_small_address(found: Contents, entry: TensorEntry, address: int | None) -> None:
     if address is None:
         found.small = None
     elif found.small is not None and entry.nbytes:
         found.small.append((address, entry.nbytes))
 
 
-def _place(entry: TensorEntry) -> int | None:
+def _stable_address(entry: TensorEntry) -> int | None:
     """Where a tensor lies; None where its view is a copy, of which each look makes another."""
     if not entry.nbytes:
         return 0

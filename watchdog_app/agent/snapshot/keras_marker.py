@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 class FitMarker(ChangeMarker):
     """Of a training whose step tells nothing before it begins (JAX, Keras 2): none is published."""
 
-    tells = False
+    is_supported = False
 
     def __init__(self, training: KerasTraining) -> None:
         self._training = training
         self._names: set[str] = set()
 
-    def look(self, step: int) -> None:  # noqa: ARG002
+    def update(self, step: int) -> None:  # noqa: ARG002
         """See `ChangeMarker`: the names of what is changed by optimizers alone."""
         trained: set[int] = set()
         for optimizer in self._training.optimizers():
@@ -57,7 +57,7 @@ class FitMarker(ChangeMarker):
 class OnTorch(FitMarker):
     """The optimizers of Keras are called by Python for each step."""
 
-    tells = True
+    is_supported = True
 
     def __init__(self, training: KerasTraining) -> None:
         super().__init__(training)
@@ -86,7 +86,7 @@ class OnTorch(FitMarker):
 class OnTensorFlow(FitMarker):
     """The step counts, see `tensorflow_marker`; whether it does is seen at each look."""
 
-    tells = True
+    is_supported = True
 
     def __init__(self, training: KerasTraining) -> None:
         super().__init__(training)
@@ -101,14 +101,14 @@ class OnTensorFlow(FitMarker):
 
         if not self._training.compiled:
             for optimizer in self._training.optimizers():
-                tensorflow_marker.count_in(optimizer)
+                tensorflow_marker.add_counter(optimizer)
 
-    def look(self, step: int) -> None:
+    def update(self, step: int) -> None:
         """See `ChangeMarker`."""
-        super().look(step)
-        self.follow(step)
+        super().update(step)
+        self.update_marker(step)
 
-    def follow(self, step: int) -> None:
+    def update_marker(self, step: int) -> None:
         """Whether the steps since the last look have counted, and where."""
         from watchdog_app.agent.snapshot import tensorflow_marker
 
@@ -137,26 +137,26 @@ class OnTensorFlow(FitMarker):
         from watchdog_app.agent.snapshot import tensorflow_marker
 
         for optimizer in self._training.optimizers():
-            tensorflow_marker.count_no_more(optimizer)
+            tensorflow_marker.remove_counter(optimizer)
 
     def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
         """See `ChangeMarker`."""
         from watchdog_app.agent.snapshot.tensorflow_marker import TensorFlowRefresh
 
-        if self._refresh is None or not self._refresh.is_of(contents):
+        if self._refresh is None or not self._refresh.matches(contents):
             self._refresh = TensorFlowRefresh(self._training, contents)
         known = self._refresh
         known.meta = meta
 
         def take(step: int) -> Refreshed | None:
-            self.follow(step)
-            found = known.take()
+            self.update_marker(step)
+            found = known.capture()
             return None if found is None else replace(found, markers=tuple(self.markers()))
 
         return take
 
 
-def of(training: KerasTraining, backend: str) -> ChangeMarker:
+def marker_for(training: KerasTraining, backend: str) -> ChangeMarker:
     """
     Those of the backend that a training runs on.
 

@@ -20,8 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchdog_app.agent.contain import Guard
-from watchdog_app.agent.snapshot.change_marker import Bytes, ChangeMarker, Refresh, Refreshed, Whole
-from watchdog_app.agent.snapshot.contents import Sorter, Unable
+from watchdog_app.agent.snapshot.change_marker import (
+    Bytes,
+    ChangeMarker,
+    FullState,
+    Refresh,
+    Refreshed,
+)
+from watchdog_app.agent.snapshot.contents import CannotPublish, Sorter
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.rescue.checkpoint.owner import own
 from watchdog_app.rescue.segment import segment_folder
@@ -46,7 +52,7 @@ class Publisher:
     def __init__(
         self,
         page: Segment,
-        take: Callable[[int], Whole],
+        take: Callable[[int], FullState],
         about: Mapping[str, Any],
         marker: ChangeMarker,
         also: Callable[[], Mapping[str, Any]],
@@ -60,23 +66,23 @@ class Publisher:
             also: gives what is beside the framework's in the meta, and changes with each step.
         """
         self._page = page
-        self._take = take
+        self._capture = take
         self._about = about
-        self._also = also
+        self._changing_meta = also
         self._marker = marker
         self._guard = Guard("publishing for a save from outside")
         self._sorter = Sorter()
-        self._known: _Known | None = None
+        self._published: _PublishedState | None = None
         self._next_whole_s = 0.0
         self._next_s = 0.0  # when a table may be made, by `time.perf_counter`
         self._pid = os.getpid()
-        self._learned = False
+        self._refresh_prepared = False
         self._publishing = threading.Lock()  # a table of two threads would be of neither
-        self._stands = (-1, -1)  # number and step of the last boundary
-        self.over = False
+        self._last_boundary = (-1, -1)  # number and step of the last boundary
+        self.ended = False
         me = own()
         page.begin(me.pid, me.start_time)
-        if not marker.tells:
+        if not marker.is_supported:
             page.unable("it cannot be copied from outside")
         self._marker.begin(self.step_begins)
 
@@ -89,7 +95,7 @@ class Publisher:
     def due(self) -> bool:
         """Whether the next boundary is published, not only counted."""
         asked = self._page.asked or time.perf_counter() >= self._next_s
-        return asked and self._marker.tells
+        return asked and self._marker.is_supported
 
     def boundary(self, step: int) -> None:
         """Between two steps: publish where that is due; nothing where another thread does."""
@@ -101,12 +107,12 @@ class Publisher:
 
     def _boundary(self, step: int) -> None:
         page = self._page
-        if not self._marker.tells:
+        if not self._marker.is_supported:
             page.boundary(step)
             page.step_begins()
             return
         # What was made of this same step still holds.
-        if (page.sequence, step) == self._stands:
+        if (page.sequence, step) == self._last_boundary:
             return
         if os.getpid() != self._pid:  # a forked child: the page is its parent's
             return
@@ -115,15 +121,15 @@ class Publisher:
             return
         began = time.thread_time()
         page.step_begins()
-        self._learned = False
+        self._refresh_prepared = False
         with self._guard:
-            self._permit()
+            self._allow_reader()
             self._publish(step)
             if not self._marker.trusted:
                 page.step_begins()
-            self._stands = page.sequence, step
+            self._last_boundary = page.sequence, step
         # What is learned once is paid once.
-        cost_s = 0.0 if self._learned else time.thread_time() - began
+        cost_s = 0.0 if self._refresh_prepared else time.thread_time() - began
         share = _SHARE_EAGER if page.eager else _SHARE
         self._next_s = max(self._next_s, time.perf_counter() - _CREDIT_S) + cost_s / share
 
@@ -131,12 +137,12 @@ class Publisher:
         """What comes next changes the state, in an order that nobody can tell."""
         # A forked child must not write into its parent's page. And whoever has wrapped an
         # optimizer after us calls this for as long as he likes.
-        if not self.over and os.getpid() == self._pid:
+        if not self.ended and os.getpid() == self._pid:
             self._page.step_begins()
 
     def end(self) -> None:
         """The training is over: what is published counts no longer."""
-        self.over = True
+        self.ended = True
         with self._guard:
             if os.getpid() == self._pid:
                 self._page.step_begins()
@@ -146,7 +152,7 @@ class Publisher:
     def _publish(self, step: int) -> None:
         try:
             parts, state_bytes = self._parts(step)
-        except Unable as error:
+        except CannotPublish as error:
             self._page.boundary(step)
             self._page.unable(str(error))
             return
@@ -157,17 +163,17 @@ class Publisher:
             self._page.unable(f"its table of {length} bytes is too long for its page")
 
     def _parts(self, step: int) -> tuple[Parts, int]:
-        known = self._known
+        known = self._published
         now = time.perf_counter()
         due = now >= self._next_whole_s
         if known is not None and not due:
             refreshed = known.refresh(step)
             if refreshed is not None:
-                also = [((key,), value) for key, value in self._also().items()]
+                also = [((key,), value) for key, value in self._changing_meta().items()]
                 return known.parts(step, refreshed, also), known.state_bytes
         began = time.thread_time()
-        whole = self._take(step)
-        self._marker.look(step)
+        whole = self._capture(step)
+        self._marker.update(step)
         contents = self._sorter.sort(whole.entries, self._marker.covers)
         static = tables.static_text(
             owner=str(own()),
@@ -178,30 +184,30 @@ class Publisher:
         markers = tuple(self._marker.markers())
         changing = tables.changing_text(step, markers, ())
         refresh = self._marker.refresh(whole.meta, contents)
-        self._known = (
+        self._published = (
             None
             if refresh is None
-            else _Known(static, contents.addresses, contents.state_bytes, markers, refresh)
+            else _PublishedState(static, contents.addresses, contents.state_bytes, markers, refresh)
         )
         cost = time.thread_time() - began
         self._next_whole_s = now + max(_WHOLE_EVERY_S, cost / _SHARE_WHOLE)
-        self._learned = due and refresh is not None
+        self._refresh_prepared = due and refresh is not None
         return (
             (static, changing, contents.addresses, contents.samples, contents.values),
             contents.state_bytes,
         )
 
-    def _permit(self) -> None:
+    def _allow_reader(self) -> None:
         """Let the watcher read our memory, where the kernel's Yama would not."""
         reader = self._page.reader
-        if reader is None or not sys.platform.startswith("linux") or not _may_read(reader):
+        if reader is None or not sys.platform.startswith("linux") or not _is_allowed_reader(reader):
             return
         # Refused where there is no Yama: then nobody needs it.
         ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(reader), 0, 0, 0)
         self._page.has_permitted(reader)
 
 
-def _may_read(pid: int) -> bool:
+def _is_allowed_reader(pid: int) -> bool:
     """
     Whether a number in the page can be our watcher's: any program of the user can write there.
 
@@ -217,7 +223,7 @@ def _may_read(pid: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _PublishedState:
     """What was published whole, and how it is told later."""
 
     static: bytes
@@ -237,9 +243,9 @@ class _Known:
 _open: dict[str, weakref.ref[Publisher]] = {}  # by path: a process has one page
 
 
-def publisher(
+def open_publisher(
     path: str | None,
-    take: Callable[[int], Whole],
+    take: Callable[[int], FullState],
     about: Mapping[str, Any],
     marker: ChangeMarker,
     also: Callable[[], Mapping[str, Any]] = dict,
@@ -252,12 +258,12 @@ def publisher(
         take, about, marker, also: as `Publisher`.
     """
     if path is None:
-        path = _own_page()
+        path = _claimed_segment_path()
     if path is None:
         return None
     other = _open.get(path)
     known = None if other is None else other()
-    if known is not None and not known.over:
+    if known is not None and not known.ended:
         return None  # another training of this process was first
     try:
         page = Segment(path)
@@ -268,7 +274,7 @@ def publisher(
     return made
 
 
-def _own_page() -> str | None:
+def _claimed_segment_path() -> str | None:
     where = os.environ.get(ENVIRONMENT)
     if not where:
         return None

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from watchdog_app.agent.snapshot.change_marker import KerasTraining, Refreshed
-from watchdog_app.agent.snapshot.contents import Contents, sampled
+from watchdog_app.agent.snapshot.contents import Contents, sample_ranges
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.snapshot import Marker
@@ -54,7 +54,7 @@ class Counter:
 APPLIED = Counter()  # before gradients are applied
 
 
-def count_in(optimizer: Any) -> None:
+def add_counter(optimizer: Any) -> None:
     """
     From now on what is traced with this optimizer counts before it applies gradients.
 
@@ -88,14 +88,14 @@ def count_in(optimizer: Any) -> None:
     optimizer.apply = counted
 
 
-def count_no_more(optimizer: Any) -> None:
+def remove_counter(optimizer: Any) -> None:
     """The optimizer as it was; what is traced goes on counting, which costs a microsecond."""
     if getattr(optimizer.apply, _OURS, False):
         del optimizer.apply
 
 
 class TensorFlowRefresh:
-    """Made once for the variables that there are; `take` is called at boundaries."""
+    """Made once for the variables that there are; `capture` is called at boundaries."""
 
     def __init__(self, training: KerasTraining, contents: Contents) -> None:
         """
@@ -126,12 +126,12 @@ class TensorFlowRefresh:
         self._values = bytearray(contents.values)
         self._offsets = [tables.sample_places(nbytes) for _name, _address, nbytes in contents.large]
         self._addresses = [address for _name, address, _nbytes in contents.large]
-        self._samples = Gathering(sampled(contents.large))
+        self._samples = Gathering(sample_ranges(contents.large))
         self._graph = (
             tf.function(look, autograph=False).get_concrete_function() if self._whole else None
         )
 
-    def is_of(self, contents: Contents) -> bool:
+    def matches(self, contents: Contents) -> bool:
         """Whether these are still the variables, and told in the same way."""
         held = {item.name: item.holder for item in self._training.variables()}
         return (
@@ -140,7 +140,7 @@ class TensorFlowRefresh:
             and all(held[name] is one for name, one in self._holders.items())
         )
 
-    def take(self) -> Refreshed | None:
+    def capture(self) -> Refreshed | None:
         """What is there now; None where it must be taken whole."""
         changing = self._training.changing() if self._graph is not None else None
         if changing is None or self._graph is None:

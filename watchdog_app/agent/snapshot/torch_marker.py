@@ -26,7 +26,7 @@ from watchdog_app.agent.adapters.torch_parts import (
 )
 from watchdog_app.agent.identity import attributes
 from watchdog_app.agent.snapshot.change_marker import ChangeMarker, Refresh, Refreshed
-from watchdog_app.agent.snapshot.contents import Contents, sampled
+from watchdog_app.agent.snapshot.contents import Contents, sample_ranges
 from watchdog_app.agent.state import randomness, torch_tensors
 from watchdog_app.agent.state.torch_tensors import Tensors
 from watchdog_app.rescue.segment.memory import Gathering
@@ -35,7 +35,7 @@ from watchdog_app.rescue.segment.snapshot import News
 _NAMES_OF_TENSORS = ("params", "param_names")  # of an optimizer's group: they stay
 
 
-class Unknown(Exception):
+class NeedsFullCapture(Exception):
     """A state that can only be taken whole."""
 
 
@@ -87,30 +87,30 @@ class TorchRefresh:
         told = [(address, size) for _name, address, size in contents.large] + (contents.small or [])
         if (
             contents.small is None
-            or self._adds_up()
+            or self._accumulates_gradients()
             or any(size and address not in known for address, size in told)
-            or any(_says_more(part, meta["parts"][name]) for name, part in parts.items())
+            or any(_has_custom_state(part, meta["parts"][name]) for name, part in parts.items())
         ):
-            raise Unknown
+            raise NeedsFullCapture
         self._values = sum(size for _, size in contents.small)
-        self._gathering = Gathering([*contents.small, *sampled(contents.large)])
+        self._gathering = Gathering([*contents.small, *sample_ranges(contents.large)])
 
     def take(self, step: int) -> Refreshed | None:  # noqa: ARG002
         """What is there now; None where it must be taken whole."""
-        if self._adds_up() or not self._loop.same():
+        if self._accumulates_gradients() or not self._loop.same():
             return None
         try:
             parts = self._loop.parts
             if [list(_layout(part)) for part in parts.values()] != self._layout:
                 return None
-        except Unknown:
+        except NeedsFullCapture:
             return None
         tensors = Tensors()
         news = [
             *self._values_of(parts, tensors),
             (("position",), self._loop.position(tensors)),
             (("not_restored",), self._loop.lost()),
-            (("random",), randomness.take()),
+            (("random",), randomness.capture()),
         ]
         moved = self._loop.attributes()
         if moved is not None:
@@ -136,7 +136,7 @@ class TorchRefresh:
             elif not isinstance(part, (ModulePart, TensorPart)):
                 yield ("parts", name), part.take(tensors)
 
-    def _adds_up(self) -> bool:
+    def _accumulates_gradients(self) -> bool:
         """Gradients that wait for their optimizer are part of the state."""
         ids = self._loop.waiting()
         return bool(ids) and any(
@@ -163,12 +163,12 @@ def _layout(part: Part) -> Iterator[Any]:
     elif isinstance(part, TensorPart):
         tensors = [thing]
     if not all(isinstance(each, torch.Tensor) for each in tensors):
-        raise Unknown
+        raise NeedsFullCapture
     for each in tensors:
         yield id(each), each.data_ptr(), each.requires_grad
 
 
-def _says_more(part: Part, saved: Any) -> bool:
+def _has_custom_state(part: Part, saved: Any) -> bool:
     """Whether a module or an optimizer tells more of itself than tensors and settings."""
     if isinstance(part, ModulePart):
         if type(part.thing).state_dict is not torch.nn.Module.state_dict:
@@ -195,11 +195,11 @@ class OptimizerMarker(ChangeMarker):
         self._optimizers = optimizers
         self._hooked: weakref.WeakSet[Any] = weakref.WeakSet()
         self._addresses: set[int] = set()
-        self._adding_up = False
+        self._backward_hooked = False
         self._step_begins: Callable[[], None] = lambda: None
         self._hooks: list[Any] = []
 
-    def look(self, step: int) -> None:  # noqa: ARG002
+    def update(self, step: int) -> None:  # noqa: ARG002
         """See `ChangeMarker`."""
         self._hook()
         addresses = self._addresses = set()
@@ -252,7 +252,7 @@ class OptimizerMarker(ChangeMarker):
 
     def _watch_backward(self) -> bool:
         """Whether the next backward pass tells before it adds to a gradient."""
-        if not self._adding_up:
+        if not self._backward_hooked:
             trained = [each for each in self.trained() if each.requires_grad]
 
             def first(_: Any) -> None:
@@ -263,7 +263,7 @@ class OptimizerMarker(ChangeMarker):
             except TypeError:  # PyTorch before 2.1
                 return False
             self._hooks.append(hook)
-            self._adding_up = True
+            self._backward_hooked = True
         return True
 
 
@@ -301,12 +301,12 @@ class TorchMarker(OptimizerMarker):
         """See `torch_refresh.Loop`."""
         parts = self._parts()
         if parts is None:
-            raise Unknown
+            raise NeedsFullCapture
         return parts
 
     def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
         """See `ChangeMarker`."""
         try:
             return TorchRefresh(self, meta, contents).take
-        except (Unknown, OSError):
+        except (NeedsFullCapture, OSError):
             return None

@@ -30,20 +30,20 @@ def differences(saved: Sequence[Row], current: Sequence[NamedVariable]) -> list[
     now = [item.row for item in current]
     if _pairs(saved, now) is not None:
         return []
-    before = dict(_keyed(saved, _plain_path))
-    after = dict(_keyed(now, _plain_path))
+    before = dict(_rows_by_key(saved, _plain_path))
+    after = dict(_rows_by_key(now, _plain_path))
     found = []
     for key, row in before.items():
         if key not in after:
-            found.append(f"{row[0]} {_described(row)} {RESCUE_ONLY}")
+            found.append(f"{row[0]} {_format_row(row)} {RESCUE_ONLY}")
         elif after[key][1:] != row[1:]:
             found.append(
-                f"{after[key][0]} is {_described(after[key])} in the program, "
-                f"{_described(row)} in the rescue"
+                f"{after[key][0]} is {_format_row(after[key])} in the program, "
+                f"{_format_row(row)} in the rescue"
             )
     for key, row in after.items():
         if key not in before:
-            found.append(f"{row[0]} {_described(row)} is in the program only")
+            found.append(f"{row[0]} {_format_row(row)} is in the program only")
     return found
 
 
@@ -78,7 +78,7 @@ def load(
         item.assign(read(name))
 
 
-def load_those_that_fit(
+def load_matching(
     saved: Sequence[Row],
     current: Sequence[NamedVariable],
     read: Callable[[str], np.ndarray[Any, Any]],
@@ -87,10 +87,10 @@ def load_those_that_fit(
     if _pairs(saved, [item.row for item in current]) is not None:
         load(saved, current, read)
         return []
-    before = dict(_keyed(saved, _plain_path))
+    before = dict(_rows_by_key(saved, _plain_path))
     left = []
     for item, (key, row) in zip(
-        current, _keyed([each.row for each in current], _plain_path), strict=True
+        current, _rows_by_key([each.row for each in current], _plain_path), strict=True
     ):
         if key in before and before[key][1:] == row[1:]:
             item.assign(read(before[key][0]))
@@ -119,18 +119,18 @@ def _is_rate(name: str) -> bool:
 def _pairs(saved: Sequence[Row], now: Sequence[Row]) -> list[str] | None:
     """The saved name for each variable there is now; None when they do not fit one to one."""
     for key_of in (_plain_path, _last_part, _last_word):
-        before, after = _grouped(saved, key_of), _grouped(now, key_of)
+        before, after = _group_rows(saved, key_of), _group_rows(now, key_of)
         if before.keys() != after.keys():
             continue
         belongs: dict[str, str] = {}
         for key, rows in after.items():
-            belongs.update(_paired(before[key], rows))
+            belongs.update(_pair_group(before[key], rows))
         if len(belongs) == len(now) == len(saved):
             return [belongs[name] for name, _dtype, _shape in now]
     return None
 
 
-def _grouped(rows: Iterable[Row], key_of: Callable[[str], str]) -> dict[str, list[Row]]:
+def _group_rows(rows: Iterable[Row], key_of: Callable[[str], str]) -> dict[str, list[Row]]:
     """The rows whose names are one when reduced, in their order."""
     groups: dict[str, list[Row]] = {}
     for name, dtype, shape in rows:
@@ -138,7 +138,7 @@ def _grouped(rows: Iterable[Row], key_of: Callable[[str], str]) -> dict[str, lis
     return groups
 
 
-def _paired(before: Sequence[Row], after: Sequence[Row]) -> dict[str, str]:
+def _pair_group(before: Sequence[Row], after: Sequence[Row]) -> dict[str, str]:
     """The name in the program to the name in the rescue; empty when they do not fit."""
     # Numbers that a person gave ("tower_1", "tower_2") say more than the order: there is no need
     # to build the two in the same order again.
@@ -149,7 +149,7 @@ def _paired(before: Sequence[Row], after: Sequence[Row]) -> dict[str, str]:
     return {now[0]: then[0] for now, then in zip(after, before, strict=True)}
 
 
-def _keyed(rows: Iterable[Row], key_of: Callable[[str], str]) -> Iterator[tuple[Any, Row]]:
+def _rows_by_key(rows: Iterable[Row], key_of: Callable[[str], str]) -> Iterator[tuple[Any, Row]]:
     """Each row with a key that is the same in every process: reduced name and ordinal."""
     counts: dict[str, int] = {}
     for name, dtype, shape in rows:
@@ -185,6 +185,6 @@ def _last_word(name: str) -> str:
     return f"{group}/{rest.rpartition('_')[2]}"
 
 
-def _described(row: Row) -> str:
+def _format_row(row: Row) -> str:
     _name, dtype, shape = row
     return f"{dtype} ({', '.join(str(size) for size in shape)})"

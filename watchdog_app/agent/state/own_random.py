@@ -53,7 +53,7 @@ _HOLDERS = (
 )
 
 
-def find(source: Any) -> list[Any]:
+def find_generators(source: Any) -> list[Any]:
     """
     The generators within reach of a data set or loader, in an order that the same program repeats.
 
@@ -68,12 +68,12 @@ def find(source: Any) -> list[Any]:
         if type(thing) in _PLAIN or id(thing) in seen:
             continue
         seen[id(thing)] = thing
-        if _kind(thing) is not None:
+        if _generator_kind(thing) is not None:
             if not is_global(thing):
                 found.append(thing)
             continue
         try:
-            waiting.extend(reversed(list(_within(thing))))
+            waiting.extend(reversed(list(_children(thing))))
         except Exception:  # noqa: S112 - a thing that does not let itself be looked into
             continue
     return found
@@ -81,41 +81,41 @@ def find(source: Any) -> list[Any]:
 
 def is_generator(thing: Any) -> bool:
     """Whether this is a random generator that can be taken and put back."""
-    return _kind(thing) is not None
+    return _generator_kind(thing) is not None
 
 
-def take(generators: Sequence[Any]) -> States:
+def capture_all(generators: Sequence[Any]) -> States:
     """The states as they are now, as JSON."""
-    return [take_one(each) for each in generators]
+    return [capture(each) for each in generators]
 
 
-def put(generators: Sequence[Any], states: Sequence[Sequence[Any]]) -> bool:
+def restore_all(generators: Sequence[Any], states: Sequence[Sequence[Any]]) -> bool:
     """Set the generators; False, and nothing set, where they are others than were taken."""
-    if [_kind(each) for each in generators] != [state[0] for state in states]:
+    if [_generator_kind(each) for each in generators] != [state[0] for state in states]:
         return False
     for each, state in zip(generators, states, strict=True):
-        put_one(each, state)
+        restore(each, state)
     return True
 
 
-def take_one(generator: Any) -> list[Any]:
+def capture(generator: Any) -> list[Any]:
     """Kind and state of one generator, as JSON."""
-    kind = _kind(generator)
+    kind = _generator_kind(generator)
     if kind == "Random":
-        state = _plain(generator.getstate())
+        state = _json_state(generator.getstate())
     elif kind == "RandomState":
-        state = _plain(generator.get_state())
+        state = _json_state(generator.get_state())
     elif kind == _OF_TORCH:
         state = base64.b64encode(generator.get_state().cpu().numpy().tobytes()).decode("ascii")
     elif kind in _WITH_VARIABLE:
         state = _numpy().asarray(generator.state).tolist()
     else:
-        state = _plain(generator.bit_generator.state)
+        state = _json_state(generator.bit_generator.state)
     return [kind, state]
 
 
-def put_one(generator: Any, state: Sequence[Any]) -> None:
-    """Set one generator, of the same kind, to what `take_one` returned."""
+def restore(generator: Any, state: Sequence[Any]) -> None:
+    """Set one generator, of the same kind, to what `capture` returned."""
     kind, held = state
     if kind == "Random":
         version, words, gauss = held
@@ -125,7 +125,9 @@ def put_one(generator: Any, state: Sequence[Any]) -> None:
         generator.set_state((name, _numpy().array(keys, dtype="uint32"), *rest))
     elif kind == _OF_TORCH:
         raw = bytearray(base64.b64decode(held))
-        generator.set_state(_module("torch").frombuffer(raw, dtype=_module("torch").uint8))
+        generator.set_state(
+            _loaded_module("torch").frombuffer(raw, dtype=_loaded_module("torch").uint8)
+        )
     elif kind in _WITH_VARIABLE:
         type_ = _numpy().asarray(generator.state).dtype
         generator.state.assign(_numpy().array(held, dtype=type_))
@@ -133,7 +135,7 @@ def put_one(generator: Any, state: Sequence[Any]) -> None:
         generator.bit_generator.state = held
 
 
-def sketch(source: Any) -> dict[str, int]:
+def order_checksums(source: Any) -> dict[str, int]:
     """Checksums of the orders (vectors of whole numbers) that an object of the program keeps."""
     return {name: zlib.crc32(order.tobytes()) for name, order in _orders(source)}
 
@@ -147,7 +149,7 @@ def changed_orders(source: Any, before: dict[str, int]) -> Orders:
     }
 
 
-def put_orders(source: Any, orders: Orders) -> None:
+def restore_orders(source: Any, orders: Orders) -> None:
     """Set the orders that `changed_orders` returned, where the object still keeps such."""
     for name, order in _orders(source):
         rows = orders.get(name)
@@ -156,11 +158,11 @@ def put_orders(source: Any, orders: Orders) -> None:
 
 
 def _orders(source: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    if _of_library(type(source).__module__):
+    if _is_library(type(source).__module__):
         return
     for name, value in getattr(source, "__dict__", {}).items():
         if (
-            not isinstance(value, _loaded("numpy", "ndarray"))
+            not isinstance(value, _loaded_class("numpy", "ndarray"))
             or value.ndim != 1
             or value.dtype.kind not in "iu"
         ):
@@ -169,10 +171,10 @@ def _orders(source: Any) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
             yield name, value
 
 
-def _kind(thing: Any) -> str | None:
+def _generator_kind(thing: Any) -> str | None:
     if isinstance(thing, random.Random):
         return None if isinstance(thing, random.SystemRandom) else "Random"
-    if isinstance(thing, _loaded("numpy", "random", "Generator")):
+    if isinstance(thing, _loaded_class("numpy", "random", "Generator")):
         return type(thing.bit_generator).__name__
     for kind, module, *path in (
         ("RandomState", "numpy", "random", "RandomState"),
@@ -180,12 +182,12 @@ def _kind(thing: Any) -> str | None:
         (_OF_TENSORFLOW, "tensorflow", "random", "Generator"),
         (_OF_TORCH, "torch", "Generator"),
     ):
-        if isinstance(thing, _loaded(module, *path)):
+        if isinstance(thing, _loaded_class(module, *path)):
             return kind
     return None
 
 
-def _module(name: str) -> Any:
+def _loaded_module(name: str) -> Any:
     """A module that the program has loaded; None where it has not."""
     return sys.modules.get(name)
 
@@ -194,9 +196,9 @@ def _numpy() -> Any:
     return sys.modules["numpy"]
 
 
-def _loaded(module: str, *path: str) -> Any:
+def _loaded_class(module: str, *path: str) -> Any:
     """A class of a framework where that is loaded; else what nothing is an instance of."""
-    found = _module(module)
+    found = _loaded_module(module)
     for name in path:
         found = getattr(found, name, None)
     return found if isinstance(found, type) else ()
@@ -206,25 +208,25 @@ def is_global(thing: Any) -> bool:
     """Whether this is one of the generators that belong to the whole process."""
     known = (
         getattr(random, "_inst", None),
-        getattr(_module("numpy.random.mtrand"), "_rand", None),
-        getattr(_module("torch"), "default_generator", None),
+        getattr(_loaded_module("numpy.random.mtrand"), "_rand", None),
+        getattr(_loaded_module("torch"), "default_generator", None),
     )
     return any(thing is each for each in known)
 
 
-def _plain(value: Any) -> Any:
+def _json_state(value: Any) -> Any:
     """A generator's state, whatever it is made of, in JSON's types."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _json_state(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [_json_state(item) for item in value]
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def _within(thing: Any) -> Iterator[Any]:
+def _children(thing: Any) -> Iterator[Any]:
     """What a thing holds, as far as the program put it there."""
     if isinstance(thing, types.FunctionType):
-        yield from _of_function(thing)
+        yield from _function_children(thing)
     elif isinstance(thing, types.MethodType):
         yield thing.__self__
         yield thing.__func__
@@ -240,16 +242,22 @@ def _within(thing: Any) -> Iterator[Any]:
     elif isinstance(thing, dict):
         if len(thing) <= _MOST_ITEMS:
             yield from thing.values()
-    elif isinstance(thing, _loaded("keras", "Layer")):
+    elif isinstance(thing, _loaded_class("keras", "Layer")):
         yield from getattr(thing, "_seed_generators", ())
         yield from getattr(thing, "_layers", ())
     elif not isinstance(
-        thing, (type, types.ModuleType, _loaded("numpy", "ndarray"), _loaded("torch", "Tensor"))
+        thing,
+        (
+            type,
+            types.ModuleType,
+            _loaded_class("numpy", "ndarray"),
+            _loaded_class("torch", "Tensor"),
+        ),
     ):
-        yield from _of_object(thing)
+        yield from _object_children(thing)
 
 
-def _of_function(function: types.FunctionType) -> Iterator[Any]:
+def _function_children(function: types.FunctionType) -> Iterator[Any]:
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -263,7 +271,7 @@ def _of_function(function: types.FunctionType) -> Iterator[Any]:
 
 def _globals(code: types.CodeType, known: dict[str, Any]) -> Iterator[Any]:
     """The globals that a function of the program names, those of its inner functions as well."""
-    if _of_library(known.get("__name__", "")):
+    if _is_library(known.get("__name__", "")):
         return
     for name in code.co_names:
         if name in known:
@@ -273,23 +281,23 @@ def _globals(code: types.CodeType, known: dict[str, Any]) -> Iterator[Any]:
             yield from _globals(inner, known)
 
 
-def _of_library(module: Any) -> bool:
+def _is_library(module: Any) -> bool:
     return str(module).partition(".")[0] in _LIBRARIES
 
 
-def _of_object(thing: Any) -> Iterator[Any]:
+def _object_children(thing: Any) -> Iterator[Any]:
     module = str(type(thing).__module__)
-    if _of_library(module) and not module.startswith(_HOLDERS):
+    if _is_library(module) and not module.startswith(_HOLDERS):
         return
     sources = getattr(thing, "_inputs", None)
     if callable(sources):
         yield from sources()
-    under_way = "_iterator" if isinstance(thing, _loaded(*_DATALOADER)) else None
+    under_way = "_iterator" if isinstance(thing, _loaded_class(*_DATALOADER)) else None
     for name, value in getattr(thing, "__dict__", {}).items():
         if name != under_way:
             yield value
     for kind in type(thing).__mro__:
-        if _of_library(kind.__module__):
+        if _is_library(kind.__module__):
             continue
         for name in getattr(kind, "__slots__", ()):
             yield getattr(thing, name, None)

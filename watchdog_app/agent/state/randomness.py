@@ -17,10 +17,10 @@ from typing import Any
 
 State = dict[str, Any]
 # Of Python, NumPy and PyTorch (on the CPU); None: it is not loaded.
-Look = tuple[tuple[Any, ...], tuple[Any, ...] | None, bytes | None]
+Snapshot = tuple[tuple[Any, ...], tuple[Any, ...] | None, bytes | None]
 
 
-def look() -> Look:
+def snapshot() -> Snapshot:
     """The global generators that code of a program draws from, to be compared; 50 microseconds."""
     numpy, torch = sys.modules.get("numpy"), _torch()
     of_torch = None if torch is None else torch.get_rng_state().numpy().tobytes()
@@ -30,10 +30,10 @@ def look() -> Look:
     return random.getstate(), (kind, keys.tobytes(), *rest), of_torch
 
 
-def of_look(seen: Look) -> State:
-    """What `look` saw, as `take` has it."""
+def state_of_snapshot(seen: Snapshot) -> State:
+    """What `snapshot` saw, as `capture` has it."""
     python, numpy, torch = seen
-    state: State = {"python": _take_random(python)}
+    state: State = {"python": _random_to_json(python)}
     if numpy is not None:
         kind, keys, *rest = numpy
         state["numpy"] = [kind, memoryview(keys).cast("I").tolist(), *rest]
@@ -42,14 +42,14 @@ def of_look(seen: Look) -> State:
     return state
 
 
-def take() -> State:
+def capture() -> State:
     """
     The global generators as they are now, as plain JSON values.
 
     Keys: `python`, and `numpy`, `torch`, `devices`, `tensorflow_seed`, `tensorflow_rng`,
     `tensorflow_generator` where those libraries are loaded and have one.
     """
-    state = of_look(look())
+    state = state_of_snapshot(snapshot())
     if "torch" in state:
         state["devices"] = dict(_devices())
     context = _eager_context()
@@ -57,22 +57,22 @@ def take() -> State:
         state["tensorflow_seed"] = context._seed
         # Draws the seeds of operations that name none, e.g. a tf.random.normal run eagerly.
         if getattr(context, "_rng", None) is not None:
-            state["tensorflow_rng"] = _take_random(context._rng.getstate())
+            state["tensorflow_rng"] = _random_to_json(context._rng.getstate())
     generator = _tensorflow_generator()
     if generator is not None:
         state["tensorflow_generator"] = generator.state.numpy().tolist()
     return state
 
 
-def put(state: State, *, python_and_numpy: bool = True) -> None:
+def restore(state: State, *, python_and_numpy: bool = True) -> None:
     """
-    Set the global generators to what `take` returned; devices that are not here are left out.
+    Set the global generators to what `capture` returned; devices that are not here are left out.
 
     `python_and_numpy=False` leaves those two alone: a data pipeline written in
     Python draws from them in the background, ahead of the training.
     """
     if python_and_numpy:
-        put_python(state["python"])
+        restore_python(state["python"])
         numpy = sys.modules.get("numpy")
         if numpy is not None and "numpy" in state:
             kind, keys, position, has_gauss, gauss = state["numpy"]
@@ -80,36 +80,36 @@ def put(state: State, *, python_and_numpy: bool = True) -> None:
             numpy.random.set_state((kind, words, position, has_gauss, gauss))
     context = _eager_context()
     if context is not None and "tensorflow_rng" in state and context._rng is not None:
-        context._rng.setstate(_random_state(state["tensorflow_rng"]))
+        context._rng.setstate(_random_from_json(state["tensorflow_rng"]))
     generator = _tensorflow_generator()
     if generator is not None and "tensorflow_generator" in state:
         generator.state.assign(state["tensorflow_generator"])
     if state.get("torch") is not None and _torch() is not None:
-        _put_torch(state["torch"], state.get("devices") or {})
+        _restore_torch(state["torch"], state.get("devices") or {})
 
 
-def take_python() -> list[Any]:
+def capture_python() -> list[Any]:
     """Python's `random` alone: what Keras shuffles the batches of a PyDataset with."""
-    return _take_random(random.getstate())
+    return _random_to_json(random.getstate())
 
 
-def put_python(state: list[Any]) -> None:
-    """Set Python's `random` to what `take_python` returned."""
-    random.setstate(_random_state(state))
+def restore_python(state: list[Any]) -> None:
+    """Set Python's `random` to what `capture_python` returned."""
+    random.setstate(_random_from_json(state))
 
 
 def torch_state(text: str) -> Any:
-    """The state of a generator of PyTorch, a tensor of bytes, of the text that `take` made."""
+    """The state of a generator of PyTorch, a tensor of bytes, of the text that `capture` made."""
     torch = sys.modules["torch"]
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8)
 
 
-def _take_random(state: tuple[Any, ...]) -> list[Any]:
+def _random_to_json(state: tuple[Any, ...]) -> list[Any]:
     version, words, gauss = state
     return [version, list(words), gauss]
 
 
-def _random_state(state: list[Any]) -> tuple[Any, ...]:
+def _random_from_json(state: list[Any]) -> tuple[Any, ...]:
     version, words, gauss = state
     return version, tuple(words), gauss
 
@@ -127,12 +127,15 @@ def _devices() -> Iterator[tuple[str, list[str]]]:
         module = getattr(torch, kind, None)
         # Before a program uses a device, asking for its random numbers would initialise it.
         if module is not None and module.is_initialized():
-            yield kind, [_text(module.get_rng_state(i)) for i in range(module.device_count())]
+            yield (
+                kind,
+                [_base64_text(module.get_rng_state(i)) for i in range(module.device_count())],
+            )
     if _has_mps(torch):
-        yield "mps", [_text(torch.mps.get_rng_state())]
+        yield "mps", [_base64_text(torch.mps.get_rng_state())]
 
 
-def _put_torch(cpu: str, devices: dict[str, list[str]]) -> None:
+def _restore_torch(cpu: str, devices: dict[str, list[str]]) -> None:
     torch = _torch()
     torch.set_rng_state(torch_state(cpu))
     for kind, states in devices.items():
@@ -152,7 +155,7 @@ def _has_mps(torch: Any) -> bool:
     return mps is not None and bool(mps.is_available())
 
 
-def _text(state: Any) -> str:
+def _base64_text(state: Any) -> str:
     return base64.b64encode(state.cpu().numpy().tobytes()).decode("ascii")
 
 

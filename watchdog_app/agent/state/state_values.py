@@ -30,14 +30,14 @@ def encode(value: Any, name: str, arrays: Arrays, *, tensors_as_arrays: bool = F
         if isinstance(item, np.generic):
             return None
         if isinstance(item, np.ndarray):
-            return {values.ARRAY: _keep(item, place, arrays)}
+            return {values.ARRAY: _add_array(item, place, arrays)}
         if tensors_as_arrays and isinstance(item, Mapping):
             return values.encode(dict(item), place, leaf) if type(item) is not dict else None
         if tensors_as_arrays and hasattr(item, "__array__"):
-            return {values.ARRAY: _keep(np.asarray(item), place, arrays)}
+            return {values.ARRAY: _add_array(np.asarray(item), place, arrays)}
         if hasattr(item, "numpy"):
             if not hasattr(item, "assign"):
-                return {values.TENSOR: _keep(np.asarray(item.numpy()), place, arrays)}
+                return {values.TENSOR: _add_array(np.asarray(item.numpy()), place, arrays)}
             raise TypeError(
                 f"{place} is a variable: give it to Rescue(...) under a name of its own"
             )
@@ -65,7 +65,7 @@ def decode(value: Any, read: Callable[[str], np.ndarray[Any, Any]]) -> Any:
     return values.decode(value, unleaf)
 
 
-def _keep(array: np.ndarray[Any, Any], name: str, arrays: Arrays) -> str:
+def _add_array(array: np.ndarray[Any, Any], name: str, arrays: Arrays) -> str:
     usual = array.dtype.kind in "biuf" and array.dtype.itemsize <= 8
     # TensorFlow's own types have no kind of NumPy's.
     if not usual and array.dtype.name not in ("bfloat16", "complex64"):

@@ -52,12 +52,12 @@ def row(name: str, tensor: torch.Tensor) -> Row:
     return name, type_name(tensor), tuple(tensor.shape)
 
 
-def described(type_: str, shape: Any) -> str:
+def format_tensor(type_: str, shape: Any) -> str:
     """ "float32 (3, 4)"."""
     return f"{type_} ({', '.join(str(size) for size in shape)})"
 
 
-def place(tensor: torch.Tensor) -> tuple[Any, ...]:
+def memory_key(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Equal for two tensors that are the same elements of the same memory."""
     return (
         tensor.device,
@@ -73,7 +73,7 @@ def place(tensor: torch.Tensor) -> tuple[Any, ...]:
 def entry(name: str, tensor: torch.Tensor) -> TensorEntry:
     """A tensor for the rescue's file; its memory is looked at when its bytes are wanted."""
     nbytes = tensor.numel() * tensor.element_size()
-    return format.entry_of(row(name, tensor), nbytes, lambda: _bytes(tensor))
+    return format.entry_of(row(name, tensor), nbytes, lambda: _raw_bytes(tensor))
 
 
 def from_bytes(type_: str, shape: Any, raw: Any) -> torch.Tensor:
@@ -84,7 +84,7 @@ def from_bytes(type_: str, shape: Any, raw: Any) -> torch.Tensor:
     return data.view(dtype).reshape(tuple(shape))
 
 
-def whole(pieces: Any, read: Callable[[str], torch.Tensor], device: Any) -> torch.Tensor:
+def join_gradient(pieces: Any, read: Callable[[str], torch.Tensor], device: Any) -> torch.Tensor:
     """The gradient that `Tensors.add_gradient` noted: one tensor, or the pieces of a sparse one."""
     if isinstance(pieces, str):
         return read(pieces).to(device)
@@ -99,7 +99,7 @@ def whole(pieces: Any, read: Callable[[str], torch.Tensor], device: Any) -> torc
     )
 
 
-def settle_devices() -> None:
+def synchronize_devices() -> None:
     """Wait for what the devices still compute: a copy would wait for one stream of them only."""
     for kind in ("cuda", "xpu"):
         module = getattr(torch, kind, None)
@@ -118,7 +118,7 @@ def copy_into(tensor: torch.Tensor, source: torch.Tensor) -> None:
         tensor.detach().copy_(source)
 
 
-def _bytes(tensor: torch.Tensor) -> memoryview:
+def _raw_bytes(tensor: torch.Tensor) -> memoryview:
     # Detached, nothing of this is recorded. Not under `no_grad`: a signal handler of the program
     # that raises while that is being left would leave the training without gradients.
     plain = tensor.detach().resolve_conj().resolve_neg()
@@ -154,7 +154,7 @@ class Tensors:
         why = obstacle(tensor)
         if why is not None:
             raise TypeError(f"{name} {why}")
-        where = place(tensor)
+        where = memory_key(tensor)
         if tensor.numel() and where in self._known:
             return self._known[where]
         while name in self._names:
@@ -168,7 +168,7 @@ class Tensors:
 
     def add_gradient(self, name: str, gradient: torch.Tensor) -> Any:
         """
-        Note a gradient, of an embedding with `sparse=True` too; for `whole`.
+        Note a gradient, of an embedding with `sparse=True` too; for `join_gradient`.
 
         Raises:
             TypeError: its bytes cannot be written.
@@ -200,7 +200,7 @@ def encode(value: Any, name: str, tensors: Tensors) -> Any:
         if isinstance(item, torch.Tensor):
             return {values.TENSOR: [tensors.add(place, item), str(item.device)]}
         if isinstance(item, np.ndarray):
-            return _of_array(item, place, tensors)
+            return _encode_array(item, place, tensors)
         if isinstance(item, torch.dtype | torch.device):
             return {values.TORCH: [type(item).__name__, str(item).removeprefix("torch.")]}
         return {values.SIZE: list(item)} if isinstance(item, torch.Size) else None
@@ -219,7 +219,7 @@ def decode(value: Any, read: Callable[[str], torch.Tensor]) -> Any:
 
     def unleaf(tag: str, held: Any) -> Any:
         if tag == values.TENSOR:
-            return _moved(read(held[0]), held[1])
+            return _to_device(read(held[0]), held[1])
         if tag == values.ARRAY:
             return read(held[0]).numpy().view(np.dtype(held[1])).reshape(held[2])
         if tag == values.SIZE:
@@ -261,7 +261,7 @@ def settings(holder: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _of_array(value: Any, name: str, tensors: Tensors) -> dict[str, Any]:
+def _encode_array(value: Any, name: str, tensors: Tensors) -> dict[str, Any]:
     if value.dtype.kind not in "biufc" or value.dtype.itemsize > 16:
         raise TypeError(f"{name} is an array of {value.dtype}, which a rescue cannot hold")
     native = value.dtype.newbyteorder("=")
@@ -271,7 +271,7 @@ def _of_array(value: Any, name: str, tensors: Tensors) -> dict[str, Any]:
     return {values.ARRAY: [held, native.str, list(value.shape)]}
 
 
-def _moved(tensor: torch.Tensor, device: str) -> torch.Tensor:
+def _to_device(tensor: torch.Tensor, device: str) -> torch.Tensor:
     if device == "cpu" or tensor.is_meta:
         return tensor
     try:

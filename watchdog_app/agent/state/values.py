@@ -67,11 +67,11 @@ def encode(value: Any, name: str, leaf: Leaf) -> Any:
         return found
     if isinstance(value, np.generic) and value.dtype.kind in "biufc" and value.dtype.itemsize <= 16:
         native = value.dtype.newbyteorder("=")
-        return {_SCALAR: [native.str, _text(value.astype(native).tobytes())]}
+        return {_SCALAR: [native.str, _base64_text(value.astype(native).tobytes())]}
     if kind is complex:
         return {_COMPLEX: [inner(value.real, "real"), inner(value.imag, "imag")]}
     if kind in (bytes, bytearray):
-        return {_BYTES: _text(value)}
+        return {_BYTES: _base64_text(value)}
     if kind is list:
         return each(value)
     if kind is tuple:
@@ -101,11 +101,11 @@ def decode(value: Any, unleaf: Unleaf) -> Any:
         if tag in LEAVES:
             return unleaf(tag, held)
         if tag in _TAGS:
-            return _tagged(tag, held, unleaf)
+            return _decode_tagged(tag, held, unleaf)
     return {key: decode(item, unleaf) for key, item in value.items()}
 
 
-def _tagged(tag: str, held: Any, unleaf: Unleaf) -> Any:
+def _decode_tagged(tag: str, held: Any, unleaf: Unleaf) -> Any:
     if tag == _SCALAR:
         return np.frombuffer(base64.b64decode(held[1]), np.dtype(held[0]))[0]
     if tag == _FLOAT:
@@ -127,5 +127,5 @@ def _tagged(tag: str, held: Any, unleaf: Unleaf) -> Any:
     return OrderedDict(items) if tag == _ORDERED else dict(items)
 
 
-def _text(raw: bytes | bytearray) -> str:
+def _base64_text(raw: bytes | bytearray) -> str:
     return base64.b64encode(raw).decode("ascii")

@@ -113,7 +113,7 @@ def of_model(model: Any, extra: Iterable[Any] = ()) -> list[StateVariable]:
     return found.variables
 
 
-def _refuse(objects: Mapping[str, Any], backend: str) -> None:
+def _refuse_other_backend(objects: Mapping[str, Any], backend: str) -> None:
     """Keras's own things are no TensorFlow variables on another backend."""
     of_keras = [name for name, thing in objects.items() if is_a(thing, *_OF_KERAS)]
     if of_keras:
@@ -149,7 +149,7 @@ def of_objects(objects: Mapping[str, Any]) -> list[StateVariable]:
     import keras
 
     if keras.backend.backend() != "tensorflow":
-        _refuse(objects, keras.backend.backend())
+        _refuse_other_backend(objects, keras.backend.backend())
     found = _Collector()
     for name, thing in objects.items():
         if isinstance(thing, keras.Model):
@@ -178,10 +178,10 @@ def plain_variables(root: Any) -> list[Any]:
 
 def is_variable(thing: Any) -> bool:
     """A variable of TensorFlow or Keras."""
-    return isinstance(thing, tf.Variable) or _of_keras(thing)
+    return isinstance(thing, tf.Variable) or _is_keras_variable(thing)
 
 
-def _of_keras(thing: Any) -> bool:
+def _is_keras_variable(thing: Any) -> bool:
     # Before Keras 3.6 `keras.Variable` is a subclass of what layers make, so isinstance fails.
     return type(thing).__name__ == "Variable" and hasattr(thing, "value") and hasattr(thing, "path")
 
@@ -197,9 +197,9 @@ class _Collector:
     def add(self, prefix: str, variables: Iterable[Any], group: str | None = None) -> None:
         """Append those not seen before; strings and handles have no raw bytes and are left out."""
         for variable in variables:
-            holder = variable.value if _of_keras(variable) else variable
+            holder = variable.value if _is_keras_variable(variable) else variable
             path = getattr(variable, "path", None) or holder.name.removesuffix(":0")
-            for index, part in enumerate(_parts(holder)):
+            for index, part in enumerate(_replica_parts(holder)):
                 if id(part) in self._seen or not _has_bytes(part):
                     continue
                 self._seen.add(id(part))
@@ -212,7 +212,7 @@ class _Collector:
         return name if count == 0 else self._unique(f"{name}~{count}")
 
 
-def _parts(holder: Any) -> Sequence[Any]:
+def _replica_parts(holder: Any) -> Sequence[Any]:
     """
     What has to be saved of a variable: itself, or every replica's part.
 

@@ -120,15 +120,15 @@ class _Torch:
                 "used_bytes": int(stats["allocated_bytes.all.current"]) + split,
                 "limit_bytes": limit,
                 "gpu_uuid": self._uuid(cuda, index),
-                "peak_bytes": _whole(stats.get("allocated_bytes.all.peak")),
-                "retries": _whole(stats.get("num_alloc_retries")),
-                "ooms": _whole(stats.get("num_ooms")),
+                "peak_bytes": _optional_int(stats.get("allocated_bytes.all.peak")),
+                "retries": _optional_int(stats.get("num_alloc_retries")),
+                "ooms": _optional_int(stats.get("num_ooms")),
             }
 
     def _uuid(self, cuda: Any, index: int) -> str | None:
         if index not in self._uuids:
             uuid = getattr(cuda.get_device_properties(index), "uuid", None)
-            self._uuids[index] = None if uuid is None else _prefixed(str(uuid))
+            self._uuids[index] = None if uuid is None else _with_gpu_prefix(str(uuid))
         return self._uuids[index]
 
 
@@ -141,12 +141,12 @@ def _tensorflow_context() -> Any:
     return None if getattr(context, "_context_handle", None) is None else context
 
 
-def _prefixed(uuid: str) -> str:
+def _with_gpu_prefix(uuid: str) -> str:
     """As the driver writes it."""
     return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
-def _whole(value: Any) -> int | None:
+def _optional_int(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
@@ -174,12 +174,12 @@ def devices(tf: Any, context: Any) -> list[Device]:
     logical = list(tf.config.list_logical_devices("GPU"))
     if not logical:
         return []
-    parts = list(_parts(tf))
-    measured = attributes(tf, context)
-    cuda = _loaded("libcuda.so.1")
+    parts = list(_logical_devices(tf))
+    measured = memory_limits(tf, context)
+    cuda = _loaded_library("libcuda.so.1")
     found = []
     for index, device in enumerate(logical):
-        name = _local(device.name)
+        name = _short_name(device.name)
         # With one part for each device they are in the same order; else it is not known which.
         ordinal, limit = parts[index] if len(parts) == len(logical) else (None, None)
         if limit is None:
@@ -190,7 +190,7 @@ def devices(tf: Any, context: Any) -> list[Device]:
     return found
 
 
-def attributes(tf: Any, context: Any) -> dict[str, int]:
+def memory_limits(tf: Any, context: Any) -> dict[str, int]:
     """
     Memory of TensorFlow's devices as their attributes have it, by name ("GPU:0"), in bytes.
 
@@ -198,10 +198,10 @@ def attributes(tf: Any, context: Any) -> dict[str, int]:
     """
     folder = os.path.dirname(str(getattr(tf, "__file__", "")))
     for name in _LIBRARIES:
-        library = _loaded(os.path.join(folder, name))
+        library = _loaded_library(os.path.join(folder, name))
         if library is not None and hasattr(library, "TF_DeviceListMemoryBytes"):
             try:
-                return dict(_attributes(library, context._context_handle))
+                return dict(_read_memory_limits(library, context._context_handle))
             except (AttributeError, ValueError, TypeError):  # no capsule, or one of another kind
                 return {}
     return {}
@@ -233,7 +233,7 @@ def _uuid(cuda: Any, function: str, device: ctypes.c_int) -> str | None:
     return str(uuid.UUID(bytes=raw.raw))
 
 
-def _parts(tf: Any) -> Iterator[tuple[int, int | None]]:
+def _logical_devices(tf: Any) -> Iterator[tuple[int, int | None]]:
     """Of each logical GPU: ordinal among CUDA's devices, and the limit where the program set it."""
     for physical in tf.config.get_visible_devices("GPU"):
         ordinal = int(physical.name.rpartition(":")[2])
@@ -242,19 +242,21 @@ def _parts(tf: Any) -> Iterator[tuple[int, int | None]]:
             yield ordinal, None if megabytes is None else int(megabytes) << 20
 
 
-def _attributes(library: Any, handle: Any) -> Iterator[tuple[str, int]]:
+def _read_memory_limits(library: Any, handle: Any) -> Iterator[tuple[str, int]]:
     # Raises when it is no such capsule.
     pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
     context = pointer(("PyCapsule_GetPointer", ctypes.pythonapi))(handle, None)
     address, whole = ctypes.c_void_p, ctypes.c_int
-    new_status = _bound(library, "TF_NewStatus", address)
-    code = _bound(library, "TF_GetCode", whole, address)
-    delete_status = _bound(library, "TF_DeleteStatus", None, address)
-    list_devices = _bound(library, "TFE_ContextListDevices", address, address, address)
-    delete_list = _bound(library, "TF_DeleteDeviceList", None, address)
-    count = _bound(library, "TF_DeviceListCount", whole, address)
-    name_of = _bound(library, "TF_DeviceListName", ctypes.c_char_p, address, whole, address)
-    bytes_of = _bound(library, "TF_DeviceListMemoryBytes", ctypes.c_int64, address, whole, address)
+    new_status = _c_function(library, "TF_NewStatus", address)
+    code = _c_function(library, "TF_GetCode", whole, address)
+    delete_status = _c_function(library, "TF_DeleteStatus", None, address)
+    list_devices = _c_function(library, "TFE_ContextListDevices", address, address, address)
+    delete_list = _c_function(library, "TF_DeleteDeviceList", None, address)
+    count = _c_function(library, "TF_DeviceListCount", whole, address)
+    name_of = _c_function(library, "TF_DeviceListName", ctypes.c_char_p, address, whole, address)
+    bytes_of = _c_function(
+        library, "TF_DeviceListMemoryBytes", ctypes.c_int64, address, whole, address
+    )
     status = new_status()
     listed = None
     try:
@@ -265,19 +267,19 @@ def _attributes(library: Any, handle: Any) -> Iterator[tuple[str, int]]:
             name = name_of(listed, index, status)
             size = bytes_of(listed, index, status)
             if code(status) == 0 and name:
-                yield _local(name.decode("utf-8", "replace")), int(size)
+                yield _short_name(name.decode("utf-8", "replace")), int(size)
     finally:
         if listed:
             delete_list(listed)
         delete_status(status)
 
 
-def _bound(library: Any, name: str, result: Any, *arguments: Any) -> Any:
+def _c_function(library: Any, name: str, result: Any, *arguments: Any) -> Any:
     # A prototype of our own: attributes of the library's functions are shared with others.
     return ctypes.CFUNCTYPE(result, *arguments)((name, library))
 
 
-def _loaded(path: str) -> Any:
+def _loaded_library(path: str) -> Any:
     """A library that this process has loaded; None when it has not."""
     already = getattr(os, "RTLD_NOLOAD", None)
     if already is None:
@@ -288,6 +290,6 @@ def _loaded(path: str) -> Any:
         return None
 
 
-def _local(name: str) -> str:
+def _short_name(name: str) -> str:
     """Its short form: "GPU:0" for "/job:localhost/replica:0/task:0/device:GPU:0"."""
     return ":".join(name.rsplit(":", 2)[-2:])

@@ -55,13 +55,13 @@ class Growth:
     at_most: bool
 
 
-class _Held(NamedTuple):
+class _Buffer(NamedTuple):
     bytes: int
     what: str
     at_most: bool
 
 
-class Foreseen:
+class BufferForecast:
     """
     The growth that the pipelines of one training will bring, as they begin.
 
@@ -71,9 +71,9 @@ class Foreseen:
     """
 
     def __init__(self) -> None:
-        self.waiting: list[Growth] = []  # of pipelines that began since the last `settle`
+        self.waiting: list[Growth] = []  # of pipelines that began since the last `mark_filled`
 
-    def begins(self, dataset: Any) -> Growth | None:
+    def add_dataset(self, dataset: Any) -> Growth | None:
         """What to announce now that `dataset` begins too; None: nothing new."""
         found = growth(dataset)
         if found is None:
@@ -88,7 +88,7 @@ class Foreseen:
             return Growth(total, largest.what, True)
         return Growth(beyond, largest.what, False)
 
-    def settle(self) -> None:
+    def mark_filled(self) -> None:
         """The first step is done, or the training: what was waiting is there."""
         global _filled_bytes
         total = sum(each.bytes for each in self.waiting)
@@ -122,10 +122,10 @@ def growth(dataset: Any) -> Growth | None:
 
 def batch_size(dataset: Any) -> int | None:
     """Examples in each element of a tf.data pipeline; None: not batches of a known size."""
-    return _rows(dataset)
+    return _batch_rows(dataset)
 
 
-def _walk(dataset: Any) -> Iterator[_Held]:
+def _walk(dataset: Any) -> Iterator[_Buffer]:
     """All that is held, in the order of the pipeline from its end."""
     waiting = [(dataset, 0, False, False)]
     for _ in range(_MOST_PARTS):
@@ -134,7 +134,7 @@ def _walk(dataset: Any) -> Iterator[_Held]:
         part, above, cut, in_turn = waiting.pop()
         name = type(part).__name__
         sources = list(part._inputs())
-        own = _held(part, sources[0], cut) if len(sources) == 1 else None
+        own = _buffer_of(part, sources[0], cut) if len(sources) == 1 else None
         if own is not None:
             if own.bytes > above:
                 yield own._replace(bytes=own.bytes - above, at_most=own.at_most or in_turn)
@@ -146,7 +146,7 @@ def _walk(dataset: Any) -> Iterator[_Held]:
         waiting.extend((source, passed, cut, in_turn) for source in sources)
 
 
-def _held(part: Any, source: Any, cut: bool) -> _Held | None:
+def _buffer_of(part: Any, source: Any, cut: bool) -> _Buffer | None:
     name = type(part).__name__
     if name not in ("_ShuffleDataset", "_PrefetchDataset", "CacheDataset"):
         return None
@@ -155,12 +155,12 @@ def _held(part: Any, source: Any, cut: bool) -> _Held | None:
         return None
     available = int(source.cardinality())
     known = available >= 0 or available == _INFINITE
-    unit = "examples" if _rows(source) is None else "batches"
+    unit = "examples" if _batch_rows(source) is None else "batches"
     if name == "CacheDataset":
-        if _value(part, "_filename") or available < 0:
+        if _tensor_setting(part, "_filename") or available < 0:
             return None
-        return _Held(available * each, f"the cache in memory of {available:,} {unit}", cut)
-    count = _value(part, "_buffer_size")
+        return _Buffer(available * each, f"the cache in memory of {available:,} {unit}", cut)
+    count = _tensor_setting(part, "_buffer_size")
     if not isinstance(count, int) or count < 0:  # chosen by TensorFlow, or all there is
         count = available if name == "_ShuffleDataset" else 0
     if available >= 0:
@@ -168,13 +168,13 @@ def _held(part: Any, source: Any, cut: bool) -> _Held | None:
     if count <= 0:
         return None
     kind = "shuffle" if name == "_ShuffleDataset" else "prefetch"
-    return _Held(count * each, f"the {kind} buffer of {count:,} {unit}", not known)
+    return _Buffer(count * each, f"the {kind} buffer of {count:,} {unit}", not known)
 
 
 def _element_bytes(dataset: Any) -> int | None:
     """Bytes of one element with its overhead; None where its specification does not tell."""
     total = 0
-    rows = _rows(dataset)
+    rows = _batch_rows(dataset)
     for spec in tf.nest.flatten(dataset.element_spec):
         if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None or not spec.dtype.size:
             return None
@@ -187,12 +187,12 @@ def _element_bytes(dataset: Any) -> int | None:
     return total
 
 
-def _rows(dataset: Any) -> int | None:
+def _batch_rows(dataset: Any) -> int | None:
     """Examples in each element, where the elements are batches of a known size."""
     for _ in range(_MOST_PARTS):
         name = type(dataset).__name__
         if name in _BATCHING:
-            size = _value(dataset, "_batch_size")
+            size = _tensor_setting(dataset, "_batch_size")
             return size if isinstance(size, int) else None
         sources = dataset._inputs()
         if name not in _ROW_FOR_ROW or len(sources) != 1:
@@ -201,7 +201,7 @@ def _rows(dataset: Any) -> int | None:
     return None
 
 
-def _value(part: Any, name: str) -> Any:
+def _tensor_setting(part: Any, name: str) -> Any:
     """A setting of a part of a pipeline that was given as a tensor; None where there is none."""
     held = getattr(part, name, None)
     if held is None or not hasattr(held, "numpy"):

@@ -79,25 +79,25 @@ def trace(
     if tracemalloc.is_tracing():
         refused = "the program uses tracemalloc itself"
     if refused is None:
-        _hook()
-        _on[0] = True
+        _register_fork_handler()
+        _is_tracing[0] = True
         tracemalloc.start(_FRAMES)
     try:
         early = _wait(_SETTLE_SHARE * seconds)
-        before = _Look(refused, step)
+        before = _Sample(refused, step)
         early = _wait((_FIRST_SHARE - _SETTLE_SHARE) * seconds) or early
         if not early:
-            first(before.compared(_Look(refused, step)))
+            first(before.growth_until(_Sample(refused, step)))
             early = _wait((1 - _FIRST_SHARE) * seconds)
-        after = _Look(refused, step)
+        after = _Sample(refused, step)
     finally:
         if refused is None:
             tracemalloc.stop()
-            _on[0] = False
-    return {**before.compared(after), "cut_short": early}
+            _is_tracing[0] = False
+    return {**before.growth_until(after), "cut_short": early}
 
 
-class _Look:
+class _Sample:
     """What lives at one moment."""
 
     def __init__(self, refused: str | None, step: Callable[[], int | None]) -> None:
@@ -107,24 +107,24 @@ class _Look:
         traced = refused is None and tracemalloc.is_tracing()
         self.traces = tracemalloc.take_snapshot() if traced else None
         copied = shared_bytes()
-        self.unlooked = copied is not None and copied > _MOST_COPIED_BYTES
-        self.tensors, self.whole = (Counter(), False) if self.unlooked else tensors()
+        self.tensors_skipped = copied is not None and copied > _MOST_COPIED_BYTES
+        self.tensors, self.whole = (Counter(), False) if self.tensors_skipped else tensors()
         self.step, self.mono_s = step(), time.monotonic()
 
-    def compared(self, later: _Look) -> Json:
+    def growth_until(self, later: _Sample) -> Json:
         """What has grown up to a later look."""
         first, last = self.step, later.step
         steps = None if first is None or last is None or last <= first else last - first
-        unlooked = self.unlooked or later.unlooked
+        unlooked = self.tensors_skipped or later.tensors_skipped
         lines = []
         if self.traces is not None and later.traces is not None:
-            lines = _lines(self.traces, later.traces, steps)
+            lines = _grown_lines(self.traces, later.traces, steps)
         return {
             "seconds": later.mono_s - self.mono_s,
             "steps": steps,
             "refused": self.refused,
             "lines": lines,
-            "tensors": [] if unlooked else _more(self.tensors, later.tensors),
+            "tensors": [] if unlooked else _grown_tensors(self.tensors, later.tensors),
             "complete": self.whole and later.whole,
             "tensors_counted": not unlooked,
             "cut_short": False,
@@ -147,22 +147,22 @@ def _wait(seconds: float) -> bool:
     return False
 
 
-_on = [False]  # tracing is ours, and is on
-_hooked = [False]
+_is_tracing = [False]  # tracing is ours, and is on
+_fork_handler_registered = [False]
 
 
-def _hook() -> None:
+def _register_fork_handler() -> None:
     """A worker that is forked meanwhile must not be traced for all its life."""
-    if not _hooked[0] and hasattr(os, "register_at_fork"):
-        _hooked[0] = True
-        os.register_at_fork(after_in_child=_in_child)
+    if not _fork_handler_registered[0] and hasattr(os, "register_at_fork"):
+        _fork_handler_registered[0] = True
+        os.register_at_fork(after_in_child=_stop_in_child)
 
 
-def _in_child() -> None:
-    if _on[0]:
+def _stop_in_child() -> None:
+    if _is_tracing[0]:
         import tracemalloc
 
-        _on[0] = False
+        _is_tracing[0] = False
         tracemalloc.stop()
 
 
@@ -213,7 +213,7 @@ def _shape(thing: Any) -> tuple[int, ...]:
         return ()
 
 
-def _more(before: Counter[Kind], after: Counter[Kind]) -> list[Json]:
+def _grown_tensors(before: Counter[Kind], after: Counter[Kind]) -> list[Json]:
     grown = {kind: after[kind] - before[kind] for kind in after}
     found = sorted(grown.items(), key=lambda item: item[1], reverse=True)
     return [
@@ -223,7 +223,7 @@ def _more(before: Counter[Kind], after: Counter[Kind]) -> list[Json]:
     ]
 
 
-def _lines(before: Any, after: Any, steps: int | None) -> list[Json]:
+def _grown_lines(before: Any, after: Any, steps: int | None) -> list[Json]:
     import tracemalloc
 
     others = (
@@ -236,23 +236,27 @@ def _lines(before: Any, after: Any, steps: int | None) -> list[Json]:
     for each in changes:
         # What is made and dropped with each step is there in both: what is left has grown.
         if each.size_diff:
-            grown[_place(each.traceback)] += each.size_diff
-    found = [(place, size) for place, size in grown.most_common() if size >= _least(place[0])]
+            grown[_program_line(each.traceback)] += each.size_diff
+    found = [
+        (place, size) for place, size in grown.most_common() if size >= _min_growth_bytes(place[0])
+    ]
     # Beside the largest, each kind for itself: a line that keeps tensors grows by little.
     noise = {
         own: _LEAST_SHARE
-        * max((size for place, size in found if stacks.of_program(place[0]) is own), default=0)
+        * max((size for place, size in found if stacks.is_program_file(place[0]) is own), default=0)
         for own in (False, True)
     }
-    found = [(place, size) for place, size in found if size >= noise[stacks.of_program(place[0])]]
+    found = [
+        (place, size) for place, size in found if size >= noise[stacks.is_program_file(place[0])]
+    ]
     # A list that keeps tensors grows by eight bytes each: the program's own lines tell the most.
-    own = [place for place, _ in found if stacks.of_program(place[0])]
+    own = [place for place, _ in found if stacks.is_program_file(place[0])]
     told = {*own[:_MOST_OWN], *(place for place, _ in found[:_MOST_LINES])}
     return [
         {
-            "file": stacks.shown_file(file)[-_PATH_CHARS:],
+            "file": stacks.display_name(file)[-_PATH_CHARS:],
             "line": line,
-            "own": stacks.of_program(file),
+            "own": stacks.is_program_file(file),
             "bytes": size,
             "bytes_per_step": None if steps is None else size / steps,
         }
@@ -261,16 +265,16 @@ def _lines(before: Any, after: Any, steps: int | None) -> list[Json]:
     ]
 
 
-def _place(traceback: Any) -> tuple[str, int]:
+def _program_line(traceback: Any) -> tuple[str, int]:
     """The program's own line that led to an object; the line that made it where none did."""
     for frame in reversed(traceback):  # the innermost is the last
-        if stacks.of_program(frame.filename):
+        if stacks.is_program_file(frame.filename):
             return frame.filename, frame.lineno
     return traceback[-1].filename, traceback[-1].lineno
 
 
-def _least(file: str) -> int:
-    return _LEAST_OWN_BYTES if stacks.of_program(file) else _LEAST_BYTES
+def _min_growth_bytes(file: str) -> int:
+    return _LEAST_OWN_BYTES if stacks.is_program_file(file) else _LEAST_BYTES
 
 
 _OWN = "/proc/self/smaps_rollup"
@@ -308,7 +312,7 @@ def crash_risk(version: _Version = sys.version_info[:3]) -> str | None:
     """
     if version >= (3, 13, 2) or (3, 12, 9) <= version < (3, 13, 0):
         return None
-    whose = _callers()
+    whose = _native_caller()
     if whose is None:
         return None
     return (
@@ -317,7 +321,7 @@ def crash_risk(version: _Version = sys.version_info[:3]) -> str | None:
     )
 
 
-def _callers() -> str | None:
+def _native_caller() -> str | None:
     """A framework whose native threads come into Python here; None: none that is known."""
     scripts: Any = sys.modules.get("tensorflow.python.ops.script_ops")
     if scripts is not None:
@@ -335,10 +339,10 @@ def _callers() -> str | None:
             return "PyTorch"  # the backward pass of a card runs in a thread of its own
     except Exception:
         return "PyTorch"
-    return "JAX" if _jax_runs() else None
+    return "JAX" if _jax_is_initialized() else None
 
 
-def _jax_runs() -> bool:
+def _jax_is_initialized() -> bool:
     """Whether JAX has a device at work: Keras imports it beside every other backend."""
     if "jax" not in sys.modules:
         return False
@@ -356,7 +360,7 @@ _guard = Guard("the agent's search for what grows")
 _tracing = _thread.allocate_lock()  # one at a time in a process
 
 
-def answer(
+def handle_message(
     message: Mapping[str, Any],
     post: Post,
     trainer: int | None = None,

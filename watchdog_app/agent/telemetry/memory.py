@@ -66,13 +66,13 @@ class Breakdown:
         self._figures: Figures = {}
         self._next_s = self._next_count_s = self._next_parts_s = 0.0
 
-    def holds(self, things: Iterable[Any]) -> None:
+    def set_objects(self, things: Iterable[Any]) -> None:
         """What is trained: models or modules, and optimizers; all else among it is passed over."""
         # Weakly: what the program lets go of is to be freed.
-        self._things = [ref for ref in map(_held, things) if ref is not None]
+        self._things = [ref for ref in map(_weak_reference, things) if ref is not None]
         self._next_parts_s = 0.0
 
-    def data(self, dataset: Any) -> None:
+    def set_dataset(self, dataset: Any) -> None:
         """The data that is trained on: how many examples make a step."""
         try:
             size = _batch_size(dataset)
@@ -81,12 +81,12 @@ class Breakdown:
         if isinstance(size, int) and not isinstance(size, bool) and size > 0:
             self._batch = size
 
-    def announced(self, bytes_: int, what: str) -> None:
+    def add_buffer(self, bytes_: int, what: str) -> None:
         """A buffer is about to fill."""
         self._buffers = self._buffers[1 - _MOST_BUFFERS :]
         self._buffers.append({"what": what[:_TEXT], "bytes": bytes_})
 
-    def begins(self) -> None:
+    def start(self) -> None:
         """The first step is about to be made."""
         now = self._memory()
         if now is not None:
@@ -129,7 +129,7 @@ class Breakdown:
             "base_bytes": self._base,
             "buffers": list(self._buffers),  # full: a step has been made
         }
-        figures |= self._python(step) if counting else _kept(self._figures)
+        figures |= self._python_objects(step) if counting else _last_python_objects(self._figures)
         self._figures = figures
         return figures
 
@@ -172,7 +172,7 @@ class Breakdown:
         if rest >= _LEAST_BYTES:
             self._activations = max(rest, self._activations or 0)
 
-    def _python(self, step: int) -> Figures:
+    def _python_objects(self, step: int) -> Figures:
         """Small Python objects, and how many more there are with each step."""
         blocks = sys.getallocatedblocks()
         before, self._blocks = self._blocks, (step, blocks)
@@ -182,7 +182,7 @@ class Breakdown:
         return {"python_blocks": blocks, "python_blocks_per_step": rate}
 
 
-def _kept(figures: Figures) -> Figures:
+def _last_python_objects(figures: Figures) -> Figures:
     names = ("python_blocks", "python_blocks_per_step")
     return {name: figures.get(name) for name in names}
 
@@ -201,15 +201,15 @@ def _batch_size(dataset: Any) -> Any:
     return size
 
 
-def _held(thing: Any) -> weakref.ref[Any] | None:
+def _weak_reference(thing: Any) -> weakref.ref[Any] | None:
     """A thing that is counted; None for any other."""
     try:
-        return weakref.ref(thing) if _counts(thing) else None
+        return weakref.ref(thing) if _is_counted(thing) else None
     except Exception:  # no weak reference is to be had, or a property of it fails
         return None
 
 
-def _counts(thing: Any) -> bool:
+def _is_counted(thing: Any) -> bool:
     """It is of a kind that is counted."""
     kinds = (_is_model(thing), _is_module(thing), _is_keras_optimizer(thing))
     return any(kinds) or hasattr(thing, "param_groups")

@@ -61,7 +61,7 @@ def parts_of_keras(model: Any, *, optimizer: Any = None) -> Parts:
         trained_bytes=trained_bytes,
         gradients_bytes=trained_bytes,
         optimizer_bytes=keras_optimizer_bytes(chosen, trained),
-        optimizer=slots.kind_of(chosen),
+        optimizer=slots.optimizer_kind(chosen),
     )
 
 
@@ -90,7 +90,7 @@ def parts_of_torch(modules: Any, optimizers: Any = ()) -> Parts:
         trained_bytes=sum(map(tensor_bytes, trained)),
         gradients_bytes=sum(map(tensor_bytes, trained)),
         optimizer_bytes=sum(known) if known and len(known) == len(states) else None,
-        optimizer=" + ".join(filter(None, map(slots.kind_of, chosen))) or None,
+        optimizer=" + ".join(filter(None, map(slots.optimizer_kind, chosen))) or None,
     )
 
 
@@ -107,7 +107,7 @@ def keras_optimizer_bytes(optimizer: Any, trained: Iterable[Any]) -> int | None:
     if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
         return total
     for each in trained:
-        held = slots.keras(optimizer, shape_of(each), type_bytes(each))
+        held = slots.keras_slot_bytes(optimizer, shape_of(each), type_bytes(each))
         if held is None:
             return None
         total += held
@@ -129,7 +129,7 @@ def torch_optimizer_bytes(optimizer: Any) -> int | None:
             if own:
                 total += sum(map(tensor_bytes, _distinct(list(_tensors(own)))))
             elif each.requires_grad:
-                held = slots.torch(optimizer, group, shape_of(each), type_bytes(each))
+                held = slots.torch_slot_bytes(optimizer, group, shape_of(each), type_bytes(each))
                 if held is None:
                     return None
                 total += held

@@ -18,14 +18,14 @@ _COUNTER_BYTES = 4  # PyTorch's counter of steps, a float of its own for every w
 Shape = tuple[int, ...]
 
 
-def kind_of(optimizer: Any) -> str | None:
+def optimizer_kind(optimizer: Any) -> str | None:
     """`Adam`, `SGD with momentum`, `LossScaleOptimizer over AdamW`; None where there is none."""
     if optimizer is None:
         return None
     name = type(optimizer).__name__
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
-        return f"{name} over {kind_of(inner)}"
+        return f"{name} over {optimizer_kind(inner)}"
     if name in ("SGD", "RMSprop"):
         momentum = getattr(optimizer, "momentum", None)
         if momentum is None:
@@ -35,7 +35,7 @@ def kind_of(optimizer: Any) -> str | None:
     return name
 
 
-def keras(optimizer: Any, shape: Shape, type_bytes: int) -> int | None:
+def keras_slot_bytes(optimizer: Any, shape: Shape, type_bytes: int) -> int | None:
     """
     Bytes that an optimizer of Keras keeps for one weight that it is going to train.
 
@@ -46,7 +46,7 @@ def keras(optimizer: Any, shape: Shape, type_bytes: int) -> int | None:
     """
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:  # the scale itself is two scalars
-        return keras(inner, shape, type_bytes)
+        return keras_slot_bytes(inner, shape, type_bytes)
     rule = _rule(optimizer, _KERAS)
     if rule is None:
         return None
@@ -57,7 +57,9 @@ def keras(optimizer: Any, shape: Shape, type_bytes: int) -> int | None:
     return (elements + extra * prod(shape)) * type_bytes
 
 
-def torch(optimizer: Any, group: Mapping[str, Any], shape: Shape, type_bytes: int) -> int | None:
+def torch_slot_bytes(
+    optimizer: Any, group: Mapping[str, Any], shape: Shape, type_bytes: int
+) -> int | None:
     """
     Bytes that an optimizer of PyTorch is going to keep for one weight.
 
@@ -97,7 +99,7 @@ def _rule(optimizer: Any, table: Mapping[str, _Rule]) -> _Rule | None:
     return None
 
 
-def _times(count: int) -> _Rule:
+def _copies_of_weight(count: int) -> _Rule:
     return lambda _, shape: count * prod(shape)
 
 
@@ -140,35 +142,35 @@ _KERAS: dict[str, _Rule] = {
     "SGD": _momentum,
     "Adam": _adam,
     "AdamW": _adam,
-    "Nadam": _times(2),
-    "Adamax": _times(2),
-    "Adagrad": _times(1),
-    "Adadelta": _times(2),
+    "Nadam": _copies_of_weight(2),
+    "Adamax": _copies_of_weight(2),
+    "Adagrad": _copies_of_weight(1),
+    "Adadelta": _copies_of_weight(2),
     "Adafactor": _keras_adafactor,
     "RMSprop": _rmsprop,
-    "Ftrl": _times(2),
-    "Lion": _times(1),
-    "Lamb": _times(2),
-    "ScheduleFreeAdamW": _times(2),
+    "Ftrl": _copies_of_weight(2),
+    "Lion": _copies_of_weight(1),
+    "Lamb": _copies_of_weight(2),
+    "ScheduleFreeAdamW": _copies_of_weight(2),
     "Muon": _keras_muon,
 }
 _TORCH: dict[str, _Rule] = {
     "SGD": _momentum,
     "Adam": _adam,
     "AdamW": _adam,
-    "NAdam": _times(2),
-    "RAdam": _times(2),
-    "Adamax": _times(2),
-    "SparseAdam": _times(2),
-    "Adagrad": _times(1),
-    "Adadelta": _times(2),
+    "NAdam": _copies_of_weight(2),
+    "RAdam": _copies_of_weight(2),
+    "Adamax": _copies_of_weight(2),
+    "SparseAdam": _copies_of_weight(2),
+    "Adagrad": _copies_of_weight(1),
+    "Adadelta": _copies_of_weight(2),
     "Adafactor": _torch_adafactor,
     "RMSprop": _rmsprop,
-    "Rprop": _times(2),
-    "ASGD": _times(1),
+    "Rprop": _copies_of_weight(2),
+    "ASGD": _copies_of_weight(1),
     "LBFGS": _torch_lbfgs,
-    "Muon": _times(1),
-    "Lion": _times(1),  # of several packages; not PyTorch's own
+    "Muon": _copies_of_weight(1),
+    "Lion": _copies_of_weight(1),  # of several packages; not PyTorch's own
 }
 # Scalars for every weight, where that is not one.
 _TORCH_COUNTERS = {

@@ -4,7 +4,7 @@ What each thread of this program does: its Python stack, and never the value of 
 Told by the agent's own thread, which runs whenever the interpreter's lock (GIL) is free: a
 training that hangs in a lock, a queue or a system call leaves it free. One that is inside a C
 call which keeps it cannot be asked. Of such a one the daemon knows what the kernel says, and
-`place`: where it was when it last let go, told with every report.
+`current_line`: where it was when it last let go, told with every report.
 
 Two ways around the lock were measured and left. `faulthandler.dump_traceback_later` needs no
 lock, but there is one of it in a process, which may be the program's own (pytest sets it) and
@@ -67,7 +67,7 @@ def collect(trainer: int | None) -> Json:
     known = dict(threading._active)  # type: ignore[attr-defined]
     main = threading.main_thread().ident
     order = sorted(
-        (ident for ident, frame in frames.items() if ident != mine and not _of_agent(frame)),
+        (ident for ident, frame in frames.items() if ident != mine and not _is_agent_thread(frame)),
         key=lambda ident: (ident != trainer, ident != main),
     )
     found: list[Json] = []
@@ -91,7 +91,7 @@ def collect(trainer: int | None) -> Json:
     return {"threads": found, "more": max(0, len(order) - _MOST_THREADS)}
 
 
-def place(trainer: int | None) -> Json | None:
+def current_line(trainer: int | None) -> Json | None:
     """
     Where in the program the training is now: `file`, `line`, `function`.
 
@@ -105,7 +105,7 @@ def place(trainer: int | None) -> Json | None:
     for _ in range(4 * _MOST_FRAMES):
         if frame is None:
             break
-        if of_program(frame.f_code.co_filename):
+        if is_program_file(frame.f_code.co_filename):
             return _line(frame)
         frame = frame.f_back
     return None if innermost is None else _line(innermost)
@@ -121,20 +121,20 @@ def _stack(frame: FrameType | None, most: int) -> Iterator[Json]:
 def _line(frame: FrameType) -> Json:
     code = frame.f_code
     return {
-        "file": shown_file(code.co_filename)[-_PATH_CHARS:] or "?",
+        "file": display_name(code.co_filename)[-_PATH_CHARS:] or "?",
         "line": frame.f_lineno,
         "function": code.co_name[:_NAME_CHARS] or "?",
     }
 
 
-def _of_agent(frame: FrameType) -> bool:
+def _is_agent_thread(frame: FrameType) -> bool:
     """Whether the agent has started it: the outermost frame, but for `threading`, is ours."""
     while frame.f_back is not None and frame.f_back.f_code.co_filename != threading.__file__:
         frame = frame.f_back
     return frame.f_code.co_filename.startswith(AGENT_FOLDERS)
 
 
-def shown_file(file: str) -> str:
+def display_name(file: str) -> str:
     """A file as people know it: "Cell In[2]" for a cell of a notebook, as in its tracebacks."""
     of_shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)
     compiler = getattr(of_shell(), "compile", None)
@@ -142,7 +142,7 @@ def shown_file(file: str) -> str:
     return file if name is None else " ".join(name)
 
 
-def of_program(file: str) -> bool:
+def is_program_file(file: str) -> bool:
     """Whether a file is the program's own: of no library, not frozen, not ours."""
     return not file.startswith((*_LIBRARIES, *AGENT_FOLDERS, "<frozen"))
 
@@ -165,7 +165,7 @@ def current_frames() -> dict[int, FrameType]:
         gc.enable()
 
 
-def locals_of(frame: FrameType) -> dict[str, Any]:
+def frame_locals(frame: FrameType) -> dict[str, Any]:
     """
     The variables of a function that runs.
 

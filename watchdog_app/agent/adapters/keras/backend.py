@@ -66,7 +66,7 @@ class Backend(ABC):
         return take_random()
 
     def put_random(self, state: randomness.State, *, python_and_numpy: bool) -> None:
-        """Set them; see `randomness.put`."""
+        """Set them; see `randomness.restore`."""
         put_random(state, python_and_numpy=python_and_numpy)
 
     def circumstances(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def one_empty_step(model: Any, callbacks: Any, step: Callable[..., Any]) -> Iter
 
 def take_random() -> randomness.State:
     """Python's, NumPy's, TensorFlow's, PyTorch's and Keras's global random numbers, as JSON."""
-    state = randomness.take()
+    state = randomness.capture()
     seeds = _keras_seeds()
     if seeds is not None:
         numbers = sys.modules["keras"].ops.convert_to_numpy(seeds.value)
@@ -184,7 +184,7 @@ def take_random() -> randomness.State:
 
 def put_random(state: randomness.State, *, python_and_numpy: bool) -> None:
     """Set what `take_random` returned, of the frameworks that are loaded here too."""
-    randomness.put(state, python_and_numpy=python_and_numpy)
+    randomness.restore(state, python_and_numpy=python_and_numpy)
     if _KERAS_SEED in state:
         seeds = _keras_seeds(make=True)
         if seeds is not None:

@@ -32,7 +32,7 @@ def gather(model: Any, iterator: Any, backend: str) -> RunIdentity:
         str(getattr(package, "__version__", "")),
         model=lambda: keras_facts.layers(model),
         code=lambda: keras_facts.functions([model], getattr(model, "loss", None)),
-        loss=lambda: keras_facts.loss_of(model) | _class_weight(),
+        loss=lambda: keras_facts.loss_settings(model) | _class_weight(),
         optimizers=lambda: keras_facts.optimizer_classes(optimizers),
         settings=lambda: keras_facts.settings_of(optimizers),
         data=lambda: data_of(iterator),
@@ -85,8 +85,8 @@ def rebatched(
         return {**found, "next_batch": done, "ended": place["ended"]}, text
     known = saved.get("rows") is not None and saved.get("rows") == now.get("rows")
     if not known or not now.get("rows_in_any_batches", True):
-        return {**found, "followed": False}, data_facts.first_batch(before, size)
-    next_batch, text = data_facts.same_sample(place["next_batch"], before, size)
+        return {**found, "followed": False}, data_facts.first_batch_text(before, size)
+    next_batch, text = data_facts.position_at_size(place["next_batch"], before, size)
     return {**found, "next_batch": next_batch, "ended": place["ended"]}, text
 
 

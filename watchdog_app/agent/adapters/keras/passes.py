@@ -45,7 +45,7 @@ class DataPasses:
         self._whole = adapter_name(iterator) == "GeneratorDataAdapter"
         self._source = _source(iterator)
         self._holders = _holders(self._source)
-        self._sketches = [own_random.sketch(each) for each in self._holders]
+        self._sketches = [own_random.order_checksums(each) for each in self._holders]
         self._made = 0
         self._noted: dict[int, dict[str, _Moment]] = {}
         self._draws = False  # the generator was seen to draw global numbers
@@ -92,7 +92,7 @@ class DataPasses:
             return None
         first = self._noted[0].get(_BEGUN)
         # Of Python's and NumPy's numbers: the training itself draws PyTorch's.
-        if first is None or (first.seen[:2] == randomness.look()[:2] and not self._draws):
+        if first is None or (first.seen[:2] == randomness.snapshot()[:2] and not self._draws):
             return None
         return GLOBAL_NUMBERS
 
@@ -111,11 +111,11 @@ class DataPasses:
         """A pass is asked for, or begun."""
         known = self._to_be.get(part.number, {}).get(name)
         if known is not None:
-            randomness.put(dict(known))
-            if not own_random.put(own_random.find(self._source), known["own"]):
+            randomness.restore(dict(known))
+            if not own_random.restore_all(own_random.find_generators(self._source), known["own"]):
                 self._say(own_random.CHANGED)
             for holder, orders in zip(self._holders, known["orders"], strict=False):
-                own_random.put_orders(holder, orders)
+                own_random.restore_orders(holder, orders)
         with self._guard:  # the training's own thread is on its way to its next batch
             self._note(part, name)
 
@@ -123,9 +123,9 @@ class DataPasses:
         """Whether to compare the global random numbers around the next draw."""
         return self._whole and part.drawn <= _LOOKS and not self._draws
 
-    def drew(self, before: randomness.Look) -> None:
+    def drew(self, before: randomness.Snapshot) -> None:
         """A batch that was looked at is there."""
-        self._draws = before != randomness.look()
+        self._draws = before != randomness.snapshot()
 
     def skipped(self) -> None:
         """A pass that is not drawn again has been begun once: a data set counts its iterators."""
@@ -133,7 +133,11 @@ class DataPasses:
             iter(self._adapter.get_tf_dataset())
 
     def _note(self, part: Pass, name: str) -> None:
-        own = own_random.take(own_random.find(self._source)) if self._source is not None else []
+        own = (
+            own_random.capture_all(own_random.find_generators(self._source))
+            if self._source is not None
+            else []
+        )
         orders = [
             own_random.changed_orders(holder, sketch)
             for holder, sketch in zip(self._holders, self._sketches, strict=True)
@@ -169,7 +173,7 @@ class Pass:
         self.drawn += 1
         if not self._passes.looks(self):
             return next(self._source)
-        before = randomness.look()
+        before = randomness.snapshot()
         batch = next(self._source)
         self._passes.drew(before)
         return batch
@@ -188,11 +192,11 @@ class _Moment:
     ) -> None:
         self._own = own or []
         self._orders = orders or []
-        self.seen = randomness.look()
+        self.seen = randomness.snapshot()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
-        return {**randomness.of_look(self.seen), "own": self._own, "orders": self._orders}
+        return {**randomness.state_of_snapshot(self.seen), "own": self._own, "orders": self._orders}
 
 
 def _source(iterator: Any) -> Any:

@@ -26,7 +26,7 @@ from watchdog_app.agent.adapters.keras.passes import DataPasses
 from watchdog_app.agent.adapters.keras.resume import Resumption
 from watchdog_app.agent.adapters.keras.state import FitState
 from watchdog_app.agent.adapters.report import START_OVER, Report, refused_by_strict
-from watchdog_app.agent.contain import Guard, say
+from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.agent.oom import watch
 from watchdog_app.agent.oom.fit import FitWatch
 from watchdog_app.agent.runtime import run_choice
@@ -103,7 +103,7 @@ class FitRescue:
         """
         super().__init__()
         run_choice.check(resume, name)
-        watch.check(on_oom)
+        watch.check_on_oom(on_oom)
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")
         self.directory = os.fspath(directory)
@@ -124,7 +124,7 @@ class FitRescue:
         self._first_epoch = True
         self.validating = False
         self._expected: tuple[int, str] | None = None  # announced
-        self._foreseen: Any = None  # what the buffers of a tf.data pipeline will take
+        self._buffer_forecast: Any = None  # what the buffers of a tf.data pipeline will take
         self._postponed: str | None = None  # reason of a save that waits for the next batch
         self._background: InBackground | None = None  # where Keras calls callbacks in threads
         self._looked = False  # at what a resume will not bring back
@@ -268,7 +268,9 @@ class FitRescue:
                 self._save_here(reason)
             self._boundary()
         # After the last batch comes what grows most: validation and other callbacks' checkpoints.
-        elif self._session.link.wanted is not None and self._state.course.last_batch_trained:
+        elif (
+            self._session.link.pending_request is not None and self._state.course.last_batch_trained
+        ):
             self._boundary()
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -292,9 +294,9 @@ class FitRescue:
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._session is None:
             return
-        if self.validating and self._session.link.wanted is not None:
+        if self.validating and self._session.link.pending_request is not None:
             self._boundary()
-        self._session.look()
+        self._session.report_allocators()
 
     def on_test_end(self, logs: Any = None) -> None:
         if self._session is not None:
@@ -315,7 +317,7 @@ class FitRescue:
                 self._resumption = None
             self._steps_before += self._state.course.next_batch
             self._state.course.epoch_ends()
-            self._session.gap()
+            self._session.reset_step_timer()
             self._session.phase("epoch_end", epoch)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -345,7 +347,7 @@ class FitRescue:
         backend = self._backend()
         obstacle = UNKNOWN if backend is None else backend.obstacle()
         if backend is None or obstacle is not None:
-            say(f"{obstacle} Nothing will be saved; the training continues.")
+            print_message(f"{obstacle} Nothing will be saved; the training continues.")
             return
         iterator = self._find_iterator()
         if self._unsupported(iterator) is not None:
@@ -358,7 +360,7 @@ class FitRescue:
             if backend.reads_in_python and not position.reads_in_background(
                 iterator, in_python=True
             ):
-                course.passes = DataPasses(iterator, say)
+                course.passes = DataPasses(iterator, print_message)
                 course.passes.install()
         self._oom = FitWatch(self.model, state, self.on_oom, self._save_before)
         self._session = self._open(iterator, state.marker)
@@ -366,11 +368,11 @@ class FitRescue:
     def _open(self, iterator: Any, marker: Callable[[], Any]) -> Session:
         begun = run_choice.begin(self.directory, self.resume, name=self.name)
         self._beginning = begun
-        store = RescueStore(begun.directory, self.keep, report=say, run=begun.run)
+        store = RescueStore(begun.directory, self.keep, report=print_message, run=begun.run)
         link = Link("keras", store.directory, notebook_path())
         session = Session(store, link, self._capture, marker=marker)
-        session.breakdown.holds([self.model])
-        session.breakdown.data(getattr(iterator, "data_adapter", None))
+        session.breakdown.set_objects([self.model])
+        session.breakdown.set_dataset(getattr(iterator, "data_adapter", None))
         return session
 
     def _capture(self) -> Capture:
@@ -390,7 +392,7 @@ class FitRescue:
             resumption.say(self._report, self._start_over)
             made.append(resumption)
             if self._oom is not None:
-                self._oom.micro.remembered(rescue.meta)
+                self._oom.micro.restore_size(rescue.meta)
             self._steps_before = rescue.step - state.course.next_batch
 
         run_choice.resume(begun, session.store, session.link, restore)
@@ -410,8 +412,8 @@ class FitRescue:
                     dataset_buffers,  # the program has TensorFlow then
                 )
 
-                self._foreseen = dataset_buffers.Foreseen()
-                growth = self._foreseen.begins(iterator.data_adapter.get_tf_dataset())
+                self._buffer_forecast = dataset_buffers.BufferForecast()
+                growth = self._buffer_forecast.add_dataset(iterator.data_adapter.get_tf_dataset())
                 if growth is not None:
                     session.expect(growth.bytes, growth.what, at_most=growth.at_most)
 
@@ -442,7 +444,7 @@ class FitRescue:
         lost: list[str] = []
         with self._guard:
             lost = state.not_restored(state.backend.take_random())
-            session.tell_not_restored(lost)
+            session.report_not_restored(lost)
         if lost and self.strict:
             raise refused_by_strict(lost)
         if self._reports_at_start:
@@ -451,9 +453,9 @@ class FitRescue:
     def _close(self) -> None:
         if self._resumption is not None:  # a fit that was left in its first epoch
             self._resumption.epoch_ends()
-        if self._foreseen is not None:
-            self._foreseen.settle()
-            self._foreseen = None
+        if self._buffer_forecast is not None:
+            self._buffer_forecast.mark_filled()
+            self._buffer_forecast = None
         if self._state is not None and self._state.course.passes is not None:
             self._state.course.passes.remove()
         if self._oom is not None:
@@ -482,7 +484,7 @@ class Behind:
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         # At each step, so that little is touched: after a step the caches hold the model.
         link = self._link
-        if self._each_step or (link is not None and link.wanted is not None):
+        if self._each_step or (link is not None and link.pending_request is not None):
             self._rescue._batch_ended()
 
 

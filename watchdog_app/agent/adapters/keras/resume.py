@@ -16,7 +16,7 @@ from typing import Any
 from watchdog_app.agent.adapters.keras import identity
 from watchdog_app.agent.adapters.keras.state import KIND, FitState, SavedFit
 from watchdog_app.agent.adapters.report import Report
-from watchdog_app.agent.contain import say
+from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.state import matching, own_random, randomness
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -95,7 +95,7 @@ class Resumption:
                     model, callbacks, dict(saved.meta["logs"])
                 ),
                 data_ended=state.backend.data_ended,
-                say=say,
+                say=print_message,
             )
             self._replay.install()
             if course.passes is not None:
@@ -121,7 +121,7 @@ class Resumption:
         if epoch != self._saved.position["epoch"] and self._replay is not None:
             self._replay.remove()
             self._replay = None
-            say(
+            print_message(
                 f"another callback sent the training to epoch {epoch + 1}, the rescue is of epoch "
                 f"{self._saved.position['epoch'] + 1}: the epoch is trained from its first batch "
                 "with the variables of the rescue. Use BackupAndRestore or Rescue, not both."
@@ -141,7 +141,7 @@ class Resumption:
         self._arrive()
         self.epoch_ends()
         self._model._initial_epoch = None
-        say(
+        print_message(
             f"nothing was trained: the rescue is of epoch {self._saved.position['epoch'] + 1}, and "
             "fit was asked for no more than that. To train on, give fit a higher epochs=."
         )
@@ -149,13 +149,13 @@ class Resumption:
     def _before_epoch(self) -> None:
         order = self._saved.position["python_random"]
         if order is not None:
-            randomness.put_python(order)
+            randomness.restore_python(order)
             self._state.course.python_random = order
 
         with run_choice.restoring(self._rescue.path):
             as_before = self._saved.load_own_random(self._state)
         if not as_before:
-            say(own_random.CHANGED)
+            print_message(own_random.CHANGED)
 
     def _arrive(self) -> None:
         with run_choice.restoring(self._rescue.path):
@@ -177,12 +177,14 @@ class Resumption:
         if not (self._loaded and self._saved.position.get("between_epochs")):
             anew = self._saved.load_variables(current)
             for line in self._saved.merge_settings(self._model, self._state):
-                say(line)
+                print_message(line)
             for name in sorted({each.split("/")[1] for each in anew}):
-                say(f"the metric {name} starts over.")
+                print_message(f"the metric {name} starts over.")
         absent = self._saved.load_rest(self._state)
         if absent:
-            say(f"the rescue holds the memory of callbacks that are gone: {', '.join(absent)}.")
+            print_message(
+                f"the rescue holds the memory of callbacks that are gone: {', '.join(absent)}."
+            )
         # An epoch whose last batch was trained before the save has no logs of its own any more.
         original = getattr(self._model, _METRICS_HOOK, None)
         if self._saved.position.get("between_epochs"):

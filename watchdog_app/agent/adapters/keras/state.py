@@ -45,7 +45,7 @@ class FitState:
         self.order: Any = None  # of ours, where Keras's own cannot be repeated
         self.logs: dict[str, Any] = {}  # of the last batch, as Keras gave them to the callbacks
         self._sources = _sources(course.iterator, backend)
-        self._sketch = own_random.sketch(self._sources)
+        self._sketch = own_random.order_checksums(self._sources)
         self._own_orders: own_random.Orders = {}
         self._own_random: own_random.States | None = None  # of the data, as the epoch began
         self._callbacks_before = callback_state.baseline(callbacks)
@@ -75,11 +75,13 @@ class FitState:
             self.order.epoch_begins(epoch)
         iterator = self.course.iterator
         if position.shuffles_with_python(iterator):
-            self.course.python_random = randomness.take_python()
+            self.course.python_random = randomness.capture_python()
         if position.reads_in_background(iterator, in_python=self.backend.reads_in_python):
-            self._random_at_epoch = randomness.take()
+            self._random_at_epoch = randomness.capture()
         if self._sources is not None:
-            self._own_random = own_random.take(own_random.find(self._sources)) or None
+            self._own_random = (
+                own_random.capture_all(own_random.find_generators(self._sources)) or None
+            )
             if self._own_random:
                 self._own_orders = own_random.changed_orders(self._sources, self._sketch)
         # The first batch of a training makes variables (slots, metrics, lazy layers).
@@ -120,7 +122,7 @@ class FitState:
             "callback_arrays": len(arrays),
             "optimizers": optimizer_targets(self.model),
             "identity": self._attributes.identity(self._identity),
-            "settings": keras_facts.noted_settings(keras_facts.named_optimizers(self.model)),
+            "settings": keras_facts.recorded_settings(keras_facts.named_optimizers(self.model)),
             **changing,
             "environment": self.backend.circumstances(),
             "not_restored": lost,
@@ -158,7 +160,7 @@ class FitState:
         """How it is known from outside that a step has begun to change the weights."""
         from watchdog_app.agent.snapshot import keras_marker
 
-        return keras_marker.of(self, self.backend.name)
+        return keras_marker.marker_for(self, self.backend.name)
 
     @property
     def compiled(self) -> bool:
@@ -254,7 +256,7 @@ class SavedFit:
     def load_variables(self, current: Sequence[NamedVariable]) -> list[str]:
         """Set all variables, one at a time; returns metrics that start over."""
         matching.load(self._variables, _others(current), self.read)
-        return matching.load_those_that_fit(self._metrics, _metrics(current), self.read)
+        return matching.load_matching(self._metrics, _metrics(current), self.read)
 
     def merge_settings(self, model: Any, state: FitState) -> tuple[str, ...]:
         """Once the variables are loaded: set what the program changed on purpose. In words."""
@@ -266,8 +268,8 @@ class SavedFit:
         before = self.meta.get("own_random")
         if not before or state._sources is None:
             return not before
-        own_random.put_orders(state._sources, self.meta["own_orders"])
-        return own_random.put(own_random.find(state._sources), before)
+        own_random.restore_orders(state._sources, self.meta["own_orders"])
+        return own_random.restore_all(own_random.find_generators(state._sources), before)
 
     def load_rest(self, state: FitState) -> list[str]:
         """Give callbacks and global random numbers back; returns callbacks that are not there."""
