@@ -26,7 +26,7 @@ import schema_tables
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.quantities import exact_duration, format_bytes
 from watchdog_app.cli.completion import SCRIPTS
-from watchdog_app.cli.dispatch import COMMANDS, GROUPS, main, parser_of
+from watchdog_app.cli.dispatch import COMMANDS, GROUPS, load_command, main
 from watchdog_app.core.model.settings import RULE_SETTINGS, SETTINGS, Setting
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -112,7 +112,7 @@ def man_page() -> str:
 
 def _man_command(command: str, help_: str) -> list[str]:
     try:
-        module, parser = parser_of(command)
+        module, parser = load_command(command)
     except WatchdogError:
         return []
     actions = [one for one in parser._actions if one.help != argparse.SUPPRESS]

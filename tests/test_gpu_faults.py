@@ -27,7 +27,7 @@ from watchdog_app.daemon.status import Look, status
 from watchdog_app.doctor import cards, gpu
 from watchdog_app.machine.gpu.monitor import GpuMonitor
 from watchdog_app.top.rows import gpu_rows
-from watchdog_app.tray.state import outlook
+from watchdog_app.tray.state import tray_state
 
 _CARD_STATES = (FaultKind.LOST, FaultKind.NEEDS_RESET, FaultKind.SILENT, FaultKind.UNREADABLE)
 _MEMORY = (FaultKind.ECC, FaultKind.REMAP_FAILED, FaultKind.REMAP_PENDING)
@@ -169,7 +169,7 @@ def test_all_that_speak_of_a_card_agree(world, told, index, tmp_path, monkeypatc
     assert text.startswith(("WARNING", "! WARNING", "CRITICAL", "!! CRITICAL")) is (code > 0)
     (shown_gpu,) = (one for one in read.gpus if one.id == card["id"])
     assert level == shown_gpu.level.name.lower()
-    found = outlook(read, now)
+    found = tray_state(read, now)
     assert (level, f"GPU {index}" in found.headline) == (found.picture.level.name.lower(), code > 0)
     title = shown["title"].removeprefix("is ")
     for one in (text, "\n".join(map(str, gpu_rows(read, 200, True, 4)))):

@@ -55,7 +55,7 @@ EXCEPTIONS = {
     "watchdog_app.cli.exec": {"guard.launch", "install"},
     "watchdog_app.cli.limit": {"guard"},  # needs no daemon
     # What supervisors and a daemon wrote down: needs none either.
-    "watchdog_app.cli.guards_seen": {"guard", "daemon.offline"},
+    "watchdog_app.cli.offline_status": {"guard", "daemon.offline"},
     "watchdog_app.cli.run": {"daemon.app"},  # it becomes the daemon
     "watchdog_app.cli.stop": {"daemon.instance"},  # waits until the lock is free
     "watchdog_app.cli.history": {"history.past"},  # the journal when no daemon runs

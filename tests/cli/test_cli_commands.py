@@ -581,9 +581,9 @@ def test_status_imports_no_more_than_it_needs(daemon, own_folders):
 )
 def test_the_short_way_means_what_argparse_means(name, words):
     """The dispatcher runs these without argparse; both must read the same."""
-    from watchdog_app.cli.dispatch import parser_of
+    from watchdog_app.cli.dispatch import load_command
 
-    command, parser = parser_of(name)
+    command, parser = load_command(name)
     short = {**command.DEFAULTS, **{command.FLAGS[word]: True for word in words}}
 
     assert vars(parser.parse_args(words)) == short

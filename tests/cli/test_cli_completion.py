@@ -14,7 +14,7 @@ from support.statuses import process, status
 
 from watchdog_app.cli import completion
 from watchdog_app.cli.completion import candidates
-from watchdog_app.cli.dispatch import COMMANDS, parser_of
+from watchdog_app.cli.dispatch import COMMANDS, load_command
 
 SHARE = Path(__file__).parents[2] / "packaging/linux/share"
 SCRIPTS = {
@@ -117,7 +117,7 @@ def test_running_tasks_are_offered(monkeypatch, typed):
 def test_every_command_and_option_is_offered():
     """Nothing can be typed that is not completed."""
     for name in COMMANDS:
-        _, parser = parser_of(name)
+        _, parser = load_command(name)
         options = {
             option
             for one in parser._actions

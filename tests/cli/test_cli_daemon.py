@@ -280,7 +280,9 @@ def test_without_a_daemon_the_json_names_the_guards_too(own_folders, monkeypatch
     """They need no daemon, and neither does who asks for them."""
     from watchdog_app.cli import main
 
-    monkeypatch.setattr("watchdog_app.cli.guards_seen.running", lambda: ["hog.py (pid 7): full"])
+    monkeypatch.setattr(
+        "watchdog_app.cli.offline_status.guard_lines", lambda: ["hog.py (pid 7): full"]
+    )
 
     code = main(["status", "--json"])
 

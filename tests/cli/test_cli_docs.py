@@ -11,9 +11,9 @@ import pytest
 from jsonschema import Draft202012Validator
 from support.statuses import NOW_UNIX_S, leaking, process, status
 
-from watchdog_app.cli.dispatch import COMMANDS, overview, parser_of
-from watchdog_app.cli.output import dumps, timed
-from watchdog_app.cli.status import without_daemon
+from watchdog_app.cli.dispatch import COMMANDS, load_command, overview
+from watchdog_app.cli.output import dumps, with_timestamp
+from watchdog_app.cli.status import status_without_daemon
 from watchdog_app.cli.status_text import HEADS, render
 from watchdog_app.core.model.status import Status
 
@@ -67,7 +67,7 @@ def test_a_new_setting_comes_into_the_documentation_by_itself():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_has_examples_and_exit_codes(name):
     """What a person needs at two in the morning."""
-    _, parser = parser_of(name)
+    _, parser = load_command(name)
 
     text = parser.format_help()
     assert "examples:" in text
@@ -83,12 +83,12 @@ def test_no_line_of_the_overview_is_too_long():
 @pytest.mark.parametrize("make", [status, leaking], ids=["calm", "leaking"])
 def test_the_schema_fits_the_objects_of_these_tests(validator, make):
     """What is rendered here is what the schema describes."""
-    assert [] == list(validator.iter_errors(json.loads(dumps(timed(make(), NOW_UNIX_S)))))
+    assert [] == list(validator.iter_errors(json.loads(dumps(with_timestamp(make(), NOW_UNIX_S)))))
 
 
 def test_the_schema_fits_the_object_without_a_daemon(validator):
     """One shape for all."""
-    found = json.loads(dumps(without_daemon("It is gone. Start it.", NOW_UNIX_S)))
+    found = json.loads(dumps(status_without_daemon("It is gone. Start it.", NOW_UNIX_S)))
 
     assert [] == list(validator.iter_errors(found))
 
@@ -105,7 +105,7 @@ def test_the_schema_fits_the_object_without_a_daemon(validator):
 )
 def test_the_schema_refuses_what_is_wrong(validator, broken):
     """A schema that takes everything would prove nothing."""
-    assert not validator.is_valid(timed(status(**broken), NOW_UNIX_S))
+    assert not validator.is_valid(with_timestamp(status(**broken), NOW_UNIX_S))
 
 
 def test_the_page_shows_what_is_really_printed():

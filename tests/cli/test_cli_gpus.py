@@ -20,8 +20,8 @@ from support.statuses import (
 
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.terminal import Style, width
-from watchdog_app.cli.history import sentence
-from watchdog_app.cli.output import dumps, timed
+from watchdog_app.cli.history import describe
+from watchdog_app.cli.output import dumps, with_timestamp
 from watchdog_app.cli.status import check
 from watchdog_app.cli.status_text import render
 from watchdog_app.core.diagnosis.gpu_faults import STATES
@@ -325,7 +325,7 @@ def test_the_objects_of_these_tests_fit_the_schema():
         },
     )  # fmt: skip
 
-    shown = json.loads(dumps(timed(whole, NOW_UNIX_S)))
+    shown = json.loads(dumps(with_timestamp(whole, NOW_UNIX_S)))
 
     assert [] == list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(shown))
 
@@ -334,8 +334,8 @@ def test_the_history_of_a_fault_says_how_bad_it_was():
     """No stage of a rescue that there never was."""
     entry = {"kind": "incident", "unix_s": NOW_UNIX_S, **fault()}
 
-    assert "GPU 1 (NVIDIA H100 80GB HBM3), critical: Xid 79" in sentence(entry)
-    assert "is over, was critical" in sentence({**entry, "closed_unix_s": NOW_UNIX_S})
+    assert "GPU 1 (NVIDIA H100 80GB HBM3), critical: Xid 79" in describe(entry)
+    assert "is over, was critical" in describe({**entry, "closed_unix_s": NOW_UNIX_S})
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 from support.waiting import until
 
 from watchdog_app.base.errors import TaskNotFound, WatchdogError
-from watchdog_app.cli import guards_seen, limit
+from watchdog_app.cli import limit, offline_status
 from watchdog_app.cli.explain_text import find_task
-from watchdog_app.cli.rescue_places import Places
+from watchdog_app.cli.rescue_places import RescueFolders
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.core.model.status import Status
 from watchdog_app.daemon import offline
@@ -41,17 +41,17 @@ def test_a_guard_of_a_script_called_like_a_pid_is_not_taken_for_that_pid(tmp_pat
     guard = a_guard(nobody)
 
     with pytest.raises(WatchdogError, match="is under no guard"):
-        limit._find(nobody, [guard])
+        limit._find_guard(nobody, [guard])
 
-    assert guard is limit._find("60", [guard])
-    assert guard is limit._find(f"/a/{nobody}", [guard])
+    assert guard is limit._find_guard("60", [guard])
+    assert guard is limit._find_guard(f"/a/{nobody}", [guard])
 
 
 @pytest.mark.parametrize(
     ("wanted", "meant"), [("4711", False), ("/a/4711", True), ("60", True), ("0060", True)]
 )
 def test_a_guard_is_explained_by_pid_or_path(wanted, meant):
-    assert meant is guards_seen._is(GUARD, wanted)
+    assert meant is offline_status._matches(GUARD, wanted)
 
 
 @pytest.mark.parametrize("wanted", ["4711", "47", "004711"])
@@ -85,13 +85,13 @@ def test_the_journal_takes_a_number_for_a_pid(tmp_path):
 
 
 def test_rescues_of_a_script_called_like_a_pid_are_not_those_of_that_pid(tmp_path):
-    places = Places()
+    places = RescueFolders()
     places.add(str(tmp_path), "4711", "/a/4711", 60)
 
-    assert [] == places.of_task("4711")
-    assert [str(tmp_path)] == places.of_task("60")
-    assert [str(tmp_path)] == places.of_task("/a/4711")
-    assert not places.answers("4711", "/a/train_4711.py")
+    assert [] == places.folders_of_task("4711")
+    assert [str(tmp_path)] == places.folders_of_task("60")
+    assert [str(tmp_path)] == places.folders_of_task("/a/4711")
+    assert not places.matches("4711", "/a/train_4711.py")
 
 
 def test_what_was_decided_is_looked_up_by_the_same_rule():

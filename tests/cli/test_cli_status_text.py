@@ -312,7 +312,7 @@ def test_rendering_changes_nothing():
     before = leaking()
     object_ = copy.deepcopy(before)
 
-    render(Status.read(object_), NOW_UNIX_S, 80, everything=True, most_tasks=1)
+    render(Status.read(object_), NOW_UNIX_S, 80, everything=True, max_tasks=1)
 
     assert before == object_
 
@@ -321,7 +321,7 @@ def test_more_tasks_than_rows_are_counted():
     """On a low terminal the rest is a number."""
     many = status(tasks=[process(pid, f"n{pid}.ipynb", GIB) for pid in range(1, 31)])
 
-    assert "and 27 more tasks" == render(Status.read(many), NOW_UNIX_S, 80, most_tasks=3)[-1]
+    assert "and 27 more tasks" == render(Status.read(many), NOW_UNIX_S, 80, max_tasks=3)[-1]
 
 
 def test_swap_traffic_is_its_trend():

@@ -10,7 +10,7 @@ import sys
 import pytest
 from test_daemon_agents import begin
 
-from watchdog_app.cli.history import sentence
+from watchdog_app.cli.history import describe
 
 RULE = """
 [actions]
@@ -159,7 +159,7 @@ def test_the_outcome_says_whether_anybody_was_shown_it(world, death, terminal, s
     assert status == found["status"]
     assert ("[notify]" in found["detail"]) is (status == "undelivered")
     assert ("watchdog: " in world.log()) is (status == "done")
-    unseen = "was not shown: Notifications are switched off" in sentence(found)
+    unseen = "was not shown: Notifications are switched off" in describe(found)
     assert unseen is ("title" in found["evidence"]) is (status == "undelivered")
     undelivered = client.call("status")["daemon"]["notifications"]["undelivered"]
     assert (status == "undelivered") == undelivered

@@ -183,7 +183,7 @@ def test_the_virtual_environment_comes_first(tmp_path, monkeypatch):
     python.chmod(0o755)
     monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
 
-    assert str(python) == estimate.interpreter(None)
+    assert str(python) == estimate.find_interpreter(None)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.base.errors import DaemonNotRunning, RequestError
-from watchdog_app.cli.history import sentence
+from watchdog_app.cli.history import describe
 from watchdog_app.client import jsonrpc, transport
 from watchdog_app.client.client import Client
 from watchdog_app.client.jsonrpc import encode
@@ -134,7 +134,7 @@ def test_notifications_of_a_guard_obey_quiet_hours_and_rules(desk, config, held,
 
         assert held == any("Suppressed" in detail for detail in outcomes(client, "hold"))
         assert any(calm in detail for detail in outcomes(client, "guard running"))
-        texts = [sentence(each) for each in outcome_entries(client, "guard running")]
+        texts = [describe(each) for each in outcome_entries(client, "guard running")]
         assert any('" was not shown: Suppressed' in text for text in texts)
     desk.end(hog)
 

@@ -11,7 +11,7 @@ import pytest
 from support.looks import observer_of
 
 from watchdog_app.base.text.quantities import AUTOMATIC_LIMIT
-from watchdog_app.cli import guards_seen
+from watchdog_app.cli import offline_status
 from watchdog_app.cli.status_text import guard_remarks
 from watchdog_app.core.diagnosis.causes import diagnose
 from watchdog_app.core.diagnosis.evidence import evidence_of
@@ -285,7 +285,11 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     assert (reading.used, reading.limit) == (shown.used_bytes, shown.limit_bytes)
     level = "780 MiB of 800 MiB"
     level += f" ({AUTOMATIC_LIMIT}), reserve " if stage == "running" else " and the reserve of "
-    for screen in (guards.sentence(KEY), guard_remarks(shown)[0], guards_seen.line(guards.of(KEY))):
+    for screen in (
+        guards.sentence(KEY),
+        guard_remarks(shown)[0],
+        offline_status.format_guard(guards.of(KEY)),
+    ):
         assert f"{level}256 MiB" in screen
     more = f"watchdog limit 4711 {messages.next_limit(guards.of(KEY))}"
     assert more in " ".join(sentences(danger))
@@ -303,18 +307,21 @@ def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_his
     status, explain, history = (desk.run(word) for word in ("status", "explain", "history"))
     for name in ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR"):
         monkeypatch.setenv(name, desk.env[name])
-    strangers, known = guards_seen.explained("nobody.py"), guards_seen.explained(str(hog.pid))
+    strangers, known = (
+        offline_status.explain_guards("nobody.py"),
+        offline_status.explain_guards(str(hog.pid)),
+    )
     (old,) = record.every()
     old.used_bytes = 1  # as a supervisor has it that wrote it down some seconds ago
     with monkeypatch.context() as earlier:
         earlier.setattr(record, "every", lambda: [old])
-        (now,) = guards_seen.every()
+        (now,) = offline_status.running_guards()
     desk.run("limit", str(hog.pid), "--end")
     desk.end(hog)
     desk.until(lambda: not os.path.exists(f"/proc/{hog.pid}"), "it lives")
     desk.until(lambda: desk.record(hog) is None, "its guard is there")
     after = desk.run("explain", str(hog.pid))
-    deaths = guards_seen.entries([], {"kinds": ["death"]})
+    deaths = offline_status.merge_guard_entries([], {"kinds": ["death"]})
 
     assert 3 == status.returncode
     assert f"watchdog limit {hog.pid} 80M" in status.stderr

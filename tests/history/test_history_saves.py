@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from watchdog_app.cli.history import render, sentence
+from watchdog_app.cli.history import describe, render
 from watchdog_app.client import requests
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus, Stage
 from watchdog_app.core.model.machine import ProcessKey
@@ -282,7 +282,7 @@ def test_the_line_of_a_series_says_how_often_when_and_up_to_which_step(journal, 
 
     assert (
         "checkpoint done 12 times, from 22:13:20 (step 100) to 22:13:31 (step 111), "
-        "the last one in 0.20 s: full in 2 s" == sentence(found)
+        "the last one in 0.20 s: full in 2 s" == describe(found)
     )
     assert 1 == len(render([found]))
 
@@ -290,4 +290,4 @@ def test_the_line_of_a_series_says_how_often_when_and_up_to_which_step(journal, 
 def test_a_count_that_is_no_number_is_left_out():
     entry = {"kind": "outcome", "decision_kind": "checkpoint", "status": "done", "count": "many"}
 
-    assert "checkpoint done" == sentence(entry)
+    assert "checkpoint done" == describe(entry)

@@ -19,11 +19,11 @@ from watchdog_app.install.desktop_files import (
     TRAY_UNIT,
     autostart_path,
     desktop_files,
-    quoted,
+    quote_exec_word,
     share_root,
     unit_path,
 )
-from watchdog_app.install.login import LoginStart, Way
+from watchdog_app.install.login import LoginMethod, LoginStart
 from watchdog_app.install.placed_files import PlacedFiles
 
 COMMAND = "/home/me/my tools/bin/watchdog"
@@ -127,7 +127,7 @@ def test_what_was_left_is_named_again_until_it_is_gone(placed, tmp_path):
     path.write_text("changed")
 
     first, second = PlacedFiles(state).remove(), PlacedFiles(state).remove()
-    left = PlacedFiles(state).left
+    left = PlacedFiles(state).kept_files
     path.write_text("ours")
     third = PlacedFiles(state).remove()
 
@@ -269,26 +269,26 @@ def test_a_damaged_ledger_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("systemd", "daemon", "tray"),
     [
-        (Systemd(), Way.UNIT, Way.UNIT),
+        (Systemd(), LoginMethod.UNIT, LoginMethod.UNIT),
         # XFCE: nothing pulls the companion's unit in.
-        (Systemd(graphical=False), Way.UNIT, Way.AUTOSTART),
-        (Systemd(running=False), Way.AUTOSTART, Way.AUTOSTART),
+        (Systemd(graphical=False), LoginMethod.UNIT, LoginMethod.AUTOSTART),
+        (Systemd(running=False), LoginMethod.AUTOSTART, LoginMethod.AUTOSTART),
     ],
 )
 def test_each_is_started_at_login_in_one_way_only(env, placed, systemd, daemon, tray):
     """By a unit where that works, else by an autostart entry; and off again."""
     placed.place(desktop_files(env, COMMAND))
     login = LoginStart(env, COMMAND, placed, systemd)
-    assert (None, None) == (login.way(DAEMON_UNIT), login.way(TRAY_UNIT))
+    assert (None, None) == (login.method(DAEMON_UNIT), login.method(TRAY_UNIT))
 
     login.enable()
 
-    assert (daemon, tray) == (login.way(DAEMON_UNIT), login.way(TRAY_UNIT))
+    assert (daemon, tray) == (login.method(DAEMON_UNIT), login.method(TRAY_UNIT))
     for unit, way in ((DAEMON_UNIT, daemon), (TRAY_UNIT, tray)):
-        assert (way is Way.AUTOSTART) == os.path.exists(autostart_path(env, unit))
-        assert (way is Way.UNIT) == (unit in systemd.enabled)
+        assert (way is LoginMethod.AUTOSTART) == os.path.exists(autostart_path(env, unit))
+        assert (way is LoginMethod.UNIT) == (unit in systemd.enabled)
     login.disable()
-    assert (None, None) == (login.way(DAEMON_UNIT), login.way(TRAY_UNIT))
+    assert (None, None) == (login.method(DAEMON_UNIT), login.method(TRAY_UNIT))
 
 
 def test_a_unit_that_was_enabled_before_us_stays_enabled(env, placed):
@@ -330,7 +330,7 @@ def test_moving_to_a_desktop_without_systemd_ends_the_unit(env, placed):
     login.enable()
 
     assert {DAEMON_UNIT} == systemd.enabled
-    assert Way.AUTOSTART is login.way(TRAY_UNIT)
+    assert LoginMethod.AUTOSTART is login.method(TRAY_UNIT)
 
 
 @pytest.mark.parametrize("line", ["Hidden=true", "X-GNOME-Autostart-enabled=false"])
@@ -341,9 +341,9 @@ def test_an_entry_that_the_desktops_settings_switched_off_counts_as_off(env, pla
     entry = Path(autostart_path(env, TRAY_UNIT))
     entry.write_text(entry.read_text() + line + "\n")
 
-    assert login.way() is None
+    assert login.method() is None
     login.enable([TRAY_UNIT])
-    assert Way.AUTOSTART is login.way()
+    assert LoginMethod.AUTOSTART is login.method()
     entry.write_text(entry.read_text() + "X-MATE-Autostart-Delay=5\n")
     login.disable([TRAY_UNIT])
 
@@ -367,7 +367,7 @@ def test_an_entry_follows_the_program_when_it_moves(env, placed):
     """From pip to pipx: the old path would start nothing."""
     LoginStart(env, COMMAND, placed, Systemd(running=False)).enable([TRAY_UNIT])
 
-    LoginStart(env, "/new/watchdog", placed, Systemd(running=False)).renew()
+    LoginStart(env, "/new/watchdog", placed, Systemd(running=False)).update_entries()
 
     assert "Exec=/new/watchdog tray\n" in Path(autostart_path(env, TRAY_UNIT)).read_text()
     assert not os.path.exists(autostart_path(env, DAEMON_UNIT))
@@ -408,7 +408,7 @@ def test_what_starts_at_login_names_the_program_in_full(env, tmp_path):
 )
 def test_words_of_an_exec_line_are_quoted(word, written):
     """Desktop Entry Specification, the Exec key."""
-    assert written == quoted(word)
+    assert written == quote_exec_word(word)
 
 
 @pytest.mark.parametrize("folder", ["plain", "a b", "ä→ö", "100%", "a$b", "a'b", 'a"b', "a\\b;c"])
@@ -446,13 +446,13 @@ def test_systemd_finds_the_program_in_any_folder(folder, tmp_path):
 )
 def test_a_program_that_login_could_not_start_is_refused(path, said, monkeypatch):
     """One in a cache that is emptied, one with a name that no entry can hold."""
-    from watchdog_app.cli.desktop import lasting
+    from watchdog_app.cli.desktop import check_program_path
 
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/tmp/cache of mine")
 
     with pytest.raises(UsageError, match=said):
-        lasting(path)
-    assert "/home/me/.local/bin/watchdog" == lasting("/home/me/.local/bin/watchdog")
+        check_program_path(path)
+    assert "/home/me/.local/bin/watchdog" == check_program_path("/home/me/.local/bin/watchdog")
 
 
 def test_root_of_sudo_is_sent_back_to_the_user(tmp_path):

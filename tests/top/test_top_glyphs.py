@@ -7,13 +7,13 @@ import io
 import pytest
 
 from watchdog_app.base.text.terminal import width
-from watchdog_app.top.glyphs import plain_glyph, prepare
+from watchdog_app.top.glyphs import ascii_glyph, replace_missing_glyphs
 
 
 @pytest.mark.parametrize("char", "█▒░▁▂▃▄▅▆▇─│┤╭·…⣿⠁分ーé°中\u0301\u202e\U0001f600")
 def test_each_character_has_a_plain_one_of_its_width(char):
     """One for one: nothing is shifted, nothing is left that the terminal lacks."""
-    plain = plain_glyph(char)
+    plain = ascii_glyph(char)
 
     assert plain.isascii()
     assert width(char) == len(plain)
@@ -24,7 +24,7 @@ def test_a_terminal_without_unicode_gets_bars_and_no_escapes(encoding):
     """A bar of `\\u2588` is as unreadable as one of question marks."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
 
-    prepare(stream, {})
+    replace_missing_glyphs(stream, {})
     stream.write("█▒░ ▁▄█ ⣿ …")
     stream.flush()
 
@@ -36,7 +36,7 @@ def test_a_console_with_few_glyphs_is_plain_too(env):
     """The Linux console has a font of 256 characters; Python writes UTF-8 in the C locale too."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
 
-    prepare(stream, env)
+    replace_missing_glyphs(stream, env)
     stream.write("█▁")
     stream.flush()
 
@@ -47,6 +47,6 @@ def test_any_other_terminal_is_left_as_it_is():
     """UTF-8 over ssh or in tmux shows all of it."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
 
-    prepare(stream, {"TERM": "screen"})
+    replace_missing_glyphs(stream, {"TERM": "screen"})
 
     assert ("utf-8", "strict") == (stream.encoding, stream.errors)

@@ -70,7 +70,7 @@ def live(size=(80, 24)):
 
 async def show(app, pilot, *objects):
     for one in objects:
-        app._status_came(Status.read(one), None)
+        app._receive_status(Status.read(one), None)
         await pilot.pause()
 
 
@@ -275,12 +275,12 @@ async def test_without_a_daemon_it_says_how_to_start_one_and_goes_on_when_it_is_
     app, pilot, daemon
 ):
     """The first message is the cure; old figures are called old."""
-    app._status_came(None, DaemonNotRunning("The watchdog daemon is not running."))
+    app._receive_status(None, DaemonNotRunning("The watchdog daemon is not running."))
     await pilot.pause()
     assert "watchdog start" in text_of(app, "#lost")
     await show(app, pilot, status())
     assert not app.query_one("#lost").display
-    app._status_came(None, DaemonNotRunning("The daemon has ended the connection."))
+    app._receive_status(None, DaemonNotRunning("The daemon has ended the connection."))
     await pilot.pause()
     assert "old" in text_of(app, "#lost")
     assert app.query_one("#lost").display
@@ -449,4 +449,4 @@ def test_the_trend_beside_a_time_is_of_what_runs_out():
     read = Status.read(status(resources=[filling], tasks=[job, still]))
 
     expected = {task_key(read.tasks[0]): ("gpu_memory", "GPU-0")}
-    assert expected == rows.drawn(read, read.tasks)
+    assert expected == rows.series_by_task(read, read.tasks)

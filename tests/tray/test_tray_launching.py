@@ -13,7 +13,7 @@ from tray_readings import leaking
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.status import Notification
 from watchdog_app.tray import launching
-from watchdog_app.tray.commands import command_of
+from watchdog_app.tray.commands import button_command
 
 FONT = ["-fa", "Monospace", "-fs", "10", "-u8"]
 
@@ -42,7 +42,7 @@ def test_each_terminal_gets_the_command_in_its_own_way(programs, words_of, termi
     """As words: nothing is read by a shell."""
     log = programs.program(terminal)
 
-    launching.in_terminal(["echo", "a b; rm -rf /", "$HOME"])
+    launching.run_in_terminal(["echo", "a b; rm -rf /", "$HOME"])
 
     assert [terminal, *between, "echo", "a b; rm -rf /", "$HOME"] == words_of(log)
 
@@ -53,7 +53,7 @@ def test_the_persons_own_terminal_comes_first(programs, words_of, monkeypatch):
     log = programs.program("myterm")
     monkeypatch.setenv("TERMINAL", "myterm --fast")
 
-    launching.in_terminal(["top"])
+    launching.run_in_terminal(["top"])
 
     assert ["myterm", "--fast", "-e", "top"] == words_of(log)
 
@@ -63,7 +63,7 @@ def test_a_terminal_that_does_not_start_is_passed_over(programs, words_of):
     programs.program("gnome-terminal", code=1)
     log = programs.program("xterm")
 
-    launching.in_terminal(["top"])
+    launching.run_in_terminal(["top"])
 
     assert ["xterm", *FONT, "-e", "top"] == words_of(log)
 
@@ -74,7 +74,7 @@ def test_an_old_terminal_is_the_last_to_be_taken(programs, words_of):
     (programs.programs / "x-terminal-emulator").symlink_to(programs.programs / "uxterm")
     log = programs.program("foot")
 
-    launching.in_terminal(["top"])
+    launching.run_in_terminal(["top"])
 
     assert ["foot", "top"] == words_of(log)
 
@@ -84,7 +84,7 @@ def test_a_long_text_is_read_from_its_top(programs, words_of, monkeypatch):
     programs.program("less")
     log = programs.program("foot")
 
-    launching.in_terminal(["echo", "a b"], launching.PAGER)
+    launching.run_in_terminal(["echo", "a b"], launching.PAGER)
 
     words = words_of(log)
     assert ["foot", "sh", "-c"] == words[:3]
@@ -95,7 +95,7 @@ def test_a_long_text_is_read_from_its_top(programs, words_of, monkeypatch):
 def test_without_any_terminal_it_is_said_what_to_type(programs):
     """What happened, and what to do."""
     with pytest.raises(WatchdogError, match="Type it yourself: watchdog explain 5"):
-        launching.in_terminal(launching.own_command(["explain", "5"]))
+        launching.run_in_terminal(launching.own_command(["explain", "5"]))
 
 
 def test_settings_are_edited_and_checked_in_a_terminal(programs, words_of):
@@ -114,7 +114,7 @@ def test_settings_are_edited_and_checked_in_a_terminal(programs, words_of):
 def test_a_button_without_a_task_does_nothing_to_any(task):
     """What a daemon of another version sends is no reason to guess."""
     for key in ("save", "pause", "resume", "explode"):
-        assert command_of(Notification.read({"task": task}), key) is None
+        assert button_command(Notification.read({"task": task}), key) is None
 
 
 # The command

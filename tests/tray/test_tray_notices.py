@@ -293,9 +293,9 @@ def test_a_death_takes_the_place_of_what_stood_of_its_task():
 
 def gate_with(first, closed=True):
     gate = NotificationGate()
-    gate.shown(Notification.read(first), 7, 100.0)
+    gate.mark_shown(Notification.read(first), 7, 100.0)
     if closed:
-        gate.closed(7)
+        gate.mark_closed(7)
     return gate
 
 
@@ -326,20 +326,20 @@ def test_the_gate_knows_the_notice_behind_a_number():
     """And none behind a number that is not ours, or no longer."""
     gate = gate_with(notice())
 
-    assert "n1" == gate.behind(7).id
-    assert gate.behind(8) is None
+    assert "n1" == gate.find(7).id
+    assert gate.find(8) is None
     gate.forget_numbers()
-    assert gate.behind(7) is None
+    assert gate.find(7) is None
 
 
 def test_the_gate_forgets_what_is_long_past():
     """Bounded, whatever a daemon tells."""
     gate = NotificationGate()
     for number in range(1, 500):
-        gate.shown(Notification.read(notice(incident=f"i{number}")), number, float(number))
+        gate.mark_shown(Notification.read(notice(incident=f"i{number}")), number, float(number))
 
-    assert gate.behind(1) is None
-    assert gate.behind(499) is not None
+    assert gate.find(1) is None
+    assert gate.find(499) is not None
     assert Verdict() == gate.decide(Notification.read(notice(incident="i1")), 500.0)
 
 

@@ -13,23 +13,31 @@ from watchdog_app.base.text import quantities
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Resource, Status, Task
 from watchdog_app.tray import labels
-from watchdog_app.tray.menu_model import MOST_TASKS, Command, Do, Entry, Slots, chosen_tasks, menu
+from watchdog_app.tray.menu_model import (
+    MAX_TASKS,
+    Command,
+    CommandKind,
+    Entry,
+    Slots,
+    listed_tasks,
+    menu,
+)
 from watchdog_app.tray.state import (
     FILL_STEPS,
     NO_DAEMON,
     Mark,
-    Outlook,
     Picture,
+    TrayState,
     fill_step,
     nearest,
-    outlook,
+    tray_state,
 )
 
 HOSTILE = ("\x1b[2J", "two\nlines", "\u202etxt", "-rf", "caf\udce9", "", None, 5, ["x"], "a" * 5000)
 
 
 def seen(reading):
-    return outlook(Status.read(reading), time.time())
+    return tray_state(Status.read(reading), time.time())
 
 
 def flat(entries) -> list[Entry]:
@@ -67,7 +75,7 @@ def test_at_rest_the_gauge_shows_memory_and_nothing_is_said():
     assert Picture(Level.OK, 6) == found.picture
     assert "Nothing is about to run out" == found.headline
     assert "RAM 6.00 of 16.0 GiB" == found.detail
-    assert not found.hot
+    assert not found.is_active
 
 
 def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
@@ -114,14 +122,14 @@ def test_the_nearest_ceiling_is_the_worst_then_the_soonest_then_the_fullest():
 )
 def test_each_state_has_its_picture_and_the_daemons_sentence(reading, picture, headline):
     """The one thing to know, first."""
-    found = outlook(Status.read(reading), reading["time_unix_s"])
+    found = tray_state(Status.read(reading), reading["time_unix_s"])
 
     assert (picture, headline) == (found.picture, found.headline)
 
 
 def test_an_old_reading_is_grey():
     """The daemon is stopped: what it said last is no longer true."""
-    found = outlook(Status.read(leaking()), time.time() + 60)
+    found = tray_state(Status.read(leaking()), time.time() + 60)
 
     assert Picture(Level.UNKNOWN) == found.picture
     assert "this reading is 1 min old" in found.headline.lower()
@@ -179,7 +187,7 @@ def test_hostile_names_are_shown_and_never_obeyed(value):
 def test_a_daemon_of_another_version_does_no_harm(reading):
     """Fields that are missing, null or of another kind: something sensible is shown."""
     status_ = Status.read(reading)
-    found = outlook(status_, 0.0)
+    found = tray_state(status_, 0.0)
 
     assert found.headline
     assert menu(status_, found, now_unix_s=0.0)
@@ -189,27 +197,35 @@ def test_without_a_daemon_the_menu_offers_to_start_it():
     """And keeps what works without one."""
     entries = visible(menu(None, NO_DAEMON, at_login=False, now_unix_s=0.0))
 
-    commands = [entry.command.do for entry in entries if entry.command is not None]
-    assert [Do.START_DAEMON, Do.LIVE_VIEW, Do.START_AT_LOGIN, Do.SETTINGS, Do.QUIT] == commands
+    commands = [entry.command.kind for entry in entries if entry.command is not None]
+    assert [
+        CommandKind.START_DAEMON,
+        CommandKind.LIVE_VIEW,
+        CommandKind.START_AT_LOGIN,
+        CommandKind.SETTINGS,
+        CommandKind.QUIT,
+    ] == commands
     assert "The daemon is not running" == entries[0].label
 
 
 def test_a_daemon_that_hangs_is_not_offered_to_be_started():
     """It runs; starting it would say so and change nothing."""
-    hangs = Outlook(
-        NO_DAEMON.picture, "The daemon cannot be reached", "no answer in 5 s", hot=False
+    hangs = TrayState(
+        NO_DAEMON.picture, "The daemon cannot be reached", "no answer in 5 s", is_active=False
     )
 
     entries = visible(menu(None, hangs, now_unix_s=0.0))
 
-    assert Do.START_DAEMON not in {entry.command.do for entry in entries if entry.command}
+    assert CommandKind.START_DAEMON not in {
+        entry.command.kind for entry in entries if entry.command
+    }
 
 
 def test_exactly_one_entry_is_what_a_left_click_does():
     """The live view."""
     defaults = [entry for entry in flat(menu_of(leaking())) if entry.default]
 
-    assert [Command(Do.LIVE_VIEW)] == [entry.command for entry in defaults]
+    assert [Command(CommandKind.LIVE_VIEW)] == [entry.command for entry in defaults]
 
 
 def test_the_menu_keeps_its_shape_over_a_thousand_statuses():
@@ -228,7 +244,7 @@ def test_the_menu_keeps_its_shape_over_a_thousand_statuses():
         ]
         reading = Status.read(status(tasks=now)) if source.random() < 0.9 else None
         if source.random() < 0.2:
-            slots.sort(reading)
+            slots.reassign(reading)
         found = seen(status(tasks=now)) if reading is not None else NO_DAEMON
         entries = menu(reading, found, slots.update(reading), now_unix_s=0.0)
         assert expected == shape(entries)
@@ -251,7 +267,7 @@ def test_a_task_keeps_its_line_until_the_menu_is_opened_again():
     a, b, c = (task(pid, f"{name}.ipynb") for pid, name in ((1, "a"), (2, "b"), (3, "c")))
     first = names(a, b)
     second = names(c, b)
-    slots.sort(Status.read(status(tasks=[c, b])))
+    slots.reassign(Status.read(status(tasks=[c, b])))
     third = names(c, b)
 
     assert ["a.ipynb", "b.ipynb"] == first
@@ -262,12 +278,12 @@ def test_a_task_keeps_its_line_until_the_menu_is_opened_again():
 def test_a_line_is_never_given_to_another_task_in_an_open_menu():
     """Where all lines are taken a new task waits for the next opening."""
     slots = Slots()
-    every = [task(pid, f"{pid}.ipynb", GIB) for pid in range(1, MOST_TASKS + 1)]
+    every = [task(pid, f"{pid}.ipynb", GIB) for pid in range(1, MAX_TASKS + 1)]
     slots.update(Status.read(status(tasks=every)))
     reading = Status.read(status(tasks=[*every[1:], task(99, "new.ipynb", GIB)]))
 
     kept = slots.update(reading)
-    slots.sort(reading)
+    slots.reassign(reading)
 
     assert [(1, True), (2, False)] == [(slot.task.pid, slot.ended) for slot in kept[:2]]
     assert 99 not in [slot.task.pid for slot in kept]
@@ -298,13 +314,13 @@ def test_too_many_tasks_are_counted_and_the_large_are_shown():
     tasks = [task(n, f"{n}.ipynb", n * 100 * MIB) for n in range(1, 31)]
     reading = status(tasks=tasks)
 
-    first = [one.pid for one in chosen_tasks(Status.read(reading))]
+    first = [one.pid for one in listed_tasks(Status.read(reading))]
     tasks[18 - 1]["ram_bytes"] = 1910 * MIB  # a little more than the smallest that is shown
-    second = [one.pid for one in chosen_tasks(Status.read(reading), first)]
+    second = [one.pid for one in listed_tasks(Status.read(reading), first)]
     tasks[1 - 1]["ram_bytes"] = 90 * GIB
-    third = [one.pid for one in chosen_tasks(Status.read(reading), second)]
+    third = [one.pid for one in listed_tasks(Status.read(reading), second)]
 
-    assert list(range(31 - MOST_TASKS, 31)) == first == second
+    assert list(range(31 - MAX_TASKS, 31)) == first == second
     assert 1 == third[0]
     assert "and 18 more Python processes" in [entry.label for entry in menu_of(reading)]
 
@@ -323,7 +339,7 @@ def test_the_menu_begins_with_what_needs_a_person():
 
     shown = [entry.label for entry in menu_of(reading) if entry.key.startswith("task-")]
 
-    assert [5, 3, 2, 4, 1] == [one.pid for one in chosen_tasks(Status.read(reading))]
+    assert [5, 3, 2, 4, 1] == [one.pid for one in listed_tasks(Status.read(reading))]
     assert ["paused", "full in 1 min", "full in 10 min", "growing"] == [
         label.rpartition(", ")[2] for label in shown[:4]
     ]
@@ -335,7 +351,7 @@ def test_what_is_in_danger_or_paused_is_always_shown():
     tasks.append(task(99, "small.py", 80 * MIB, kind="script", stage="pause"))
     tasks.append(task(98, "held.py", 1, kind="script", state="paused", paused_by_watchdog=True))
 
-    shown = [one.pid for one in chosen_tasks(Status.read(status(tasks=tasks)))]
+    shown = [one.pid for one in listed_tasks(Status.read(status(tasks=tasks)))]
 
     assert {98, 99} <= set(shown)
 
@@ -344,7 +360,7 @@ def test_small_idle_interpreters_are_no_lines():
     """Every desktop runs a dozen of them."""
     tasks = [task(1, "applet", 20 * MIB, kind="script"), task(2, "jupyter", GIB, kind="server")]
 
-    assert [] == chosen_tasks(Status.read(status(tasks=tasks)))
+    assert [] == listed_tasks(Status.read(status(tasks=tasks)))
 
 
 @pytest.mark.parametrize(
@@ -382,7 +398,7 @@ def test_what_can_be_done_with_a_task_follows_its_state(changes, enabled):
 )  # fmt: skip
 def test_times_are_said_as_one_says_them(seconds, text):
     """Nobody plans by 243 s."""
-    assert text == labels.span(seconds)
+    assert text == labels.short_duration(seconds)
 
 
 @pytest.mark.parametrize(
@@ -403,7 +419,7 @@ def test_a_forecast_is_never_a_bare_number_where_more_is_known(thing, text):
 
 def test_long_names_keep_their_ending():
     """Both ends tell them apart."""
-    name = labels.name("train_resnet_with_a_very_long_name_and_more_of_it_v2.ipynb")
+    name = labels.short_name("train_resnet_with_a_very_long_name_and_more_of_it_v2.ipynb")
 
     assert 40 == len(name)
     assert name.startswith("train_resnet")

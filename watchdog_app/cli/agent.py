@@ -12,7 +12,7 @@ from watchdog_app.base import paths
 from watchdog_app.base.children import frozen
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import counted, plain
-from watchdog_app.cli.output import Output, near
+from watchdog_app.cli.output import Output, shorten_path
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
 from watchdog_app.core.explain.agent_lines import agent_line
@@ -48,7 +48,7 @@ Kernels that run already are left as they are.
 exit codes: 0 done, 1 failure or a file of yours is in the way, 2 usage"""
 
 _ANSWER_S = 3.0
-_FIELDS = ("framework", "directory", "training", "step", "epoch", "loss", "rescue")
+_AGENT_FIELDS = ("framework", "directory", "training", "step", "epoch", "loss", "rescue")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -67,7 +67,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Show, place or take away."""
+    """Show, enable or disable."""
     if args.verb == "status":
         return _status(args, out)
     if args.json:
@@ -81,16 +81,16 @@ def _enable(args: Args, out: Output) -> int:
     trust.importable_package("__init__.py")
     trust.refuse_untrusted()
     with out.progress("asking that Python"):
-        target = _target(args, to_enable=True)
-    report = _placed().place({target.path: startup_file.content()})
-    whose = _whose(target)
+        target = _find_target(args, to_enable=True)
+    report = _open_placed_files().place({target.path: startup_file.content()})
+    whose = _describe_target(target)
     if not report.written:
         out.lines(f"It is on already in {whose}.")
         return EXIT_OK
     out.lines(
         f"The agent is on in every new kernel of {whose}.",
         f"Placed: {plain(target.path)}",
-        f"Undo: watchdog agent disable{_words(args)}",
+        f"Undo: watchdog agent disable{_target_options(args)}",
     )
     return EXIT_OK
 
@@ -98,19 +98,19 @@ def _enable(args: Args, out: Output) -> int:
 def _disable(args: Args, out: Output) -> int:
     from watchdog_app.install import startup_file
 
-    target = _target(args, to_enable=False)
-    placed = _placed()
+    target = _find_target(args, to_enable=False)
+    placed = _open_placed_files()
     report = placed.remove([target.path])
     if report.kept:
         out.lines(f"{plain(target.path)} was changed by somebody since; it was left as it is.")
         return EXIT_OK
     removed = bool(report.removed)
-    same = not frozen() and _read(target.path) == startup_file.content()
+    same = not frozen() and _read_file(target.path) == startup_file.content()
     if not removed and same:
         os.unlink(target.path)  # placed with another state folder
         removed = True
-    whose = _whose(target)
-    if not removed and _is_on(target.path):
+    whose = _describe_target(target)
+    if not removed and _is_enabled(target.path):
         raise WatchdogError(
             f"{plain(target.path)} was placed by another watchdog, or another version of it: the "
             f"agent is still on in {whose}. Disable it with that one, or remove the file."
@@ -128,34 +128,38 @@ def _status(args: Args, out: Output) -> int:
 
     named = args.python or args.kernel or args.user
     with out.progress("asking the kernels' Pythons"):
-        kernels = [] if named else [(each, _prefix_or_ask(each)) for each in pythons.kernels()]
+        kernels = [] if named else [(each, _kernel_prefix(each)) for each in pythons.kernels()]
     rows: dict[str, tuple[str, str]] = {}  # path of the startup file: what it is of, kernel
     if named:
-        target = _target(args, to_enable=False)
+        target = _find_target(args, to_enable=False)
         rows[target.path] = (target.python or "every environment", args.kernel or "")
     else:
         for each, prefix in kernels:
             if each.python is not None and prefix is not None:
-                path = startup_file.of_prefix(prefix, each.python).path
+                path = startup_file.target_for_environment(prefix, each.python).path
                 before = rows.get(path, ("", ""))[1]
                 names = f"{before}, {each.name}" if before else each.name
                 rows[path] = (each.python, names)
         rows.setdefault(
-            startup_file.of_prefix(sys.prefix, sys.executable).path, (sys.executable, "")
+            startup_file.target_for_environment(sys.prefix, sys.executable).path,
+            (sys.executable, ""),
         )
-        rows[startup_file.of_user().path] = ("every environment of yours, by profile_default", "")
-        for path in _placed().files:
-            rows.setdefault(path, (_prefix_of_file(path), ""))
+        rows[startup_file.target_for_user().path] = (
+            "every environment of yours, by profile_default",
+            "",
+        )
+        for path in _open_placed_files().files:
+            rows.setdefault(path, (_startup_file_prefix(path), ""))
     found = [
         {
             "environment": what, "kernels": names, "startup_file": path,
-            "exists": os.path.lexists(path), "on": _is_on(path),
+            "exists": os.path.lexists(path), "on": _is_enabled(path),
         }
         for path, (what, names) in rows.items()
     ]  # fmt: skip
     on = {str(row["startup_file"]) for row in found if row["on"]}
-    specs = [_future_kernel(each, prefix, on) for each, prefix in kernels]
-    running, why = _running()
+    specs = [_describe_kernel(each, prefix, on) for each, prefix in kernels]
+    running, why = _read_running_agents()
     out.result(
         {
             "schema_version": 1,
@@ -194,7 +198,7 @@ def _kernel_line(one: dict[str, Any]) -> str:
     return f"  {plain(one['name'])}  {has}"
 
 
-def _future_kernel(kernel: Kernel, prefix: str | None, on: set[str]) -> dict[str, Any]:
+def _describe_kernel(kernel: Kernel, prefix: str | None, on: set[str]) -> dict[str, Any]:
     """
     Whether a kernel that is started with a kernelspec has the agent, and why not.
 
@@ -210,27 +214,30 @@ def _future_kernel(kernel: Kernel, prefix: str | None, on: set[str]) -> dict[str
         why = "it runs no ipykernel"
     elif prefix is None:
         why = f"its Python, {kernel.python}, does not answer"
-    elif not on & {startup_file.of_user().path, startup_file.of_prefix(prefix, kernel.python).path}:
+    elif not on & {
+        startup_file.target_for_user().path,
+        startup_file.target_for_environment(prefix, kernel.python).path,
+    }:
         why = f"watchdog agent enable --kernel {shlex.quote(plain(kernel.name))}"
     row = {"name": kernel.name, "folder": kernel.folder, "python": kernel.python}
     return {**row, "on": why is None, "why": why}
 
 
-def _target(args: Args, *, to_enable: bool) -> Target:
+def _find_target(args: Args, *, to_enable: bool) -> Target:
     from watchdog_app.install import pythons, startup_file
 
     if args.user:
-        return startup_file.of_user()
+        return startup_file.target_for_user()
     python = args.python or sys.executable
     if args.kernel:
-        python = pythons.kernel(args.kernel).python or ""
+        python = pythons.find_kernel(args.kernel).python or ""
     elif not args.python and getattr(sys, "frozen", False):
         raise UsageError("Name the environment: --python PATH or --kernel NAME")
     if not to_enable:
-        prefix = _prefix(python)
+        prefix = _environment_prefix(python)
         if prefix is not None:
-            return startup_file.of_prefix(prefix, python)
-    found = pythons.ask(os.path.expanduser(python))
+            return startup_file.target_for_environment(prefix, python)
+    found = pythons.query_environment(os.path.expanduser(python))
     if to_enable:
         if found.version < (3, 11):
             raise WatchdogError(
@@ -247,10 +254,10 @@ def _target(args: Args, *, to_enable: bool) -> Target:
                 f"The IPython of {python} is too old for startup files of an environment. Update "
                 "it, or use --user. Nothing was changed."
             )
-    return startup_file.of_prefix(found.prefix, found.python)
+    return startup_file.target_for_environment(found.prefix, found.python)
 
 
-def _prefix(python: str) -> str | None:
+def _environment_prefix(python: str) -> str | None:
     """The environment of a Python by the rules of PEP 405, without starting it; None: ask it."""
     if python == sys.executable:
         return sys.prefix
@@ -259,44 +266,46 @@ def _prefix(python: str) -> str | None:
     return folder if known else None
 
 
-def _prefix_or_ask(kernel: Kernel) -> str | None:
+def _kernel_prefix(kernel: Kernel) -> str | None:
     """The environment of a kernelspec; None: it has none, or it is gone."""
     from watchdog_app.install import pythons
 
     try:
-        return kernel.python and (_prefix(kernel.python) or pythons.ask(kernel.python).prefix)
+        return kernel.python and (
+            _environment_prefix(kernel.python) or pythons.query_environment(kernel.python).prefix
+        )
     except WatchdogError:
         return None
 
 
-def _prefix_of_file(path: str) -> str:
+def _startup_file_prefix(path: str) -> str:
     return path.partition(os.path.join(os.sep, "etc", "ipython"))[0] or path
 
 
-def _placed() -> PlacedFiles:
+def _open_placed_files() -> PlacedFiles:
     from watchdog_app.install.placed_files import PlacedFiles
 
     return PlacedFiles(os.path.join(paths.state_dir(), "agent.json"), "watchdog agent disable")
 
 
-def _is_on(path: str) -> bool:
-    return b"watchdog_app.agent.hook" in (_read(path) or b"")
+def _is_enabled(path: str) -> bool:
+    return b"watchdog_app.agent.hook" in (_read_file(path) or b"")
 
 
-def _read(path: str) -> bytes | None:
-    from watchdog_app.install.placed_files import read_plain
+def _read_file(path: str) -> bytes | None:
+    from watchdog_app.install.placed_files import read_regular_file
 
     try:
-        return read_plain(path)
+        return read_regular_file(path)
     except WatchdogError:
         return None
 
 
-def _whose(target: Target) -> str:
+def _describe_target(target: Target) -> str:
     return "yours, in every environment" if target.python is None else plain(target.python)
 
 
-def _words(args: Args) -> str:
+def _target_options(args: Args) -> str:
     if args.user:
         return " --user"
     name, value = ("--python", args.python) if args.python else ("--kernel", args.kernel)
@@ -305,7 +314,7 @@ def _words(args: Args) -> str:
     return f" {name} {shlex.quote(plain(value))}"
 
 
-def _running() -> tuple[list[dict[str, Any]] | None, str | None]:
+def _read_running_agents() -> tuple[list[dict[str, Any]] | None, str | None]:
     """
     The processes whose trainings the agent has, and why that is not known.
 
@@ -322,13 +331,13 @@ def _running() -> tuple[list[dict[str, Any]] | None, str | None]:
         agent = one.get("agent")
         if isinstance(agent, dict):
             whose = {key: one.get(key) for key in ("name", "notebook", "script")}
-            told = {key: agent.get(key) for key in _FIELDS}
-            found.append({"pid": agent.get("pid") or one.get("pid"), **whose, **told})
+            facts = {key: agent.get(key) for key in _AGENT_FIELDS}
+            found.append({"pid": agent.get("pid") or one.get("pid"), **whose, **facts})
     return found, None
 
 
 def _running_lines(running: list[dict[str, Any]] | None, why: str | None) -> list[str]:
-    """What `_running` found, for a person."""
+    """What `_read_running_agents` found, for a person."""
     if running is None:
         return [f"Trainings now: not known. {plain(why or '')}".rstrip()]
     if not running:
@@ -338,5 +347,5 @@ def _running_lines(running: list[dict[str, Any]] | None, why: str | None) -> lis
         line = agent_line(Agent.read(one), time.time())
         rows.append(f"  {plain(one['name'])} (pid {one['pid']}): {line}")
         if one["directory"]:
-            rows.append(f"     rescues: {plain(near(str(one['directory'])))}")
+            rows.append(f"     rescues: {plain(shorten_path(str(one['directory'])))}")
     return rows

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli.dispatch import COMMANDS, parser_of
+from watchdog_app.cli.dispatch import COMMANDS, load_command
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
@@ -68,7 +68,7 @@ end
 complete -c watchdog -f -n __watchdog_words -a '$__watchdog_found'
 """,
 }
-_WORDS = "words"  # asked by the scripts: the words typed so far, the last one incomplete
+_WORDS_COMMAND = "words"  # asked by the scripts: the words typed so far, the last one incomplete
 _TASK_VALUES = ("TASK", "PID")  # metavars whose value is a running task
 
 
@@ -76,7 +76,7 @@ def add_arguments(parser: Parser) -> None:
     """The shell."""
     parser.add_argument(
         "shell",
-        choices=(*SCRIPTS, _WORDS),
+        choices=(*SCRIPTS, _WORDS_COMMAND),
         metavar="SHELL",
         help=f"one of {', '.join(SCRIPTS)}",
     )
@@ -85,7 +85,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:
     """Print the script, or the words that can follow."""
-    if args.shell == _WORDS:
+    if args.shell == _WORDS_COMMAND:
         found = candidates(args.typed or [""])
         out.lines(*(f"{word}\t{text}" if text else word for word, text in found))
         return EXIT_OK
@@ -113,14 +113,14 @@ def candidates(typed: Sequence[str]) -> list[tuple[str, str]]:
             found = [("--help", "show the help"), ("--version", "show the version")]
     else:
         try:
-            module, parser = parser_of(before[0])
+            module, parser = load_command(before[0])
         except (WatchdogError, ImportError):
             return []
-        found = _of_command(parser, getattr(module, "VERBS", ()), before[1:], current)
+        found = _complete_command(parser, getattr(module, "VERBS", ()), before[1:], current)
     return [(word, text) for word, text in found if word.startswith(current)]
 
 
-def _of_command(
+def _complete_command(
     parser: argparse.ArgumentParser, verbs: Sequence[str], before: Sequence[str], current: str
 ) -> list[tuple[str, str]]:
     shown = [one for one in parser._actions if one.help != argparse.SUPPRESS]
@@ -135,43 +135,45 @@ def _of_command(
         elif waiting is not None:
             waiting = None
         else:
-            verb = _verb(positional[position:], word)
+            verb = _subcommand_parser(positional[position:], word)
             if verb is not None:
-                return _of_command(verb, (), before[at + 1 :], current)
+                return _complete_command(verb, (), before[at + 1 :], current)
             position += 1
     if waiting is not None and not (waiting.nargs == "?" and current.startswith("-")):
-        return _values(waiting)
+        return _complete_value(waiting)
     if current.startswith("-"):
-        return [(name, _help(one)) for name, one in by_name.items()]
+        return [(name, _help_text(one)) for name, one in by_name.items()]
     if not positional:
         return []
     words = [(verb, "") for verb in verbs] if position == 0 else []
-    return words + _values(positional[min(position, len(positional) - 1)])
+    return words + _complete_value(positional[min(position, len(positional) - 1)])
 
 
-def _verb(positional: Sequence[argparse.Action], word: str) -> argparse.ArgumentParser | None:
+def _subcommand_parser(
+    positional: Sequence[argparse.Action], word: str
+) -> argparse.ArgumentParser | None:
     """The parser of a verb with options of its own; None: the word is none."""
     verbs = positional[0].choices if positional else None
     found = verbs.get(word) if isinstance(verbs, dict) else None
     return found if isinstance(found, argparse.ArgumentParser) else None
 
 
-def _values(action: argparse.Action) -> list[tuple[str, str]]:
+def _complete_value(action: argparse.Action) -> list[tuple[str, str]]:
     if action.choices:
-        return [(str(one), "") for one in action.choices if one != _WORDS]
+        return [(str(one), "") for one in action.choices if one != _WORDS_COMMAND]
     metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     if metavar == "KEY":
         from watchdog_app.core.model.settings import SETTINGS
 
         return [(key, "") for key in SETTINGS]
-    return _tasks() if metavar in _TASK_VALUES else []
+    return _running_tasks() if metavar in _TASK_VALUES else []
 
 
-def _help(action: argparse.Action) -> str:
+def _help_text(action: argparse.Action) -> str:
     return (action.help or "").replace("%(default)s", str(action.default))
 
 
-def _tasks() -> list[tuple[str, str]]:
+def _running_tasks() -> list[tuple[str, str]]:
     """Names of the running tasks, then their pids; nothing without a daemon."""
     try:
         with Client.connect(timeout_s=1.0) as daemon:

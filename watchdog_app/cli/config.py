@@ -72,25 +72,25 @@ def add_arguments(parser: Parser) -> None:
         const="",
     )
     parser.flag("--default", "print a file with every default, explained")
-    parser.colored()
-    verb = parser.verbs(dest="verb", help="what to do with the settings; absent: show them")
+    parser.color_option()
+    verb = parser.subcommands(dest="verb", help="what to do with the settings; absent: show them")
     # A default here would undo what was said before the verb.
     show = verb("show", "show every setting and where it comes from")
     show.json("as JSON", default=argparse.SUPPRESS)
     get = verb("get", "print one setting as it is in force")
-    get.word("KEY", "such as stages.warn_s")
+    get.positional("KEY", "such as stages.warn_s")
     get.json("as JSON, with its source", default=argparse.SUPPRESS)
     set_ = verb("set", "write one setting into the file")
-    set_.word("KEY", "such as stages.warn_s")
-    set_.word("VALUE", "such as 5m; several make a list", nargs="+")
+    set_.positional("KEY", "such as stages.warn_s")
+    set_.positional("VALUE", "such as 5m; several make a list", nargs="+")
     unset = verb("unset", "take one setting out of the file: the default holds again")
-    unset.word("KEY", "such as stages.warn_s")
+    unset.positional("KEY", "such as stages.warn_s")
     edit = verb("edit", "open the file in your editor and check it before it is used")
     check = verb("check", "only say whether a file is good")
-    check.word("FILE", "absent: the one in use", nargs="?")
+    check.positional("FILE", "absent: the one in use", nargs="?")
     verb("path", "print where the file is, or would be")
     rules = verb("rule", "other actions for some tasks or resources")
-    rule = rules.verbs(dest="rule_verb", required=True)
+    rule = rules.subcommands(dest="rule_verb", required=True)
     rule("list", "show the rules with their numbers")
     add = rule("add", "add a rule before all others: the first that matches wins")
     add.option("--task PATTERN", "name or path of notebook or script; default: every one")
@@ -105,7 +105,7 @@ def add_arguments(parser: Parser) -> None:
         choices=("high", "normal", "low"),
     )
     remove = rule("remove", "remove a rule")
-    remove.word("N", "its number in the list", type=int)
+    remove.positional("N", "its number in the list", type=int)
     for changing in (set_, unset, edit, add, remove):
         changing.flag("--no-reload", "do not tell a running daemon to read it")
 
@@ -123,36 +123,36 @@ def run(args: Args, out: Output) -> int:
     elif args.default:
         out.lines(*template())
     elif args.check is not None or args.verb == "check":
-        out.lines(_checked((args.file if args.verb == "check" else args.check) or "", where))
+        out.lines(_check_file((args.file if args.verb == "check" else args.check) or "", where))
     elif args.verb in (None, "show"):
-        _show(where, out)
+        _print_settings(where, out)
     elif args.verb == "get":
-        _get(args, out)
+        _print_setting(args, out)
     elif args.verb == "rule" and args.rule_verb == "list":
-        out.lines(*_rules())
+        out.lines(*_list_rules())
     elif args.verb == "edit":
-        if _edit(where, out):
-            _tell(where, args, out)
+        if _edit_file(where, out):
+            _reload_daemon(where, args, out)
     else:
-        _change(where, args, out)
+        _change_file(where, args, out)
     return EXIT_OK
 
 
-def _checked(file: str, where: str) -> str:
+def _check_file(file: str, where: str) -> str:
     config.load(file or None, required=bool(file))
     what = plain(file or where)
     there = file or os.path.exists(where)
     return f"{what} is good." if there else f"There is no {what}: the defaults are in force."
 
 
-def _in_force() -> list[Json]:
+def _effective_settings() -> list[Json]:
     """Every setting with its value and source."""
-    return config.describe(*config.load(warn=mapped))
+    return config.describe(*config.load(warn=warn_of_old_key))
 
 
-def _show(where: str, out: Output) -> None:
-    settings = _in_force()
-    running = _of_the_daemon()
+def _print_settings(where: str, out: Output) -> None:
+    settings = _effective_settings()
+    running = _read_daemon_settings()
     exists = os.path.exists(where)
     missing = "" if exists else " (does not exist)"
     out.result(
@@ -160,21 +160,21 @@ def _show(where: str, out: Output) -> None:
         lambda: [
             f"file: {plain(where)}{missing}",
             "",
-            *_table(settings, where, out),
-            *_differences(settings, running),
+            *_settings_table(settings, where, out),
+            *_compare_with_daemon(settings, running),
         ],
     )
 
 
-def _table(settings: list[Json], where: str, out: Output) -> list[str]:
+def _settings_table(settings: list[Json], where: str, out: Output) -> list[str]:
     appearance = out.style
     rows = [["SETTING", "VALUE", "FROM"]]
     for one in settings:
         value = one["value"]
         if isinstance(value, dict):
-            shown = ", ".join(f"{key} = {literal(item)}" for key, item in value.items())
+            shown = ", ".join(f"{key} = {format_value(item)}" for key, item in value.items())
         else:
-            shown = spoken(str(one["key"]), value)
+            shown = format_value_with_unit(str(one["key"]), value)
         source = "the file" if one["source"] == where else plain(one["source"])
         rows.append([str(one["key"]), plain(shown), source])
     head, *lines = Table(rows, set(), gives_way=1, gap=2).lines(out.columns, appearance.ellipsis)
@@ -185,27 +185,27 @@ def _table(settings: list[Json], where: str, out: Output) -> list[str]:
     return [appearance.paint(head, "bold"), *colored]
 
 
-def _get(args: Args, out: Output) -> None:
+def _print_setting(args: Args, out: Output) -> None:
     from watchdog_app.config import editing
 
     key = editing.known(args.key)
-    found = next(one for one in _in_force() if one["key"] == key)
+    found = next(one for one in _effective_settings() if one["key"] == key)
     value = found["value"]
     # Bare, for scripts; a list as it stands in the file. A person is told the unit, too.
-    shown = spoken(key, value) if sys.stdout.isatty() else literal(value)
+    shown = format_value_with_unit(key, value) if sys.stdout.isatty() else format_value(value)
     out.result(found, lambda: [plain(value) if isinstance(value, str) else shown])
 
 
-def _rules() -> list[str]:
-    rules = [one for one in _in_force() if str(one["key"]).startswith("rule ")]
+def _list_rules() -> list[str]:
+    rules = [one for one in _effective_settings() if str(one["key"]).startswith("rule ")]
     lines = []
     for number, one in enumerate(rules, 1):
-        parts = [f"{name} = {literal(value)}" for name, value in one["value"].items()]
+        parts = [f"{name} = {format_value(value)}" for name, value in one["value"].items()]
         lines.append(f"{number}  {plain(', '.join(parts))}")
     return lines or ["There are no rules. Add one: watchdog config rule add --help"]
 
 
-def _change(where: str, args: Args, out: Output) -> None:
+def _change_file(where: str, args: Args, out: Output) -> None:
     """Change the file at `where` as the verb says."""
     from watchdog_app.config import editing
 
@@ -215,12 +215,12 @@ def _change(where: str, args: Args, out: Output) -> None:
         after = editing.with_value(
             text, args.key, editing.value_of(editing.known(args.key), args.value)
         )
-        done = f"{args.key} is {_shown(after, where, args.key)} now"
+        done = f"{args.key} is {_format_effective_value(after, where, args.key)} now"
     elif args.verb == "unset":
         after = editing.without(text, editing.known(args.key))
-        done = f"{args.key} is {_shown(after, where, args.key)} again, by default"
+        done = f"{args.key} is {_format_effective_value(after, where, args.key)} again, by default"
     elif args.rule_verb == "add":
-        after = editing.with_rule(text, _rule(args))
+        after = editing.with_rule(text, _rule_from_args(args))
         done = "The rule stands before all others now"
     else:
         after = editing.without_rule(text, args.n)
@@ -233,10 +233,10 @@ def _change(where: str, args: Args, out: Output) -> None:
     out.lines(f"{plain(done)}, in {plain(where)}.")
     if args.verb == "set" and args.key == "notify.command":
         _warn_of_missing_program(after, where)
-    _tell(where, args, out)
+    _reload_daemon(where, args, out)
 
 
-def _rule(args: Args) -> dict[str, Any]:
+def _rule_from_args(args: Args) -> dict[str, Any]:
     from watchdog_app.config import editing
 
     rule: dict[str, Any] = {}
@@ -254,9 +254,9 @@ def _rule(args: Args) -> dict[str, Any]:
     return rule
 
 
-def _shown(text: str, where: str, key: str) -> str:
+def _format_effective_value(text: str, where: str, key: str) -> str:
     """The value of a key by a file's text; raises ConfigError where that holds a mistake."""
-    return spoken(
+    return format_value_with_unit(
         key,
         next(
             one["value"]
@@ -277,8 +277,8 @@ def _warn_of_missing_program(text: str, where: str) -> None:
         )
 
 
-def _tell(where: str, args: Args, out: Output) -> None:
-    """Make a running daemon read the file, and say what it still does otherwise."""
+def _reload_daemon(where: str, args: Args, out: Output) -> None:
+    """Make a running daemon read the file, and print what it still does differently."""
     if args.no_reload:
         out.lines("A running daemon takes it over with: watchdog reload")
         return
@@ -291,7 +291,7 @@ def _tell(where: str, args: Args, out: Output) -> None:
     except WatchdogError as error:
         out.lines(f"The running daemon has not taken it over: {plain(error)}")
         return
-    lines = _differences(config.describe(*config.load(where)), _of_the_daemon())
+    lines = _compare_with_daemon(config.describe(*config.load(where)), _read_daemon_settings())
     if lines:
         lines[-1] = "It reads another file or has other variables in its environment."
     out.lines(*(lines or ["The running daemon uses it."]))
@@ -316,7 +316,7 @@ def as_toml(settings: list[Json]) -> list[str]:
         lines.append("")
         lines += wrap(str(one["help"]), 96, first="# ", rest="# ")
         lines += wrap(f"accepted: {one['accepted']}", 96, first="# ", rest="#   ")
-        lines.append(f"# {name} = {literal(one['value'])}")
+        lines.append(f"# {name} = {format_value(one['value'])}")
     return [
         *lines,
         "",
@@ -328,21 +328,21 @@ def as_toml(settings: list[Json]) -> list[str]:
     ]
 
 
-def mapped(message: str) -> None:
-    """Say on standard error that the file has a key of an earlier version."""
+def warn_of_old_key(message: str) -> None:
+    """Warn that the file has a key of an earlier version."""
     remark(f"{message}. Rename it: watchdog config edit")
 
 
-def literal(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as TOML: JSON has the same forms for what a setting can be."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return f"{value:.1f}"
     return json.dumps(value, ensure_ascii=True)
 
 
-def spoken(key: str, value: Any) -> str:
+def format_value_with_unit(key: str, value: Any) -> str:
     """A value as TOML, with what it means where that is a time or a size: `120.0 (2 min)`."""
-    text = literal(value)
+    text = format_value(value)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return text
     if key.endswith("_bytes"):
@@ -352,7 +352,7 @@ def spoken(key: str, value: Any) -> str:
     return text
 
 
-def _of_the_daemon() -> list[Json] | None:
+def _read_daemon_settings() -> list[Json] | None:
     """The settings that a running daemon uses; None when there is none to ask."""
     try:
         with Client.connect(timeout_s=2.0) as daemon:
@@ -363,15 +363,15 @@ def _of_the_daemon() -> list[Json] | None:
     return [one for one in settings or [] if isinstance(one, dict)]
 
 
-def _differences(settings: list[Json], running: list[Json] | None) -> list[str]:
+def _compare_with_daemon(settings: list[Json], running: list[Json] | None) -> list[str]:
     """What a running daemon does differently, and how to change that."""
     if running is None:
         return []
     here = {str(one["key"]): one["value"] for one in settings}
     there = {str(one.get("key")): one.get("value") for one in running}
     lines = [
-        f"  {plain(key)}: {plain(spoken(key, there.get(key)))} instead of "
-        f"{plain(spoken(key, here.get(key)))}"
+        f"  {plain(key)}: {plain(format_value_with_unit(key, there.get(key)))} instead of "
+        f"{plain(format_value_with_unit(key, here.get(key)))}"
         for key in dict.fromkeys([*here, *there])
         if here.get(key) != there.get(key)
     ]
@@ -380,7 +380,7 @@ def _differences(settings: list[Json], running: list[Json] | None) -> list[str]:
     return ["", "The daemon still uses:", *lines, "Make it read the file again: watchdog reload"]
 
 
-def _edit(where: str, out: Output) -> bool:
+def _edit_file(where: str, out: Output) -> bool:
     """
     Let a person change the file; whether it was changed.
 
@@ -393,12 +393,12 @@ def _edit(where: str, out: Output) -> bool:
     """
     from watchdog_app.config import editing
 
-    command = _editor()
+    command = _find_editor()
     before = config.read_file(where)
     text = "\n".join([*template(), ""]) if before is None else before
     begun = text
     while True:
-        text = _edited(command, text)
+        text = _run_editor(command, text)
         if text == begun:
             out.lines("Nothing was changed.")
             return False
@@ -406,7 +406,7 @@ def _edit(where: str, out: Output) -> bool:
             config.loads(text, where, {})
         except ConfigError as error:
             remark(error, lead="")
-            if _again():
+            if _ask_to_edit_again():
                 continue
             kept = f"{where}{_REJECTED}"
             editing.write(kept, text, config.read_file(kept))
@@ -419,7 +419,7 @@ def _edit(where: str, out: Output) -> bool:
     return True
 
 
-def _editor() -> list[str]:
+def _find_editor() -> list[str]:
     """
     The command line of the user's editor.
 
@@ -439,8 +439,8 @@ def _editor() -> list[str]:
     return [found]
 
 
-def _edited(command: list[str], text: str) -> str:
-    """What the editor leaves of a text."""
+def _run_editor(command: list[str], text: str) -> str:
+    """Open a text in the editor; return the text that was saved."""
     with tempfile.TemporaryDirectory(prefix="watchdog-") as folder:
         path = os.path.join(folder, "config.toml")  # the name tells the editor what it is
         with open(path, "w", encoding="utf-8", newline="") as file:
@@ -460,7 +460,7 @@ def _edited(command: list[str], text: str) -> str:
     return found
 
 
-def _again() -> bool:
+def _ask_to_edit_again() -> bool:
     """Whether to open the editor again; never without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False

@@ -42,7 +42,7 @@ exit codes: 0 done, 1 failure, a file of yours is in the way, or one that you ch
 
 def add_arguments(parser: Parser) -> None:
     """The verbs."""
-    verb = parser.verbs(dest="verb", help="what to do; absent: status")
+    verb = parser.subcommands(dest="verb", help="what to do; absent: status")
     install = verb("install", "place the files, and with --login start at every login")
     install.flag("--login", "start at every login, too")
     install.flag("--dry-run", "print the paths, and write nothing")
@@ -67,20 +67,20 @@ def _install(args: Args, out: Output) -> int:
     from watchdog_app.install.desktop_files import autostart_path, data_home, desktop_files
     from watchdog_app.install.login import UNITS, LoginStart
 
-    command = program()
+    command = find_program()
     wanted = desktop_files(os.environ, command)
     if args.dry_run:
         out.lines(*map(plain, wanted))
         return EXIT_OK
     trust.refuse_untrusted(command)
-    _refuse_root_of_another()
-    placed = open_placed()
+    _refuse_root_in_user_home()
+    placed = open_placed_files()
     report = placed.place(wanted)
     autostart = {autostart_path(os.environ, unit) for unit in UNITS}
     stale = set(placed.files) - wanted.keys() - autostart
     placed.remove(sorted(stale))  # of an older version
     login = LoginStart(os.environ, command, placed)
-    login.renew()
+    login.update_entries()
     login.reload()
     if wanted:
         out.lines(
@@ -92,7 +92,7 @@ def _install(args: Args, out: Output) -> int:
         for unit, way in login.enable(UNITS).items():
             out.lines(f"{unit.removesuffix('.service')} starts at login, by {way.value}.")
         out.lines("Start both now: watchdog start; watchdog tray &")
-    elif all(login.way(unit) is not None for unit in UNITS):
+    elif all(login.method(unit) is not None for unit in UNITS):
         out.lines("Daemon and tray icon start at every login, as before.")
     else:
         out.lines("Start at every login: watchdog desktop install --login")
@@ -108,12 +108,12 @@ def _install(args: Args, out: Output) -> int:
 def _remove(out: Output) -> int:
     from watchdog_app.install.login import LoginStart
 
-    placed = open_placed()
-    if not (placed.files or placed.enabled or placed.left):
+    placed = open_placed_files()
+    if not (placed.files or placed.enabled or placed.kept_files):
         placed.remove()
         out.lines("Nothing was placed for this user.")
         return EXIT_OK
-    before = len({*placed.files, *placed.left})
+    before = len({*placed.files, *placed.kept_files})
     login = LoginStart(os.environ, "watchdog", placed)
     login.undo()
     report = placed.remove()
@@ -130,20 +130,20 @@ def _remove(out: Output) -> int:
 def _status(out: Output) -> int:
     from watchdog_app.install.login import UNITS, LoginStart
 
-    placed = open_placed()
+    placed = open_placed_files()
     login = LoginStart(os.environ, "watchdog", placed)
-    ways = {unit.removesuffix(".service"): login.way(unit) for unit in UNITS}
+    ways = {unit.removesuffix(".service"): login.method(unit) for unit in UNITS}
     nothing = "Nothing is placed for this user. Place it: watchdog desktop install"
     lines = [f"{counted(len(placed.files), 'file')} placed." if placed.files else nothing]
     for name, way in ways.items():
         starts = f"starts at login, by {way.value}" if way else "does not start at login"
         lines.append(f"{name} {starts}.")
-    lines += [f"Left, because it was changed since: {plain(path)}" for path in placed.left]
+    lines += [f"Left, because it was changed since: {plain(path)}" for path in placed.kept_files]
     out.result(
         {
             "schema_version": 1,
             "placed": list(placed.files),
-            "left": list(placed.left),
+            "left": list(placed.kept_files),
             "login": {name: way and way.value for name, way in ways.items()},
         },
         lambda: lines,
@@ -151,14 +151,14 @@ def _status(out: Output) -> int:
     return EXIT_OK
 
 
-def open_placed() -> PlacedFiles:
-    """What was placed for this user so far."""
+def open_placed_files() -> PlacedFiles:
+    """The list of files placed for this user."""
     from watchdog_app.install.placed_files import PlacedFiles
 
     return PlacedFiles(os.path.abspath(os.path.join(paths.state_dir(), "desktop.json")))
 
 
-def program() -> str:
+def find_program() -> str:
     """
     Absolute path of the `watchdog` program that this is.
 
@@ -169,19 +169,19 @@ def program() -> str:
     beside = os.path.join(os.path.dirname(sys.executable), "watchdog")
     for candidate in (typed, beside, shutil.which("watchdog")):
         if candidate and os.access(candidate, os.X_OK):
-            return lasting(os.path.abspath(candidate))
+            return check_program_path(os.path.abspath(candidate))
     raise UsageError(
         "The program `watchdog` was found neither in this Python's folder nor in PATH. What starts "
         "at login must name it. Install watchdog with pip, pipx or uv, then try again."
     )
 
 
-def lasting(path: str) -> str:
+def check_program_path(path: str) -> str:
     """
-    The path, where what starts at login will find it and can name it.
+    The path, where a menu entry can hold it and no cache is going to drop it.
 
     Raises:
-        UsageError: it will not, or cannot.
+        UsageError: the path is unprintable, or lies in a cache.
     """
     if not path.isprintable():
         raise UsageError(
@@ -198,7 +198,7 @@ def lasting(path: str) -> str:
     return path
 
 
-def _refuse_root_of_another() -> None:
+def _refuse_root_in_user_home() -> None:
     """Files of root's in a user's home could not be removed by that user."""
     if os.geteuid() != 0:
         return

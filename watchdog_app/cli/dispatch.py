@@ -1,5 +1,5 @@
 """
-Which command was meant, and how each ends.
+Find and run the command of a command line.
 
 The table of commands is plain text, so that `watchdog --help` imports none of
 them; a command's module is imported when it is the one that was asked for. It
@@ -101,7 +101,7 @@ ALIASES = {
 }
 COMMANDS = {name: help_ for _, commands in GROUPS for name, help_ in commands}
 
-_SHORT = """\
+_SHORT_HELP = """\
 usage: watchdog COMMAND [OPTION ...]
 
 Watches the memory of every Python and Jupyter process, sees exhaustion coming,
@@ -125,33 +125,33 @@ Each command says more: watchdog COMMAND --help
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Carry out one command line; the exit code. Prints every error that is ours."""
+    """Run one command line and return the exit code. Prints every WatchdogError."""
     words = sys.argv[1:] if argv is None else list(argv)
     _open_closed_streams()
-    _never_fail_to_print()
+    _escape_unencodable_output()
     try:
-        code = _carry_out(words)
+        code = _run_command(words)
         sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
     except WatchdogError as error:
         remark(str(error))
         if isinstance(error, RequestError):
-            _say_candidates(error)
+            _print_candidates(error)
         return error.exit_code
     except BrokenPipeError:
-        _drop_output()
+        _discard_output()
         return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except OSError as error:
         remark(f"The command could not be carried out: {error}")
-        _drop_output()
+        _discard_output()
         return EXIT_FAILURE
     return code
 
 
 def _open_closed_streams() -> None:
     """
-    Give this process the standard streams that it was started without.
+    Open /dev/null for the standard streams that this process was started without.
 
     No file of ours may take their numbers. Python's descriptors end with an exec, so that a program
     that we become is started without these streams as well.
@@ -180,11 +180,11 @@ def overview() -> str:
     return "\n".join(lines) + "\n" + _OPTIONS
 
 
-def parser_of(name: str) -> tuple[ModuleType, Parser]:
-    """The module of a command and the parser of its words."""
+def load_command(name: str) -> tuple[ModuleType, Parser]:
+    """Import the module of a command and build its parser."""
     from importlib import import_module
 
-    from watchdog_app.cli.parser import build
+    from watchdog_app.cli.parser import build_parser
 
     full = f"watchdog_app.cli.{name.replace('-', '_')}"
     try:
@@ -193,12 +193,12 @@ def parser_of(name: str) -> tuple[ModuleType, Parser]:
         if error.name != full:
             raise
         raise WatchdogError(f"This installation has no command {name}.") from error
-    return module, build(name, module)
+    return module, build_parser(name, module)
 
 
-def _carry_out(words: list[str]) -> int:
+def _run_command(words: list[str]) -> int:
     if not words:
-        sys.stdout.write(_SHORT)
+        sys.stdout.write(_SHORT_HELP)
         return EXIT_OK
     name, *rest = words
     if name in ("-h", "--help") or (name == "help" and not rest):
@@ -211,11 +211,11 @@ def _carry_out(words: list[str]) -> int:
         name, rest = rest[0], ["--help"]
     name, *rest = (*ALIASES.get(name, (name,)), *rest)
     if name not in COMMANDS:
-        return _unknown(name)
-    quick = _quick(name, rest)
+        return _report_unknown_command(name)
+    quick = _run_without_argparse(name, rest)
     if quick is not None:
         return quick
-    module, parser = parser_of(name)
+    module, parser = load_command(name)
     try:
         mixed = getattr(module, "MIXED", False)  # words may stand between and behind options
         args = parser.parse_intermixed_args(rest) if mixed else parser.parse_args(rest)
@@ -234,7 +234,7 @@ def _carry_out(words: list[str]) -> int:
         raise TaskNotFound(f"{error} {ended}", error.code, error.candidates) from error
 
 
-def _quick(name: str, rest: list[str]) -> int | None:
+def _run_without_argparse(name: str, rest: list[str]) -> int | None:
     """
     Run without argparse, which would be a third of the time of `status` and stay in the daemon.
 
@@ -253,7 +253,7 @@ def _quick(name: str, rest: list[str]) -> int | None:
     return int(module.run(args, Output(args)))
 
 
-def _unknown(word: str) -> int:
+def _report_unknown_command(word: str) -> int:
     from difflib import get_close_matches
 
     if word.startswith("-"):
@@ -266,13 +266,13 @@ def _unknown(word: str) -> int:
     return EXIT_USAGE
 
 
-def _say_candidates(error: RequestError) -> None:
+def _print_candidates(error: RequestError) -> None:
     for one in getattr(error, "candidates", ())[:20]:
         what = f"{one.get('pid')}  {one.get('name')}" if isinstance(one, dict) else str(one)
         remark(plain(what), lead="  ")  # a name must not make a line
 
 
-def _never_fail_to_print() -> None:
+def _escape_unencodable_output() -> None:
     """Characters that the terminal's encoding lacks are shown escaped, never an error."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -280,8 +280,8 @@ def _never_fail_to_print() -> None:
             reconfigure(errors="backslashreplace")
 
 
-def _drop_output() -> None:
-    """Let what is still buffered go nowhere: the interpreter flushes again when it ends."""
+def _discard_output() -> None:
+    """Send buffered output to /dev/null: the interpreter flushes again when it ends."""
     stream: TextIO | None = sys.stdout
     try:
         if stream is not None:

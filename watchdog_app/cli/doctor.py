@@ -10,7 +10,7 @@ from typing import Any
 
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, UsageError
 from watchdog_app.base.text.terminal import Style, counted, pad, plain, wrap
-from watchdog_app.cli.output import Output, timed
+from watchdog_app.cli.output import Output, with_timestamp
 from watchdog_app.cli.parser import Args, Parser, positive_duration
 from watchdog_app.doctor.finding import Finding, Report, Severity
 
@@ -43,14 +43,14 @@ _TITLES = {
 }
 GROUPS = tuple(_TITLES)
 # Word in front of a finding, and its colour.
-_WORDS = {
+_SEVERITY_LABELS = {
     Severity.ERROR: ("!! error", "alarm"),
     Severity.WARNING: (" ! warning", "yellow"),
     Severity.INFO: (" - note", "cyan"),
     Severity.OK: ("   ok", "green"),
 }
 _INDENT = 12
-_WIDE = 100  # longer lines are hard to read
+_MAX_COLUMNS = 100  # longer lines are hard to read
 
 
 def add_arguments(parser: Parser) -> None:
@@ -73,7 +73,7 @@ def add_arguments(parser: Parser) -> None:
     )
     parser.flag("--verbose", "show also what is fine")
     parser.json("print the findings as JSON")
-    parser.colored()
+    parser.color_option()
 
 
 def run(args: Args, out: Output) -> int:
@@ -87,15 +87,15 @@ def run(args: Args, out: Output) -> int:
     from watchdog_app.doctor import children
     from watchdog_app.doctor.facts import Facts
     from watchdog_app.doctor.machine import Machine
-    from watchdog_app.doctor.run import run as look_at
+    from watchdog_app.doctor.run import run as run_checks
 
     machine = Machine(python=args.python, fast=args.fast, timeout_s=args.timeout)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # under nohup SIGHUP stays ignored
-            signal.signal(number, _on_end)
+            signal.signal(number, _exit_on_signal)
     with out.progress() as progress:
         try:
-            report = look_at(Facts(machine, tell=progress.tell), groups)
+            report = run_checks(Facts(machine, tell=progress.update), groups)
         finally:
             children.end_all()
     if args.json:
@@ -105,7 +105,7 @@ def run(args: Args, out: Output) -> int:
     return EXIT_FAILURE if report.count(Severity.ERROR) else EXIT_OK
 
 
-def _on_end(number: int, _: object) -> None:
+def _exit_on_signal(number: int, _: object) -> None:
     """End as the signal asks, by way of what has to be left in order."""
     raise SystemExit(128 + number)
 
@@ -135,7 +135,7 @@ def as_json(report: Report, now_unix_s: float) -> dict[str, Any]:
             for one in report.findings
         ],
     }
-    return timed(body, now_unix_s)
+    return with_timestamp(body, now_unix_s)
 
 
 def render(report: Report, columns: int | None, style: Style, verbose: bool) -> list[str]:
@@ -148,7 +148,7 @@ def render(report: Report, columns: int | None, style: Style, verbose: bool) -> 
         style: colours and symbols.
         verbose: show what is fine, and all details.
     """
-    room = min(columns or _WIDE, _WIDE)
+    room = min(columns or _MAX_COLUMNS, _MAX_COLUMNS)
     verdict, color = _verdict(report)
     lines = [style.paint(line, color) for line in wrap(verdict, room)]
     fine = 0
@@ -160,7 +160,7 @@ def render(report: Report, columns: int | None, style: Style, verbose: bool) -> 
             continue
         lines += ["", style.paint(_TITLES.get(group, group), "bold")]
         for one in shown:
-            lines += _finding(one, room, style, verbose)
+            lines += _render_finding(one, room, style, verbose)
     if fine:
         lines += ["", f"{counted(fine, 'answer')} without anything to do; --verbose shows them."]
     return lines
@@ -179,8 +179,8 @@ def _verdict(report: Report) -> tuple[str, str]:
     return f"watchdog doctor: {', '.join(parts) or 'nothing to mend'}. {meaning}", color
 
 
-def _finding(one: Finding, room: int, style: Style, verbose: bool) -> list[str]:
-    word, color = _WORDS[one.severity]
+def _render_finding(one: Finding, room: int, style: Style, verbose: bool) -> list[str]:
+    word, color = _SEVERITY_LABELS[one.severity]
     blank = " " * _INDENT
     first, *rest = wrap(plain(one.what), room, first=pad(word, _INDENT), rest=blank)
     lines = [style.paint(word, color) + first[len(word) :], *rest]

@@ -39,11 +39,11 @@ examples:
 exit codes: 0 it fits or no limit is known, 1 it does not fit or failure, 2 usage"""
 
 _TIMEOUT_S = 300.0
-_LAST_LINES = 3  # of what it wrote on its standard error, where it died
+_MAX_ERROR_LINES = 3  # of what it wrote on its standard error, where it died
 
 # The package of this very program, whatever Python runs it: nothing else of this program's
 # environment may come before that Python's own packages.
-_BOOT = """\
+_BOOTSTRAP = """\
 import importlib.util, sys
 root = {root!r}
 spec = importlib.util.spec_from_file_location(
@@ -57,12 +57,12 @@ main()
 
 def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    parser.word("MODEL", "FILE.py:FUNCTION, MODULE:FUNCTION or FILE.keras")
+    parser.positional("MODEL", "FILE.py:FUNCTION, MODULE:FUNCTION or FILE.keras")
     parser.option("-b, --batch N", "examples in a step; 32", positive_integer)
     parser.option(
         "-i, --input SHAPE",
         "one example, without the batch: 224,224,3 or 128:int64; once for each input",
-        _shape,
+        _parse_shape,
         action="append",
         default=[],
         dest="inputs",
@@ -78,7 +78,7 @@ def add_arguments(parser: Parser) -> None:
     parser.option(
         "--arg NAME=VALUE",
         "an argument of FUNCTION; VALUE is read as Python (3, None, (2, 2)) or as text",
-        _argument,
+        _parse_argument,
         action="append",
         default=[],
     )
@@ -102,9 +102,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Ask a child, show what it says."""
-    _check(args.model)
-    python = interpreter(args.python)
+    """Run the estimate in a child, and print its result."""
+    _check_target(args.model)
+    python = find_interpreter(args.python)
     limit, limit_text = args.limit, "the limit that was given"
     if limit is None and not args.gpu:
         from watchdog_app.estimate import limits
@@ -125,35 +125,36 @@ def run(args: Args, out: Output) -> int:
         "arguments": dict(args.arg),
         "framework": args.framework,
     }
-    result = ask(python, plan, args.timeout, out)["estimate"]
+    result = run_child(python, plan, args.timeout, out)["estimate"]
     if result["limit_bytes"] is not None and not args.gpu:
         result["limit_text"] = limit_text
     if args.measure:
-        measured = ask(python, {**plan, "measure": True, "limit": limit}, args.timeout, out)
+        measured = run_child(python, {**plan, "measure": True, "limit": limit}, args.timeout, out)
         result["measured"] = measured["measured"]
-    out.result(result, lambda: _lines(result))
+    out.result(result, lambda: _report_lines(result))
     return EXIT_FAILURE if result["fits"] is False else EXIT_OK
 
 
-def _lines(result: dict[str, Any]) -> list[str]:
+def _report_lines(result: dict[str, Any]) -> list[str]:
     from watchdog_app.estimate.record import Estimate, lines_of
 
     lines = [*map(plain, lines_of(Estimate.from_json(result)))]
     measured = result.get("measured")
     if measured:
-        took, said = measured["peak_bytes"], result["peak_bytes"]
+        measured_bytes, estimated_bytes = measured["peak_bytes"], result["peak_bytes"]
+        difference = abs(estimated_bytes - measured_bytes) / max(1, measured_bytes)
         lines += [
             "",
             (
-                f"Measured over {measured['steps']} steps: {format_bytes(took)}; "
-                f"the estimate is {abs(said - took) / max(1, took):.0%} "
-                f"{'above' if said >= took else 'below'} that."
+                f"Measured over {measured['steps']} steps: {format_bytes(measured_bytes)}; "
+                f"the estimate is {difference:.0%} "
+                f"{'above' if estimated_bytes >= measured_bytes else 'below'} that."
             ),
         ]
     return lines
 
 
-def _check(target: str) -> None:
+def _check_target(target: str) -> None:
     if target.endswith(".keras"):
         if not os.path.isfile(target):
             raise UsageError(f"There is no file {target}.")
@@ -171,7 +172,7 @@ def _check(target: str) -> None:
     raise UsageError(f"{target} names no model: FILE.py:FUNCTION, MODULE:FUNCTION or FILE.keras.")
 
 
-def _shape(text: str) -> tuple[tuple[int, ...], str]:
+def _parse_shape(text: str) -> tuple[tuple[int, ...], str]:
     from watchdog_app.estimate.inputs import parse
 
     try:
@@ -182,7 +183,7 @@ def _shape(text: str) -> tuple[tuple[int, ...], str]:
         ) from None
 
 
-def _argument(text: str) -> tuple[str, object]:
+def _parse_argument(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
@@ -193,7 +194,7 @@ def _argument(text: str) -> tuple[str, object]:
     return name, read
 
 
-def interpreter(named: str | None) -> str:
+def find_interpreter(named: str | None) -> str:
     """
     The Python that has the framework.
 
@@ -222,9 +223,9 @@ def interpreter(named: str | None) -> str:
     return sys.executable
 
 
-def ask(python: str, plan: dict[str, Any], timeout_s: float, out: Output) -> dict[str, Any]:
+def run_child(python: str, plan: dict[str, Any], timeout_s: float, out: Output) -> dict[str, Any]:
     """
-    Run the child to its answer; what it is doing is shown on a terminal meanwhile.
+    Run the child and return its answer; show its progress on a terminal.
 
     Raises:
         WatchdogError: it said what is wrong, died or took too long.
@@ -233,7 +234,7 @@ def ask(python: str, plan: dict[str, Any], timeout_s: float, out: Output) -> dic
     from watchdog_app.install import trust
 
     root = trust.importable_package("estimate/child.py")
-    words = [python, "-c", _BOOT.format(root=root)]
+    words = [python, "-c", _BOOTSTRAP.format(root=root)]
     read_fd, write_fd = os.pipe()
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     with tempfile.TemporaryFile() as errors, os.fdopen(read_fd, "rb") as answers:
@@ -246,7 +247,7 @@ def ask(python: str, plan: dict[str, Any], timeout_s: float, out: Output) -> dic
                 env=env,
                 pass_fds=(write_fd,),
                 start_new_session=True,
-                preexec_fn=_limited(plan) if plan.get("measure") else None,  # noqa: PLW1509
+                preexec_fn=_address_space_limiter(plan) if plan.get("measure") else None,  # noqa: PLW1509
             )
         except OSError as error:
             raise WatchdogError(f"{python} cannot be started: {error.strerror}.") from error
@@ -254,9 +255,11 @@ def ask(python: str, plan: dict[str, Any], timeout_s: float, out: Output) -> dic
             os.close(write_fd)
         with out.progress() as progress:
             try:
-                answer = _answer(answers.fileno(), time.monotonic() + timeout_s, progress.tell)
+                answer = _read_answer(
+                    answers.fileno(), time.monotonic() + timeout_s, progress.update
+                )
             finally:
-                _end(child)
+                _kill_session(child)
         if answer is None:
             raise WatchdogError(
                 f"No answer within {format_duration(timeout_s)}. --timeout gives it longer."
@@ -265,13 +268,15 @@ def ask(python: str, plan: dict[str, Any], timeout_s: float, out: Output) -> dic
             raise WatchdogError(str(answer["error"]))
         if not answer:
             errors.seek(0)
-            raise WatchdogError(_death(python, child.returncode, errors.read()))
+            raise WatchdogError(_describe_failure(python, child.returncode, errors.read()))
     return answer
 
 
-def _answer(fd: int, end_mono_s: float, tell: Callable[[str], None]) -> dict[str, Any] | None:
+def _read_answer(
+    fd: int, end_mono_s: float, on_progress: Callable[[str], None]
+) -> dict[str, Any] | None:
     """The last message; empty where there is none before the end, None at the deadline."""
-    held = b""
+    unread = b""
     while True:
         left = end_mono_s - time.monotonic()
         if left <= 0:
@@ -281,17 +286,17 @@ def _answer(fd: int, end_mono_s: float, tell: Callable[[str], None]) -> dict[str
         piece = os.read(fd, 65536)
         if not piece:
             return {}
-        held += piece
-        *lines, held = held.split(b"\n")
+        unread += piece
+        *lines, unread = unread.split(b"\n")
         for line in lines:
             message: dict[str, Any] = json.loads(line)
             if "progress" not in message:
                 return message
-            tell(str(message["progress"]))
+            on_progress(str(message["progress"]))
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Its whole session: a script may have started workers."""
+def _kill_session(child: subprocess.Popen[bytes]) -> None:
+    """Kill the child's whole session: a script may have started workers."""
     try:
         child.wait(0.5)  # an answer is its last act
     except subprocess.TimeoutExpired:
@@ -303,7 +308,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _limited(plan: dict[str, Any]) -> Any:
+def _address_space_limiter(plan: dict[str, Any]) -> Any:
     """A measured run must not take the machine down: its address space ends above the limit."""
     limit = plan.get("limit")
     if not limit:
@@ -322,8 +327,8 @@ def _limited(plan: dict[str, Any]) -> Any:
     return limit_address_space
 
 
-def _death(python: str, code: int, errors: bytes) -> str:
-    lines = errors.decode("utf-8", "replace").strip().splitlines()[-_LAST_LINES:]
+def _describe_failure(python: str, code: int, errors: bytes) -> str:
+    lines = errors.decode("utf-8", "replace").strip().splitlines()[-_MAX_ERROR_LINES:]
     if code == -signal.SIGKILL:
         return "The estimate was killed, most likely because memory ran out."
     said = f" It said: {' / '.join(lines)}" if lines else ""

@@ -47,10 +47,10 @@ exit codes: those of the program; 126 it cannot be run, 127 there is none, 2 usa
 _CANNOT_RUN = 126  # as shells say it
 _NOT_FOUND = 127
 _KERNEL = "python3"
-_LISTED = "guard-kernels.json"
+_PLACED_FILES_LIST = "guard-kernels.json"
 
 
-class _NotRun(WatchdogError):
+class _ProgramNotRun(WatchdogError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
@@ -77,11 +77,11 @@ def add_arguments(parser: Parser) -> None:
     parser.flag("--kernel", "make a Jupyter kernel that starts this way")
     parser.option("--name KERNEL", "with --kernel: the kernel to start so (default: python3)")
     parser.flag("--undo", "with --kernel: take that kernel away again")
-    parser.word("COMMAND", "program and its arguments", nargs=argparse.REMAINDER)
+    parser.positional("COMMAND", "program and its arguments", nargs=argparse.REMAINDER)
 
 
 def run(args: Args, out: Output) -> int:
-    """Become the program."""
+    """Replace this process by the program."""
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.kernel:
         from watchdog_app.guard import launch
@@ -91,7 +91,7 @@ def run(args: Args, out: Output) -> int:
         if words:
             raise UsageError("--kernel runs nothing now: it makes a kernel. Leave the command out.")
         name = args.name or _KERNEL
-        out.lines(*(_undone(name) if args.undo else _made(args, name)))
+        out.lines(*(_remove_kernel(name) if args.undo else _install_kernel(args, name)))
         return EXIT_OK
     if args.name or args.undo:
         raise UsageError("--name and --undo go with --kernel.")
@@ -106,7 +106,7 @@ def run(args: Args, out: Output) -> int:
         env["WATCHDOG_AGENT_RESUME"] = "no"
     if not args.no_guard:
         _enter_guard(args, words, env)
-    return _become(words, env)
+    return _exec_program(words, env)
 
 
 def _enter_guard(args: Args, words: list[str], env: dict[str, str]) -> None:
@@ -123,14 +123,14 @@ def _enter_guard(args: Args, words: list[str], env: dict[str, str]) -> None:
             hold_s=args.hold_for,
             refuse=not args.no_refuse,
             notebook=launch.is_notebook(words),
-            name=launch.name_of(words, env, _folder()),
+            name=launch.name_of(words, env, _current_folder()),
         )
     )
     env.update(entered.environment)
     remark(entered.line, lead="")
 
 
-def _folder() -> str:
+def _current_folder() -> str:
     try:
         return os.getcwd()
     except OSError:  # it was removed meanwhile
@@ -151,7 +151,7 @@ def _python_path(before: str) -> str:
     return os.pathsep.join([shim, *rest])
 
 
-def _become(words: list[str], env: dict[str, str]) -> NoReturn:
+def _exec_program(words: list[str], env: dict[str, str]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -165,21 +165,21 @@ def _become(words: list[str], env: dict[str, str]) -> NoReturn:
     try:
         os.execvpe(words[0], words, env)  # noqa: S606 - a shell would stand between
     except FileNotFoundError as error:
-        raise _NotRun(f"There is no program {words[0]}.", _NOT_FOUND) from error
+        raise _ProgramNotRun(f"There is no program {words[0]}.", _NOT_FOUND) from error
     except OSError as error:
-        raise _NotRun(f"{words[0]} cannot be run: {error.strerror}.", _CANNOT_RUN) from error
+        raise _ProgramNotRun(f"{words[0]} cannot be run: {error.strerror}.", _CANNOT_RUN) from error
 
 
-def _made(args: Args, name: str) -> list[str]:
-    """Place a kernelspec that starts under a guard; what is said of it."""
+def _install_kernel(args: Args, name: str) -> list[str]:
+    """Place a kernelspec that starts under a guard; return the lines to print."""
     from watchdog_app.install import guard_kernel, pythons, trust
 
     trust.refuse_untrusted()
-    kernel = pythons.kernel(name)
-    command = [*children.command(["exec"]), *_options(args), "--"]
+    kernel = pythons.find_kernel(name)
+    command = [*children.command(["exec"]), *_exec_options(args), "--"]
     where = guard_kernel.folder(kernel.name)
     found = guard_kernel.files(kernel, command)
-    _placed().place({os.path.join(where, each): data for each, data in found.items()})
+    _open_placed_files().place({os.path.join(where, each): data for each, data in found.items()})
     return [
         f"There is a kernel {os.path.basename(where)} now: {plain(name)}, under a guard.",
         f"Placed: {plain(where)}",
@@ -188,8 +188,8 @@ def _made(args: Args, name: str) -> list[str]:
     ]
 
 
-def _options(args: Args) -> list[str]:
-    """Those of this call, for every start of the kernel."""
+def _exec_options(args: Args) -> list[str]:
+    """Options of this call, for the command line of the kernelspec."""
     given = {
         "--limit": args.limit,
         "--reserve": args.reserve,
@@ -204,13 +204,16 @@ def _options(args: Args) -> list[str]:
     return words + (["--no-guard"] if args.no_guard else [])
 
 
-def _undone(name: str) -> list[str]:
-    """Take the kernelspec away again; what is said of it."""
+def _remove_kernel(name: str) -> list[str]:
+    """Remove the kernelspec; return the lines to print."""
     from watchdog_app.install import guard_kernel
 
-    for suffix, listed in ((guard_kernel.SUFFIX, _LISTED), ("-airbag", "airbag-kernels.json")):
+    for suffix, list_name in (
+        (guard_kernel.SUFFIX, _PLACED_FILES_LIST),
+        ("-airbag", "airbag-kernels.json"),
+    ):
         where = guard_kernel.folder(name, suffix)  # the second one by earlier versions
-        placed = _placed(listed)
+        placed = _open_placed_files(list_name)
         ours = [path for path in placed.files if os.path.dirname(path) == where]
         if ours:
             break
@@ -223,7 +226,7 @@ def _undone(name: str) -> list[str]:
     return [f"The kernel {os.path.basename(where)} was removed; running kernels continue."]
 
 
-def _placed(listed: str = _LISTED) -> PlacedFiles:
+def _open_placed_files(list_name: str = _PLACED_FILES_LIST) -> PlacedFiles:
     from watchdog_app.install.placed_files import PlacedFiles
 
-    return PlacedFiles(os.path.join(paths.state_dir(), listed), "watchdog exec --kernel --undo")
+    return PlacedFiles(os.path.join(paths.state_dir(), list_name), "watchdog exec --kernel --undo")

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from watchdog_app.base.errors import EXIT_OK, TaskNotFound, UsageError, WatchdogError
 from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli import guards_seen, history
+from watchdog_app.cli import history, offline_status
 from watchdog_app.cli.explain_text import (
     deaths_table,
     find_task,
     render,
     render_death,
 )
-from watchdog_app.cli.output import Output, folded
+from watchdog_app.cli.output import Output, wrap_lines
 from watchdog_app.cli.parser import Args, Parser, positive_integer
 from watchdog_app.client.client import Client
 from watchdog_app.core.model.status import Status
@@ -42,19 +42,19 @@ examples:
 
 exit codes: 0 answered, 1 failure or no such task, 2 usage, 3 daemon not running and no journal"""
 
-_MOST_ENTRIES = 20
-_MOST_DEATHS = 50
-_GOOD_ENDS = ("ended", "closed")
-_MINUTES = 10.0
-_MOST_MINUTES = 1440.0
+_MAX_ENTRIES = 20
+_MAX_DEATHS = 50
+_NORMAL_ENDS = ("ended", "closed")
+_DEFAULT_MINUTES = 10.0
+_MAX_MINUTES = 1440.0
 _BEFORE_S, _AFTER_S = 30.0, 5.0
-_WAIT_S = 5.0
-_MOST_LINES = 4
-_MOST_BYTES = 1 << 20
-_LONGEST = 240
-_GUARDS = ("systemd-oomd", "earlyoom", "nohang", "nohang-desktop")
+_JOURNALCTL_TIMEOUT_S = 5.0
+_MAX_LINES = 4
+_MAX_BYTES = 1 << 20
+_MAX_LINE_CHARS = 240
+_OOM_DAEMONS = ("systemd-oomd", "earlyoom", "nohang", "nohang-desktop")
 # earlyoom: sending SIGTERM to process 42 uid 1000 "python": ...; nohang: pid: 42
-_GUARDED = re.compile(r"(?:process|pid:?|PID:?) (\d+)\b")
+_OOM_DAEMON_PID = re.compile(r"(?:process|pid:?|PID:?) (\d+)\b")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -63,21 +63,21 @@ def add_arguments(parser: Parser) -> None:
     parser.flag("--deaths", "list what died, newest first; of TASK alone if given")
     parser.option(
         "--minutes N",
-        f"of the plot, before the end; default {_MINUTES:.0f}, at most {_MOST_MINUTES:.0f}",
+        f"of the plot, before the end; default {_DEFAULT_MINUTES:.0f}, at most {_MAX_MINUTES:.0f}",
         positive_integer,
     )
     parser.json("print everything as JSON, no plot")
-    parser.colored()
+    parser.color_option()
 
 
 def run(args: Args, out: Output) -> int:
-    """Ask for all that there is on it, and put it into words."""
-    if args.minutes is not None and args.minutes > _MOST_MINUTES:
-        raise UsageError(f"--minutes is at most {_MOST_MINUTES:.0f}, a day.")
+    """Print the deaths, or the explanation of a task or of the machine."""
+    if args.minutes is not None and args.minutes > _MAX_MINUTES:
+        raise UsageError(f"--minutes is at most {_MAX_MINUTES:.0f}, a day.")
     if args.deaths:
         if args.minutes is not None:
             raise UsageError("--minutes goes with the plot of one death, not with --deaths.")
-        return _list(args, out)
+        return _list_deaths(args, out)
     from watchdog_app.history.past import Source
 
     source = Source()
@@ -92,24 +92,24 @@ def run(args: Args, out: Output) -> int:
             raise
         unknown = error
     if source.missing is not None:
-        result = _with_guards(args.task, result, unknown or source.missing)
+        result = _add_guards(args.task, result, unknown or source.missing)
     elif result is not None and not args.json and result.get("text") != result.get("death_text"):
-        entries = _decided(args.task)
+        entries = _read_decisions(args.task)
     result = result or {}
-    out.result(result, lambda: _lines(result, entries, out))
+    out.result(result, lambda: _report_lines(result, entries, out))
     return EXIT_OK
 
 
-def _lines(result: Json, entries: list[Json] | None, out: Output) -> list[str]:
+def _report_lines(result: Json, entries: list[Json] | None, out: Output) -> list[str]:
     columns, shown = out.columns, out.style
     lines: list[str] = []
-    for told in result.get("guards") or ():
-        lines += [*folded(told, columns), ""]
+    for guard_text in result.get("guards") or ():
+        lines += [*wrap_lines(guard_text, columns), ""]
     if result.get("death_text"):
         from watchdog_app.cli.plot import plot
 
         drawn = plot(result.get("plot") or {}, columns, shown)
-        saved = state_of_rescue(result.get("death") or {})
+        saved = describe_rescue(result.get("death") or {})
         more = log_lines(result.get("death") or {})
         lines += render_death(result["death_text"], drawn, saved, columns, shown, more=more)
     if result.get("text") is None:
@@ -125,29 +125,31 @@ def _lines(result: Json, entries: list[Json] | None, out: Output) -> list[str]:
     return lines
 
 
-def _with_guards(task: str | None, found: Json | None, error: WatchdogError) -> Json:
-    """What the journal knows, with what supervisors wrote down; `error` if there is none."""
+def _add_guards(task: str | None, found: Json | None, error: WatchdogError) -> Json:
+    """Add the guards' records to the journal's answer; raise `error` if there is neither."""
     died = ((found or {}).get("death") or {}).get("unix_s")
-    guards = guards_seen.explained(task, died if isinstance(died, int | float) else 0.0)
+    guards = offline_status.explain_guards(task, died if isinstance(died, int | float) else 0.0)
     if found is None and not guards:
         raise error
     return {"text": None, "incidents": [], **(found or {}), "guards": guards}
 
 
-def _decided(task: str | None) -> list[Json]:
+def _read_decisions(task: str | None) -> list[Json]:
     """What was decided, newest first."""
     if task:
         with Client.connect() as daemon:
             found = find_task(Status.read(daemon.call("status")), task)
         task = str(found.pid) if found is not None and found.pid else task
-    return history.entries(task=task, limit=_MOST_ENTRIES, kinds=["decision", "outcome", "death"])
+    return history.read_entries(
+        task=task, limit=_MAX_ENTRIES, kinds=["decision", "outcome", "death"]
+    )
 
 
-def _list(args: Args, out: Output) -> int:
-    found = history.entries(task=args.task, limit=4 * _MOST_DEATHS, kinds=["death", "end"])
+def _list_deaths(args: Args, out: Output) -> int:
+    found = history.read_entries(task=args.task, limit=4 * _MAX_DEATHS, kinds=["death", "end"])
     if args.task is None:  # that something came to its end as it should is no news
-        found = [one for one in found if one.get("cause") not in _GOOD_ENDS]
-    deaths = found[:_MOST_DEATHS]
+        found = [one for one in found if one.get("cause") not in _NORMAL_ENDS]
+    deaths = found[:_MAX_DEATHS]
     out.result(
         {"schema_version": 1, "deaths": deaths},
         lambda: deaths_table(deaths, out.columns, out.style),
@@ -174,47 +176,51 @@ def log_lines(death: dict[str, Any]) -> list[str]:
     if not missing or at is None or not isinstance(pid, int):
         return []
     found = []
-    for line in _journal(at - _BEFORE_S, at + _AFTER_S):
-        if _about(line, pid):
-            found.append(f"  [exact] The system's journal says: {plain(line[:_LONGEST])}")
-    return list(dict.fromkeys(found))[:_MOST_LINES]
+    for line in _read_system_journal(at - _BEFORE_S, at + _AFTER_S):
+        if _mentions_process(line, pid):
+            found.append(f"  [exact] The system's journal says: {plain(line[:_MAX_LINE_CHARS])}")
+    return list(dict.fromkeys(found))[:_MAX_LINES]
 
 
-def _about(line: str, pid: int) -> bool:
+def _mentions_process(line: str, pid: int) -> bool:
     from watchdog_app.machine.sensors.kernel_events import parse
 
-    word = parse(line, 0.0)
-    if word is not None:
-        return word.pid == pid
-    guarded = _GUARDED.search(line)
-    return guarded is not None and int(guarded[1]) == pid
+    event = parse(line, 0.0)
+    if event is not None:
+        return event.pid == pid
+    match = _OOM_DAEMON_PID.search(line)
+    return match is not None and int(match[1]) == pid
 
 
-def _journal(begin_unix_s: float, end_unix_s: float) -> list[str]:
+def _read_system_journal(begin_unix_s: float, end_unix_s: float) -> list[str]:
     command = shutil.which("journalctl")
     if command is None:
         return []
     words = [command, "--no-pager", "-q", "-o", "cat", "-n", "2000"]
     words += [f"--since=@{begin_unix_s:.0f}", f"--until=@{end_unix_s:.0f}", "_TRANSPORT=kernel"]
-    for guard in _GUARDS:
+    for guard in _OOM_DAEMONS:
         words += ["+", f"_SYSTEMD_UNIT={guard}.service"]
     try:
         done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, timeout=_WAIT_S, check=False
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_JOURNALCTL_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return done.stdout[:_MOST_BYTES].decode("utf-8", "replace").splitlines()
+    return done.stdout[:_MAX_BYTES].decode("utf-8", "replace").splitlines()
 
 
-def state_of_rescue(death: dict[str, Any]) -> str | None:
+def describe_rescue(death: dict[str, Any]) -> str | None:
     """One sentence on the rescue of a death, as it is now; None where there is nothing to say."""
     from watchdog_app.rescue.checkpoint.inventory import examine
     from watchdog_app.rescue.checkpoint.names import RescueName
 
     rescue = death.get("rescue")
     path = rescue.get("path") if isinstance(rescue, dict) else None
-    unreported = _unreported(death, path)
+    unreported = _find_unreported_rescue(death, path)
     if unreported is not None:
         return (
             f"It saved step {unreported.name.step} right before its end and could not report it: "
@@ -237,7 +243,7 @@ def state_of_rescue(death: dict[str, Any]) -> str | None:
     )
 
 
-def _unreported(death: dict[str, Any], reported: Any) -> Found | None:
+def _find_unreported_rescue(death: dict[str, Any], reported: Any) -> Found | None:
     """A complete rescue of the process that died, newer than the one that its agent reported."""
     from watchdog_app.rescue.checkpoint import names
     from watchdog_app.rescue.checkpoint.inventory import examine

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.base.text.terminal import Style, pad, plain, plain_block, shorten, width, wrap
-from watchdog_app.cli.history import sentence
-from watchdog_app.cli.output import folded, stamp
+from watchdog_app.cli.history import describe
+from watchdog_app.cli.output import format_timestamp, wrap_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ def render(
         style: colours and symbols.
     """
     style = style or Style()
-    lines = folded(text, columns)
+    lines = wrap_lines(text, columns)
     lines += ["", style.paint("What was decided, and what came of it:", "bold")]
     narrow = columns is not None and columns < 80
     for entry in entries:
         name = f"{plain(entry['name'])}: " if entry.get("name") else ""
         # A death begins with the name itself.
-        said = sentence(entry) if entry.get("kind") == "death" else f"{name}{sentence(entry)}"
-        first = f"{_INDENT}{stamp(entry.get('unix_s'))}  "
-        lines += wrap(said, columns, first=first, rest="      " if narrow else None)
+        sentence = describe(entry) if entry.get("kind") == "death" else f"{name}{describe(entry)}"
+        first = f"{_INDENT}{format_timestamp(entry.get('unix_s'))}  "
+        lines += wrap(sentence, columns, first=first, rest="      " if narrow else None)
     return lines if entries else [*lines, f"{_INDENT}Nothing yet."]
 
 
@@ -67,13 +67,13 @@ def render_death(
     lines: list[str] = []
     for number, part in enumerate(plain_block(text).strip().split("\n\n")):
         head, *rest = part.split("\n")
-        first = folded(head, columns)
+        first = wrap_lines(head, columns)
         color = "alarm" if number == 0 else "bold" if head.endswith(":") else ""
         lines += [""] * bool(number) + [style.paint(line, color) for line in first]
         if head == "How we know:":
             rest = [*(more or []), *rest]
         for line in rest:
-            lines += [_certain(each, style) for each in folded(line, columns)]
+            lines += [_color_certainty(each, style) for each in wrap_lines(line, columns)]
         if head.startswith("What was saved: ") and saved is not None:
             lines += wrap(saved, columns)
         if number == 0 and plot:
@@ -95,7 +95,8 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
     lines = []
     for entry, name in zip(entries, names, strict=True):
         pid = f"{entry.get('worker') or entry.get('pid') or '?'}"
-        left = f"{stamp(entry.get('unix_s'))}  {pad(pid, 7, right=True)}  {pad(name, widest)}  "
+        when = format_timestamp(entry.get("unix_s"))
+        left = f"{when}  {pad(pid, 7, right=True)}  {pad(name, widest)}  "
         sure = "" if entry.get("certainty") != "unknown" else " (not known for sure)"
         reason = plain(entry.get("reason") or entry.get("text") or "unknown") + sure
         first, *rest = wrap(reason, columns and max(columns, width(left) + 24), first=left)
@@ -104,7 +105,7 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
     return [*lines, "More about one: watchdog explain PID"]
 
 
-def _certain(line: str, style: Style) -> str:
+def _color_certainty(line: str, style: Style) -> str:
     """How sure it is in colour; the word says it as well."""
     for word, color in (("exact", "green"), ("most likely", "yellow"), ("unknown", "dim")):
         mark = f"[{word}]"
@@ -127,14 +128,14 @@ def find_task(status: Status, wanted: str) -> Task | None:
         names = (task.name, task.notebook, task.script, task.kernel_id)
         return [name.casefold() for name in names if name]
 
-    ways: tuple[Callable[[Task], bool], ...] = (
+    matchers: tuple[Callable[[Task], bool], ...] = (
         lambda task: pid is not None and task.pid == pid,
         lambda task: folded in texts(task),
         lambda task: any(text.startswith(folded) for text in texts(task)),
         lambda task: any(folded in text for text in texts(task)),
     )
-    for fits in ways:
-        found = next((task for task in status.tasks if fits(task)), None)
+    for matches in matchers:
+        found = next((task for task in status.tasks if matches(task)), None)
         if found is not None:
             return found
     return None

@@ -7,9 +7,9 @@ from typing import Any
 from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.base.text.terminal import Style, pad, plain, shorten, wrap
-from watchdog_app.cli import guards_seen
-from watchdog_app.cli.output import Output, stamp
-from watchdog_app.cli.parser import Args, Parser, moment, positive_integer, task_word
+from watchdog_app.cli import offline_status
+from watchdog_app.cli.output import Output, format_timestamp
+from watchdog_app.cli.parser import Args, Parser, positive_integer, task_argument, timestamp
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident
 
@@ -32,14 +32,14 @@ _LIMIT = 50
 _COLORS = {"incident": "yellow", "death": "alarm", "decision": "cyan"}
 _KIND_COLUMNS = 8  # the longest kind
 _NAME_COLUMNS = 24
-_LEAST_TEXT = 30  # columns; on a narrower terminal the text goes below
+_MIN_TEXT_COLUMNS = 30  # columns; on a narrower terminal the text goes below
 
 
 def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    parser.option("--since WHEN", "2h, 3d, 14:30 or '2026-11-21 14:30'", moment)
-    parser.option("--until WHEN", "as --since", moment)
-    parser.option("--task TASK", "pid, or part of a name or path", task_word)
+    parser.option("--since WHEN", "2h, 3d, 14:30 or '2026-11-21 14:30'", timestamp)
+    parser.option("--until WHEN", "as --since", timestamp)
+    parser.option("--task TASK", "pid, or part of a name or path", task_argument)
     parser.option(
         "--kind KIND",
         f"only these; may be repeated: {', '.join(KINDS)}",
@@ -53,14 +53,14 @@ def add_arguments(parser: Parser) -> None:
         default=_LIMIT,
     )
     parser.json("print the entries as JSON")
-    parser.colored()
+    parser.color_option()
 
 
 def run(args: Args, out: Output) -> int:
     """Ask the daemon, or read the journal it left."""
     if args.since is not None and args.until is not None and args.since > args.until:
         raise UsageError("--since is later than --until; nothing can lie between.")
-    found = entries(
+    found = read_entries(
         since_unix_s=args.since,
         until_unix_s=args.until,
         task=args.task,
@@ -76,7 +76,7 @@ def run(args: Args, out: Output) -> int:
     return EXIT_OK
 
 
-def entries(**wanted: Any) -> list[Json]:
+def read_entries(**wanted: Any) -> list[Json]:
     """
     What happened, newest first; without a daemon from the journal and what supervisors wrote down.
 
@@ -92,7 +92,7 @@ def entries(**wanted: Any) -> list[Json]:
     found = source.history(**wanted)
     if source.missing is None:
         return found or []
-    merged = guards_seen.entries(found or [], wanted)
+    merged = offline_status.merge_guard_entries(found or [], wanted)
     if found is None and not merged:
         raise source.missing
     return merged
@@ -112,17 +112,16 @@ def render(
     style = style or Style()
     if not entries:
         return ["Nothing has happened in that time."]
-    names = [shorten(_name(one), _NAME_COLUMNS, style.ellipsis) for one in entries]
+    names = [shorten(_task_name(one), _NAME_COLUMNS, style.ellipsis) for one in entries]
     name_columns = max((len(name) for name in names), default=0)
     lines = []
     for entry, name in zip(entries, names, strict=True):
         kind = plain(entry.get("kind") or "?")
-        left = (
-            f"{stamp(entry.get('unix_s'))}  {pad(kind, _KIND_COLUMNS)}  {pad(name, name_columns)}"
-        )
+        when = format_timestamp(entry.get("unix_s"))
+        left = f"{when}  {pad(kind, _KIND_COLUMNS)}  {pad(name, name_columns)}"
         painted = left.replace(kind, style.paint(kind, _COLORS.get(kind, "")), 1)
-        text = sentence(entry)
-        if columns is not None and len(left) + 2 + _LEAST_TEXT > columns:
+        text = describe(entry)
+        if columns is not None and len(left) + 2 + _MIN_TEXT_COLUMNS > columns:
             lines += [painted.rstrip(), *wrap(text, columns, first="    ")]
             continue
         first, *rest = wrap(text, columns, first=left + "  ", rest=" " * (len(left) + 2))
@@ -130,15 +129,15 @@ def render(
     return lines
 
 
-def sentence(entry: Json) -> str:
+def describe(entry: Json) -> str:
     """What happened, from whatever an entry of its kind holds."""
-    text = plain(next((entry[key] for key in _TEXTS if entry.get(key)), ""))
-    say = _LEADS.get(str(entry.get("kind")))
-    lead = say(entry) if say else ""
+    text = plain(next((entry[key] for key in _TEXT_FIELDS if entry.get(key)), ""))
+    describe_kind = _DESCRIPTIONS.get(str(entry.get("kind")))
+    lead = describe_kind(entry) if describe_kind else ""
     return f"{lead}: {text}" if lead and text else lead or text or "no details"
 
 
-def _incident(entry: Json) -> str:
+def _describe_incident(entry: Json) -> str:
     label = plain(entry.get("label") or entry.get("resource") or "a limit")
     if Incident.read(entry).is_fault:
         peak = Level.of_stage(entry.get("peak")).fault.lower()
@@ -149,11 +148,11 @@ def _incident(entry: Json) -> str:
     return f"{label} at {plain(entry.get('stage') or '?')}"
 
 
-def _decision(entry: Json) -> str:
-    return f"{plain(entry.get('decision_kind') or '')}{_times(entry)}"
+def _describe_decision(entry: Json) -> str:
+    return f"{plain(entry.get('decision_kind') or '')}{_format_repetition(entry)}"
 
 
-def _outcome(entry: Json) -> str:
+def _describe_outcome(entry: Json) -> str:
     what = plain(entry.get("decision_kind") or "")
     status = plain(entry.get("status") or "")
     seconds = number_or_none(entry.get("seconds"))
@@ -161,42 +160,42 @@ def _outcome(entry: Json) -> str:
     evidence = entry.get("evidence")
     title = evidence.get("title") if isinstance(evidence, dict) else None
     missed = "" if title is None else f': "{plain(title)}" was not shown'
-    return f"{what} {status}{_times(entry)}{took}{missed}".strip()
+    return f"{what} {status}{_format_repetition(entry)}{took}{missed}".strip()
 
 
-def _times(entry: Json) -> str:
+def _format_repetition(entry: Json) -> str:
     """How often and when, of a series of saves."""
     count = number_or_none(entry.get("count"))
     if count is None or count < 2:
         return ""
     first, last = entry.get("first_unix_s"), entry.get("last_unix_s")
-    begin, end = stamp(first), stamp(last)
+    begin, end = format_timestamp(first), format_timestamp(last)
     same_day = begin[:10] == end[:10]
-    since = f"{begin[11:] if same_day else begin}{_at_step(entry.get('first_step'))}"
-    until = f"{end[11:] if same_day else end}{_at_step(entry.get('last_step'))}"
+    since = f"{begin[11:] if same_day else begin}{_format_step(entry.get('first_step'))}"
+    until = f"{end[11:] if same_day else end}{_format_step(entry.get('last_step'))}"
     newest = ", the last one" if entry.get("kind") == "outcome" else ""
     return f" {count:.0f} times, from {since} to {until}{newest}"
 
 
-def _at_step(step: object) -> str:
+def _format_step(step: object) -> str:
     known = number_or_none(step)
     return "" if known is None else f" (step {known:.0f})"
 
 
-def _daemon(entry: Json) -> str:
+def _describe_daemon(entry: Json) -> str:
     version = f" (watchdog {plain(entry['version'])})" if entry.get("version") else ""
     return f"{plain(entry.get('what') or '')}{version}"
 
 
-_TEXTS = ("text", "reason", "why", "detail", "message")
-_LEADS = {
-    "incident": _incident,
-    "decision": _decision,
-    "outcome": _outcome,
-    "daemon": _daemon,
+_TEXT_FIELDS = ("text", "reason", "why", "detail", "message")
+_DESCRIPTIONS = {
+    "incident": _describe_incident,
+    "decision": _describe_decision,
+    "outcome": _describe_outcome,
+    "daemon": _describe_daemon,
 }
 
 
-def _name(entry: Json) -> str:
+def _task_name(entry: Json) -> str:
     named = (each.name for each in Incident.read(entry).contributors[:1])
     return plain(entry.get("name") or next(named, None) or "-")

@@ -8,7 +8,7 @@ from watchdog_app.base.errors import EXIT_OK, UsageError
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_duration, number_or_none
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli.output import Output, folded
+from watchdog_app.cli.output import Output, wrap_lines
 from watchdog_app.cli.parser import Args, Parser, positive_duration
 from watchdog_app.client.client import Client
 
@@ -29,7 +29,7 @@ examples:
 exit codes: 0 looked, 1 failure, 2 usage, 3 daemon not running"""
 
 _DEFAULT_S = 10.0
-_LEAST_S, _MOST_S = 1.0, 120.0
+_MIN_S, _MAX_S = 1.0, 120.0
 _ANSWER_S = 30.0  # more than the daemon's own deadline
 
 
@@ -48,12 +48,12 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:
     """Ask, wait, print."""
-    if not _LEAST_S <= args.for_s <= _MOST_S:
+    if not _MIN_S <= args.for_s <= _MAX_S:
         raise UsageError("--for must be between 1s and 2min.")
     wait = out.progress(f"tracing for {format_duration(args.for_s)}")
     with Client.connect(timeout_s=args.for_s + _ANSWER_S) as daemon, wait:
         found = daemon.call("task.leaks", task=args.task, seconds=args.for_s)
-    out.result(found, lambda: folded("\n".join(render(found)), out.columns))
+    out.result(found, lambda: wrap_lines("\n".join(render(found)), out.columns))
     return EXIT_OK
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from watchdog_app.base.errors import EXIT_OK, TargetGone, TaskNotFound, UsageError, WatchdogError
 from watchdog_app.base.text.quantities import format_bytes, pid_in
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli import guards_seen
+from watchdog_app.cli import offline_status
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, size
 from watchdog_app.client.client import Client
@@ -37,46 +37,46 @@ TASK is the pid of any process in the group, or the name of the program, script 
 exit codes: 0 done, 1 failure, 2 usage"""
 
 _NO_LIMIT = 1 << 60
-_NONE = "There is none: watchdog exec -- COMMAND makes one."
+_NO_GUARD = "There is none: watchdog exec -- COMMAND makes one."
 
 
 def add_arguments(parser: Parser) -> None:
     """Whose, and how much."""
     parser.task("pid or name", optional=True)
-    parser.word("SIZE", "such as 16G", nargs="?", type=size)
+    parser.positional("SIZE", "such as 16G", nargs="?", type=size)
     parser.flag("--go-on", "no limit but the machine's, at which the kernel kills")
     parser.flag("--end", "save it if it still runs, and end it")
     parser.json("the list as JSON")
 
 
 def run(args: Args, out: Output) -> int:
-    """Tell its supervisor."""
+    """Send the change to the guard's supervisor, or list the guards."""
     from watchdog_app.guard import control, process
 
-    guards = guards_seen.every()
+    guards = offline_status.running_guards()
     if args.task is None:
         if args.go_on or args.end:
             raise UsageError("Say which one: watchdog limit TASK --end; watchdog limit lists them.")
-        out.result({"guards": [guard.to_json() for guard in guards]}, lambda: _listed(guards))
+        out.result({"guards": [guard.to_json() for guard in guards]}, lambda: _list_lines(guards))
         return EXIT_OK
-    request = _request(args)
-    guard = _find(args.task, guards)
+    request = _build_request(args)
+    guard = _find_guard(args.task, guards)
     try:
-        said = control.ask(guard.socket_path, request)
+        reply = control.ask(guard.socket_path, request)
     except TargetGone:
         if guard.group is None or not os.path.isdir(guard.group):
             raise
         # Supervisor and standby were killed at one blow: another one goes on from there.
         if process.adopt(guard.folder):
-            said = control.ask(guard.socket_path, request)
+            reply = control.ask(guard.socket_path, request)
         else:
-            said = _without_supervisor(guard, request)
-    out.lines(plain(said))
+            reply = _release_orphan(guard, request)
+    out.lines(plain(reply))
     return EXIT_OK
 
 
-def _without_supervisor(guard: GuardRecord, request: dict[str, Any]) -> str:
-    """Free what is held from here: no supervisor can be started any more."""
+def _release_orphan(guard: GuardRecord, request: dict[str, Any]) -> str:
+    """Release a guard whose supervisor was killed and cannot be started again."""
     from watchdog_app.guard import backends, cgroup
 
     group = guard.group or ""
@@ -95,7 +95,7 @@ def _without_supervisor(guard: GuardRecord, request: dict[str, Any]) -> str:
     )
 
 
-def _request(args: Args) -> dict[str, Any]:
+def _build_request(args: Args) -> dict[str, Any]:
     wanted = [args.size is not None, args.go_on, args.end]
     if sum(wanted) != 1:
         raise UsageError(
@@ -106,7 +106,7 @@ def _request(args: Args) -> dict[str, Any]:
     return {"go_on": True} if args.go_on else {"end": True}  # as the guard's own socket calls them
 
 
-def _find(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
+def _find_guard(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
     from watchdog_app.guard import cgroup
 
     by_group = {
@@ -114,7 +114,7 @@ def _find(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
         for guard in guards
         if guard.group
     }
-    pid = _pid(wanted)
+    pid = _find_pid(wanted)
     if pid is not None:
         found = by_group.get(cgroup.guard_of(pid) or "")
         if found is not None:
@@ -128,16 +128,18 @@ def _find(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
     if len(named) == 1:
         return named[0]
     if named:
-        raise TaskNotFound(f"{plain(wanted)} fits several: {_names(named)}. Name one by its pid.")
-    there = f"There are: {_names(guards)}." if guards else _NONE
+        raise TaskNotFound(
+            f"{plain(wanted)} fits several: {_format_names(named)}. Name one by its pid."
+        )
+    there = f"There are: {_format_names(guards)}." if guards else _NO_GUARD
     raise WatchdogError(f"{plain(wanted)} is under no guard. {there}")
 
 
-def _names(guards: list[GuardRecord]) -> str:
+def _format_names(guards: list[GuardRecord]) -> str:
     return ", ".join(f"{plain(guard.name)} (pid {guard.pid})" for guard in guards)
 
 
-def _pid(wanted: str) -> int | None:
+def _find_pid(wanted: str) -> int | None:
     if pid_in(wanted) is not None:
         return pid_in(wanted)
     try:  # a notebook's name is known to the daemon alone
@@ -149,6 +151,6 @@ def _pid(wanted: str) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _listed(guards: list[GuardRecord]) -> list[str]:
+def _list_lines(guards: list[GuardRecord]) -> list[str]:
     nothing = "No program runs under a guard. Start one with: watchdog exec -- COMMAND"
-    return [*map(guards_seen.line, guards)] or [nothing]
+    return [*map(offline_status.format_guard, guards)] or [nothing]

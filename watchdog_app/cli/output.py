@@ -39,7 +39,7 @@ class Output:
     @property
     def columns(self) -> int | None:
         """Columns to write in; None: a pipe or a file, where nothing is folded."""
-        return columns_of()
+        return terminal_columns()
 
     @property
     def style(self) -> Style:
@@ -82,7 +82,7 @@ class Progress:
     A line on the terminal's standard error with what is waited for and for how long.
 
     Args:
-        text: what is waited for; empty: nothing is shown until `tell`.
+        text: what is waited for; empty: nothing is shown until `update`.
         wanted: False: nothing is shown.
     """
 
@@ -92,7 +92,7 @@ class Progress:
         self._shown = wanted and terminal and os.environ.get("TERM", "") != "dumb"
         self._drawn = False
 
-    def tell(self, text: str) -> None:
+    def update(self, text: str) -> None:
         """Replace the text, from any thread."""
         self._text = text
 
@@ -117,7 +117,7 @@ class Progress:
         while not self._end.wait(_TICK_S):
             if self._text:
                 seconds = time.monotonic() - begin_mono_s
-                room = (columns_of(sys.stderr) or _FALLBACK_COLUMNS) - 1
+                room = (terminal_columns(sys.stderr) or _FALLBACK_COLUMNS) - 1
                 self._write(shorten(f"{plain_block(self._text)} ... {seconds:.0f} s", room))
 
     def _write(self, line: str) -> None:
@@ -153,26 +153,30 @@ def dumps(value: Any, *, indent: int | None = 2) -> str:
     except ValueError:
         suspect = True
     if suspect:
-        text = json.dumps(_clean(value), indent=indent, separators=separators, allow_nan=False)
+        text = json.dumps(
+            _replace_invalid(value), indent=indent, separators=separators, allow_nan=False
+        )
     return text
 
 
-def columns_of(stream: TextIO | None = None, env: Mapping[str, str] = os.environ) -> int | None:
+def terminal_columns(
+    stream: TextIO | None = None, env: Mapping[str, str] = os.environ
+) -> int | None:
     """Columns to write in: COLUMNS, else those of the terminal, else None (a pipe or a file)."""
-    told = env.get("COLUMNS", "")
-    if told.isascii() and told.isdigit() and int(told) > 0:
-        return max(20, int(told))
-    size = _size(sys.stdout if stream is None else stream)
+    columns_text = env.get("COLUMNS", "")
+    if columns_text.isascii() and columns_text.isdigit() and int(columns_text) > 0:
+        return max(20, int(columns_text))
+    size = _terminal_size(sys.stdout if stream is None else stream)
     return max(20, size[0]) if size and size[0] else None
 
 
-def rows_of(stream: TextIO | None = None) -> int:
+def terminal_rows(stream: TextIO | None = None) -> int:
     """Lines of the terminal; 24 where it does not say."""
-    size = _size(sys.stdout if stream is None else stream)
+    size = _terminal_size(sys.stdout if stream is None else stream)
     return size[1] if size and size[1] else 24
 
 
-def _size(stream: TextIO | None) -> tuple[int, int] | None:
+def _terminal_size(stream: TextIO | None) -> tuple[int, int] | None:
     """Columns and lines, without importing shutil."""
     try:
         if stream is None or not stream.isatty():
@@ -183,19 +187,19 @@ def _size(stream: TextIO | None) -> tuple[int, int] | None:
     return size.columns, size.lines
 
 
-def _clean(value: Any) -> Any:
+def _replace_invalid(value: Any) -> Any:
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
     if isinstance(value, dict):
-        return {_clean(key): _clean(item) for key, item in value.items()}
+        return {_replace_invalid(key): _replace_invalid(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(item) for item in value]
+        return [_replace_invalid(item) for item in value]
     return value
 
 
-def timed(status: dict[str, Any], now_unix_s: float) -> dict[str, Any]:
+def with_timestamp(status: dict[str, Any], now_unix_s: float) -> dict[str, Any]:
     """A status object with the time of its reading as text as well (RFC 3339, UTC)."""
     at = status.get("time_unix_s")
     # Milliseconds, because a watch can be faster than a second. Whole ones first: 59.9996 s
@@ -205,7 +209,7 @@ def timed(status: dict[str, Any], now_unix_s: float) -> dict[str, Any]:
     return {**status, "time": f"{whole}.{millis % 1000:03d}Z"}
 
 
-def stamp(unix_s: object) -> str:
+def format_timestamp(unix_s: object) -> str:
     """Local date and time, to the second."""
     known = number_or_none(unix_s)
     if known is None:
@@ -213,13 +217,13 @@ def stamp(unix_s: object) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(known))
 
 
-def near(path: str) -> str:
-    """The path as it can be typed here: from this folder where it lies in it."""
+def shorten_path(path: str) -> str:
+    """The path relative to the current folder, where it lies in it."""
     return path.removeprefix(os.path.join(os.getcwd(), ""))
 
 
-def folded(text: str, columns: int | None) -> list[str]:
-    """Each line on its own, at its own indent; None: nothing is folded."""
+def wrap_lines(text: str, columns: int | None) -> list[str]:
+    """Wrap each line of a text at its own indent; None: nothing is wrapped."""
     lines = []
     for line in plain_block(text).rstrip().split("\n"):
         blanks = " " * (len(line) - len(line.lstrip()))

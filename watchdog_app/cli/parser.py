@@ -9,7 +9,7 @@ import time
 from argparse import Namespace as Args
 
 from watchdog_app.base.text.terminal import plain, wrap
-from watchdog_app.cli.output import columns_of
+from watchdog_app.cli.output import terminal_columns
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-__all__ = ["Args", "Parser", "build"]
+__all__ = ["Args", "Parser", "build_parser"]
 
 COLOR_CHOICES: tuple[When, ...] = ("auto", "always", "never")
-TASK_MEANS = "pid, notebook, script, path or kernel id"
+TASK_HELP = "pid, notebook, script, path or kernel id"
 _DATES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d")
 _CLOCKS = ("%H:%M:%S", "%H:%M")
 
@@ -34,7 +34,7 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         # Given here, because argparse would import shutil (bz2, lzma) to find the width.
-        super().__init__(prog, width=min(100, columns_of() or 80) - 2)
+        super().__init__(prog, width=min(100, terminal_columns() or 80) - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """A description is folded, paragraph by paragraph; examples stay as they are."""
@@ -83,16 +83,16 @@ class Parser(argparse.ArgumentParser):
         options, _, metavar = names.rpartition(" ")
         self.add_argument(*options.split(", "), metavar=metavar, type=kind, help=text, **more)
 
-    def word(self, metavar: str, text: str, **more: Any) -> None:
+    def positional(self, metavar: str, text: str, **more: Any) -> None:
         """A positional argument, stored under its metavar in lower case."""
         self.add_argument(metavar.lower(), metavar=metavar, help=text, **more)
 
-    def task(self, text: str = TASK_MEANS, *, optional: bool = False) -> None:
+    def task(self, text: str = TASK_HELP, *, optional: bool = False) -> None:
         """The argument TASK, which shells complete with the running tasks."""
-        self.word("TASK", text, type=task_word, nargs="?" if optional else None)
+        self.positional("TASK", text, type=task_argument, nargs="?" if optional else None)
 
-    def verbs(self, **more: Any) -> Callable[[str, str], Parser]:
-        """What adds a verb with options of its own; `more` as `add_subparsers` takes it."""
+    def subcommands(self, **more: Any) -> Callable[[str, str], Parser]:
+        """A function that adds a subcommand; `more` as `add_subparsers` takes it."""
         verbs = self.add_subparsers(metavar="VERB", **more)
 
         def add(name: str, text: str) -> Parser:
@@ -107,7 +107,7 @@ class Parser(argparse.ArgumentParser):
         """The option that every command with a result has."""
         self.flag("--json", text, **more)
 
-    def colored(self) -> None:
+    def color_option(self) -> None:
         """The option that every command with colours has."""
         self.option(
             "--color WHEN",
@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, the nearest option if there is one, and end with the usage code."""
+        """Print what is wrong and the nearest option, and exit with the usage code."""
         marker = "unrecognized arguments: "
         if message.startswith(marker):
             from difflib import get_close_matches
@@ -129,20 +129,20 @@ class Parser(argparse.ArgumentParser):
                 message = f"{word} does not go with what was asked for"
             elif word.startswith("-") and near:
                 message = f"there is no option {word}; did you mean {near[0]}?"
-        message += _nearest_choice(message)
+        message += _suggest_choice(message)
         self.print_usage(sys.stderr)
         self.exit(2, f"{self.prog}: {plain(message)}\nMore: {self.prog} --help\n")
 
 
-def build(name: str, module: ModuleType) -> Parser:
+def build_parser(name: str, module: ModuleType) -> Parser:
     """The parser of a command, as its module describes it."""
     parser = Parser(prog=f"watchdog {name}", description=module.DESCRIPTION, epilog=module.EPILOG)
     module.add_arguments(parser)
     return parser
 
 
-def task_word(text: str) -> str:
-    """A task as it was typed; a path from this folder in full, as the daemon does not know it."""
+def task_argument(text: str) -> str:
+    """A task as it was typed; a relative path is made absolute: the daemon runs elsewhere."""
     return os.path.abspath(text) if text.startswith(("./", "../")) else text
 
 
@@ -150,7 +150,7 @@ def duration(text: str) -> float:
     """An argument such as 2h or 500ms, in seconds."""
     from watchdog_app.base.text.quantities import parse_duration
 
-    return _parsed(parse_duration, text)
+    return _parse_argument(parse_duration, text)
 
 
 def positive_duration(text: str) -> float:
@@ -165,7 +165,7 @@ def size(text: str) -> int:
     """An argument such as 12G, in bytes."""
     from watchdog_app.base.text.quantities import parse_bytes
 
-    return _parsed(parse_bytes, text)
+    return _parse_argument(parse_bytes, text)
 
 
 def positive_integer(text: str) -> int:
@@ -175,7 +175,7 @@ def positive_integer(text: str) -> int:
     return int(text)
 
 
-def moment(text: str) -> float:
+def timestamp(text: str) -> float:
     """Seconds of the epoch from a span before now, a clock time of today, or a date."""
     from watchdog_app.base.text.quantities import parse_duration
 
@@ -187,9 +187,9 @@ def moment(text: str) -> float:
     today = time.strftime("%Y-%m-%d ", time.localtime(now_unix_s))
     forms = [(text, form) for form in _DATES]
     forms += [(today + text, f"%Y-%m-%d {clock}") for clock in _CLOCKS]
-    for said, form in forms:
+    for candidate, form in forms:
         try:
-            return time.mktime(time.strptime(said, form))
+            return time.mktime(time.strptime(candidate, form))
         except (ValueError, OverflowError):
             continue
     raise argparse.ArgumentTypeError(
@@ -198,15 +198,15 @@ def moment(text: str) -> float:
     )
 
 
-def _parsed(parse: Callable[[str], T], text: str) -> T:
+def _parse_argument(parse: Callable[[str], T], text: str) -> T:
     try:
         return parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _nearest_choice(message: str) -> str:
-    """What was meant, where argparse says `invalid choice: 'chekc' (choose from 'check', ...)`."""
+def _suggest_choice(message: str) -> str:
+    """Suggestion for argparse's `invalid choice: 'chekc' (choose from 'check', ...)`."""
     import re
 
     found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)

@@ -38,11 +38,11 @@ def run(args: Args, out: Output) -> int:
     """Pause it, and say what that means for its kind."""
     with Client.connect() as daemon:
         result = daemon.call("task.pause", task=args.task, reply_timeout_s=30.0)
-    out.result(result, lambda: _lines(result, args.task))
+    out.result(result, lambda: _report_lines(result, args.task))
     return EXIT_OK
 
 
-def _lines(result: dict[str, Any], task: str) -> list[str]:
+def _report_lines(result: dict[str, Any], task: str) -> list[str]:
     pids = [pid for pid in result.get("pids") or [] if isinstance(pid, int)]
     name = plain(result.get("name") or task)
     pid = pids[0] if pids else None

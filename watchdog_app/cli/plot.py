@@ -11,7 +11,7 @@ from __future__ import annotations
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_bytes, format_duration, number_or_none
 from watchdog_app.base.text.terminal import Style, plain, shorten, width
-from watchdog_app.top.glyphs import Canvas, plain_glyph
+from watchdog_app.top.glyphs import Canvas, ascii_glyph
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
     Point = tuple[float, float]
 
-LEAST_POINTS = 3
-_LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
+MIN_POINTS = 3
+_MIN_COLUMNS, _MAX_COLUMNS = 40, 100
 _ROWS = 10
 _DASH, _DASH_ON = 8, 4  # dots
 _RESOURCE, _LIMIT, _TASK, _MARK = 1, 2, 3, 4
@@ -44,16 +44,16 @@ def plot(past: Json, columns: int | None, style: Style) -> list[str]:
         columns: of the terminal; None: it is not known.
         style: colours and symbols.
     """
-    own = _points(past.get("points"))
+    own = _parse_points(past.get("points"))
     begin, end = number_or_none(past.get("begin_unix_s")), number_or_none(past.get("end_unix_s"))
-    wide = min(columns or 80, _MOST_COLUMNS)
+    wide = min(columns or 80, _MAX_COLUMNS)
     resource = past.get("resource")
     resource = resource if isinstance(resource, dict) else {}
-    above, limit = _points(resource.get("points")), number_or_none(resource.get("limit"))
+    above, limit = _parse_points(resource.get("points")), number_or_none(resource.get("limit"))
     # What dies fast has few points of its own; its resource was measured more often then.
-    if len(own) < 2 or max(len(own), len(above)) < LEAST_POINTS:
+    if len(own) < 2 or max(len(own), len(above)) < MIN_POINTS:
         return []
-    if begin is None or end is None or wide < _LEAST_COLUMNS:
+    if begin is None or end is None or wide < _MIN_COLUMNS:
         return []
     # What began later than the picture would leave most of it blank.
     if own[0][0] - begin > 0.25 * (end - begin):
@@ -64,35 +64,35 @@ def plot(past: Json, columns: int | None, style: Style) -> list[str]:
     drawn = limit is not None and limit <= 3 * most
     top = max(most, limit or 0.0) if drawn else most
     unit = past.get("unit") or "bytes"
-    labels = [_short(top, unit), _short(top / 2, unit), "0"]
+    labels = [_format_amount(top, unit), _format_amount(top / 2, unit), "0"]
     margin = max(map(len, labels)) + 1
     canvas = Canvas(wide - margin, _ROWS)
     if drawn and limit is not None:
-        height = _up(limit, top, canvas)
+        height = _dot_height(limit, top, canvas)
         for x in range(0, canvas.width, 3):
             canvas.dot(x, height, _LIMIT)
-    _draw(canvas, above, _RESOURCE, (begin, end), top)
-    _draw(canvas, own, _TASK, (begin, end), top)
-    lines = _rows(canvas, labels, margin, style)
-    lines += _axis(past, (begin, end), margin, canvas.columns, style)
-    return [*lines, *_legend(past, resource, drawn, wide, style)]
+    _draw_series(canvas, above, _RESOURCE, (begin, end), top)
+    _draw_series(canvas, own, _TASK, (begin, end), top)
+    lines = _render_rows(canvas, labels, margin, style)
+    lines += _render_axis(past, (begin, end), margin, canvas.columns, style)
+    return [*lines, *_render_legend(past, resource, drawn, wide, style)]
 
 
-def _draw(
+def _draw_series(
     canvas: Canvas, series: Sequence[Point], layer: int, span: tuple[float, float], top: float
 ) -> None:
     begin, end = span
     before: tuple[int, int] | None = None
     for at, value in series:
         x = round(max(0.0, at - begin) / (end - begin) * (canvas.width - 1))
-        here = x, _up(value, top, canvas)
-        _stroke(canvas, before or here, here, layer)
+        here = x, _dot_height(value, top, canvas)
+        _draw_segment(canvas, before or here, here, layer)
         before = here
     if before is not None and before[0] < canvas.width - 1:
-        _stroke(canvas, before, (canvas.width - 1, before[1]), layer)
+        _draw_segment(canvas, before, (canvas.width - 1, before[1]), layer)
 
 
-def _stroke(canvas: Canvas, begin: tuple[int, int], end: tuple[int, int], layer: int) -> None:
+def _draw_segment(canvas: Canvas, begin: tuple[int, int], end: tuple[int, int], layer: int) -> None:
     """A part of a line: two dots broad for the task, with gaps for the resource."""
     (x0, y0), (x1, y1) = begin, end
     steps = max(abs(x1 - x0), abs(y1 - y0), 1)
@@ -104,48 +104,50 @@ def _stroke(canvas: Canvas, begin: tuple[int, int], end: tuple[int, int], layer:
             canvas.dot(x, y - 1, layer)
 
 
-def _up(value: float, top: float, canvas: Canvas) -> int:
+def _dot_height(value: float, top: float, canvas: Canvas) -> int:
     return round(value / max(top, 1.0) * (canvas.height - 1))
 
 
-def _rows(canvas: Canvas, labels: list[str], margin: int, style: Style) -> list[str]:
+def _render_rows(canvas: Canvas, labels: list[str], margin: int, style: Style) -> list[str]:
     lines = []
     tick, bar = ("┤", "│") if style.unicode else ("+", "|")
     for number, cells in enumerate(canvas.cells()):
         label = {0: labels[0], (_ROWS - 1) // 2: labels[1], _ROWS - 1: labels[2]}.get(number, "")
         left = f"{label:>{margin - 1}}{tick if label else bar}"
         drawn, run, layer = "", "", 0
-        for char, of in cells:
-            if of != layer:
-                drawn, run, layer = drawn + style.paint(run, _COLORS[layer]), "", of
-            shown = char if style.unicode else _PLAIN[of] if char != " " else " "
-            run += shown or plain_glyph(char)
+        for char, cell_layer in cells:
+            if cell_layer != layer:
+                drawn, run, layer = drawn + style.paint(run, _COLORS[layer]), "", cell_layer
+            shown = char if style.unicode else _PLAIN[cell_layer] if char != " " else " "
+            run += shown or ascii_glyph(char)
         drawn += style.paint(run, _COLORS[layer])
         lines.append((style.paint(left, "dim") + drawn).rstrip())
     return lines
 
 
-def _axis(
+def _render_axis(
     past: Json, span: tuple[float, float], margin: int, columns: int, style: Style
 ) -> list[str]:
     """Letters of what happened, and the time below."""
     begin, end = span
     cells = [" "] * columns
     for kind in _ORDER:
-        for mark in _marks(past):
+        for mark in _known_marks(past):
             at = number_or_none(mark.get("unix_s"))
             if mark.get("kind") == kind and at is not None and begin <= at <= end + 1:
                 place = round((min(at, end) - begin) / (end - begin) * (columns - 1))
                 cells[place] = _LETTERS[kind]
     first = f"-{format_duration(end - begin)}"
-    last_ = "the end"
-    blank = " " * max(1, columns - len(first) - len(last_))
+    end_label = "the end"
+    blank = " " * max(1, columns - len(first) - len(end_label))
     marks = "".join(cells).rstrip()
     return [" " * margin + style.paint(marks, "bold"),
-            " " * margin + style.paint(first + blank + last_, "dim")]  # fmt: skip
+            " " * margin + style.paint(first + blank + end_label, "dim")]  # fmt: skip
 
 
-def _legend(past: Json, resource: Json, drawn: bool, columns: int, style: Style) -> list[str]:
+def _render_legend(
+    past: Json, resource: Json, drawn: bool, columns: int, style: Style
+) -> list[str]:
     """What is drawn, and the letters that were used."""
     own, above, dotted = ("⣤⣤⣤", "⠒ ⠒", "⠁⠈ ⠁") if style.unicode else ("*", ".", "-")
     name = shorten(plain(past.get("name") or "the task"), 30, style.ellipsis)
@@ -160,7 +162,7 @@ def _legend(past: Json, resource: Json, drawn: bool, columns: int, style: Style)
         words.append(
             f"{dotted} its limit, {amount}" if drawn else f"its limit of {amount} is far above"
         )
-    used = {str(mark.get("kind")) for mark in _marks(past)}
+    used = {str(mark.get("kind")) for mark in _known_marks(past)}
     words += [f"{_LETTERS[kind]} {_MEANINGS[kind]}" for kind in reversed(_ORDER) if kind in used]
     lines, line = [], ""
     for word in words:
@@ -171,13 +173,13 @@ def _legend(past: Json, resource: Json, drawn: bool, columns: int, style: Style)
     return [f"  {each}" for each in [*lines, line]]
 
 
-def _marks(past: Json) -> list[Json]:
+def _known_marks(past: Json) -> list[Json]:
     marks = past.get("marks")
     known = [one for one in marks if isinstance(one, dict)] if isinstance(marks, list) else []
     return [one for one in known if one.get("kind") in _LETTERS]
 
 
-def _points(value: Any) -> list[Point]:
+def _parse_points(value: Any) -> list[Point]:
     """(unix_s, used), oldest first."""
     found: list[Point] = []
     for point in value if isinstance(value, list) else []:
@@ -188,5 +190,5 @@ def _points(value: Any) -> list[Point]:
     return found
 
 
-def _short(value: float, unit: str) -> str:
+def _format_amount(value: float, unit: str) -> str:
     return quantities.size(value, compact=True) if unit == "bytes" else f"{value:.4g}"

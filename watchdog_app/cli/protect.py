@@ -42,7 +42,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Switch it, or tell."""
+    """Switch protection, or print its state."""
     if args.for_s is not None and args.state != "off":
         raise UsageError("--for goes with off: watchdog protect off --for 1h")
     with Client.connect() as daemon:
@@ -51,12 +51,12 @@ def run(args: Args, out: Output) -> int:
             answer = part.get("protection") or {}
         else:
             answer = daemon.call("protection.set", on=args.state == "on", for_s=args.for_s)
-    out.result(answer, lambda: sentences(answer, unchanged=args.state is None))
+    out.result(answer, lambda: format_answer(answer, unchanged=args.state is None))
     return EXIT_OK
 
 
-def sentences(answer: dict[str, Any], unchanged: bool) -> list[str]:
-    """What the daemon answered, in words; `unchanged`: nothing was changed."""
+def format_answer(answer: dict[str, Any], unchanged: bool) -> list[str]:
+    """Sentences for the daemon's answer; `unchanged`: nothing was changed."""
     if answer.get("on") is not False:
         return [
             "Protection is on: watchdog warns, saves and pauses as it is configured to."

@@ -32,8 +32,8 @@ examples:
 
 exit codes: 0 recorded, 1 failure or no such task, 2 usage"""
 
-_MOST_HZ = 50.0
-_HOW = {
+_MAX_HZ = 50.0
+_OUTCOMES = {
     "oom": "The kernel killed it.",
     "memory_error": "It ended with its address space full: most likely a MemoryError. "
     "The kernel has killed nothing.",
@@ -48,7 +48,7 @@ def add_arguments(parser: Parser) -> None:
     parser.task("pid, notebook or script")
     parser.option("-o, --output FILE", "default: the task's name and time, .csv.gz")
     parser.option("--for TIME", "end after 30s, 10min", positive_duration, dest="for_s")
-    parser.option("--hz N", "samples a second; 10", _hz, default=10.0)
+    parser.option("--hz N", "samples a second; 10", _parse_hz, default=10.0)
     parser.flag("--force", "write over a file that is there")
 
 
@@ -61,21 +61,21 @@ def run(args: Args, out: Output) -> int:
     machine = open_machine()
     try:
         found = recorder.find(machine, args.task, time.monotonic(), time.time())
-        path = args.output or _name(found.task.name)
+        path = args.output or _default_path(found.task.name)
         if not args.force and os.path.exists(path):
             raise UsageError(f"{path} is there already. --force writes over it.")
         resource = found.resource
         out.lines(
-            f"Recording {plain(found.task.name)} ({_whom(found)}) against "
+            f"Recording {plain(found.task.name)} ({_describe_process(found)}) against "
             f"{plain(resource.label)}, {format_bytes(resource.limit)}. Ctrl-C ends it."
         )
         kills = recorder.KillCount(found.groups, cgroups.group_oom_kills, cgroups.host_oom_kills)
         recording = recorder.Recorder(machine, found, kills)
         began = time.monotonic()
-        with _asked_to_end() as end:
-            looks = recording.rows(args.hz, args.for_s, ends=end.is_set, sleep=end.wait)
+        with _catch_stop_signals() as end:
+            rows = recording.rows(args.hz, args.for_s, ends=end.is_set, sleep=end.wait)
             try:
-                samples = trace.write(path, looks, recorder.COLUMNS)
+                samples = trace.write(path, rows, recorder.COLUMNS)
             except OSError as error:
                 kept = "What is there already can be played. " if os.path.isfile(path) else ""
                 raise WatchdogError(
@@ -90,7 +90,7 @@ def run(args: Args, out: Output) -> int:
         machine.close()
     out.lines(
         f"{counted(samples, 'sample')} over {format_duration(lasted)} "
-        f"in {plain(path)}. {_HOW[outcome]}"
+        f"in {plain(path)}. {_OUTCOMES[outcome]}"
     )
     if not samples:
         out.lines("Nothing was recorded: it ended before the first look.")
@@ -99,13 +99,13 @@ def run(args: Args, out: Output) -> int:
     return EXIT_OK
 
 
-def _whom(found: Found) -> str:
+def _describe_process(found: Found) -> str:
     root, named = found.task.key.pid, found.process.pid
     return f"pid {root}" if named == root else f"pid {named}, begun by pid {root}"
 
 
 @contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
+def _catch_stop_signals() -> Iterator[threading.Event]:
     """An event that is set by Ctrl-C and by the signals that end; the second one ends at once."""
     asked = threading.Event()
     numbers = [getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")]
@@ -129,16 +129,16 @@ def _asked_to_end() -> Iterator[threading.Event]:
         restore()
 
 
-def _name(task: str) -> str:
+def _default_path(task: str) -> str:
     safe = "".join(c if c.isalnum() or c in "._-" else "_" for c in plain(task)).lstrip(".-")
     return f"{safe[:80] or 'task'}-{time.strftime('%Y%m%d-%H%M%S')}.csv.gz"
 
 
-def _hz(text: str) -> float:
+def _parse_hz(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0.01 <= value <= _MOST_HZ:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0.01 to {_MOST_HZ:g}")
+    if not 0.01 <= value <= _MAX_HZ:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0.01 to {_MAX_HZ:g}")
     return value

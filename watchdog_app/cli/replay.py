@@ -10,9 +10,9 @@ from typing import Any
 from watchdog_app import config
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, ConfigError, UsageError
 from watchdog_app.base.text.terminal import plain, style_of, wrap
-from watchdog_app.cli.config import mapped
+from watchdog_app.cli.config import warn_of_old_key
 from watchdog_app.cli.output import Output
-from watchdog_app.cli.parser import Args, Parser, duration, moment, size, task_word
+from watchdog_app.cli.parser import Args, Parser, duration, size, task_argument, timestamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,19 +38,19 @@ exit codes: 0 played, 1 failure (with --jsonl: some lines were no samples), 2 us
 
 _STAGES = ("warn", "save", "rescue")  # the last is what the second was called
 _CAUTIONS = ("low", "normal", "high")
-_MOST_POINTS = 10_000
-_MOST_ENTRIES = 1000
-_WORDS = 27  # columns that the time and the stage take in front of what is told
-_TIMES = 11  # blanks of a line without a time
+_MAX_POINTS = 10_000
+_MAX_ENTRIES = 1000
+_TEXT_INDENT = 27  # columns that the time and the stage take in front of what is told
+_UNTIMED_INDENT = 11  # blanks of a line without a time
 
 
 def add_arguments(parser: Parser) -> None:
     """Options of the command."""
-    parser.word("TRACE", "CSV file; - is stdin", nargs="?")
+    parser.positional("TRACE", "CSV file; - is stdin", nargs="?")
     parser.option("--jsonl FILE", "answer JSON lines instead; - is stdin")
-    parser.option("--task TASK", "play this task's past from the journal", task_word)
-    parser.option("--since WHEN", "with --task: 2h or 14:30", moment)
-    parser.option("--until WHEN", "as --since", moment)
+    parser.option("--task TASK", "play this task's past from the journal", task_argument)
+    parser.option("--since WHEN", "with --task: 2h or 14:30", timestamp)
+    parser.option("--until WHEN", "as --since", timestamp)
     parser.option("--signal COLUMN", "column to play: unrecl, used, ws, usage or rss")
     parser.option("--limit SIZE", "instead of the trace's own", size)
     parser.option(
@@ -82,15 +82,15 @@ def run(args: Args, out: Output) -> int:
     """Play what was asked for."""
     if sum(value is not None for value in (args.trace, args.jsonl, args.task)) != 1:
         raise UsageError("Give one of TRACE, --task and --jsonl. More: watchdog replay --help")
-    settings = _settings(args)
+    settings = _load_settings(args)
     if args.jsonl is not None:
-        return _answer(args, settings)
+        return _replay_json_lines(args, settings)
     from watchdog_app.core.replay.play import play
 
-    traces = [_read(args)] if args.task is None else _past(args)
-    agent = _agent(args)
+    traces = [_read_trace(args)] if args.task is None else _read_task_traces(args)
+    agent = _assumed_agent(args)
     if args.task is not None and agent is None and not args.no_agent and not args.json:
-        _say(
+        _print_paragraph(
             out,
             f"The journal knows of no agent in {args.task}: played as without one. --save-time "
             "plays it as with one.",
@@ -103,11 +103,11 @@ def run(args: Args, out: Output) -> int:
         out.json({"schema_version": 1, "traces": [as_dict(each) for each in every]})
         return EXIT_OK
     for played in every:
-        _show(played, out)
+        _print_replay(played, out)
     return EXIT_OK
 
 
-def _settings(args: Args) -> Settings:
+def _load_settings(args: Args) -> Settings:
     from watchdog_app.core.model.settings import SETTINGS
 
     env = dict(os.environ)
@@ -126,7 +126,9 @@ def _settings(args: Args) -> Settings:
         name = config.env_name(key)
         env[name], given[name] = value, text
     try:
-        settings, _ = config.load(args.config, env, required=args.config is not None, warn=mapped)
+        settings, _ = config.load(
+            args.config, env, required=args.config is not None, warn=warn_of_old_key
+        )
     except ConfigError as error:
         message = str(error)
         for name, text in given.items():
@@ -135,7 +137,7 @@ def _settings(args: Args) -> Settings:
     return settings
 
 
-def _answer(args: Args, settings: Settings) -> int:
+def _replay_json_lines(args: Args, settings: Settings) -> int:
     from watchdog_app.core.model.decisions import SaveCost, Stage
     from watchdog_app.core.replay.play import answer_lines
 
@@ -160,21 +162,21 @@ def _answer(args: Args, settings: Settings) -> int:
     return EXIT_FAILURE if bad else EXIT_OK
 
 
-def _read(args: Args) -> Trace:
+def _read_trace(args: Args) -> Trace:
     from watchdog_app.core.replay.trace import read
 
     return read(args.trace, args.signal, args.limit)
 
 
-def _past(args: Args) -> list[Trace]:
+def _read_task_traces(args: Args) -> list[Trace]:
     from watchdog_app.core.replay.trace import from_series
 
-    series = _ask(
+    series = _query_history(
         "series",
         task=args.task,
         since_unix_s=args.since,
         until_unix_s=args.until,
-        limit=_MOST_POINTS,
+        limit=_MAX_POINTS,
     )
     own = next((one for one in series if one["kind"] == "task"), {})
     # The limits of the resources are recorded; --limit is one for the task's own memory.
@@ -193,14 +195,16 @@ def _past(args: Args) -> list[Trace]:
 
 def _had_agent(task: str) -> bool:
     """Whether an agent of the task was ever asked for a checkpoint, or saved one."""
-    found = _ask("history", task=task, limit=_MOST_ENTRIES, kinds=["decision", "outcome", "death"])
+    found = _query_history(
+        "history", task=task, limit=_MAX_ENTRIES, kinds=["decision", "outcome", "death"]
+    )
     return any(
         entry.get("decision_kind") == "checkpoint" or entry.get("rescue") is not None
         for entry in found
     )
 
 
-def _ask(method: str, **wanted: Any) -> list[dict[str, Any]]:
+def _query_history(method: str, **wanted: Any) -> list[dict[str, Any]]:
     """Ask the daemon; without one, the journal that it left."""
     from watchdog_app.history.past import Source
 
@@ -211,7 +215,7 @@ def _ask(method: str, **wanted: Any) -> list[dict[str, Any]]:
     return found or []
 
 
-def _agent(args: Args) -> Agent | None:
+def _assumed_agent(args: Args) -> Agent | None:
     from watchdog_app.core.replay.play import Agent
 
     if args.no_agent:
@@ -226,27 +230,35 @@ def _agent(args: Args) -> Agent | None:
     )
 
 
-def _show(played: Played, out: Output) -> None:
+def _print_replay(played: Played, out: Output) -> None:
     from watchdog_app.cli.plot import plot
     from watchdog_app.core.replay.report import as_lines, as_plot
 
     head, *rest = as_lines(played)
-    _say(out, head)
+    _print_paragraph(out, head)
     out.lines("\n".join(plot(as_plot(played), out.columns, style_of())))
     for line in rest:
         # In a pipe a line stays whole, for grep.
-        out.lines(*_wrapped(plain(line), out.columns))
+        out.lines(*_wrap_report_line(plain(line), out.columns))
     out.lines("")
 
 
-def _wrapped(line: str, columns: int | None) -> list[str]:
+def _wrap_report_line(line: str, columns: int | None) -> list[str]:
     """A line of the account; the rest is indented as its words are."""
     if columns is None or len(line) <= columns:
         return [line]
     blank = len(line) - len(line.lstrip())
-    indent = 0 if columns < 2 * _WORDS else blank if blank >= _TIMES else _WORDS if blank else 0
+    indent = (
+        0
+        if columns < 2 * _TEXT_INDENT
+        else blank
+        if blank >= _UNTIMED_INDENT
+        else _TEXT_INDENT
+        if blank
+        else 0
+    )
     return wrap(line[indent:], columns, line[:indent], " " * indent)
 
 
-def _say(out: Output, text: str) -> None:
+def _print_paragraph(out: Output, text: str) -> None:
     out.lines(*([plain(text)] if out.columns is None else wrap(plain(text), out.columns)))

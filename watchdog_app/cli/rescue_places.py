@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Status
 
 _PATH = re.compile(r"(/[^\0\n]*?)/rescue-\d{10,}-\d{6,}-\d+\.\d+\.[0-9a-f]{8}")
-_MOST_ENTRIES = 1000
+_MAX_ENTRIES = 1000
 
 
-class Places:
+class RescueFolders:
     """Folders of rescues, and which of them belong to which task."""
 
     def __init__(self) -> None:
@@ -35,21 +35,21 @@ class Places:
         return tuple(found)
 
     def add(self, folder: str, *words: object) -> None:
-        """A folder, and what its task is called; taken only where it is there."""
+        """Add a folder with the names of its task; ignored where it does not exist."""
         if os.path.isabs(folder) and os.path.isdir(folder):
             known = (one if isinstance(one, int) else str(one) for one in words if one)
             self._folders.setdefault(folder, set()).update(known)
 
-    def of_task(self, word: str) -> list[str]:
-        """Folders whose task is called so."""
+    def folders_of_task(self, word: str) -> list[str]:
+        """Folders whose task matches a name, path or pid."""
         return [
             folder
             for folder, words in self._folders.items()
-            if any(self.answers(word, one) for one in words)
+            if any(self.matches(word, one) for one in words)
         ]
 
     @staticmethod
-    def answers(word: str, program: str | int | None) -> bool:
+    def matches(word: str, program: str | int | None) -> bool:
         """Whether a program's name, path or pid is meant by a word that a person typed."""
         if not program or not word:
             return False
@@ -61,24 +61,24 @@ class Places:
         return program == word or word.casefold() in os.path.basename(program).casefold()
 
 
-def known_places() -> Places:
-    """Whatever is known; the daemon need not run and the journal need not be there."""
-    places = Places()
+def known_rescue_folders() -> RescueFolders:
+    """Folders that the daemon or its journal knows; neither has to exist."""
+    places = RescueFolders()
     places.add(os.path.abspath("rescues"))
-    status = _status()
+    status = _read_status()
     entries = _read_history()
     for task in status.tasks if status is not None else ():
         if task.agent is not None and task.agent.directory is not None:
             places.add(task.agent.directory, task.name, task.notebook, task.script, task.pid)
     for entry in entries:
-        for text in _texts(entry):
+        for text in _strings_in(entry):
             found = _PATH.search(text)
             if found:
                 places.add(found[1], entry.get("name"), entry.get("path"))
     return places
 
 
-def _status() -> Status | None:
+def _read_status() -> Status | None:
     from watchdog_app.client.client import Client
     from watchdog_app.core.model.status import Status
 
@@ -95,15 +95,15 @@ def _read_history() -> list[dict[str, Any]]:
     source = Source()
     for ask in (source.history, source.left):
         with suppress(WatchdogError, OSError):
-            return ask(limit=_MOST_ENTRIES, kinds=["outcome", "death"]) or []
+            return ask(limit=_MAX_ENTRIES, kinds=["outcome", "death"]) or []
     return []  # a listing need not fail for it: folders can be named
 
 
-def _texts(value: Any) -> list[str]:
+def _strings_in(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     if isinstance(value, dict):
-        return [text for one in value.values() for text in _texts(one)]
+        return [text for one in value.values() for text in _strings_in(one)]
     if isinstance(value, list):
-        return [text for one in value for text in _texts(one)]
+        return [text for one in value for text in _strings_in(one)]
     return []

@@ -54,7 +54,7 @@ A folder that is called like a verb: ./show
 exit codes: 0 done, 1 failure or a rescue is damaged, 2 usage"""
 
 _KEEP = 2
-_FORMS = (
+_USAGE_FORMS = (
     "[list] [FOLDER or TASK ...] [--json]",
     "show RESCUE | PROGRAM.py [-- ARGUMENTS] [--json]",
     "verify [RESCUE or FOLDER ...] [--json]",
@@ -64,7 +64,7 @@ _FORMS = (
 
 def add_arguments(parser: Parser) -> None:
     """Verb, folders and options."""
-    parser.usage = "\n       ".join(f"watchdog rescues {form}" for form in _FORMS)
+    parser.usage = "\n       ".join(f"watchdog rescues {form}" for form in _USAGE_FORMS)
     parser.add_argument(
         "words",
         nargs="*",
@@ -80,7 +80,7 @@ def add_arguments(parser: Parser) -> None:
     parser.flag("--dry-run", "prune: only say what would go")
     parser.flag("--yes", "prune: do not ask")
     parser.json()
-    parser.colored()
+    parser.color_option()
 
 
 def run(args: Args, out: Output) -> int:
@@ -90,20 +90,20 @@ def run(args: Args, out: Output) -> int:
     if verb != "prune" and (args.keep or args.older_than is not None or args.dry_run or args.yes):
         raise UsageError("--keep, --older-than, --dry-run and --yes belong to: rescues prune")
     if verb == "show":
-        return _show(words, args, out)
+        return _show_rescue(words, args, out)
     if verb == "verify":
-        return _verify(words, args, out)
+        return _verify_rescues(words, args, out)
     if verb == "prune":
-        return _prune(words, args, out)
-    return _list(words, args, out)
+        return _prune_folder(words, args, out)
+    return _list_rescues(words, args, out)
 
 
-def _list(words: Sequence[str], args: Args, out: Output) -> int:
+def _list_rescues(words: Sequence[str], args: Args, out: Output) -> int:
     with out.progress("searching for rescues"):
-        found, search, roots = _find(words)
+        found, search, roots = _find_rescues(words)
     found.sort(key=lambda one: (one.created_unix_s or 0.0, one.name.sequence), reverse=True)
     if args.json:
-        _json(
+        _print_json(
             out,
             rescues=[rescues_text.as_json(one) for one in found],
             being_written=search.writing,
@@ -115,12 +115,12 @@ def _list(words: Sequence[str], args: Args, out: Output) -> int:
         return EXIT_OK
     lines = rescues_text.table(found, time.time(), out.columns, out.style)
     if not found:
-        lines = [_nothing(roots)]
+        lines = [_describe_none_found(roots)]
     out.lines(*lines, *rescues_text.remarks(search))
     return EXIT_OK
 
 
-def _show(words: Sequence[str], args: Args, out: Output) -> int:
+def _show_rescue(words: Sequence[str], args: Args, out: Output) -> int:
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
     if words and words[0].endswith(".py") and os.path.isfile(words[0]):
@@ -129,16 +129,16 @@ def _show(words: Sequence[str], args: Args, out: Output) -> int:
         return rescues_program.show(words[0], words[1:], out)
     if len(words) != 1:
         raise UsageError("Name one rescue or program: watchdog rescues show PATH")
-    one = _the_one(words[0])
+    one = _examine_rescue(words[0])
     if one.condition != "complete":
-        raise WatchdogError(_not_whole(one))
+        raise WatchdogError(_describe_incomplete(one))
     try:
         with LoadedRescue(one.path) as loaded:
             meta, tensors = loaded.meta, loaded.tensors
     except RescueError as error:
         raise WatchdogError(f"{one.path}: {error}.") from error
     if args.json:
-        _json(out, rescue=rescues_text.details_json(one, meta, tensors))
+        _print_json(out, rescue=rescues_text.details_json(one, meta, tensors))
         return EXIT_OK
     out.lines(
         *rescues_text.details(one, meta, tensors, now_unix_s=time.time(), columns=out.columns)
@@ -146,17 +146,17 @@ def _show(words: Sequence[str], args: Args, out: Output) -> int:
     return EXIT_OK
 
 
-def _verify(words: Sequence[str], args: Args, out: Output) -> int:
+def _verify_rescues(words: Sequence[str], args: Args, out: Output) -> int:
     from watchdog_app.rescue.checkpoint import inventory
 
     with out.progress("searching for rescues"):
-        found, search, roots = _find(words)
+        found, search, roots = _find_rescues(words)
     if not found:
-        raise WatchdogError(_nothing(roots))
+        raise WatchdogError(_describe_none_found(roots))
     results = []
     code = EXIT_OK
     for one in found:
-        error = _read_in_full(one, out)
+        error = _verify_checksums(one, out)
         if error is not None and not os.path.lexists(one.path):
             continue  # pruned by its training while we read
         problem = None if error is None else str(error)
@@ -167,7 +167,7 @@ def _verify(words: Sequence[str], args: Args, out: Output) -> int:
             said = "whole" if problem is None else f"{word}: {problem}"
             out.lines(f"{plain(one.path)}: {plain(said)}")
     if args.json:
-        _json(out, rescues=results, unreadable=search.unreadable)
+        _print_json(out, rescues=results, unreadable=search.unreadable)
     elif code == EXIT_OK:
         size = inventory.total_bytes(found)
         out.lines(
@@ -179,7 +179,7 @@ def _verify(words: Sequence[str], args: Args, out: Output) -> int:
     return code
 
 
-def _prune(words: Sequence[str], args: Args, out: Output) -> int:
+def _prune_folder(words: Sequence[str], args: Args, out: Output) -> int:
     from watchdog_app.rescue.checkpoint import inventory
     from watchdog_app.rescue.checkpoint.inventory import Search
 
@@ -193,7 +193,7 @@ def _prune(words: Sequence[str], args: Args, out: Output) -> int:
     stay: list[tuple[Found, str]] = []
     for folder in inventory.folders_of_rescues(words[0], search):
         found = inventory.rescues_in(folder, search)
-        gone, kept = _to_prune(found, keep, args.older_than, out)
+        gone, kept = _select_to_prune(found, keep, args.older_than, out)
         go += gone
         stay += kept
     paths = [one.path for one in go] + search.partial
@@ -211,7 +211,7 @@ def _prune(words: Sequence[str], args: Args, out: Output) -> int:
         out.lines(*(() if paths else ["Nothing to remove."]))
     removed: list[str] = []
     problems: list[str] = []
-    if paths and not args.dry_run and (not ask or _agreed(len(paths), format_bytes(size))):
+    if paths and not args.dry_run and (not ask or _confirm_removal(len(paths), format_bytes(size))):
         for path in paths:
             try:
                 if inventory.remove(path):
@@ -219,7 +219,7 @@ def _prune(words: Sequence[str], args: Args, out: Output) -> int:
             except OSError as error:
                 problems.append(f"{path} could not be removed: {error.strerror or error}")
     if args.json:
-        _json(
+        _print_json(
             out,
             dry_run=args.dry_run,
             chosen=paths,
@@ -237,7 +237,7 @@ def _prune(words: Sequence[str], args: Args, out: Output) -> int:
     return EXIT_FAILURE if problems else EXIT_OK
 
 
-def _to_prune(
+def _select_to_prune(
     found: Sequence[Found], keep: int, older_than_s: float | None, out: Output
 ) -> tuple[list[Found], list[tuple[Found, str]]]:
     """As `inventory.to_prune`; what would stay is read in full first, and counts if it is whole."""
@@ -254,13 +254,13 @@ def _to_prune(
         if not unread:
             return go, stay
         for path in unread:
-            error = _read_in_full(known[path], out)
+            error = _verify_checksums(known[path], out)
             if error is not None:
                 known[path] = replace(known[path], condition="damaged", problem=str(error))
         read |= unread
 
 
-def _read_in_full(one: Found, out: Output) -> Exception | None:
+def _verify_checksums(one: Found, out: Output) -> Exception | None:
     """Compare every byte of a rescue with its checksum; what is wrong, or None."""
     from watchdog_app.rescue.checkpoint import inventory
 
@@ -268,15 +268,15 @@ def _read_in_full(one: Found, out: Output) -> Exception | None:
         try:
             inventory.verify(
                 one.path,
-                lambda done, total: progress.tell(f"reading: {100 * done // max(1, total)} %"),
+                lambda done, total: progress.update(f"reading: {100 * done // max(1, total)} %"),
             )
         except (RescueError, OSError) as error:
             return error
     return None
 
 
-def _find(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
-    """Rescues that these words mean, what else was seen, and where was looked."""
+def _find_rescues(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
+    """Rescues that the words name, what else the search saw, and the folders searched."""
     from watchdog_app.rescue.checkpoint import inventory
     from watchdog_app.rescue.checkpoint.inventory import Search
     from watchdog_app.rescue.checkpoint.names import RescueName
@@ -288,25 +288,25 @@ def _find(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
     for word in words:
         path = os.path.abspath(os.path.expanduser(word))
         if RescueName.parse(os.path.basename(path)) and os.path.lexists(path):
-            found[path] = _the_one(path)
+            found[path] = _examine_rescue(path)
         elif os.path.isdir(path):
             roots.append(path)
         else:
             tasks.append(word)
     if not words or tasks:
-        from watchdog_app.cli.rescue_places import known_places
+        from watchdog_app.cli.rescue_places import known_rescue_folders
 
-        places = known_places()
+        places = known_rescue_folders()
     for root in roots if words else places.folders:
         for folder in inventory.folders_of_rescues(root, search):
             found.update((one.path, one) for one in inventory.rescues_in(folder, search))
     for word in tasks:
-        named = set(places.of_task(word))
+        named = set(places.folders_of_task(word))
         hits = 0
         for root in places.folders:
             for folder in inventory.folders_of_rescues(root, search):
                 for one in inventory.rescues_in(folder):
-                    if root in named or places.answers(word, one.program):
+                    if root in named or places.matches(word, one.program):
                         found[one.path] = one
                         hits += 1
         if not hits:
@@ -317,7 +317,7 @@ def _find(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
     return list(found.values()), search, roots if words else list(places.folders)
 
 
-def _the_one(word: str) -> Found:
+def _examine_rescue(word: str) -> Found:
     from watchdog_app.rescue.checkpoint import inventory
     from watchdog_app.rescue.checkpoint.names import RescueName
 
@@ -336,12 +336,12 @@ def _the_one(word: str) -> Found:
     return one
 
 
-def _not_whole(one: Found) -> str:
+def _describe_incomplete(one: Found) -> str:
     what = "is damaged" if one.condition == "damaged" else "cannot be read"
     return f"{one.path} {what}: {one.problem}. A resume passes it over for the one before."
 
 
-def _nothing(roots: Sequence[str]) -> str:
+def _describe_none_found(roots: Sequence[str]) -> str:
     if not roots:
         return (
             "No rescue is known: daemon and journal tell of none, and there is no folder "
@@ -350,7 +350,7 @@ def _nothing(roots: Sequence[str]) -> str:
     return f"No rescue in {', '.join(plain(root) for root in roots[:5])}."
 
 
-def _agreed(number: int, size: str) -> bool:
+def _confirm_removal(number: int, size: str) -> bool:
     try:
         answer = input(f"Remove {counted(number, 'rescue')}, {size}? [y/N] ")
     except EOFError:
@@ -358,5 +358,5 @@ def _agreed(number: int, size: str) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def _json(out: Output, **values: object) -> None:
+def _print_json(out: Output, **values: object) -> None:
     out.json({"schema_version": 1, **values})

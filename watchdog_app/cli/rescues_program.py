@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from watchdog_app.rescue.checkpoint.runs import Left
     from watchdog_app.rescue.identity.program_key import Program
 
-_MOST = 5  # runs that are shown, the newest first
+_MAX_RUNS = 5  # runs that are shown, the newest first
 _AT_RUN = "compared when it runs"
 
 
@@ -39,17 +39,22 @@ def show(word: str, tokens: Sequence[str], out: Output) -> int:
 
     path = os.path.realpath(word)
     program = Program("script", path, arguments.parse(tokens), pooled=False)
-    found = [_compared(left, program, has_arguments=bool(tokens)) for left in _left_by(program)]
+    found = [
+        _compare_run(left, program, has_arguments=bool(tokens))
+        for left in _unfinished_runs(program)
+    ]
     if not found:
         raise WatchdogError(
             f"No unfinished rescue of {word} is known here. Rescues in another folder: "
             "watchdog rescues FOLDER"
         )
-    out.result({"schema_version": 1, "program": path, "rescues": found}, lambda: _lines(found, out))
+    out.result(
+        {"schema_version": 1, "program": path, "rescues": found}, lambda: _report_lines(found, out)
+    )
     return EXIT_OK
 
 
-def _lines(found: list[dict[str, Any]], out: Output) -> list[str]:
+def _report_lines(found: list[dict[str, Any]], out: Output) -> list[str]:
     lines: list[str] = []
     for each in found:
         lines += [""] * bool(lines) + [plain(each["path"])]
@@ -58,15 +63,15 @@ def _lines(found: list[dict[str, Any]], out: Output) -> list[str]:
     return lines
 
 
-def _left_by(program: Program) -> Iterator[Left]:
+def _unfinished_runs(program: Program) -> Iterator[Left]:
     """Runs of the program that have not finished, the newest first."""
     from watchdog_app.agent.runtime import run_choice
-    from watchdog_app.cli.rescue_places import known_places
+    from watchdog_app.cli.rescue_places import known_rescue_folders
     from watchdog_app.rescue.checkpoint import inventory, runs
     from watchdog_app.rescue.checkpoint.inventory import Search
 
     path = str(program.path)
-    roots = {*known_places().folders, os.path.join(os.path.dirname(path), "rescues")}
+    roots = {*known_rescue_folders().folders, os.path.join(os.path.dirname(path), "rescues")}
     folders = {
         os.path.realpath(folder)
         for root in roots
@@ -79,10 +84,10 @@ def _left_by(program: Program) -> Iterator[Left]:
         for left in lefts
         if left.key.get("path") == path or run_choice.moved_from(left, program) is not None
     ]
-    yield from sorted(lefts, key=lambda left: -left.newest_ns)[:_MOST]
+    yield from sorted(lefts, key=lambda left: -left.newest_ns)[:_MAX_RUNS]
 
 
-def _compared(left: Left, program: Program, *, has_arguments: bool) -> dict[str, Any]:
+def _compare_run(left: Left, program: Program, *, has_arguments: bool) -> dict[str, Any]:
     """What is known of one run, a text for each subject."""
     from watchdog_app.agent.runtime import run_choice
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -107,7 +112,7 @@ def _compared(left: Left, program: Program, *, has_arguments: bool) -> dict[str,
         arguments = another
     else:
         arguments = "; ".join(changes) or "the same"
-    changed = _changed_code(identity, str(program.path))
+    changed = _changed_functions(identity, str(program.path))
     life = left.verdict()
     if life.life == "alive":
         resume = f"no: it is of {life.whose}, which still runs"
@@ -124,7 +129,7 @@ def _compared(left: Left, program: Program, *, has_arguments: bool) -> dict[str,
     return {
         "path": left.path,
         "saved": saved,
-        "script": _script(identity, str(program.path), moved),
+        "script": _describe_script(identity, str(program.path), moved),
         "arguments": arguments,
         "code": f"changed: {', '.join(changed)}" if changed else "the same",
         "model": _AT_RUN,
@@ -133,7 +138,7 @@ def _compared(left: Left, program: Program, *, has_arguments: bool) -> dict[str,
     }
 
 
-def _script(identity: Mapping[str, Any], path: str, moved: str | None) -> str:
+def _describe_script(identity: Mapping[str, Any], path: str, moved: str | None) -> str:
     from watchdog_app.agent.identity import code
     from watchdog_app.rescue.identity.compare import changed_statements, lines_shown
 
@@ -151,7 +156,7 @@ def _script(identity: Mapping[str, Any], path: str, moved: str | None) -> str:
     return f"{where}; edited since" + (f": {word} {shown}" if new else "")
 
 
-def _changed_code(identity: Mapping[str, Any], path: str) -> list[str]:
+def _changed_functions(identity: Mapping[str, Any], path: str) -> list[str]:
     """Functions that compute and whose text is not there any more."""
     from watchdog_app.agent.identity import code
 

@@ -7,7 +7,7 @@ import os
 from watchdog_app.base.text import quantities
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.base.text.terminal import Style, Table, counted, plain, wrap
-from watchdog_app.cli.output import near
+from watchdog_app.cli.output import shorten_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _HEADS = ("NOTEBOOK/SCRIPT", "STEP", "EPOCH", "LOSS", "SAVED", "SIZE", "STATE", "TRAINING", "PATH")
 _RIGHT = {1, 2, 3, 5}
 _GIVES_WAY = 8
-_MOST_TENSORS = 200
-_MOST_UNREADABLE = 10
+_MAX_TENSORS = 200
+_MAX_UNREADABLE = 10
 _FIRST_KEYS = ("python", "numpy", "tensorflow", "keras", "tf_keras", "PyTorch", "jax")
 
 
@@ -42,7 +42,7 @@ def table(
         short = Table([row[:-1] for row in rows], _RIGHT, 0, gap=2).lines(columns, style.ellipsis)
         lines = short[:1]
         for one, line in zip(found, short[1:], strict=True):
-            lines += [line, f"  {plain(near(one.path))}"]
+            lines += [line, f"  {plain(shorten_path(one.path))}"]
     head, *rest = lines
     painted = [
         style.paint(line, "red") if " damaged" in line or " unreadable" in line else line
@@ -61,9 +61,9 @@ def remarks(search: Search) -> list[str]:
             f"{counted(len(search.partial), 'rescue')} left half-written by a process that ended; "
             "the next training there removes it, and so does: watchdog rescues prune FOLDER"
         )
-    lines += [f"Not looked into: {plain(one)}" for one in search.unreadable[:_MOST_UNREADABLE]]
-    if len(search.unreadable) > _MOST_UNREADABLE:
-        lines.append(f"and {len(search.unreadable) - _MOST_UNREADABLE} more folders")
+    lines += [f"Not looked into: {plain(one)}" for one in search.unreadable[:_MAX_UNREADABLE]]
+    if len(search.unreadable) > _MAX_UNREADABLE:
+        lines.append(f"and {len(search.unreadable) - _MAX_UNREADABLE} more folders")
     if search.cut_short:
         lines.append(
             f"The search ended after {search.most_folders} folders. Name a folder that holds fewer."
@@ -87,11 +87,11 @@ def details(
         ("program", plain(one.program or quantities.UNKNOWN)),
         *([("started", plain(started_as))] if (started_as := _started_as(one)) else []),
         ("saved", f"{saved} ({age}), because: {plain(meta.get('reason') or 'not told')}"),
-        ("position", _position(one)),
-        ("state", _full_state(one)),
+        ("position", _format_position(one)),
+        ("state", _format_condition(one)),
         ("training", one.training),
         ("size", f"{format_bytes(one.bytes)} on disk, {counted(len(tensors), 'tensor')}"),
-        ("versions", _versions(meta)),
+        ("versions", _format_versions(meta)),
     ]
     lines: list[str] = []
     for name, text in facts:
@@ -102,12 +102,12 @@ def details(
     for text in lost:
         lines += wrap(text, columns, first="  - ")
     rows = [("TENSOR", "TYPE", "SHAPE", "SIZE")]
-    for info in list(tensors.values())[:_MOST_TENSORS]:
+    for info in list(tensors.values())[:_MAX_TENSORS]:
         shape = "x".join(map(str, info.shape)) or "scalar"
         rows.append((plain(info.name), info.dtype, shape, format_bytes(info.nbytes)))
     lines += ["", *Table(rows, {3}, 0, gap=2).lines(columns)]
-    if len(tensors) > _MOST_TENSORS:
-        lines.append(f"and {len(tensors) - _MOST_TENSORS} more; all of them with --json")
+    if len(tensors) > _MAX_TENSORS:
+        lines.append(f"and {len(tensors) - _MAX_TENSORS} more; all of them with --json")
     return lines
 
 
@@ -168,17 +168,17 @@ def _row(one: Found, now_unix_s: float) -> tuple[str, ...]:
         quantities.size(one.bytes),
         one.condition,
         one.training,
-        plain(near(one.path)),
+        plain(shorten_path(one.path)),
     )
 
 
-def _full_state(one: Found) -> str:
+def _format_condition(one: Found) -> str:
     if one.condition != "complete":
         return f"{one.condition}: {plain(one.problem)}"
     return "complete; every byte is compared with its checksum when it is loaded"
 
 
-def _position(one: Found) -> str:
+def _format_position(one: Found) -> str:
     parts = [f"step {one.name.step}"]
     if one.epoch is not None:
         parts.append(f"epoch {one.epoch + 1}")
@@ -189,8 +189,8 @@ def _position(one: Found) -> str:
     return ", ".join(parts)
 
 
-def _versions(meta: Mapping[str, Any]) -> str:
-    told = meta.get("environment")
-    told = told if isinstance(told, dict) else {}
-    known = [f"{name} {plain(told[name])}" for name in _FIRST_KEYS if told.get(name)]
+def _format_versions(meta: Mapping[str, Any]) -> str:
+    environment = meta.get("environment")
+    environment = environment if isinstance(environment, dict) else {}
+    known = [f"{name} {plain(environment[name])}" for name in _FIRST_KEYS if environment.get(name)]
     return ", ".join(known) or quantities.UNKNOWN

@@ -47,13 +47,13 @@ def run(args: Args, out: Output) -> int:
             result = daemon.call("task.resume", task=task, reply_timeout_s=30.0)
     except (DaemonNotRunning, ProtocolError) as error:
         # One that was stopped itself, hangs or is full answers as little as one that is gone.
-        result = _written_down(task, error)
+        result = _resume_offline(task, error)
     resumed, failures = result.get("resumed") or [], result.get("failures") or []
-    out.result({"resumed": resumed, "failures": failures}, lambda: _lines(resumed, failures))
+    out.result({"resumed": resumed, "failures": failures}, lambda: _report_lines(resumed, failures))
     return EXIT_FAILURE if failures or not (resumed or args.all) else EXIT_OK
 
 
-def _written_down(task: str | None, gone: WatchdogError) -> dict[str, Any]:
+def _resume_offline(task: str | None, gone: WatchdogError) -> dict[str, Any]:
     """What a daemon that is gone had paused, where anything was ever written down."""
     from watchdog_app.daemon import offline
 
@@ -65,7 +65,7 @@ def _written_down(task: str | None, gone: WatchdogError) -> dict[str, Any]:
     return {"resumed": resumed, "failures": failures}
 
 
-def _lines(resumed: list[dict[str, Any]], failures: list[Any]) -> list[str]:
+def _report_lines(resumed: list[dict[str, Any]], failures: list[Any]) -> list[str]:
     lines = []
     for one in resumed:
         pids = one.get("pids") or []

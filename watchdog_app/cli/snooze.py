@@ -27,7 +27,7 @@ examples:
 exit codes: 0 done, 1 failure, 2 usage, 3 daemon not running"""
 
 _DEFAULT_S = 900.0
-_MOST_S = 86400.0  # of the protocol
+_MAX_S = 86400.0  # of the protocol
 
 
 def add_arguments(parser: Parser) -> None:
@@ -39,17 +39,17 @@ def add_arguments(parser: Parser) -> None:
     parser.option(
         "--for TIME",
         "how long, such as 30m or 2h (default: 15m; a day at most)",
-        _time,
+        _parse_duration,
         dest="for_s",
     )
     parser.flag("--end", "hold them back no longer")
     parser.json("print the answer as JSON")
 
 
-def _time(text: str) -> float:
+def _parse_duration(text: str) -> float:
     """What the daemon takes: more than nothing, and a day at most."""
     seconds = positive_duration(text)
-    if seconds > _MOST_S:
+    if seconds > _MAX_S:
         raise argparse.ArgumentTypeError("at most 1 d; say it again when that is over")
     return seconds
 
@@ -60,13 +60,13 @@ def run(args: Args, out: Output) -> int:
         raise UsageError("Choose one of --for and --end.")
     for_s = 0.0 if args.end else args.for_s or _DEFAULT_S
     with Client.connect() as daemon:
-        meant = _meant(Status.read(daemon.call("status")), args.task)
+        meant = _snooze_target(Status.read(daemon.call("status")), args.task)
         answer = daemon.call("snooze", for_s=for_s, **meant)
-    out.result(answer, lambda: [sentence(answer)])
+    out.result(answer, lambda: [format_answer(answer)])
     return EXIT_OK
 
 
-def _meant(status: Status, word: str | None) -> dict[str, Any]:
+def _snooze_target(status: Status, word: str | None) -> dict[str, Any]:
     """The parameter that a word stands for: an incident that is open or snoozed, else a task."""
     if word is None:
         return {}
@@ -75,8 +75,8 @@ def _meant(status: Status, word: str | None) -> dict[str, Any]:
     return {"incident" if word in incidents else "task": word}
 
 
-def sentence(answer: dict[str, Any]) -> str:
-    """What the daemon answered, in words."""
+def format_answer(answer: dict[str, Any]) -> str:
+    """A sentence for the daemon's answer."""
     if answer.get("incident") is not None:
         whose = f"of incident {plain(answer['incident'])}"
     elif answer.get("task") is not None:

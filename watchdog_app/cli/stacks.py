@@ -7,7 +7,7 @@ from typing import Any
 
 from watchdog_app.base.errors import EXIT_OK
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli.output import Output, folded
+from watchdog_app.cli.output import Output, wrap_lines
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
 
@@ -27,8 +27,8 @@ examples:
 exit codes: 0 shown, 1 failure, 2 usage, 3 daemon not running"""
 
 _ANSWER_S = 15.0
-_TOPS = 8  # lines of a stack
-_WITHOUT_PYTHON = 3  # threads that only the kernel knows
+_MAX_FRAMES = 8  # lines of a stack
+_MAX_NATIVE_THREADS = 3  # threads that only the kernel knows
 _STATES = {
     "R": "runs",
     "S": "sleeps",
@@ -44,7 +44,7 @@ def add_arguments(parser: Parser) -> None:
     parser.task()
     parser.flag("--all", "show every thread and every line of its stack")
     parser.json("print all of it as JSON")
-    parser.colored()
+    parser.color_option()
 
 
 def run(args: Args, out: Output) -> int:
@@ -56,7 +56,7 @@ def run(args: Args, out: Output) -> int:
         lambda: [
             out.style.paint(line, weight)
             for text, weight in render(found, args.all)
-            for line in folded(text, out.columns)
+            for line in wrap_lines(text, out.columns)
         ],
     )
     return EXIT_OK
@@ -75,11 +75,11 @@ def render(found: Json, everything: bool = False) -> list[tuple[str, str]]:
     if found.get("answered") is None:
         lines.append(("No agent is in it: Python's stacks are not known.", ""))
     elif found.get("answered") is False:
-        at = "" if not seen else f" Before, it was at {_place(seen)}."
+        at = "" if not seen else f" Before, it was at {_format_frame(seen)}."
         text = "Its agent got no turn within three seconds: a call into a C library keeps the "
         lines.append((f"{text}interpreter's lock (GIL), or the machine is very slow.{at}", ""))
     for process in found.get("processes") or []:
-        lines += _process(process, everything)
+        lines += _render_process(process, everything)
     # That it computes is no suspicion against one that trains.
     reasons = [one for one in found.get("reasons") or [] if one.get("kind") != "busy"]
     if reasons:
@@ -93,7 +93,7 @@ def render(found: Json, everything: bool = False) -> list[tuple[str, str]]:
     return lines
 
 
-def _process(process: Json, everything: bool) -> list[tuple[str, str]]:
+def _render_process(process: Json, everything: bool) -> list[tuple[str, str]]:
     threads = [one for one in process.get("threads") or [] if isinstance(one, dict)]
     name = f"Process {process.get('pid')} ({plain(process.get('name') or '?')})"
     state = str(process.get("state"))
@@ -103,33 +103,33 @@ def _process(process: Json, everything: bool) -> list[tuple[str, str]]:
     lines = [(f"{name}, {count} thread{'s' if count > 1 else ''}", "bold")]
     python = [one for one in threads if one.get("frames")]
     kernel = [one for one in threads if not one.get("frames")]
-    shown = python + (kernel if everything else kernel[: 1 if python else _WITHOUT_PYTHON])
-    tops = sys.maxsize if everything else _TOPS
+    shown = python + (kernel if everything else kernel[: 1 if python else _MAX_NATIVE_THREADS])
+    max_frames = sys.maxsize if everything else _MAX_FRAMES
     for thread in shown:
         frames = thread.get("frames") or []
-        lines.append((f"  {_thread(thread)}", ""))
-        lines += [(f"    {_place(frame)}", "") for frame in frames[:tops]]
-        if len(frames) > tops:
-            lines.append((f"    ... and {len(frames) - tops} more (--all shows them)", "dim"))
+        lines.append((f"  {_format_thread(thread)}", ""))
+        lines += [(f"    {_format_frame(frame)}", "") for frame in frames[:max_frames]]
+        if len(frames) > max_frames:
+            lines.append((f"    ... and {len(frames) - max_frames} more (--all shows them)", "dim"))
     left = count - len(shown)
     if left > 0:
         lines.append((f"  ... and {left} more that hold no Python (--all shows them)", "dim"))
     return lines
 
 
-def _thread(thread: Json) -> str:
-    said = []
+def _format_thread(thread: Json) -> str:
+    notes = []
     if thread.get("tid") is not None:
-        said.append(str(thread["tid"]))
+        notes.append(str(thread["tid"]))
     if thread.get("trains"):
-        said.append("it trains")
-    ident = f" ({', '.join(said)})" if said else ""
+        notes.append("it trains")
+    ident = f" ({', '.join(notes)})" if notes else ""
     state, waits = thread.get("state"), thread.get("wchan") or thread.get("syscall")
     does = _STATES.get(str(state), plain(str(state))) if state else "not known to the kernel"
     at = f" in {plain(waits)}" if waits and state != "R" else ""
     return f"{plain(thread.get('name') or '?')}{ident}: {does}{at}"
 
 
-def _place(frame: Json) -> str:
+def _format_frame(frame: Json) -> str:
     line = "" if frame.get("line") is None else f":{frame['line']}"
     return f"{plain(frame.get('file') or '?')}{line} in {plain(frame.get('function') or '?')}"

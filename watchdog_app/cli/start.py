@@ -31,7 +31,7 @@ Its log is daemon.log in ~/.local/state/watchdog.
 exit codes: 0 it runs, 1 failure, 2 the configuration holds a mistake"""
 
 _READY_S = 20.0  # a loaded machine, with the first look at every process; half a second as a rule
-_OTHER_S = 2.0
+_OTHER_START_S = 2.0
 _POLL_S = 0.02
 
 
@@ -49,16 +49,16 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
         pass
     path, fd = _open_log()
     begin = os.fstat(fd).st_size
-    process = _spawn(fd)
+    process = _spawn_daemon(fd)
     os.close(fd)
     with out.progress("waiting for the daemon"):
-        pid = _wait(process, path, begin)
+        pid = _wait_until_ready(process, path, begin)
     process.returncode = 0  # it outlives us on purpose: no warning about that
     out.lines(f"Started (PID {pid}). Log: {path}")
     return EXIT_OK
 
 
-def _wait(process: subprocess.Popen[bytes], path: str, begin: int) -> int | None:
+def _wait_until_ready(process: subprocess.Popen[bytes], path: str, begin: int) -> int | None:
     """The PID of the daemon that answers. Raises WatchdogError when none does."""
     end_mono_s = time.monotonic() + _READY_S
     ended_mono_s: float | None = None
@@ -71,9 +71,9 @@ def _wait(process: subprocess.Popen[bytes], path: str, begin: int) -> int | None
         if process.poll() is not None:
             ended_mono_s = ended_mono_s or time.monotonic()
             # Another start was faster: its daemon holds the lock and is about to answer.
-            patience_s = _OTHER_S if process.returncode == EXIT_FAILURE else 0.0
+            patience_s = _OTHER_START_S if process.returncode == EXIT_FAILURE else 0.0
             if time.monotonic() - ended_mono_s >= patience_s:
-                raise _failed(path, begin, process.returncode)
+                raise _startup_error(path, begin, process.returncode)
         time.sleep(_POLL_S)
     process.returncode = 0
     raise WatchdogError(
@@ -92,19 +92,19 @@ def _open_log() -> tuple[str, int]:
         return os.devnull, os.open(os.devnull, os.O_WRONLY)
 
 
-def _spawn(log: int) -> subprocess.Popen[bytes]:
+def _spawn_daemon(log: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         children.command(["run"]),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
         cwd="/",  # no disk is kept from being unmounted
-        env=_absolute(os.environ),
+        env=_absolute_paths(os.environ),
         start_new_session=True,  # no Ctrl-C, no hang-up from this terminal
     )
 
 
-def _absolute(env: Mapping[str, str]) -> dict[str, str]:
+def _absolute_paths(env: Mapping[str, str]) -> dict[str, str]:
     """The environment with our own paths as seen from here."""
     own = ("WATCHDOG_RUNTIME_DIR", "WATCHDOG_STATE_DIR", "WATCHDOG_CONFIG")
     return {
@@ -112,15 +112,15 @@ def _absolute(env: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _failed(path: str, begin: int, code: int) -> WatchdogError:
-    said = ""
+def _startup_error(path: str, begin: int, code: int) -> WatchdogError:
+    log_text = ""
     try:
         with open(path, "rb") as file:
             file.seek(begin)
-            said = file.read(65536).decode("utf-8", "replace").strip()
+            log_text = file.read(65536).decode("utf-8", "replace").strip()
     except OSError:
         pass
-    last = "\n  ".join(said.splitlines()[-10:])
+    last = "\n  ".join(log_text.splitlines()[-10:])
     what = f"It said:\n  {last}" if last else f"It said nothing in {path}."
     error = WatchdogError(f"The daemon ended at once, with exit code {code}. {what}")
     error.exit_code = code if code in (EXIT_FAILURE, EXIT_USAGE) else EXIT_FAILURE

@@ -8,7 +8,7 @@ import time
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import plain, wrap
-from watchdog_app.cli.output import rows_of, stamp, timed
+from watchdog_app.cli.output import format_timestamp, terminal_rows, with_timestamp
 from watchdog_app.client.client import Client
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Status
@@ -61,7 +61,7 @@ FLAGS = {
 }
 
 _ANSWER_S = 3.0  # a daemon that takes longer is shown as gone; the view stays alive
-_FEWEST_TASKS = 3  # rows that are kept on the lowest terminal
+_MIN_TASKS = 3  # rows that are kept on the lowest terminal
 
 
 def add_arguments(parser: Parser) -> None:
@@ -80,22 +80,22 @@ def add_arguments(parser: Parser) -> None:
         positive_duration,
     )
     parser.option("-n, --count N", "with --watch: end after so many readings", positive_integer)
-    parser.colored()
+    parser.color_option()
 
 
 def run(args: Args | SimpleNamespace, out: Output) -> int:
     """Ask once, or with --watch until interrupted."""
-    _refuse_contradictions(args)
+    _check_options(args)
     if args.watch:
         return _watch(args, out)
     try:
         with Client.connect() as daemon:
             raw = daemon.call("status")
     except WatchdogError as error:
-        return _without_daemon(args, out, error)
+        return _report_no_daemon(args, out, error)
     now_unix_s = time.time()
     if args.json:
-        out.json(timed(raw, now_unix_s))
+        out.json(with_timestamp(raw, now_unix_s))
     elif args.check:
         line, code = check(Status.read(raw), now_unix_s)
         out.lines(line)
@@ -106,7 +106,7 @@ def run(args: Args | SimpleNamespace, out: Output) -> int:
 
 
 def _render(
-    status: Status, args: Args | SimpleNamespace, out: Output, most_tasks: int | None = None
+    status: Status, args: Args | SimpleNamespace, out: Output, max_tasks: int | None = None
 ) -> list[str]:
     from watchdog_app.cli.status_text import render
 
@@ -117,24 +117,24 @@ def _render(
         out.style,
         everything=args.all,
         sort=args.sort,
-        most_tasks=most_tasks,
+        max_tasks=max_tasks,
     )
 
 
-def _without_daemon(args: Args | SimpleNamespace, out: Output, error: WatchdogError) -> int:
+def _report_no_daemon(args: Args | SimpleNamespace, out: Output, error: WatchdogError) -> int:
     paused: list[str] = []
     guards: list[str] = []
     if isinstance(error, DaemonNotRunning):
-        from watchdog_app.cli import guards_seen
+        from watchdog_app.cli import offline_status
 
-        paused = guards_seen.left_paused()
-        guards = guards_seen.running()
+        paused = offline_status.paused_task_lines()
+        guards = offline_status.guard_lines()
     if args.check:
         line, code = unreachable(" ".join([f"{error}.", *paused] if paused else [str(error)]))
         out.lines(line)
         return code
     if args.json:
-        found = without_daemon(str(error), time.time())
+        found = status_without_daemon(str(error), time.time())
         problems = [("pauses", *paused)] if paused else []
         problems += [("guards", each, "watchdog limit TASK SIZE") for each in guards]
         for source, message, remedy in problems:
@@ -143,14 +143,14 @@ def _without_daemon(args: Args | SimpleNamespace, out: Output, error: WatchdogEr
         if isinstance(error, DaemonNotRunning):
             return error.exit_code  # the object has said it
     if paused or guards:
-        told = [" ".join(paused)] if paused else []
+        notes = [" ".join(paused)] if paused else []
         if guards:
-            told += ["Under a guard, which needs no daemon:", *(f"  {each}" for each in guards)]
-        raise DaemonNotRunning("\n".join((str(error), *told)))
+            notes += ["Under a guard, which needs no daemon:", *(f"  {each}" for each in guards)]
+        raise DaemonNotRunning("\n".join((str(error), *notes)))
     raise error
 
 
-def _refuse_contradictions(args: Args | SimpleNamespace) -> None:
+def _check_options(args: Args | SimpleNamespace) -> None:
     if args.check and (args.json or args.watch):
         raise UsageError("--check prints its one line once; leave out --json and --watch.")
     for option in ("interval", "count"):
@@ -158,7 +158,7 @@ def _refuse_contradictions(args: Args | SimpleNamespace) -> None:
             raise UsageError(f"--{option} belongs to --watch; add --watch or leave it out.")
 
 
-def without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
+def status_without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
     """The status object without a daemon: everything unknown, `problems` says why."""
     from watchdog_app.core.model.status import SCHEMA_VERSION, Host, Problem
 
@@ -172,7 +172,7 @@ def without_daemon(message: str, now_unix_s: float) -> dict[str, Any]:
         host=Host(name=os.uname().nodename if hasattr(os, "uname") else None),
         problems=(Problem(source="daemon", message=f"{what}.", remedy=remedy or None),),
     )
-    return timed(found.to_json(), now_unix_s)
+    return with_timestamp(found.to_json(), now_unix_s)
 
 
 def check(status: Status, now_unix_s: float) -> tuple[str, int]:
@@ -184,7 +184,7 @@ def check(status: Status, now_unix_s: float) -> tuple[str, int]:
     """
     level, text = status.summary(now_unix_s)
     text = plain(text).replace("|", "/")
-    return f"WATCHDOG {level.word} - {text} | {_performance(status)}", level.exit_code
+    return f"WATCHDOG {level.word} - {text} | {_performance_data(status)}", level.exit_code
 
 
 def unreachable(message: str) -> tuple[str, int]:
@@ -193,7 +193,7 @@ def unreachable(message: str) -> tuple[str, int]:
     return f"WATCHDOG {Level.UNKNOWN.word} - {first}", Level.UNKNOWN.exit_code
 
 
-def _performance(status: Status) -> str:
+def _performance_data(status: Status) -> str:
     """`label=value;warn;crit;min;max`, as the Monitoring Plugins' guidelines lay down."""
     host = status.host
     found = [f"tasks={len(status.tasks)}"]
@@ -217,14 +217,14 @@ def _performance(status: Status) -> str:
     return " ".join(found)
 
 
-class _Readings:
+class _StatusReader:
     """Readings from the daemon, over its restarts."""
 
     def __init__(self) -> None:
         self._client: Client | None = None
         self.last: dict[str, Any] | None = None
         self.error: WatchdogError | None = None  # why there is no fresh reading
-        self.gone_unix_s: float | None = None
+        self.outage_begin_unix_s: float | None = None
 
     def read(self) -> bool:
         """Ask once; False, with `error` set, without an answer."""
@@ -235,9 +235,9 @@ class _Readings:
         except WatchdogError as error:
             self.close()
             self.error = error
-            self.gone_unix_s = self.gone_unix_s or time.time()
+            self.outage_begin_unix_s = self.outage_begin_unix_s or time.time()
             return False
-        self.error = self.gone_unix_s = None
+        self.error = self.outage_begin_unix_s = None
         return True
 
     def close(self) -> None:
@@ -249,74 +249,74 @@ class _Readings:
 
 def _watch(args: Args | SimpleNamespace, out: Output) -> int:
     """Show readings until interrupted or counted out; 3 when there was no daemon to begin with."""
-    feed = _Readings()
+    reader = _StatusReader()
     interval_s = args.interval or 1.0
     left = args.count
-    frames = _Frames() if not args.json and _is_terminal() else None
+    screen = _Screen() if not args.json and _is_terminal() else None
     try:
-        if not feed.read() and feed.error is not None:
+        if not reader.read() and reader.error is not None:
             if args.json:
-                out.json(_json_of(feed), indent=None)
-                if isinstance(feed.error, DaemonNotRunning):
-                    return feed.error.exit_code
-            raise feed.error
+                out.json(_status_json(reader), indent=None)
+                if isinstance(reader.error, DaemonNotRunning):
+                    return reader.error.exit_code
+            raise reader.error
         next_mono_s = time.monotonic()
         while True:
             if args.json:
-                out.json(_json_of(feed), indent=None)
-            elif frames is not None:
-                frames.draw(feed, args, out)
+                out.json(_status_json(reader), indent=None)
+            elif screen is not None:
+                screen.draw(reader, args, out)
             else:
-                out.lines(*_block(feed, args, out), "")
+                out.lines(*_text_lines(reader, args, out), "")
             if left is not None:
                 left -= 1
                 if left == 0:
                     return EXIT_OK
             next_mono_s = max(next_mono_s + interval_s, time.monotonic())
             time.sleep(max(0.0, next_mono_s - time.monotonic()))
-            feed.read()
+            reader.read()
     except KeyboardInterrupt:
         return EXIT_OK
     finally:
-        feed.close()
+        reader.close()
 
 
 def _is_terminal() -> bool:
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def _json_of(feed: _Readings) -> dict[str, Any]:
+def _status_json(reader: _StatusReader) -> dict[str, Any]:
     now_unix_s = time.time()
-    if feed.error is not None or feed.last is None:
-        return without_daemon(str(feed.error), now_unix_s)
-    return timed(feed.last, now_unix_s)
+    if reader.error is not None or reader.last is None:
+        return status_without_daemon(str(reader.error), now_unix_s)
+    return with_timestamp(reader.last, now_unix_s)
 
 
-def _block(feed: _Readings, args: Args | SimpleNamespace, out: Output) -> list[str]:
-    if feed.error is not None or feed.last is None:
-        return [stamp(time.time()), *_gone(feed, out)]
-    return [stamp(time.time()), *_render(Status.read(feed.last), args, out)]
+def _text_lines(reader: _StatusReader, args: Args | SimpleNamespace, out: Output) -> list[str]:
+    if reader.error is not None or reader.last is None:
+        return [format_timestamp(time.time()), *_outage_lines(reader, out)]
+    return [format_timestamp(time.time()), *_render(Status.read(reader.last), args, out)]
 
 
-def _gone(feed: _Readings, out: Output) -> list[str]:
-    since = time.strftime("%H:%M:%S", time.localtime(feed.gone_unix_s))
-    text = f"Nothing new since {since}: {plain(str(feed.error))}"
+def _outage_lines(reader: _StatusReader, out: Output) -> list[str]:
+    since = time.strftime("%H:%M:%S", time.localtime(reader.outage_begin_unix_s))
+    text = f"Nothing new since {since}: {plain(str(reader.error))}"
     lines = wrap(text, out.columns, first="! ")
     lines.append("  This view continues when the daemon is back.")
     return [out.style.paint(one, "yellow") for one in lines]
 
 
-class _Frames:
-    """Readings drawn in place of one another; the last one stays on the terminal."""
+class _Screen:
+    """Draws each reading over the one before; the last one stays on the terminal."""
 
     def __init__(self) -> None:
         self._lines = 0  # of the frame that is shown
         self._columns = 0
 
-    def draw(self, feed: _Readings, args: Args | SimpleNamespace, out: Output) -> None:
+    def draw(self, reader: _StatusReader, args: Args | SimpleNamespace, out: Output) -> None:
         """Replace the frame before, without clearing in between."""
         columns = out.columns or 80
-        lines = _fitted(feed, args, out, rows_of() - 1)
+        lines = _fit_to_rows(reader, args, out, terminal_rows() - 1)
         start = f"\x1b[{self._lines}F" if self._lines else ""
         if self._lines and columns != self._columns:
             start = "\x1b[H\x1b[2J"  # a narrower terminal has wrapped what is shown
@@ -328,17 +328,19 @@ class _Frames:
         self._lines, self._columns = len(lines), columns
 
 
-def _fitted(feed: _Readings, args: Args | SimpleNamespace, out: Output, rows: int) -> list[str]:
+def _fit_to_rows(
+    reader: _StatusReader, args: Args | SimpleNamespace, out: Output, rows: int
+) -> list[str]:
     """The lines of a reading with as many tasks as the terminal has rows for."""
-    trouble = [*_gone(feed, out), ""] if feed.error is not None else []
+    trouble = [*_outage_lines(reader, out), ""] if reader.error is not None else []
     rows -= len(trouble)
-    status = Status.read(feed.last)
+    status = Status.read(reader.last)
     most: int | None = None
     while True:
         lines = _render(status, args, out, most)
         too_many = len(lines) - rows
-        if too_many <= 0 or (most is not None and most <= _FEWEST_TASKS):
+        if too_many <= 0 or (most is not None and most <= _MIN_TASKS):
             break
         most = len(status.tasks) if most is None else most
-        most = max(_FEWEST_TASKS, most - max(1, too_many // 2))
+        most = max(_MIN_TASKS, most - max(1, too_many // 2))
     return trouble + lines[: max(1, rows)]

@@ -51,7 +51,7 @@ _LEFT = ("NOTEBOOK/SCRIPT", "STATE", "DEV", "ETA")
 _SHORT_STATES = {"running": "run", "sleeping": "sleep"}
 
 # How the table gives way to a narrow terminal: sizes, times, columns, least room for the name.
-_FORMS: tuple[tuple[bool, bool, tuple[str, ...], int], ...] = (
+_LAYOUTS: tuple[tuple[bool, bool, tuple[str, ...], int], ...] = (
     (False, False, HEADS, 24),
     (True, False, HEADS, 18),
     (True, True, HEADS, 15),
@@ -72,7 +72,7 @@ def render(
     *,
     everything: bool = False,
     sort: str = "urgency",
-    most_tasks: int | None = None,
+    max_tasks: int | None = None,
 ) -> list[str]:
     """
     The lines of `watchdog status`.
@@ -84,7 +84,7 @@ def render(
         style: colours and symbols.
         everything: idle interpreters and resources far from their limits as well.
         sort: one of `selection.SORTS`.
-        most_tasks: rows of the task table; the rest is counted.
+        max_tasks: rows of the task table; the rest is counted.
     """
     style = style or Style()
     lines = [*_headline(status, now_unix_s, columns, style), ""]
@@ -94,18 +94,18 @@ def render(
         *(incident_lines(one, now_unix_s, columns, style) for one in status.incidents),
     ):
         lines += [*part, ""] if part else []
-    lines += _tasks(
-        status, now_unix_s, columns, style, everything=everything, sort=sort, most=most_tasks
+    lines += _task_section(
+        status, now_unix_s, columns, style, everything=everything, sort=sort, most=max_tasks
     )
-    lines += _problems(status, columns, style)
+    lines += _problem_lines(status, columns, style)
     return lines
 
 
 def _headline(status: Status, now_unix_s: float, columns: int | None, style: Style) -> list[str]:
-    level, said = status.summary(now_unix_s)
+    level, summary = status.summary(now_unix_s)
     calm = level <= Level.WATCH
     mark = "" if calm else f"{level.mark} "
-    first = wrap(f"{level.word}: {plain(said)}.", columns, first=mark)
+    first = wrap(f"{level.word}: {plain(summary)}.", columns, first=mark)
     painted = [style.paint(one, "green" if calm else level.color) for one in first]
     agents = sum(1 for one in status.tasks if one.agent is not None)
     version = status.daemon.version if status.daemon else None
@@ -143,13 +143,13 @@ def incident_lines(
     if incident.reason:
         lines += wrap(plain(incident.reason), columns, first="   ")
     for one in incident.contributors[:3]:
-        lines += wrap(_contribution(incident, one), columns, first="   ", rest="     ")
+        lines += wrap(_format_contributor(incident, one), columns, first="   ", rest="     ")
     for advice in () if calm and not incident.is_fault else incident.advice:
         lines += wrap(plain(advice), columns, first="   > ")
     return lines
 
 
-def _contribution(incident: Incident, one: Contributor) -> str:
+def _format_contributor(incident: Incident, one: Contributor) -> str:
     text = f"{plain(one.name or '?')} (pid {quantities.whole(one.pid)})"
     if incident.is_fault:
         return f"hit: {text}" if incident.is_gpu_fault else text
@@ -160,7 +160,7 @@ def _contribution(incident: Incident, one: Contributor) -> str:
     return text if one.share is None else f"{text}, {share} of the growth"
 
 
-def _tasks(
+def _task_section(
     status: Status,
     now_unix_s: float,
     columns: int | None,
@@ -190,8 +190,12 @@ def _tasks(
     return lines
 
 
-def _problems(status: Status, columns: int | None, style: Style) -> list[str]:
-    texts = [*_protection(status.daemon), *_snoozed(status.daemon), *_undelivered(status.daemon)]
+def _problem_lines(status: Status, columns: int | None, style: Style) -> list[str]:
+    texts = [
+        *_protection_lines(status.daemon),
+        *_snooze_lines(status.daemon),
+        *_undelivered_lines(status.daemon),
+    ]
     reported = _reported_by_incidents(status)
     for one in status.problems:
         if one.source not in reported:
@@ -203,7 +207,7 @@ def _problems(status: Status, columns: int | None, style: Style) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _protection(daemon: Daemon | None) -> list[str]:
+def _protection_lines(daemon: Daemon | None) -> list[str]:
     """That protection is off, and until when: a person must not forget that."""
     protection = daemon.protection if daemon else None
     if protection is None or protection.on is not False:
@@ -214,7 +218,7 @@ def _protection(daemon: Daemon | None) -> list[str]:
     return [f"{text} Switch it on: watchdog protect on"]
 
 
-def _snoozed(daemon: Daemon | None) -> list[str]:
+def _snooze_lines(daemon: Daemon | None) -> list[str]:
     """Which notifications are snoozed, and until when."""
     found = []
     for one in daemon.snoozed if daemon else ():
@@ -227,7 +231,7 @@ def _snoozed(daemon: Daemon | None) -> list[str]:
     return found
 
 
-def _undelivered(daemon: Daemon | None) -> list[str]:
+def _undelivered_lines(daemon: Daemon | None) -> list[str]:
     """That notifications could not be shown."""
     delivery = daemon.notifications if daemon else None
     if delivery is None or not delivery.undelivered:
@@ -323,48 +327,48 @@ def task_lines(
         style: colours and symbols.
         gpus: whether it is known who uses the GPUs: a task that is on none holds nothing there.
     """
-    table = _fitting(tasks, columns, gpus)
+    table = _fit_table(tasks, columns, gpus)
     head, *rows = table.lines(columns, style.ellipsis)
     lines = [style.paint(head, "bold")]
     for task, row in zip(tasks, rows, strict=True):
         lines.append(style.paint(row, task.level.color))
-        for remark in _remarks(task, now_unix_s):
+        for remark in _task_remarks(task, now_unix_s):
             lines += [style.paint(line, "dim") for line in wrap(remark, columns, first="      ")]
     return lines
 
 
-def _fitting(tasks: Sequence[Task], columns: int | None, gpus: bool) -> Table:
+def _fit_table(tasks: Sequence[Task], columns: int | None, gpus: bool) -> Table:
     on_gpus = any(task.gpu_memory_bytes is not None for task in tasks)
     table = None
-    for compact, short, heads, least in _FORMS:
+    for compact, short, heads, least in _LAYOUTS:
         if on_gpus and "RAM" in heads and "SWAP" in heads and "GPU-MEM" not in heads:
             continue  # never hide a figure that is known while an unknown one could go
-        table = _table(tasks, heads, compact=compact, short=short, gpus=gpus)
+        table = _build_table(tasks, heads, compact=compact, short=short, gpus=gpus)
         if columns is None or table.room(columns) >= min(table.wanted(), least):
             break
     assert table is not None  # noqa: S101 - _FORMS is not empty
     return table
 
 
-def _table(
+def _build_table(
     tasks: Sequence[Task], heads: tuple[str, ...], *, compact: bool, short: bool, gpus: bool
 ) -> Table:
     rows = [["", *heads]]
     for task in tasks:
-        cells = _cells(task, compact=compact, short=short, gpus=gpus)
+        cells = _task_cells(task, compact=compact, short=short, gpus=gpus)
         rows.append([task.level.mark, *(cells[head] for head in heads)])
     right = {place for place, head in enumerate(heads, 1) if head not in _LEFT}
     name = 1 + heads.index("NOTEBOOK/SCRIPT")  # the mark comes first
     return Table(rows, right, gives_way=name, gap=1 if compact else 2)
 
 
-def _cells(task: Task, *, compact: bool, short: bool, gpus: bool) -> dict[str, str]:
+def _task_cells(task: Task, *, compact: bool, short: bool, gpus: bool) -> dict[str, str]:
     nothing = quantities.NONE if gpus and not task.gpus else quantities.UNKNOWN
     held = task.gpu_memory_bytes
     return {
         "PID": quantities.whole(task.pid),
         "NOTEBOOK/SCRIPT": plain(task.name or "?"),
-        "STATE": _state(task, compact=compact),
+        "STATE": _format_state(task, compact=compact),
         "RAM": quantities.size(task.ram_bytes, compact=compact),
         "SWAP": quantities.size(task.swap_bytes, compact=compact),
         "DEV": gpu_numbers(task) or nothing,
@@ -375,14 +379,14 @@ def _cells(task: Task, *, compact: bool, short: bool, gpus: bool) -> dict[str, s
     }
 
 
-def _state(task: Task, *, compact: bool) -> str:
+def _format_state(task: Task, *, compact: bool) -> str:
     state = plain(task.state or quantities.UNKNOWN)
     if task.agent is not None and task.agent.saving and state != "paused":
         return "saving"
     return _SHORT_STATES.get(state, state) if compact else state
 
 
-def _remarks(task: Task, now_unix_s: float) -> list[str]:
+def _task_remarks(task: Task, now_unix_s: float) -> list[str]:
     remarks = []
     if task.paused_by_watchdog:
         command = ACTIONS["resume"].command_for(quantities.whole(task.pid))

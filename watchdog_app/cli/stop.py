@@ -16,7 +16,7 @@ from watchdog_app.base.errors import (
     RequestError,
     WatchdogError,
 )
-from watchdog_app.cli import guards_seen
+from watchdog_app.cli import offline_status
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
@@ -54,36 +54,36 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
     except ProtocolError as error:
         full = isinstance(error, DaemonFull)
         why = "served too many others" if full else "did not answer"
-        return _end_by_force(error, why, full, out)
+        return _kill_daemon(error, why, full, out)
     except RequestError as error:
         if error.code != VERSIONS_DIFFER:
             raise
-        return _end_by_force(error, "is of another version", True, out)
+        return _kill_daemon(error, "is of another version", True, out)
     with out.progress("waiting for its end"):
-        if _wait(lambda: not _runs(), _END_S):
-            return _ended(f"The daemon (pid {pid}) has ended.", out)
+        if _wait_until(lambda: not _is_running(), _END_S):
+            return _report_ended(f"The daemon (pid {pid}) has ended.", out)
     raise WatchdogError(
         f"The daemon (pid {pid}) was asked to end and has not within {_END_S:g} s. "
         f"End it with: kill {pid}"
     )
 
 
-def _wait(ended: Callable[[], bool], wait_s: float) -> bool:
+def _wait_until(condition: Callable[[], bool], wait_s: float) -> bool:
     """Whether it has ended within so many seconds."""
     end_mono_s = time.monotonic() + wait_s
     while time.monotonic() < end_mono_s:
-        if ended():
+        if condition():
             return True
         time.sleep(_POLL_S)
     return False
 
 
-def _ended(what: str, out: Output) -> int:
-    out.lines(f"{what} Nothing is watched now.", *guards_seen.left_paused())
+def _report_ended(what: str, out: Output) -> int:
+    out.lines(f"{what} Nothing is watched now.", *offline_status.paused_task_lines())
     return EXIT_OK
 
 
-def _end_by_force(error: WatchdogError, why: str, well: bool, out: Output) -> int:
+def _kill_daemon(error: WatchdogError, why: str, graceful: bool, out: Output) -> int:
     """
     End a daemon that cannot be asked: it hangs, serves too many others, or is of another version.
 
@@ -92,11 +92,11 @@ def _end_by_force(error: WatchdogError, why: str, well: bool, out: Output) -> in
     Args:
         error: what is raised where it cannot be ended.
         why: it cannot be asked.
-        well: it ends as always, and is given the time for that.
-        out: where its end is told.
+        graceful: it can still end by itself, and gets the time for that.
+        out: where its end is reported.
 
     Raises:
-        WatchdogError: who holds the daemon's lock cannot be told, so nobody is ended.
+        WatchdogError: the process that holds the lock is not known; none is ended.
     """
     from watchdog_app.daemon.instance import holder, holds
 
@@ -112,12 +112,12 @@ def _end_by_force(error: WatchdogError, why: str, well: bool, out: Output) -> in
         if not holds(pid, lock):  # looked at after the handle was opened: it is of that process
             raise error
         for number, wait_s in (
-            (signal.SIGTERM, _END_S if well else _TERM_S),
+            (signal.SIGTERM, _END_S if graceful else _TERM_S),
             (signal.SIGKILL, _END_S),
         ):
             signal.pidfd_send_signal(handle, number)
-            if _wait(lambda: holder(lock) is None, wait_s):
-                return _ended(f"The daemon (pid {pid}) {why} and was ended.", out)
+            if _wait_until(lambda: holder(lock) is None, wait_s):
+                return _report_ended(f"The daemon (pid {pid}) {why} and was ended.", out)
     except OSError as cause:
         raise error from cause
     finally:
@@ -125,8 +125,8 @@ def _end_by_force(error: WatchdogError, why: str, well: bool, out: Output) -> in
     raise error
 
 
-def _runs() -> bool:
-    """Somebody listens, or still holds the lock that the next daemon will want."""
+def _is_running() -> bool:
+    """Whether a daemon listens, or still holds the lock of the daemon."""
     from watchdog_app.daemon.instance import holder
 
     try:

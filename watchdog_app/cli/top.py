@@ -47,10 +47,10 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
     if not sys.stderr.isatty():
         # Textual draws on standard error; where that goes into a file, the screen is this one.
         sys.__stderr__ = sys.__stdout__  # type: ignore[misc]
-    from watchdog_app.top.glyphs import prepare
+    from watchdog_app.top.glyphs import replace_missing_glyphs
 
     if sys.__stderr__ is not None:
-        prepare(sys.__stderr__)
+        replace_missing_glyphs(sys.__stderr__)
     app = TopApp()
     app.run()
     return app.return_code or EXIT_OK

@@ -9,7 +9,7 @@ import time
 
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli.desktop import open_placed, program
+from watchdog_app.cli.desktop import find_program, open_placed_files
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser
 from watchdog_app.client.client import Client
@@ -62,9 +62,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(args: Args, out: Output) -> int:
-    """Be the companion."""
+    """Run the companion, or print what it would show."""
     if args.once:
-        out.lines(*_once())
+        out.lines(*_snapshot_lines())
         return EXIT_OK
     if args.open_live_view:
         from watchdog_app.tray.launching import open_live_view
@@ -76,18 +76,18 @@ def run(args: Args, out: Output) -> int:
 
         open_settings()
         return EXIT_OK
-    _without_tls()
+    _block_openssl()
     from watchdog_app.tray.app import Companion, Options
 
     options = Options(args.notifications_only, args.backend, args.theme)
     try:
-        return Companion(options, _login()).run()
+        return Companion(options, _find_login_setting()).run()
     except AlreadyRunning as error:
         out.lines(str(error))
         return EXIT_OK
 
 
-def _without_tls() -> None:
+def _block_openssl() -> None:
     """
     Keep OpenSSL out of this process: 5 MB of 35, for nothing.
 
@@ -99,15 +99,15 @@ def _without_tls() -> None:
             sys.modules[module] = None  # type: ignore[assignment]
 
 
-def _once() -> list[str]:
+def _snapshot_lines() -> list[str]:
     """What the icon would show, for those who have none and for bug reports."""
     from watchdog_app.tray.menu_model import menu
-    from watchdog_app.tray.state import FILL_STEPS, outlook
+    from watchdog_app.tray.state import FILL_STEPS, tray_state
 
     with Client.connect(role="tray") as client:
         status = Status.read(client.call("status"))
     now_unix_s = time.time()
-    seen = outlook(status, now_unix_s)
+    seen = tray_state(status, now_unix_s)
     picture = seen.picture
     mark = f", mark {picture.mark}" if picture.mark else ""
     lines = [
@@ -129,7 +129,7 @@ def _menu_lines(entry: Entry, depth: int) -> Iterator[str]:
         yield from _menu_lines(child, depth + 1)
 
 
-class _Login:
+class _LoginSetting:
     """Start at login, as the desktop part does it."""
 
     def __init__(self, program: str) -> None:
@@ -140,8 +140,8 @@ class _Login:
         from watchdog_app.install.login import UNITS, LoginStart
 
         try:
-            start = LoginStart(os.environ, self._program, open_placed())
-            return all(start.way(unit) is not None for unit in UNITS)
+            start = LoginStart(os.environ, self._program, open_placed_files())
+            return all(start.method(unit) is not None for unit in UNITS)
         except WatchdogError:
             return None  # a damaged list of what was placed: `desktop status` says what to do
 
@@ -149,18 +149,18 @@ class _Login:
         """Switch it for both: an icon without its daemon protects nothing."""
         from watchdog_app.install.login import LoginStart
 
-        start = LoginStart(os.environ, self._program, open_placed())
+        start = LoginStart(os.environ, self._program, open_placed_files())
         if on:
             start.enable()
         else:
             start.disable()
 
 
-def _login() -> Login | None:
+def _find_login_setting() -> Login | None:
     """None where it cannot be set: another system, or a program without a path of its own."""
     if sys.platform in ("win32", "darwin"):
         return None
     try:
-        return _Login(program())
+        return _LoginSetting(find_program())
     except WatchdogError:
         return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from watchdog_app.base.errors import EXIT_OK, DaemonNotRunning, ProtocolError
 from watchdog_app.base.text.terminal import Style, plain, wrap
-from watchdog_app.cli.output import Output, remark, stamp
+from watchdog_app.cli.output import Output, format_timestamp, remark
 from watchdog_app.cli.parser import Args, Parser, positive_integer
 from watchdog_app.client.client import Client
 from watchdog_app.core.model.actions import ACTIONS
@@ -45,15 +45,15 @@ def add_arguments(parser: Parser) -> None:
     parser.json("one JSON object a line")
     parser.flag("--bell", "ring the terminal bell for critical ones")
     parser.option("--count N", "end after N notifications", positive_integer)
-    parser.colored()
+    parser.color_option()
 
 
 def run(args: Args, out: Output) -> int:
     """Follow them until interrupted or counted out."""
     left = args.count
     try:
-        for notification in _follow():
-            _write(notification, args, out)
+        for notification in _follow_notifications():
+            _print_notification(notification, args, out)
             if left is not None:
                 left -= 1
                 if left == 0:
@@ -63,7 +63,7 @@ def run(args: Args, out: Output) -> int:
     return EXIT_OK
 
 
-def _follow() -> Iterator[dict[str, Any]]:
+def _follow_notifications() -> Iterator[dict[str, Any]]:
     """
     Notifications, over restarts of the daemon.
 
@@ -75,14 +75,14 @@ def _follow() -> Iterator[dict[str, Any]]:
     while True:
         try:
             with client:
-                yield from _notifications(client)
+                yield from _read_notifications(client)
         except (DaemonNotRunning, ProtocolError) as error:
             _remark(f"{error} Notifications continue when the daemon is back.")
-        client = _again()
+        client = _reconnect()
         _remark("The daemon is back.")
 
 
-def _notifications(client: Client) -> Iterator[dict[str, Any]]:
+def _read_notifications(client: Client) -> Iterator[dict[str, Any]]:
     client.call("subscribe", topics=["notifications"])
     for message in client.notifications(None):
         notification = message.get("params")
@@ -99,7 +99,7 @@ def _notifications(client: Client) -> Iterator[dict[str, Any]]:
             )
 
 
-def _again() -> Client:
+def _reconnect() -> Client:
     while True:
         time.sleep(_RETRY_S)
         try:
@@ -108,16 +108,16 @@ def _again() -> Client:
             continue
 
 
-def _write(notification: dict[str, Any], args: Args, out: Output) -> None:
+def _print_notification(notification: dict[str, Any], args: Args, out: Output) -> None:
     if args.json:
         out.json(notification, indent=None)
         return
     read = Notification.read(notification)
     bell = "\a" if args.bell and read.urgency == "critical" else ""
-    out.lines("\n".join(lines(read, out.columns, out.style)) + bell)
+    out.lines("\n".join(render(read, out.columns, out.style)) + bell)
 
 
-def lines(notification: Notification, columns: int | None, appearance: Style) -> list[str]:
+def render(notification: Notification, columns: int | None, appearance: Style) -> list[str]:
     """
     A notification as text: date, time, urgency, title; below it the rest, and what to type.
 
@@ -132,17 +132,17 @@ def lines(notification: Notification, columns: int | None, appearance: Style) ->
     # On a narrow terminal the text gets the whole width below the time.
     wide = columns is None or columns >= 60
     indent = _INDENT if wide else "  "
-    first = f"{stamp(at)}  {word}" if wide else f"{stamp(at)}\n{indent}{word}"
+    first = f"{format_timestamp(at)}  {word}" if wide else f"{format_timestamp(at)}\n{indent}{word}"
     head = wrap(plain(notification.title or "?"), columns, first=first, rest=indent)
     found = [appearance.paint(line, _COLORS.get(urgency, "yellow")) for line in head]
     for line in notification.body.splitlines():
         found += wrap(plain(line), columns, first=indent, rest=indent)
-    for command in commands(notification):
+    for command in button_commands(notification):
         found += wrap(plain(command), columns, first=f"{indent}> ", rest=f"{indent}  ")
     return found
 
 
-def commands(notification: Notification) -> list[str]:
+def button_commands(notification: Notification) -> list[str]:
     """What the buttons do, without what the text says already and what only shows something."""
     found = []
     for button in notification.actions:
@@ -155,4 +155,4 @@ def commands(notification: Notification) -> list[str]:
 
 def _remark(text: str) -> None:
     """On standard error: a pipe gets notifications alone."""
-    remark(text, lead=f"{stamp(time.time())}  ")
+    remark(text, lead=f"{format_timestamp(time.time())}  ")

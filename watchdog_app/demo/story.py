@@ -1,7 +1,7 @@
 """
 The demo's story: a training leaks, is seen, is saved, is killed, goes on.
 
-Everything told is read from outside: the daemon's status as any client gets it,
+Everything printed is read from outside: the daemon's status as any client gets it,
 the exit status of the training, and the losses that the script itself wrote.
 """
 
@@ -24,7 +24,7 @@ from watchdog_app.guard.cgroup import Cgroup
 # Over the RSS of the same training without the bug. RSS counts libraries that the group is not
 # charged for, so the leak has about twice as much: some 650 steps of a thousand.
 HEADROOM_BYTES = 300 * MIB
-_PATIENCE_S = 300.0  # for one step; a hung one ends the demo with its log
+_TIMEOUT_S = 300.0  # for one step; a hung one ends the demo with its log
 
 
 @dataclass(slots=True)
@@ -52,11 +52,11 @@ class Report:
 
 
 class Story:
-    """One run of the demo in a sandbox. `say` gets each line."""
+    """One run of the demo in a sandbox. `print_line` gets each line."""
 
-    def __init__(self, sandbox: Sandbox, say: Callable[[str], None]) -> None:
+    def __init__(self, sandbox: Sandbox, print_line: Callable[[str], None]) -> None:
         self._sandbox = sandbox
-        self._say = say
+        self._print = print_line
         self._began = time.monotonic()
         self.report = Report()
         self._seen: set[str] = set()
@@ -71,12 +71,12 @@ class Story:
         """
         report = self.report
         client = self._sandbox.start_daemon()
-        self._tell(f"a daemon of the demo's own watches (pid {client.daemon_pid})")
+        self._print_line(f"a daemon of the demo's own watches (pid {client.daemon_pid})")
         reference = self._sandbox.train(
             "reference.log", "--losses", "reference.csv", "--rescues", "none",
             "--keep-mib", "0", nice=10,
         )  # fmt: skip
-        self._tell("an uninterrupted reference run without the bug starts")
+        self._print_line("an uninterrupted reference run without the bug starts")
         limit_bytes = self._baseline(reference, client) + HEADROOM_BYTES
         report.limit_bytes = limit_bytes
         while True:
@@ -88,12 +88,12 @@ class Story:
             status = self._follow(client, child)
             if status == 0:
                 break
-            self._death(child.pid, status, group, client)
+            self._report_death(child.pid, status, group, client)
             group.close()
             if report.starts > 4:
-                raise self._failed("The training was killed five times", "train.log")
-        self._wait(reference, "the reference run")
-        self._verdict()
+                raise self._failure("The training was killed five times", "train.log")
+        self._wait_for(reference, "the reference run")
+        self._compare_losses()
         client.close()
         report.seconds = time.monotonic() - self._began
         return report
@@ -101,17 +101,19 @@ class Story:
     def _announce(self, group: Cgroup) -> None:
         limit = format_bytes(group.limit_bytes)
         if self.report.starts == 1:
-            self._tell(f"train.py starts inside a real {group.kind} of {limit}; "
-                       "it keeps 1 MiB of every batch")  # fmt: skip
+            self._print_line(
+                f"train.py starts inside a real {group.kind} of {limit}; "
+                "it keeps 1 MiB of every batch"
+            )
         else:
-            self._tell("the same command is typed again: python train.py")
+            self._print_line("the same command is typed again: python train.py")
 
     def _baseline(self, reference: subprocess.Popen[bytes], client: Client) -> int:
         """RAM of the same training without the bug, once it trains."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while len(losses.read(self._path("reference.csv"))) < 5:
             if reference.poll() is not None or time.monotonic() > deadline:
-                raise self._failed("The reference run failed", "reference.log")
+                raise self._failure("The reference run failed", "reference.log")
             time.sleep(0.1)
         while time.monotonic() < deadline:
             for task in client.call("status")["tasks"]:
@@ -119,26 +121,26 @@ class Story:
                     key = "ram_bytes"
                     return int(task[key])
             time.sleep(0.2)
-        raise self._failed("The daemon does not see the reference run", "daemon.log")
+        raise self._failure("The daemon does not see the reference run", "daemon.log")
 
     def _follow(self, client: Client, child: subprocess.Popen[bytes]) -> int:
-        """Tell what the daemon shows of the training until it ends; its exit status."""
+        """Print what the daemon shows of the training until it ends; return its exit status."""
         next_line = time.monotonic()
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while child.poll() is None:
             if time.monotonic() > deadline:
-                raise self._failed("The training hangs", "train.log")
+                raise self._failure("The training hangs", "train.log")
             status = client.call("status")
             task = next((t for t in status["tasks"] if t["pid"] == child.pid), None)
             if task is not None:
-                self._news(task, status)
+                self._report_events(task, status)
                 if time.monotonic() >= next_line and (task["agent"] or {}).get("step"):
                     next_line = time.monotonic() + 3.0
-                    self._tell(self._line(task, status))
+                    self._print_line(self._progress_line(task, status))
             time.sleep(0.1)
         return child.returncode
 
-    def _line(self, task: dict[str, Any], status: dict[str, Any]) -> str:
+    def _progress_line(self, task: dict[str, Any], status: dict[str, Any]) -> str:
         agent = task["agent"]
         trend = format_rate(task["slope_bytes_per_s"])
         text = f"  step {agent['step']}"
@@ -150,12 +152,12 @@ class Story:
             text += f", {format_bytes(group['used'])} of {format_bytes(group['limit'])}"
         text += f", {trend}"
         if task["eta_s"] is not None:
-            text += (f", full in about {format_duration(task['eta_s'])} "
-                     f"({task['eta_low_s']:.0f}-{_high(task['eta_high_s'])} s)")  # fmt: skip
+            interval = f"{task['eta_low_s']:.0f}-{_format_upper(task['eta_high_s'])} s"
+            text += f", full in about {format_duration(task['eta_s'])} ({interval})"
         return text
 
-    def _news(self, task: dict[str, Any], status: dict[str, Any]) -> None:
-        """Tell each stage, once a run, and each rescue."""
+    def _report_events(self, task: dict[str, Any], status: dict[str, Any]) -> None:
+        """Print each stage, once a run, and each rescue."""
         run = self.report.starts
         # Other programs of this machine have incidents of their own.
         own = {one["label"] for one in status["resources"] if task["pid"] in one["tasks"]}
@@ -166,7 +168,9 @@ class Story:
             if mark in self._seen or incident["stage"] in ("ok", "watch"):
                 continue
             self._seen.add(mark)
-            self._tell(f"WATCHDOG {incident['stage']}: {incident['label']}: {incident['reason']}")
+            self._print_line(
+                f"WATCHDOG {incident['stage']}: {incident['label']}: {incident['reason']}"
+            )
         rescue = (task["agent"] or {}).get("rescue")
         if rescue and rescue["path"] not in self._seen and not rescue["seconds"]:
             self._seen.add(rescue["path"])  # saved between our last look and the kill
@@ -174,41 +178,41 @@ class Story:
             self._seen.add(rescue["path"])
             if run == 1:
                 self._rescue = rescue
-            self._tell(
+            self._print_line(
                 f"WATCHDOG saved step {rescue['step']}: {format_bytes(rescue['bytes'])} "
                 f"in {rescue['seconds']:.2f} s"
             )
 
-    def _death(self, pid: int, status: int, group: Cgroup, client: Client) -> None:
-        """Tell what killed it, what that cost, and what the daemon says of it."""
+    def _report_death(self, pid: int, status: int, group: Cgroup, client: Client) -> None:
+        """Print what killed it, what that cost, and how the daemon explains it."""
         report = self.report
         if status > 0 and group.kind != "address space limit":
-            raise self._failed("The training failed by itself", "train.log")
+            raise self._failure("The training failed by itself", "train.log")
         written = losses.read(self._path("losses.csv"))
         if not written or self._rescue is None:
-            raise self._failed("The training died before a rescue was made", "daemon.log")
+            raise self._failure("The training died before a rescue was made", "daemon.log")
         last = max(written)
         died_unix_s = written[last].unix_s
         cause = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         kills = group.oom_kills()
         counted = f", the group counts {kills} kill for memory" if kills else ""
-        self._tell(f"KILLED at step {last} ({cause}{counted})")
+        self._print_line(f"KILLED at step {last} ({cause}{counted})")
         time.sleep(1.0)  # the daemon says within a second who died and of what
         entries = client.call("history", limit=1000, kinds=["decision", "death"])["entries"]
         mine = [entry for entry in entries if entry.get("pid") == pid]
         if report.starts == 1:
-            told = [e["unix_s"] for e in mine if e.get("decision_kind") == "notify"]
+            warnings_unix_s = [e["unix_s"] for e in mine if e.get("decision_kind") == "notify"]
             # The journal knows a rescue that came between our last look and the end.
             left = [e["rescue"] for e in mine if e["kind"] == "death" and e.get("rescue")]
             rescue = left[0] if left else self._rescue
-            self._first_death(last, died_unix_s, min(told, default=None), rescue)
+            self._fill_death_figures(last, died_unix_s, min(warnings_unix_s, default=None), rescue)
         for death in (entry for entry in mine if entry["kind"] == "death"):
-            self._tell(f"WATCHDOG {death['text']}")
+            self._print_line(f"WATCHDOG {death['text']}")
 
-    def _first_death(
+    def _fill_death_figures(
         self, last: int, died_unix_s: float, warned_unix_s: float | None, rescue: dict[str, Any]
     ) -> None:
-        """The figures of the report: they are of the run that began from nothing."""
+        """Fill the report's figures from the first run: it began without a rescue."""
         report = self.report
         report.killed_step = last
         report.rescue_step = rescue["step"]
@@ -220,7 +224,7 @@ class Story:
         if warned_unix_s is not None:
             report.warned_before_death_s = max(0.0, died_unix_s - warned_unix_s)
 
-    def _verdict(self) -> None:
+    def _compare_losses(self) -> None:
         reference = losses.read(self._path("reference.csv"))
         rescued = losses.read(self._path("losses.csv"))
         found = losses.compare(reference, rescued)
@@ -228,30 +232,34 @@ class Story:
         self.report.compared = found.compared
         self.report.identical = found.identical
         if found.identical:
-            self._tell(f"finished: {found.compared} of {len(reference)} losses are identical, bit "
-                       "for bit, to the uninterrupted run")  # fmt: skip
+            self._print_line(
+                f"finished: {found.compared} of {len(reference)} losses are identical, bit "
+                "for bit, to the uninterrupted run"
+            )
         else:
             steps = found.different or found.missing
-            self._tell(f"DIFFERENT from the reference, first at step {steps[0] if steps else 0}: "
-                       f"{len(found.different)} differ, {len(found.missing)} missing")  # fmt: skip
+            self._print_line(
+                f"DIFFERENT from the reference, first at step {steps[0] if steps else 0}: "
+                f"{len(found.different)} differ, {len(found.missing)} missing"
+            )
 
-    def _wait(self, child: subprocess.Popen[bytes], what: str) -> None:
+    def _wait_for(self, child: subprocess.Popen[bytes], what: str) -> None:
         if child.poll() is None:
-            self._tell(f"waiting for {what} to finish, to compare")
+            self._print_line(f"waiting for {what} to finish, to compare")
         try:
-            child.wait(_PATIENCE_S)
+            child.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise self._failed(f"{what} hangs", "reference.log") from None
+            raise self._failure(f"{what} hangs", "reference.log") from None
 
-    def _failed(self, what: str, log: str) -> WatchdogError:
+    def _failure(self, what: str, log: str) -> WatchdogError:
         return WatchdogError(f"{what}. {log} ends:\n{self._sandbox.tail(log)}")
 
     def _path(self, name: str) -> str:
         return f"{self._sandbox.folder}/{name}"
 
-    def _tell(self, text: str) -> None:
-        self._say(f"{time.monotonic() - self._began:6.1f} s  {text}")
+    def _print_line(self, text: str) -> None:
+        self._print(f"{time.monotonic() - self._began:6.1f} s  {text}")
 
 
-def _high(value: float | None) -> str:
+def _format_upper(value: float | None) -> str:
     return f"{value:.0f}" if value is not None else "?"

@@ -49,17 +49,17 @@ def desktop_files(env: Mapping[str, str], command: str) -> dict[str, bytes]:
         WatchdogError: this installation lacks the files.
     """
     root = share_root()
-    if root in _shared(env):
+    if root in _system_data_folders(env):
         return {}
     data, config = data_home(env), config_home(env)
     found: dict[str, bytes] = {}
     for folder, target in _DATA_FOLDERS.items():
-        for relative, content in _files(os.path.join(root, folder)):
+        for relative, content in _read_files(os.path.join(root, folder)):
             where = os.path.join(data, target, relative)
-            found[where] = _with_command(relative, content, command)
-    for relative, content in _files(os.path.join(root, _UNITS)):
+            found[where] = _insert_command(relative, content, command)
+    for relative, content in _read_files(os.path.join(root, _UNITS)):
         where = os.path.join(config, _UNITS, relative)
-        found[where] = _with_command(relative, content, command)
+        found[where] = _insert_command(relative, content, command)
     return found
 
 
@@ -97,7 +97,7 @@ def autostart_entry(command: str, unit: str) -> bytes:
         "Type=Application",
         f"Name={'Watchdog' if tray else 'Watchdog daemon'}",
         "Comment=See a training run out of memory coming, and save its work in time",
-        f"Exec={quoted(command)} {'tray' if tray else 'start'}",
+        f"Exec={quote_exec_word(command)} {'tray' if tray else 'start'}",
         f"Icon={APP_ID}",
         "Terminal=false",
         "StartupNotify=false",
@@ -120,15 +120,15 @@ def unit_path(env: Mapping[str, str], unit: str) -> str:
 
 def data_home(env: Mapping[str, str]) -> str:
     """XDG_DATA_HOME; a relative one is ignored, as the specification has it."""
-    return _base(env, "XDG_DATA_HOME", ".local/share")
+    return _xdg_folder(env, "XDG_DATA_HOME", ".local/share")
 
 
 def config_home(env: Mapping[str, str]) -> str:
     """XDG_CONFIG_HOME, in the same way."""
-    return _base(env, "XDG_CONFIG_HOME", ".config")
+    return _xdg_folder(env, "XDG_CONFIG_HOME", ".config")
 
 
-def quoted(word: str) -> str:
+def quote_exec_word(word: str) -> str:
     """A word of an Exec line (Desktop Entry Specification 1.5, the Exec key)."""
     # Field codes are written after the quoting is undone: a percent sign must be two.
     word = word.replace("%", "%%")
@@ -139,27 +139,27 @@ def quoted(word: str) -> str:
     return '"' + inner.replace("\\", "\\\\") + '"'
 
 
-def _base(env: Mapping[str, str], name: str, default: str) -> str:
+def _xdg_folder(env: Mapping[str, str], name: str, default: str) -> str:
     base = env.get(name, "")
     if os.path.isabs(base):
         return base
-    return os.path.abspath(os.path.join(env.get("HOME") or _home_of_account(), default))
+    return os.path.abspath(os.path.join(env.get("HOME") or _account_home(), default))
 
 
-def _home_of_account() -> str:
+def _account_home() -> str:
     """Without HOME, or with an empty one, what the system's list of users says."""
     import pwd
 
     return pwd.getpwuid(os.getuid()).pw_dir
 
 
-def _shared(env: Mapping[str, str]) -> list[str]:
+def _system_data_folders(env: Mapping[str, str]) -> list[str]:
     """Folders whose files every desktop of this machine reads."""
     named = env.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
     return [os.path.normpath(each) for each in named.split(":") if os.path.isabs(each)]
 
 
-def _files(folder: str) -> Iterator[tuple[str, bytes]]:
+def _read_files(folder: str) -> Iterator[tuple[str, bytes]]:
     """
     Our files below a folder, by their relative path.
 
@@ -175,17 +175,17 @@ def _files(folder: str) -> Iterator[tuple[str, bytes]]:
                     yield os.path.relpath(path, folder), file.read()
 
 
-def _with_command(relative: str, content: bytes, command: str) -> bytes:
+def _insert_command(relative: str, content: bytes, command: str) -> bytes:
     if relative.endswith(".desktop"):
-        word = quoted(command)
+        word = quote_exec_word(command)
     elif relative.endswith(".service"):
-        word = _unit_word(command)
+        word = _quote_unit_word(command)
     else:
         return content
     return _EXEC.sub(lambda found: f"{found[1]}={word}", content.decode()).encode()
 
 
-def _unit_word(word: str) -> str:
+def _quote_unit_word(word: str) -> str:
     """A word of an ExecStart line (systemd.service(5), command lines)."""
     word = word.replace("%", "%%")
     if not re.search(r"[\"'\\;$]", word):

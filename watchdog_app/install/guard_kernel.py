@@ -16,7 +16,7 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.install.pythons import Kernel
 
 SUFFIX = "-guarded"
-_MOST_LOGO_BYTES = 1 << 20
+_MAX_LOGO_BYTES = 1 << 20
 _LOGOS = ("logo-32x32.png", "logo-64x64.png", "logo-svg.svg")
 
 
@@ -60,7 +60,7 @@ def files(kernel: Kernel, command: Sequence[str]) -> dict[str, bytes]:
     for name in _LOGOS:
         try:
             with open(os.path.join(kernel.folder, name), "rb") as logo:
-                found[name] = logo.read(_MOST_LOGO_BYTES)
+                found[name] = logo.read(_MAX_LOGO_BYTES)
         except OSError:
             continue
     return found

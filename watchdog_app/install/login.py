@@ -19,7 +19,7 @@ from watchdog_app.install.desktop_files import (
     autostart_path,
     unit_path,
 )
-from watchdog_app.install.placed_files import PlacedFiles, read_plain
+from watchdog_app.install.placed_files import PlacedFiles, read_regular_file
 
 UNITS = (DAEMON_UNIT, TRAY_UNIT)
 _SYSTEM_UNITS = (
@@ -29,13 +29,13 @@ _SYSTEM_UNITS = (
     "/usr/share/systemd/user",
     "/usr/local/share/systemd/user",
 )
-_PATIENCE_S = 20.0
+_TIMEOUT_S = 20.0
 
 # Runs `systemctl --user ...`: its exit status and what it printed.
 Systemctl = Callable[[Sequence[str]], tuple[int, str]]
 
 
-class Way(StrEnum):
+class LoginMethod(StrEnum):
     """How something is started at login."""
 
     UNIT = "systemd user unit"
@@ -52,7 +52,7 @@ def systemctl(words: Sequence[str]) -> tuple[int, str]:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            timeout=_PATIENCE_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -83,53 +83,53 @@ class LoginStart:
         self._placed = placed
         self._systemctl = systemctl
 
-    def way(self, unit: str = TRAY_UNIT) -> Way | None:
+    def method(self, unit: str = TRAY_UNIT) -> LoginMethod | None:
         """How this unit's program is started now; None: it is not."""
-        if _starts(autostart_path(self._env, unit)):
-            return Way.AUTOSTART
-        if self._installed(unit) and self._is_enabled(unit):
-            return Way.UNIT
+        if _is_active_entry(autostart_path(self._env, unit)):
+            return LoginMethod.AUTOSTART
+        if self._is_installed(unit) and self._is_enabled(unit):
+            return LoginMethod.UNIT
         return None
 
-    def enable(self, units: Sequence[str] = UNITS) -> dict[str, Way]:
+    def enable(self, units: Sequence[str] = UNITS) -> dict[str, LoginMethod]:
         """
         Start these at every login from now on; nothing is started at once.
 
         Raises:
             WatchdogError: systemd refused, or an autostart entry could not be written.
         """
-        ways: dict[str, Way] = {}
-        managed = self.managed()
+        ways: dict[str, LoginMethod] = {}
+        managed = self.has_user_manager()
         for unit in units:
             path = autostart_path(self._env, unit)
-            if managed and self._installed(unit) and self._has_target(unit):
+            if managed and self._is_installed(unit) and self._is_target_reached(unit):
                 self._remove_entry(path)
                 if not self._is_enabled(unit):
-                    status, said = self._systemctl(["enable", unit])
+                    status, output = self._systemctl(["enable", unit])
                     if status != 0:
-                        raise WatchdogError(f"systemd did not enable {unit}: {said}")
-                    self._placed.note_enabled(unit, True)
-                ways[unit] = Way.UNIT
+                        raise WatchdogError(f"systemd did not enable {unit}: {output}")
+                    self._placed.set_enabled(unit, True)
+                ways[unit] = LoginMethod.UNIT
             else:
-                if managed and self._installed(unit) and self._is_enabled(unit):
+                if managed and self._is_installed(unit) and self._is_enabled(unit):
                     self._disable_unit(unit)
                 # Over one that its user switched off in the settings of the desktop, too: the
                 # wish of now counts.
-                self._place_entry(path, unit)
-                ways[unit] = Way.AUTOSTART
+                self._write_entry(path, unit)
+                ways[unit] = LoginMethod.AUTOSTART
         return ways
 
-    def renew(self) -> None:
+    def update_entries(self) -> None:
         """
-        Let autostart entries that we placed name the program that this is: it may have moved.
+        Rewrite the autostart entries that we placed with the current path of the program.
 
         Raises:
             WatchdogError: one could not be written.
         """
         for unit in UNITS:
             path = autostart_path(self._env, unit)
-            if path in self._placed.files and _starts(path):
-                self._place_entry(path, unit)
+            if path in self._placed.files and _is_active_entry(path):
+                self._write_entry(path, unit)
 
     def disable(self, units: Sequence[str] = UNITS) -> None:
         """
@@ -138,10 +138,10 @@ class LoginStart:
         Raises:
             WatchdogError: systemd refused, or an entry could not be removed or is not ours.
         """
-        managed = self.managed()
+        managed = self.has_user_manager()
         for unit in units:
             self._remove_entry(autostart_path(self._env, unit))
-            if managed and self._installed(unit):
+            if managed and self._is_installed(unit):
                 self._disable_unit(unit)
 
     def undo(self) -> None:
@@ -151,34 +151,34 @@ class LoginStart:
         Raises:
             WatchdogError: systemd refused, or an entry could not be removed.
         """
-        managed = self.managed()
+        managed = self.has_user_manager()
         for unit in UNITS:
             path = autostart_path(self._env, unit)
             if path in self._placed.files:
                 self._placed.remove([path], even_changed=True)
             # One whose file goes with us would leave a link that leads nowhere.
             ours = unit in self._placed.enabled or unit_path(self._env, unit) in self._placed.files
-            if managed and ours and self._installed(unit):
+            if managed and ours and self._is_installed(unit):
                 self._disable_unit(unit)
 
-    def managed(self) -> bool:
+    def has_user_manager(self) -> bool:
         """Whether a systemd user manager answers for this user."""
-        status, said = self._systemctl(["is-system-running"])
+        status, output = self._systemctl(["is-system-running"])
         # "degraded" and "starting" have other exit codes and answer all the same.
-        return status != 127 and said in ("running", "degraded", "starting", "initializing")
+        return status != 127 and output in ("running", "degraded", "starting", "initializing")
 
     def reload(self) -> None:
         """Let systemd read units that came or went; silent where there is none."""
-        if self.managed():
+        if self.has_user_manager():
             self._systemctl(["daemon-reload"])
 
-    def _place_entry(self, path: str, unit: str) -> None:
+    def _write_entry(self, path: str, unit: str) -> None:
         self._placed.place({path: autostart_entry(self._command, unit)}, even_changed=True)
 
     def _remove_entry(self, path: str) -> None:
-        """Desktops rewrite an entry when its user clicks in their settings: it is still ours."""
+        """Remove an autostart entry, also one that the desktop's settings have rewritten."""
         self._placed.remove([path], even_changed=True)
-        if _starts(path):
+        if _is_active_entry(path):
             raise WatchdogError(
                 f"{path} starts watchdog at login as well, and was not placed by watchdog. Remove "
                 "it, then try again."
@@ -188,14 +188,14 @@ class LoginStart:
         return self._systemctl(["is-enabled", unit])[1] in ("enabled", "enabled-runtime")
 
     def _disable_unit(self, unit: str) -> None:
-        status, said = self._systemctl(["disable", unit])
+        status, output = self._systemctl(["disable", unit])
         if status != 0:
-            raise WatchdogError(f"systemd did not disable {unit}: {said}")
-        self._placed.note_enabled(unit, False)
+            raise WatchdogError(f"systemd did not disable {unit}: {output}")
+        self._placed.set_enabled(unit, False)
 
-    def _has_target(self, unit: str) -> bool:
+    def _is_target_reached(self, unit: str) -> bool:
         """
-        Whether what the unit waits for ever comes.
+        Whether systemd knows of the graphical session that the unit waits for.
 
         Not every desktop tells systemd that its session has begun (XFCE, LXQt and most window
         managers do not): the companion would never start.
@@ -204,14 +204,14 @@ class LoginStart:
             return True
         return self._systemctl(["is-active", "graphical-session.target"])[1] == "active"
 
-    def _installed(self, unit: str) -> bool:
+    def _is_installed(self, unit: str) -> bool:
         places = (unit_path(self._env, unit), *(f"{each}/{unit}" for each in _SYSTEM_UNITS))
         return any(os.path.exists(place) for place in places)
 
 
-def _starts(path: str) -> bool:
+def _is_active_entry(path: str) -> bool:
     """Whether an autostart entry is there and not switched off in the desktop's settings."""
-    content = read_plain(path)
+    content = read_regular_file(path)
     if content is None:
         return False
     lines = {line.replace(b" ", b"").lower() for line in content.splitlines()}

@@ -49,8 +49,8 @@ class PlacedFiles:
         self._files: dict[str, str] = {}
         self._folders: list[str] = []
         self._enabled: list[str] = []
-        self._left: dict[str, str] = {}
-        self._read()
+        self._kept_files: dict[str, str] = {}
+        self._load()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -63,13 +63,13 @@ class PlacedFiles:
         return tuple(self._enabled)
 
     @property
-    def left(self) -> tuple[str, ...]:
-        """Paths that were left when all was removed, because somebody had changed them."""
-        return tuple(self._left)
+    def kept_files(self) -> tuple[str, ...]:
+        """Paths that the last removal kept, because somebody had changed them."""
+        return tuple(self._kept_files)
 
-    def note_enabled(self, unit: str, on: bool) -> None:
+    def set_enabled(self, unit: str, on: bool) -> None:
         """
-        Remember that we enabled a unit, or that it is no longer.
+        Record whether we enabled a unit.
 
         Raises:
             WatchdogError: that cannot be written down.
@@ -78,9 +78,9 @@ class PlacedFiles:
             return
         (self._enabled.append if on else self._enabled.remove)(unit)
         try:
-            self._write()
+            self._save()
         except OSError as error:
-            raise self._not_written(error) from error
+            raise self._write_error(error) from error
 
     def place(self, files: Mapping[str, bytes], even_changed: bool = False) -> Report:
         """
@@ -100,10 +100,10 @@ class PlacedFiles:
         try:
             for path, content in files.items():
                 self._place(path, content, report)
-            self._write()
+            self._save()
         except OSError as error:
-            self._leave_no_trace_of_nothing()
-            raise self._not_written(error) from error
+            self._save_after_failure()
+            raise self._write_error(error) from error
         return report
 
     def remove(self, paths: Sequence[str] | None = None, even_changed: bool = False) -> Report:
@@ -122,7 +122,7 @@ class PlacedFiles:
         """
         report = Report()
         if paths is None:
-            self._files, self._left = {**self._left, **self._files}, {}
+            self._files, self._kept_files = {**self._kept_files, **self._files}, {}
         wanted = [path for path in (self._files if paths is None else paths) if path in self._files]
         if paths is not None and not wanted:
             return report
@@ -132,8 +132,8 @@ class PlacedFiles:
             if paths is None:
                 self._enabled.clear()
             self._remove_folders()
-            if self._files or self._left or self._enabled:
-                self._write()
+            if self._files or self._kept_files or self._enabled:
+                self._save()
             else:
                 for each in (unfinished(self._path), self._path):
                     with suppress(FileNotFoundError):
@@ -141,23 +141,23 @@ class PlacedFiles:
                 self._remove_folders()
         except OSError as error:
             with suppress(OSError):
-                self._write()
+                self._save()
             raise WatchdogError(
                 f"{error.filename or 'A file'} could not be removed: {error.strerror}."
             ) from error
         return report
 
     def _place(self, path: str, content: bytes, report: Report) -> None:
-        if read_plain(path) == content:
+        if read_regular_file(path) == content:
             report.unchanged.append(path)
             if path in self._files:
                 self._files[path] = _digest(content)
             return
         # Written down first: what a crash leaves behind can be removed all the same.
         self._files[path] = _digest(content)
-        self._left.pop(path, None)
-        self._note_folders(os.path.dirname(path))
-        self._write()
+        self._kept_files.pop(path, None)
+        self._record_missing_folders(os.path.dirname(path))
+        self._save()
         make_folders(os.path.dirname(path))
         write_whole(path, content)
         report.written.append(path)
@@ -168,10 +168,10 @@ class PlacedFiles:
         linked = os.path.islink(path)
         with suppress(OSError):
             os.unlink(unfinished(path))  # a writer was killed
-        content = None if linked else read_plain(path)
+        content = None if linked else read_regular_file(path)
         if linked or (content is not None and _digest(content) != expected and not even_changed):
             report.kept.append(path)
-            self._left[path] = expected
+            self._kept_files[path] = expected
         elif content is not None:
             os.unlink(path)
             report.removed.append(path)
@@ -183,7 +183,7 @@ class PlacedFiles:
     def _refuse_foreign(self, path: str, content: bytes, even_changed: bool) -> None:
         if not os.path.lexists(path):
             return
-        there = read_plain(path)
+        there = read_regular_file(path)
         if there == content:
             return
         known = self._files.get(path) if there is not None and not os.path.islink(path) else None
@@ -194,17 +194,17 @@ class PlacedFiles:
                 f"Move it away: mv {shown} {shown}.before-watchdog"
             )
 
-    def _note_folders(self, folder: str) -> None:
-        """Those that are about to be made; one that is not made after all does no harm."""
+    def _record_missing_folders(self, folder: str) -> None:
+        """Record the folders that are about to be created, so that they can be removed."""
         while folder and not os.path.isdir(folder):
             if folder not in self._folders:
                 self._folders.append(folder)
             folder = os.path.dirname(folder)
 
-    def _read(self) -> None:
+    def _load(self) -> None:
         from json import loads
 
-        content = read_plain(self._path)
+        content = read_regular_file(self._path)
         if content is None:
             return
         try:
@@ -212,34 +212,36 @@ class PlacedFiles:
             self._files = {str(path): str(sum_) for path, sum_ in value["files"].items()}
             self._folders = [str(folder) for folder in value["folders"]]
             self._enabled = [str(unit) for unit in value.get("enabled", [])]
-            self._left = {str(path): str(sum_) for path, sum_ in value.get("left", {}).items()}
+            self._kept_files = {
+                str(path): str(sum_) for path, sum_ in value.get("left", {}).items()
+            }
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WatchdogError(
                 f"{self._path} is damaged: what was placed is not known. Remove that file, and "
                 "what was placed by hand"
             ) from error
 
-    def _write(self) -> None:
+    def _save(self) -> None:
         from json import dumps
 
         folder = os.path.dirname(self._path)
-        self._note_folders(folder)
+        self._record_missing_folders(folder)
         make_folders(folder, 0o700)
         value = {
             "version": _VERSION,
             "files": self._files,
             "folders": self._folders,
             "enabled": self._enabled,
-            "left": self._left,
+            "left": self._kept_files,
         }
         write_whole(self._path, (dumps(value, indent=1) + "\n").encode())
 
-    def _leave_no_trace_of_nothing(self) -> None:
-        """After a failure: remember what was placed, or if that is nothing leave nothing."""
+    def _save_after_failure(self) -> None:
+        """After a failure: save the list, or remove it where nothing was placed."""
         with suppress(OSError):
             if any(os.path.lexists(path) for path in self._files):
                 # Where it cannot be written, what was written before each file stands.
-                self._write()
+                self._save()
                 return
             os.unlink(self._path)
         self._remove_folders()
@@ -252,7 +254,7 @@ class PlacedFiles:
                 self._folders.remove(folder)
                 sync_folder(os.path.dirname(folder))
 
-    def _not_written(self, error: OSError) -> WatchdogError:
+    def _write_error(self, error: OSError) -> WatchdogError:
         path, why = str(error.filename or "A file"), str(error.strerror)
         with suppress(OSError):
             if os.path.islink(path) and not os.path.exists(path):
@@ -263,9 +265,9 @@ class PlacedFiles:
         )
 
 
-def read_plain(path: str) -> bytes | None:
+def read_regular_file(path: str) -> bytes | None:
     """
-    What a plain file holds; None where there is none, b"" for what is no plain file.
+    Content of a regular file; None: there is none, b"": it is no regular file.
 
     Raises:
         WatchdogError: it is there and cannot be read.

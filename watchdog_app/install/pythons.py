@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from watchdog_app.base.errors import UsageError, WatchdogError
 
-_ASK = """
+_QUERY = """
 import json, sys
 found = {"prefix": sys.prefix, "version": list(sys.version_info[:2]), "startup": None}
 try:
@@ -23,12 +23,12 @@ except Exception:
     pass
 print(json.dumps(found))
 """
-_ASK_S = 60.0
+_QUERY_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a Python says of itself."""
+    """What a Python reports of itself."""
 
     python: str
     prefix: str
@@ -45,9 +45,9 @@ class Kernel:
     python: str | None  # None where it runs no ipykernel
 
 
-def ask(python: str) -> Environment:
+def query_environment(python: str) -> Environment:
     """
-    Start a Python and ask it.
+    Run a Python, and read its prefix, its version and what its IPython supports.
 
     Raises:
         UsageError: there is no such program.
@@ -59,11 +59,11 @@ def ask(python: str) -> Environment:
     program = os.path.abspath(program)  # a link of a virtual environment is not to be followed
     try:
         done = subprocess.run(
-            [program, "-c", _ASK],
+            [program, "-c", _QUERY],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=_ASK_S,
+            timeout=_QUERY_TIMEOUT_S,
             cwd=os.path.dirname(program),  # not beside files of the user's
             check=True,
         )
@@ -72,15 +72,15 @@ def ask(python: str) -> Environment:
         return Environment(program, str(found["prefix"]), version, found["startup"])
     except (OSError, subprocess.SubprocessError, ValueError, LookupError, TypeError) as error:
         raise WatchdogError(
-            f"{program} is no Python, or it does not start: {_said(error)}. Name a Python, such as "
-            "--python .venv/bin/python"
+            f"{program} is no Python, or it does not start: {_describe_failure(error)}. "
+            "Name a Python, such as --python .venv/bin/python"
         ) from error
 
 
-def _said(error: Exception) -> str:
-    """What it did instead of answering."""
+def _describe_failure(error: Exception) -> str:
+    """Why a Python gave no answer, as text."""
     if isinstance(error, subprocess.TimeoutExpired):
-        return f"it did not answer within {_ASK_S:.0f} s"
+        return f"it did not answer within {_QUERY_TIMEOUT_S:.0f} s"
     if isinstance(error, subprocess.CalledProcessError):
         words = (error.stderr or error.stdout or "").strip().splitlines()
         shown = "".join(each for each in words[-1][:200] if each.isprintable()) if words else ""
@@ -100,7 +100,7 @@ def kernels(env: Mapping[str, str] = os.environ, root: str = "") -> Iterator[Ker
         root: folder with the file system to look in; "": this machine's.
     """
     seen = set()
-    for folder in _folders(env):
+    for folder in _kernel_folders(env):
         try:
             names = sorted(os.listdir(f"{root}{folder}"))
         except OSError:
@@ -110,10 +110,10 @@ def kernels(env: Mapping[str, str] = os.environ, root: str = "") -> Iterator[Ker
             if name.lower() in seen or not os.path.isfile(os.path.join(where, "kernel.json")):
                 continue
             seen.add(name.lower())
-            yield Kernel(name, where, _python_of(where))
+            yield Kernel(name, where, _kernel_python(where))
 
 
-def kernel(name: str, env: Mapping[str, str] = os.environ) -> Kernel:
+def find_kernel(name: str, env: Mapping[str, str] = os.environ) -> Kernel:
     """
     The kernelspec of that name.
 
@@ -130,7 +130,7 @@ def kernel(name: str, env: Mapping[str, str] = os.environ) -> Kernel:
     raise UsageError(f"There is no kernel {name}. Known here: {there}.")
 
 
-def _folders(env: Mapping[str, str]) -> list[str]:
+def _kernel_folders(env: Mapping[str, str]) -> list[str]:
     """Source: Jupyter's documentation, "Common Directories and File Locations", data files."""
     home = env.get("HOME") or os.path.expanduser("~")
     if sys.platform == "darwin":
@@ -146,7 +146,7 @@ def _folders(env: Mapping[str, str]) -> list[str]:
     return [os.path.join(folder, "kernels") for folder in dict.fromkeys(found)]
 
 
-def _python_of(folder: str) -> str | None:
+def _kernel_python(folder: str) -> str | None:
     try:
         with open(os.path.join(folder, "kernel.json"), encoding="utf-8") as file:
             argv = json.load(file)["argv"]

@@ -88,13 +88,13 @@ def content() -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def of_prefix(prefix: str, python: str) -> Target:
-    """For the kernels of one environment."""
+def target_for_environment(prefix: str, python: str) -> Target:
+    """The startup file for all kernels of one environment."""
     return Target(os.path.join(prefix, "etc", "ipython", "startup", FILE), python)
 
 
-def of_user(env: Mapping[str, str] = os.environ) -> Target:
-    """For every kernel of this user with the default profile."""
+def target_for_user(env: Mapping[str, str] = os.environ) -> Target:
+    """The startup file for every kernel of this user with the default profile."""
     home = env.get("HOME") or os.path.expanduser("~")
     base = env.get("IPYTHONDIR") or os.path.join(home, ".ipython")
     return Target(os.path.join(base, "profile_default", "startup", FILE), None)

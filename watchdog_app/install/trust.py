@@ -54,8 +54,8 @@ def refuse_untrusted(*programs: str) -> None:
     """
     if not hasattr(os, "geteuid"):  # Windows: modes say nothing there
         return
-    judged = _frozen_code() if frozen() else [package_folder()]
-    for code in [*judged, *map(os.path.realpath, programs)]:
+    checked = _frozen_code() if frozen() else [package_folder()]
+    for code in [*checked, *map(os.path.realpath, programs)]:
         try:
             found = weak_spot(code, group_pairs(code))
         except OSError as error:
@@ -64,7 +64,7 @@ def refuse_untrusted(*programs: str) -> None:
                 "was done. Install watchdog where only you can write: pipx install watchdog-app"
             ) from error
         if found is not None:
-            raise WatchdogError(_refusal(found, code))
+            raise WatchdogError(_refusal_message(found, code))
 
 
 def group_pairs(code: str) -> tuple[tuple[int, int], ...]:
@@ -84,9 +84,9 @@ def _frozen_code() -> list[str]:
     return [program, modules] if beside else [program]
 
 
-def _refusal(path: str, code: str) -> str:
+def _refusal_message(path: str, code: str) -> str:
     found = os.stat(path)
-    whose = _name(found.st_uid, "pwd")
+    whose = _account_name(found.st_uid, "pwd")
     shown = shlex.quote(path)
     if paths.foreign(found):
         who, fix = f"belongs to {whose}, who", ""
@@ -94,7 +94,8 @@ def _refusal(path: str, code: str) -> str:
         who = f"belongs to {whose} and is writable by every user of this machine, who"
         fix = f"chmod go-w {shown}"
     else:
-        who = f"belongs to {whose} and is writable by the group {_name(found.st_gid, 'grp')}, which"
+        group = _account_name(found.st_gid, "grp")
+        who = f"belongs to {whose} and is writable by the group {group}, which"
         fix = f"chmod go-w {shown}"
     if found.st_mode & stat.S_ISVTX:
         fix = ""  # /tmp is to stay open
@@ -107,7 +108,7 @@ def _refusal(path: str, code: str) -> str:
     )
 
 
-def _name(number: int, table: str) -> str:
+def _account_name(number: int, table: str) -> str:
     import grp
     import pwd
 

@@ -24,13 +24,13 @@ from watchdog_app.core.explain.selection import KERNELS, nearest_resource
 from watchdog_app.core.model.actions import ACTIONS, Action
 from watchdog_app.core.model.status import Status, Task
 from watchdog_app.top import charts, rows
-from watchdog_app.top.past import SPAN_S, Past, resource_key, task_key
+from watchdog_app.top.past import SPAN_S, SeriesHistory, resource_key, task_key
 from watchdog_app.top.screens import KEYS, Page, Question
 from watchdog_app.top.style import BINDINGS, CSS
 from watchdog_app.top.table import TaskTable
 
-_START = "The daemon is not running: nothing is watched. Start it with: watchdog start"
-_MOST_SERIES_POINTS = 2000
+_NOT_RUNNING = "The daemon is not running: nothing is watched. Start it with: watchdog start"
+_MAX_SERIES_POINTS = 2000
 _ANSWER_S = 330.0  # a save of a large model on a slow disk
 _THEMES = ("ansi-dark", "textual-ansi", "textual-dark")  # by the names of Textual's versions
 
@@ -46,12 +46,12 @@ class TopApp(App[None]):
     def __init__(self) -> None:
         super().__init__()
         self._status: Status | None = None
-        self._past = Past()
+        self._past = SeriesHistory()
         self._sort = "urgency"
-        self._wanted = ""
-        self._everything = False
-        self._detail = False
-        self._feed = Feed(self._status_came)
+        self._name_filter = ""
+        self._show_all = False
+        self._plot_open = False
+        self._feed = Feed(self._receive_status)
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
@@ -74,41 +74,41 @@ class TopApp(App[None]):
         self._feed.start()
 
     def on_unmount(self) -> None:
-        """Leave the daemon alone."""
+        """Stop following the daemon."""
         self._feed.stop()
 
     def on_resize(self, _: Resize) -> None:
-        """Other columns fit now."""
+        """Redraw: other columns may fit."""
         self._draw()
 
-    # What the daemon says, in the feed's thread
+    # Called in the feed's thread
 
-    def _status_came(self, status: Status | None, error: WatchdogError | None) -> None:
+    def _receive_status(self, status: Status | None, error: WatchdogError | None) -> None:
         if status is not None:
-            self._in_screen(self._take, status)
+            self._call_in_app(self._update_status, status)
         else:
-            self._in_screen(self._say_lost, str(error))
+            self._call_in_app(self._show_disconnected, str(error))
 
-    def _answer(self, show: Answer) -> Answer:
-        return lambda result, error: self._in_screen(show, result, error)
+    def _deliver_in_app(self, show: Answer) -> Answer:
+        return lambda result, error: self._call_in_app(show, result, error)
 
-    def _in_screen(self, function: Any, *arguments: Any) -> None:
-        # The screen may be gone by now: then nobody wants to know.
+    def _call_in_app(self, function: Any, *arguments: Any) -> None:
+        # The app may have closed meanwhile.
         if self.is_running:
             self.call_later(function, *arguments)
 
-    # ... and in the screen's
+    # Called in the app's thread
 
-    def _take(self, status: Status) -> None:
+    def _update_status(self, status: Status) -> None:
         self._status = status
         self._past.add(status)
         self.query_one("#lost").display = False
         self._draw()
 
-    def _say_lost(self, message: str) -> None:
+    def _show_disconnected(self, message: str) -> None:
         lost = self.query_one("#lost", Static)
         known = "What is shown is old. " if self._status is not None else ""
-        text = _START if "not running" in message else plain(message)
+        text = _NOT_RUNNING if "not running" in message else plain(message)
         lost.update(Text(f"{text}  {known}This view continues when the daemon is back."))
         lost.display = True
         if self._status is None:
@@ -122,10 +122,10 @@ class TopApp(App[None]):
         height = self.size.height
         self.query_one("#title", Static).update(rows.title_line(status, columns))
         most = 10 if height >= 30 else 4 if height >= 16 else 2
-        lines = rows.resource_rows(status, columns, self._everything, most)[: most + 1]
+        lines = rows.resource_rows(status, columns, self._show_all, most)[: most + 1]
         self.query_one("#resources", Static).update(Text("\n").join(lines))
         most = 8 if height >= 40 else 4 if height >= 30 else 2 if height >= 16 else 0
-        lines = rows.gpu_rows(status, columns, self._everything, most)[: 2 * most]
+        lines = rows.gpu_rows(status, columns, self._show_all, most)[: 2 * most]
         gpus = self.query_one("#gpus", Static)
         gpus.update(Text("\n").join(lines))
         gpus.display = bool(lines)
@@ -136,25 +136,27 @@ class TopApp(App[None]):
         self._draw_detail(status, columns)
 
     def _draw_tasks(self, status: Status, columns: int) -> None:
-        titles = rows.heads(columns, bool(status.gpus))
+        titles = rows.column_titles(columns, bool(status.gpus))
         before = self._table.chosen
-        meant = self._table.meant
-        shown = rows.tasks(status, self._sort, self._wanted, self._everything, meant)
-        self._table.show(shown, titles, columns, self._past, rows.drawn(status, shown))
-        if before is not None and (said := rows.ended(before, self._table.chosen, status)):
-            self.notify(said, timeout=8, markup=False)
-        left = len(rows.tasks(status, self._sort, "", True)) - len(shown)
+        meant = self._table.last_chosen
+        shown = rows.visible_tasks(status, self._sort, self._name_filter, self._show_all, meant)
+        self._table.show(shown, titles, columns, self._past, rows.series_by_task(status, shown))
+        if before is not None and (
+            message := rows.ended_message(before, self._table.chosen, status)
+        ):
+            self.notify(message, timeout=8, markup=False)
+        left = len(rows.visible_tasks(status, self._sort, "", True)) - len(shown)
         what = f"order: {self._sort}"
-        if self._wanted:
-            what += f"   only: {plain(self._wanted)}"
+        if self._name_filter:
+            what += f"   only: {plain(self._name_filter)}"
         if left:
-            what += f"   {left} more not shown" + ("" if self._wanted else " (a)")
+            what += f"   {left} more not shown" + ("" if self._name_filter else " (a)")
         self.query_one("#incidents").border_title = what
 
     def _draw_detail(self, status: Status, columns: int) -> None:
         pane = self.query_one("#detail")
         task = self._table.chosen
-        pane.display = self._detail and task is not None
+        pane.display = self._plot_open and task is not None
         # On a very small screen there is room for one or the other.
         room = not pane.display or self.size.height >= 20
         self.query_one("#resources").display = self.query_one("#incidents").display = room
@@ -168,24 +170,24 @@ class TopApp(App[None]):
         if resource is not None and resource.eta_s is not None:
             # What is about to end is drawn: the resource with its forecast.
             title = rows.detail_title(task, plain(resource.label or ""))
-            points = self._past.of(resource_key(resource))
+            points = self._past.points(resource_key(resource))
             picture = charts.plot(points, resource.limit, resource, size)
         else:
             title = rows.detail_title(task, "RAM")
-            picture = charts.plot(self._past.of(task_key(task)), None, None, size)
+            picture = charts.plot(self._past.points(task_key(task)), None, None, size)
         now = status.time_unix_s or time.time()
         lines = [title, *picture, rows.saved_line(task, now)]
         for line in lines:
             line.truncate(columns, overflow="ellipsis")
         self.query_one("#plot", Static).update(Text("\n").join(lines))
-        self._fill_past(task)
+        self._load_past(task)
 
-    def _fill_past(self, task: Task) -> None:
-        """Ask the journal once for what was before this view began."""
+    def _load_past(self, task: Task) -> None:
+        """Request the recorded series of a task once: this view has none from before its start."""
         key = task_key(task)
-        if self._past.filled(key):
+        if self._past.is_requested(key):
             return
-        self._past.fill(key, ())
+        self._past.prepend(key, ())
         now = self._status.time_unix_s if self._status is not None else None
         since = (now or time.time()) - SPAN_S
 
@@ -195,15 +197,15 @@ class TopApp(App[None]):
             for one in (result or {}).get("series") or []:
                 own = one.get("kind") == "task"
                 found = key if own else (str(one.get("kind")), str(one.get("ident") or ""))
-                self._past.fill(found, one.get("points") or [])
+                self._past.prepend(found, one.get("points") or [])
             self._draw()
 
         self._feed.ask(
             "series",
-            self._answer(show),
+            self._deliver_in_app(show),
             task=str(task.pid),
             since_unix_s=since,
-            limit=_MOST_SERIES_POINTS,
+            limit=_MAX_SERIES_POINTS,
         )
 
     # What the keys do
@@ -213,8 +215,8 @@ class TopApp(App[None]):
         return self.query_one("#tasks", TaskTable)
 
     def on_data_table_row_highlighted(self, _: DataTable.RowHighlighted) -> None:
-        """Another task is chosen."""
-        if self._status is not None and self._detail:
+        """Draw the plot of the task that is chosen now."""
+        if self._status is not None and self._plot_open:
             self._draw_detail(self._status, max(20, self.size.width - 2))
 
     def on_data_table_row_selected(self, _: DataTable.RowSelected) -> None:
@@ -223,7 +225,7 @@ class TopApp(App[None]):
 
     def action_detail(self) -> None:
         """Show or hide the plot."""
-        self._detail = not self._detail
+        self._plot_open = not self._plot_open
         self._draw()
 
     def action_move(self, by: int) -> None:
@@ -237,7 +239,7 @@ class TopApp(App[None]):
 
     def action_all(self) -> None:
         """Everything, or what matters."""
-        self._everything = not self._everything
+        self._show_all = not self._show_all
         self._draw()
 
     def action_filter(self) -> None:
@@ -248,7 +250,7 @@ class TopApp(App[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Each letter narrows the table."""
-        self._wanted = event.value.strip()
+        self._name_filter = event.value.strip()
         self._draw()
 
     def on_input_submitted(self, _: Input.Submitted) -> None:
@@ -259,13 +261,13 @@ class TopApp(App[None]):
     def action_clear(self) -> None:
         """Escape: no filter, no plot."""
         field = self.query_one("#filter", Input)
-        if field.display or self._wanted:
+        if field.display or self._name_filter:
             field.value = ""
-            self._wanted = ""
+            self._name_filter = ""
             field.display = False
             self.query_one("#tasks").focus()
-        elif self._detail:
-            self._detail = False
+        elif self._plot_open:
+            self._plot_open = False
         self._draw()
 
     def action_keys(self) -> None:
@@ -273,55 +275,55 @@ class TopApp(App[None]):
         self.push_screen(Page("Keys", KEYS))
 
     def action_request(self, key: str) -> None:
-        """What a key of `ACTIONS` asks for, after its question."""
+        """Carry out the action of a key, after its confirmation."""
         task = self._table.chosen
         if key == "explain":
             self._explain(task)
         elif task is None:
             return
-        elif refusal := _refusal(key, task):
-            self.notify(f"{_name(task)} {refusal}", markup=False)
+        elif refusal := _refusal_reason(key, task):
+            self.notify(f"{_task_name(task)} {refusal}", markup=False)
         else:
-            self._ask(ACTIONS[key], task)
+            self._confirm_action(ACTIONS[key], task)
 
     def _explain(self, task: Task | None) -> None:
-        """What was seen and decided, in words."""
+        """Show the daemon's explanation of a task."""
         pid = None if task is None else str(task.pid)
 
         def show(result: Any, error: WatchdogError | None) -> None:
             text = str(error) if error is not None else str((result or {}).get("text") or "")
             self.push_screen(Page("Explain", plain_block(text)))
 
-        self._feed.ask("explain", self._answer(show), task=pid)
+        self._feed.ask("explain", self._deliver_in_app(show), task=pid)
 
-    def _ask(self, action: Action, task: Task) -> None:
+    def _confirm_action(self, action: Action, task: Task) -> None:
         def done(yes: bool | None) -> None:
-            if yes and rows.another(task, self._status):
-                self.notify(f"{_name(task)} has ended: nothing was done.", markup=False)
+            if yes and rows.is_pid_reused(task, self._status):
+                self.notify(f"{_task_name(task)} has ended: nothing was done.", markup=False)
             elif yes:
-                self.notify(f"{_name(task)}: asked.", timeout=2, markup=False)
-                answer = self._answer(self._answered)
+                self.notify(f"{_task_name(task)}: asked.", timeout=2, markup=False)
+                answer = self._deliver_in_app(self._show_outcome)
                 wait_s = _ANSWER_S
                 self._feed.ask(
                     action.method, answer, wait_s=wait_s, task=str(task.pid), **action.params
                 )
 
-        question = action.confirm.format(name=_name(task), pid=task.pid)
-        self.push_screen(Question(question, _consequence(action.key, task)), done)
+        question = action.confirm.format(name=_task_name(task), pid=task.pid)
+        self.push_screen(Question(question, _consequence_text(action.key, task)), done)
 
-    def _answered(self, result: Any, error: WatchdogError | None) -> None:
-        """What became of a wish."""
+    def _show_outcome(self, result: Any, error: WatchdogError | None) -> None:
+        """Show the result of a request."""
         if error is not None:
             self.notify(plain(str(error)), severity="error", timeout=10, markup=False)
             return
-        for text, bad in rows.outcomes(result if isinstance(result, dict) else {}):
+        for text, bad in rows.outcome_lines(result if isinstance(result, dict) else {}):
             if bad:
                 self.notify(text, severity="error", timeout=10, markup=False)
             else:
                 self.notify(text, timeout=6, markup=False)
 
 
-def _refusal(key: str, task: Task) -> str:
+def _refusal_reason(key: str, task: Task) -> str:
     """Why an action makes no sense for a task; empty: it does."""
     if key == "save" and task.agent is None:
         return (
@@ -330,7 +332,7 @@ def _refusal(key: str, task: Task) -> str:
     return "is not paused." if key == "resume" and task.state != "paused" else ""
 
 
-def _consequence(key: str, task: Task) -> str:
+def _consequence_text(key: str, task: Task) -> str:
     """What follows from an action, below its question."""
     if key == "save":
         return "It saves at the end of its step and continues."
@@ -343,5 +345,5 @@ def _consequence(key: str, task: Task) -> str:
     return ""
 
 
-def _name(task: Task) -> str:
+def _task_name(task: Task) -> str:
     return plain(task.name or "?")

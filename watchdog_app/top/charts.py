@@ -19,14 +19,14 @@ from watchdog_app.core.model.status import Resource
 from watchdog_app.top.glyphs import Canvas
 from watchdog_app.top.past import SPAN_S, Point
 
-_SPARKS = "▁▂▃▄▅▆▇█"
-_AHEAD_S = 60.0  # how far the bar draws the forecast
+_SPARK_GLYPHS = "▁▂▃▄▅▆▇█"
+_BAR_FORECAST_S = 60.0  # how far the bar draws the forecast
 _PAST, _CONE, _MEDIAN, _LIMIT = 4, 1, 2, 3
 # Yellow is not read on white: it fills bars and is no colour of letters or thin lines.
 _TEXT_STYLES = {"yellow": "bold", "alarm": "red"}
 _BAR_STYLES = {"": "green", "alarm": "red"}
 _PLOT_STYLES = {0: "", _PAST: "green", _CONE: "magenta", _MEDIAN: "bold magenta", _LIMIT: "red"}
-_MOST_AHEAD_S = 3600.0
+_MAX_FORECAST_S = 3600.0
 
 
 def text_style(level: Level) -> str:
@@ -55,9 +55,11 @@ def sparkline(points: Sequence[Point], columns: int) -> str:
     blank = " " * (columns - len(values))
     low, high = min(values), max(values)
     if high - low < 0.01 * max(abs(high), 1.0):
-        return blank + _SPARKS[0] * len(values)
-    top = len(_SPARKS) - 1
-    return blank + "".join(_SPARKS[round((value - low) / (high - low) * top)] for value in values)
+        return blank + _SPARK_GLYPHS[0] * len(values)
+    top = len(_SPARK_GLYPHS) - 1
+    return blank + "".join(
+        _SPARK_GLYPHS[round((value - low) / (high - low) * top)] for value in values
+    )
 
 
 def bar(resource: Resource, columns: int) -> Text:
@@ -69,11 +71,11 @@ def bar(resource: Resource, columns: int) -> Text:
     ratio, eta = resource.ratio, resource.eta_s
     if ratio is None or columns < 1:
         return Text(" " * max(0, columns))
-    used = _cells(ratio, columns)
+    used = _filled_cells(ratio, columns)
     ahead = 0
     if eta is not None:
-        reach = ratio + (1.0 - ratio) * min(1.0, _AHEAD_S / max(eta, 1e-9))
-        ahead = max(1, _cells(reach, columns) - used) if used < columns else 0
+        reach = ratio + (1.0 - ratio) * min(1.0, _BAR_FORECAST_S / max(eta, 1e-9))
+        ahead = max(1, _filled_cells(reach, columns) - used) if used < columns else 0
     color = resource.level.color
     text = Text()
     text.append("█" * used, style=_BAR_STYLES.get(color, color))
@@ -109,9 +111,9 @@ def plot(
     # The likeliest end is in the picture, with as much of the interval as an hour holds.
     ahead_s = 0.0
     if eta is not None:
-        ahead_s = min(max(eta * 1.1, min(high or eta, 1.6 * eta)), _MOST_AHEAD_S)
+        ahead_s = min(max(eta * 1.1, min(high or eta, 1.6 * eta)), _MAX_FORECAST_S)
     top = max([each for _, each, _ in points] + ([limit] if limit else []))
-    labels = [_bytes(top), _bytes(top / 2), _bytes(0.0)]
+    labels = [_format_axis_bytes(top), _format_axis_bytes(top / 2), _format_axis_bytes(0.0)]
     margin = max(len(label) for label in labels) + 1
     canvas = Canvas(columns - margin, rows - 1)
     scale_x = (canvas.width - 1) / (past_s + ahead_s)
@@ -149,26 +151,26 @@ def _time_axis(margin: int, columns: int, past_s: float, ahead_s: float) -> Text
     end = f"+{format_duration(ahead_s)}" if ahead_s else ""
     now = "now"
     cells = [" "] * (margin + columns)
-    _write(cells, margin, begin)
-    _write(cells, margin + columns - len(end), end)
+    _write_at(cells, margin, begin)
+    _write_at(cells, margin + columns - len(end), end)
     place = min(max(margin + at - 1, margin + len(begin) + 1), len(cells) - len(end) - len(now) - 1)
     if place > margin + len(begin):
-        _write(cells, place if end else len(cells) - len(now), now)
+        _write_at(cells, place if end else len(cells) - len(now), now)
     return Text("".join(cells), style="dim")
 
 
-def _write(cells: list[str], at: int, text: str) -> None:
+def _write_at(cells: list[str], at: int, text: str) -> None:
     for number, char in enumerate(text):
         if 0 <= at + number < len(cells):
             cells[at + number] = char
 
 
-def _cells(ratio: float, columns: int) -> int:
+def _filled_cells(ratio: float, columns: int) -> int:
     """Filled cells: none only for nothing, all only for a full one."""
     if ratio <= 0:
         return 0
     return min(columns if ratio >= 1 else columns - 1, max(1, math.floor(ratio * columns)))
 
 
-def _bytes(value: float) -> str:
+def _format_axis_bytes(value: float) -> str:
     return format_bytes(value).replace(" ", "").replace("iB", "") if value else "0"

@@ -25,9 +25,9 @@ _DOTS_X = 2
 _DOTS_Y = 4
 
 # The console's font has neither trends nor dots, and the old terminals have letters alone.
-_POOR = frozenset(("linux", "vt52", "vt100", "vt102", "vt220", "vt320", "ansi", "dumb"))
+_ASCII_TERMINALS = frozenset(("linux", "vt52", "vt100", "vt102", "vt220", "vt320", "ansi", "dumb"))
 
-_PLAIN = {
+_ASCII = {
     **dict.fromkeys("█▇▆▅", "#"),
     **dict.fromkeys("▄▃", "="),
     **dict.fromkeys("▂▁", "_"),
@@ -48,9 +48,9 @@ _PLAIN = {
 }
 
 
-def plain_glyph(char: str) -> str:
+def ascii_glyph(char: str) -> str:
     """ASCII of the same width for a character; `?` where nothing resembles it."""
-    known = _PLAIN.get(char)
+    known = _ASCII.get(char)
     if known is not None:
         return known
     if "\u2800" <= char <= "\u28ff":  # the dots of a plot
@@ -63,21 +63,21 @@ def plain_glyph(char: str) -> str:
     return "??" if unicodedata.east_asian_width(char) in "WF" else "?"
 
 
-def prepare(stream: TextIO, env: Mapping[str, str] = os.environ) -> None:
-    """Have a stream write what its terminal can show."""
+def replace_missing_glyphs(stream: TextIO, env: Mapping[str, str] = os.environ) -> None:
+    """Make a stream write ASCII for characters that its terminal cannot show."""
     encoding = (stream.encoding or "ascii").lower().replace("_", "-")
     # Python writes UTF-8 in the C locale as well; who asks for that one by name has ASCII.
-    poor = env.get("TERM", "") in _POOR or env.get("LC_ALL") in ("C", "POSIX")
-    if not isinstance(stream, io.TextIOWrapper) or (encoding.startswith("utf") and not poor):
+    ascii_only = env.get("TERM", "") in _ASCII_TERMINALS or env.get("LC_ALL") in ("C", "POSIX")
+    if not isinstance(stream, io.TextIOWrapper) or (encoding.startswith("utf") and not ascii_only):
         return
-    codecs.register_error(ERRORS, _replaced)
-    stream.reconfigure(encoding="ascii" if poor else None, errors=ERRORS)
+    codecs.register_error(ERRORS, _encode_as_ascii)
+    stream.reconfigure(encoding="ascii" if ascii_only else None, errors=ERRORS)
 
 
-def _replaced(error: UnicodeError) -> tuple[str, int]:
+def _encode_as_ascii(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(map(plain_glyph, error.object[error.start : error.end])), error.end
+    return "".join(map(ascii_glyph, error.object[error.start : error.end])), error.end
 
 
 class Canvas:

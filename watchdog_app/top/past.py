@@ -15,21 +15,21 @@ from watchdog_app.base.text.quantities import number_or_none
 from watchdog_app.core.model.status import Resource, Status, Task
 
 SPAN_S = 900.0
-_MOST_POINTS = 1200
+_MAX_POINTS = 1200
 
 Point = tuple[float, float, float | None]
 Key = tuple[str, str]  # ("task", "PID:START") or (kind of a resource, its subject)
 
 
-class Past:
+class SeriesHistory:
     """Series by task and by resource, bounded in time and number."""
 
     def __init__(self) -> None:
         self._series: dict[Key, deque[Point]] = {}
-        self._filled: set[Key] = set()
+        self._requested: set[Key] = set()
 
     def add(self, status: Status) -> None:
-        """Take over one status; series that are not in it any more are dropped."""
+        """Append the readings of a status; drop the series that it no longer has."""
         now = status.time_unix_s
         if now is None:
             return
@@ -41,16 +41,16 @@ class Past:
             seen.add(self._append(key, now, resource.used, resource.limit))
         for gone in self._series.keys() - seen:
             del self._series[gone]
-        self._filled &= seen
+        self._requested &= seen
 
-    def fill(self, key: Key, points: Iterable[Iterable[Any]]) -> None:
+    def prepend(self, key: Key, points: Iterable[Iterable[Any]]) -> None:
         """
-        Put what the journal knows before what was seen.
+        Insert points of the journal before the points seen so far.
 
         Args:
             points: as the protocol's `series` has them: [unix_s, used, limit, ...].
         """
-        self._filled.add(key)  # known or not: nobody is asked twice
+        self._requested.add(key)  # even without points: one request is enough
         series = self._series.get(key)
         if series is None:
             return
@@ -62,15 +62,15 @@ class Past:
             if at is not None and used is not None and at < begin:
                 limit = number_or_none(values[2]) if len(values) > 2 else None
                 before.append((at, used, limit))
-        series.extendleft(reversed(before[-_MOST_POINTS:]))
+        series.extendleft(reversed(before[-_MAX_POINTS:]))
         self._trim(series)
 
-    def filled(self, key: Key) -> bool:
+    def is_requested(self, key: Key) -> bool:
         """Whether the journal was asked already."""
-        return key in self._filled
+        return key in self._requested
 
-    def of(self, key: Key) -> list[Point]:
-        """A series; empty where it is not known."""
+    def points(self, key: Key) -> list[Point]:
+        """The points of a series; empty for an unknown key."""
         return list(self._series.get(key, ()))
 
     def _append(self, key: Key, now: float, used: float | None, limit: float | None) -> Key:
@@ -81,7 +81,7 @@ class Past:
         return key
 
     def _trim(self, series: deque[Point]) -> None:
-        while series and (series[0][0] < series[-1][0] - SPAN_S or len(series) > _MOST_POINTS):
+        while series and (series[0][0] < series[-1][0] - SPAN_S or len(series) > _MAX_POINTS):
             series.popleft()
 
 

@@ -25,7 +25,7 @@ from watchdog_app.core.explain.selection import (
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Incident, Resource, Status, Task
 from watchdog_app.top import charts
-from watchdog_app.top.past import Key, Past, resource_key, task_key
+from watchdog_app.top.past import Key, SeriesHistory, resource_key, task_key
 
 T = TypeVar("T")
 
@@ -33,25 +33,25 @@ _WIDE = 110  # columns from which on the table shows everything
 _HEADS = (
     "PID", "TASK", "STATE", "RAM", "SWAP", "DEV", "GPU-MEM", "CPU%", "LAST 15 MIN", "TREND", "ETA",
 )  # fmt: skip
-_OF_GPUS = ("DEV", "GPU-MEM")
+_GPU_COLUMNS = ("DEV", "GPU-MEM")
 _NARROW = ("PID", "TASK", "STATE", "RAM", "LAST 15 MIN", "ETA")
 _NARROW_WITH_GPUS = ("PID", "TASK", "STATE", "RAM", "DEV", "GPU-MEM", "ETA")
-_LEAST = ("TASK", "RAM", "ETA")
+_TINY_TITLES = ("TASK", "RAM", "ETA")
 _SPARK_COLUMNS = {True: 16, False: 11}
 _FIGURES, _FIGURES_WIDE = 48, 64  # columns for use, limit and time to exhaustion
 _TINY, _FIGURES_TINY = 60, 24  # below so many columns there is room for ratio and time alone
 
 
-def heads(columns: int, has_gpu: bool) -> tuple[str, ...]:
+def column_titles(columns: int, has_gpu: bool) -> tuple[str, ...]:
     """Column titles that fit a terminal of so many columns."""
     if columns < _TINY:
-        return _LEAST
+        return _TINY_TITLES
     if columns < _WIDE:
         return _NARROW_WITH_GPUS if has_gpu else _NARROW
-    return tuple(head for head in _HEADS if has_gpu or head not in _OF_GPUS)
+    return tuple(head for head in _HEADS if has_gpu or head not in _GPU_COLUMNS)
 
 
-def tasks(
+def visible_tasks(
     status: Status, sort: str, wanted: str, everything: bool, chosen: Task | None = None
 ) -> list[Task]:
     """
@@ -76,25 +76,25 @@ def tasks(
     return [one for one in found if one.key in kept]
 
 
-def ended(before: Task, now: Task | None, status: Status) -> str:
-    """What is said when the chosen task is gone, and which one is chosen instead; else nothing."""
+def ended_message(before: Task, now: Task | None, status: Status) -> str:
+    """Message that the chosen task has ended, and which one is chosen now; empty while it runs."""
     if any(one.key == before.key for one in status.tasks):
         return ""
     then = "" if now is None else f" {plain(now.name or '?')} is chosen now."
     return f"{plain(before.name or '?')} has ended.{then}"
 
 
-def another(task: Task, status: Status | None) -> bool:
+def is_pid_reused(task: Task, status: Status | None) -> bool:
     """Whether its pid belongs to another program by now."""
     known = status.tasks if status is not None else ()
     return any(one.pid == task.pid and one.key != task.key for one in known)
 
 
-def cells(
+def task_cells(
     task: Task,
     titles: Sequence[str],
     columns: int,
-    past: Past | None,
+    past: SeriesHistory | None,
     key: Key | None = None,
 ) -> list[Text]:
     """
@@ -109,26 +109,26 @@ def cells(
     """
     wide = columns >= _WIDE
     style = charts.text_style(task.level)
-    points = past.of(key or task_key(task)) if past is not None else ()
+    points = past.points(key or task_key(task)) if past is not None else ()
     eta = quantities.eta(task.eta_s, task.eta_low_s, task.eta_high_s, compact=True)
     made = {
         "PID": Text(quantities.whole(task.pid), justify="right"),
-        "TASK": _name(task, _room(titles, columns), style),
-        "STATE": _state(task),
-        "RAM": _right(quantities.size(task.ram_bytes, compact=not wide)),
-        "SWAP": _right(quantities.size(task.swap_bytes, compact=not wide)),
+        "TASK": _name_cell(task, _name_columns(titles, columns), style),
+        "STATE": _state_cell(task),
+        "RAM": _right_aligned(quantities.size(task.ram_bytes, compact=not wide)),
+        "SWAP": _right_aligned(quantities.size(task.swap_bytes, compact=not wide)),
         "DEV": Text(gpu_numbers(task) or quantities.NONE),
-        "GPU-MEM": _right(quantities.size(task.gpu_memory_bytes, compact=not wide)),
-        "CPU%": _right(quantities.whole(task.cpu_percent)),
+        "GPU-MEM": _right_aligned(quantities.size(task.gpu_memory_bytes, compact=not wide)),
+        "CPU%": _right_aligned(quantities.whole(task.cpu_percent)),
         "LAST 15 MIN": Text(charts.sparkline(points, _SPARK_COLUMNS[wide]), style="cyan"),
-        "TREND": _right(quantities.rate(task.slope_bytes_per_s, compact=True)),
+        "TREND": _right_aligned(quantities.rate(task.slope_bytes_per_s, compact=True)),
         "ETA": Text(eta, style=style),
     }
     return [made[title] for title in titles]
 
 
-def _room(titles: Sequence[str], columns: int) -> int:
-    """What is left for the name."""
+def _name_columns(titles: Sequence[str], columns: int) -> int:
+    """Columns that remain for the name."""
     wide = columns >= _WIDE
     fixed = {
         "PID": 6, "STATE": 9, "RAM": 9 if wide else 6, "SWAP": 9, "DEV": 5, "CPU%": 5,
@@ -139,14 +139,14 @@ def _room(titles: Sequence[str], columns: int) -> int:
     return max(12, columns - taken - 3)
 
 
-def _name(task: Task, room: int, style: str) -> Text:
+def _name_cell(task: Task, room: int, style: str) -> Text:
     name = shorten(plain(task.name or "?"), room - 2)
     text = Text(f"{task.level.mark:2} {name}", style=style)
     text.append(" " * max(0, room - 2 - width(name)))
     return text
 
 
-def _state(task: Task) -> Text:
+def _state_cell(task: Task) -> Text:
     if task.state == "paused":
         return Text("paused" if task.paused_by_watchdog else "stopped", style="bold")
     if task.agent is not None and task.agent.saving:
@@ -156,7 +156,7 @@ def _state(task: Task) -> Text:
     return Text(plain(task.state or "?")[:9])
 
 
-def _right(text: str) -> Text:
+def _right_aligned(text: str) -> Text:
     return Text(text, justify="right")
 
 
@@ -183,7 +183,7 @@ def resource_rows(status: Status, columns: int, everything: bool, most: int) -> 
     """A line a resource: label, bar with the forecast drawn ahead, quantities."""
     listed, left_out = listed_resources(status, everything)
     # In the order of the list, but what is in danger is never what is left out.
-    shown = _kept(listed, most, _nearness)
+    shown = _most_urgent(listed, most, _urgency)
     left_out += len(listed) - len(shown)
     if not shown:
         return [Text("No limit is known yet.", style="dim")]
@@ -217,7 +217,7 @@ def gpu_rows(status: Status, columns: int, everything: bool, most: int) -> list[
     """A line a GPU, as `watchdog status` writes it; what is wrong or near is kept."""
     if not status.gpus or most < 1:
         return []
-    shown = _kept(status.gpus, most, lambda gpu: (-gpu.level,))
+    shown = _most_urgent(status.gpus, most, lambda gpu: (-gpu.level,))
     lines: list[Text] = []
     groups = grouped_lines(status, shown, columns, Style(), everything=everything)
     for gpu, group in zip(shown, groups, strict=True):
@@ -232,7 +232,7 @@ def gpu_rows(status: Status, columns: int, everything: bool, most: int) -> list[
     return lines
 
 
-def _kept(items: Sequence[T], most: int, rank: Callable[[T], tuple[float, ...]]) -> list[T]:
+def _most_urgent(items: Sequence[T], most: int, rank: Callable[[T], tuple[float, ...]]) -> list[T]:
     """The first `most` by rank, in the order of `items`."""
     places = sorted(range(len(items)), key=lambda at: rank(items[at]))[:most]
     return [items[at] for at in sorted(places)]
@@ -247,13 +247,13 @@ def incident_rows(status: Status, columns: int, most: int) -> list[Text]:
         text.stylize(charts.text_style(one.level))
         who = ", ".join(plain(each.name or "?") for each in one.contributors[:2])
         if who:
-            text.append(f"; {_role(one)}: {who}")
+            text.append(f"; {_contributor_role(one)}: {who}")
         text.truncate(columns, overflow="ellipsis")
         lines.append(text)
         # What is wrong elsewhere as well comes before what to do about the first.
         room = len(incidents) + len(lines) // 2 < most
-        lines += [_dim(f"  {plain(each)}", columns) for each in one.advice[: 1 if room else 0]]
-    lines += [_dim(f"! {plain(one.message)}", columns) for one in status.problems]
+        lines += [_dim_line(f"  {plain(each)}", columns) for each in one.advice[: 1 if room else 0]]
+    lines += [_dim_line(f"! {plain(one.message)}", columns) for one in status.problems]
     if not lines:
         level, said = status.summary(now_unix_s=0.0)  # its age has a line of its own
         style = "green" if level <= Level.WATCH else "yellow"
@@ -261,14 +261,14 @@ def incident_rows(status: Status, columns: int, most: int) -> list[Text]:
     return lines[:most]
 
 
-def _dim(text: str, columns: int) -> Text:
+def _dim_line(text: str, columns: int) -> Text:
     line = Text(text, style="dim")
     line.truncate(columns, overflow="ellipsis")
     return line
 
 
-def _role(incident: Incident) -> str:
-    """What the contributors of an incident have to do with it."""
+def _contributor_role(incident: Incident) -> str:
+    """Verb for the contributors of an incident."""
     if not incident.is_fault:
         return "grows"
     return "on it" if incident.is_gpu_fault else "concerns"
@@ -285,7 +285,7 @@ def detail_title(task: Task, of_what: str) -> Text:
 
 
 def saved_line(task: Task, now_unix_s: float) -> Text:
-    """What is saved of it."""
+    """The line on what is saved of a task."""
     agent = task.agent
     if agent is None:
         return Text("No agent: it can be warned about and paused, not saved.", style="dim")
@@ -294,7 +294,7 @@ def saved_line(task: Task, now_unix_s: float) -> Text:
     return Text(agent_line(agent, now_unix_s), style="dim")
 
 
-def outcomes(result: Mapping[str, Any]) -> list[tuple[str, bool]]:
+def outcome_lines(result: Mapping[str, Any]) -> list[tuple[str, bool]]:
     """
     Each thing that was done, in a sentence, and whether it failed.
 
@@ -316,11 +316,11 @@ def next_sort(sort: str) -> str:
     return SORTS[(SORTS.index(sort) + 1) % len(SORTS)]
 
 
-def drawn(status: Status, tasks: Sequence[Task]) -> dict[Key, Key]:
+def series_by_task(status: Status, tasks: Sequence[Task]) -> dict[Key, Key]:
     """
-    By task the series that its time belongs to, where that is not its RAM.
+    The series to draw for each task whose ETA is that of a GPU and not of its RAM.
 
-    A trend of RAM beside the time at which a GPU is full would be taken for one thing.
+    A trend of RAM beside the ETA of a GPU would mislead.
     """
     found = {}
     for task in tasks:
@@ -330,5 +330,5 @@ def drawn(status: Status, tasks: Sequence[Task]) -> dict[Key, Key]:
     return found
 
 
-def _nearness(resource: Resource) -> tuple[float, ...]:
+def _urgency(resource: Resource) -> tuple[float, ...]:
     return -resource.level, math.inf if resource.eta_s is None else resource.eta_s

@@ -17,10 +17,10 @@ from textual.widgets import DataTable
 from watchdog_app.base.text.terminal import width
 from watchdog_app.core.model.status import Task
 from watchdog_app.top import rows
-from watchdog_app.top.past import Key, Past, task_key
+from watchdog_app.top.past import Key, SeriesHistory, task_key
 
-_AROUND = 60  # rows beyond the screen whose trend is drawn as well: scrolling meets no blanks
-_FEW = 16  # rows taken away one by one; more, and all are laid anew
+_OVERSCAN_ROWS = 60  # rows beyond the screen whose trend is drawn as well
+_MAX_SINGLE_REMOVALS = 16  # more rows than this: clear the table and add all again
 
 
 class TaskTable(DataTable[Text]):
@@ -42,8 +42,8 @@ class TaskTable(DataTable[Text]):
         return self.tasks[row] if 0 <= row < len(self.tasks) else None
 
     @property
-    def meant(self) -> Task | None:
-        """As `chosen`; where a filter has left nothing, the one that was before."""
+    def last_chosen(self) -> Task | None:
+        """The chosen task; the previous one while a filter shows none."""
         return self.chosen or self._last
 
     def show(
@@ -51,8 +51,8 @@ class TaskTable(DataTable[Text]):
         tasks: list[Task],
         titles: tuple[str, ...],
         columns: int,
-        past: Past,
-        drawn: Mapping[Key, Key] | None = None,
+        past: SeriesHistory,
+        series_by_task: Mapping[Key, Key] | None = None,
     ) -> None:
         """
         Show these.
@@ -62,23 +62,23 @@ class TaskTable(DataTable[Text]):
             titles: of the columns, see `rows.heads`.
             columns: of characters that there is room for.
             past: for the trends.
-            drawn: by task the series that is drawn in place of its RAM.
+            series_by_task: by task the series that is drawn in place of its RAM.
         """
-        self._last = meant = self.meant
+        self._last = meant = self.last_chosen
         top = self.scroll_offset.y
-        near = range(top - _AROUND, top + self.size.height + _AROUND)
+        drawn_rows = range(top - _OVERSCAN_ROWS, top + self.size.height + _OVERSCAN_ROWS)
         grid = [
-            rows.cells(
+            rows.task_cells(
                 one,
                 titles,
                 columns,
-                past if number in near else None,
-                (drawn or {}).get(task_key(one)),
+                past if number in drawn_rows else None,
+                (series_by_task or {}).get(task_key(one)),
             )
             for number, one in enumerate(tasks)
         ]
-        self._lay_columns(titles, columns, grid)
-        self._lay_rows(grid)
+        self._set_columns(titles, columns, grid)
+        self._set_rows(grid)
         self.tasks, self._grid = tasks, grid
         if meant is not None:
             key = task_key(meant)
@@ -88,10 +88,10 @@ class TaskTable(DataTable[Text]):
                 seen = 0 <= self.cursor_row - top < self.size.height - 1
                 self.move_cursor(row=place, animate=False, scroll=seen)
 
-    def _lay_columns(
+    def _set_columns(
         self, titles: tuple[str, ...], columns: int, grid: Sequence[Sequence[Text]]
     ) -> None:
-        """Columns as wide as their widest cell was, so that they do not breathe."""
+        """Set the columns. Widths only grow, so that the table does not flicker."""
         same = titles == self.titles and columns == self._room
         least = self._widths if same else tuple(map(width, titles))
         widths = tuple(
@@ -108,8 +108,8 @@ class TaskTable(DataTable[Text]):
         self.titles, self._widths, self._room = titles, widths, columns
         self.call_after_refresh(self.scroll_to, y=top, animate=False)
 
-    def _lay_rows(self, grid: Sequence[list[Text]]) -> None:
-        if len(grid) < len(self._grid) - _FEW:
+    def _set_rows(self, grid: Sequence[list[Text]]) -> None:
+        if len(grid) < len(self._grid) - _MAX_SINGLE_REMOVALS:
             self.clear()
             self._grid = []
         for number in range(len(self._grid) - 1, len(grid) - 1, -1):
@@ -119,9 +119,9 @@ class TaskTable(DataTable[Text]):
                 self.add_row(*row, key=str(number))
                 continue
             for title, before, cell in zip(self.titles, self._grid[number], row, strict=True):
-                if not _same(before, cell):
+                if not _looks_same(before, cell):
                     self.update_cell(str(number), title, cell)
 
 
-def _same(one: Text, other: Text) -> bool:
+def _looks_same(one: Text, other: Text) -> bool:
     return one.plain == other.plain and one.style == other.style and one.spans == other.spans

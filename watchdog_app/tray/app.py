@@ -13,9 +13,9 @@ from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
 from watchdog_app.client.feed import Feed, why_gone
 from watchdog_app.tray import backends, labels
-from watchdog_app.tray.commands import Commands, command_of
-from watchdog_app.tray.menu_model import Command, Do
-from watchdog_app.tray.shown import Shown
+from watchdog_app.tray.commands import Commands, button_command
+from watchdog_app.tray.menu_model import Command, CommandKind
+from watchdog_app.tray.view import TrayView
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,16 +27,18 @@ if TYPE_CHECKING:
     from watchdog_app.tray.commands import Login
     from watchdog_app.tray.notifications import Notifications
     from watchdog_app.tray.sni import StatusNotifierItem
-    from watchdog_app.tray.state import Outlook
+    from watchdog_app.tray.state import TrayState
 
     Json = dict[str, Any]
 
-_REST_S = 3.0  # between two statuses at rest: both ends sleep in between
-_HOT_S = 1.0  # in danger, or while the menu is open
+_SLOW_POLL_S = 3.0  # between two statuses at rest: both ends sleep in between
+_FAST_POLL_S = 1.0  # in danger, or while the menu is open
 _OPEN_MENU_S = 30.0  # a menu is kept up to date every second for this long
-_LOOK_FOR_TRAY_S = 2.0
-_GRACE_S = 6.0  # a panel that comes with the session is given this long before an old tray is taken
-_SIZE = 64  # for backends that take one picture and scale it
+_TRAY_POLL_S = 2.0
+_PANEL_GRACE_S = (
+    6.0  # a panel that comes with the session is given this long before an old tray is taken
+)
+_ICON_PIXELS = 64  # for backends that take one picture and scale it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +65,16 @@ class Companion:
         self._at_login: bool | None = None if login is None else False
         self._status: Status | None = None
         self._had_status: bool | None = None
-        self._ending = threading.Event()
+        self._stopping = threading.Event()
         self._icon: Any = None
-        self._hot_until_mono_s = 0.0
+        self._fast_until_mono_s = 0.0
         self._login_read_mono_s = 0.0
         self._dark_panel = _dark_panel(options.theme)
-        self._shown = Shown(self._image, lambda: self._at_login)
-        self._feed = Feed(self._on_status, self._on_notification, role="tray", pace_s=_REST_S)
+        self._view = TrayView(self._render_icon, lambda: self._at_login)
+        self._feed = Feed(self._on_status, self._on_notification, role="tray", pace_s=_SLOW_POLL_S)
         self._commands = Commands(
-            tell=lambda notification: self._show_notification(notification, lambda *_: None),
-            done=self._command_done,
+            notify=lambda notification: self._show_notification(notification, lambda *_: None),
+            on_done=self._command_done,
             status=lambda: self._status,
             login=login,
         )
@@ -93,7 +95,7 @@ class Companion:
             self._connect()
             self._feed.start()
             # systemd may have to be asked, and takes its time.
-            threading.Thread(target=self._read_login, daemon=True).start()
+            threading.Thread(target=self._update_login_state, daemon=True).start()
             self._show_icons()
         finally:
             self._feed.stop()
@@ -105,7 +107,7 @@ class Companion:
 
     def stop(self) -> None:
         """End soon; from any thread."""
-        self._ending.set()
+        self._stopping.set()
         icon = self._icon
         if icon is not None:
             try:
@@ -119,61 +121,61 @@ class Companion:
         self._status = status
         if (status is not None) != self._had_status:
             if status is not None:
-                _say("connected to the daemon." if self._had_status is not None else "running.")
+                _log("connected to the daemon." if self._had_status is not None else "running.")
             elif self._had_status or why_gone(error) is not None:
-                _say(f"{error} The tray icon waits for it.")
+                _log(f"{error} The tray icon waits for it.")
             else:
-                _say("no daemon runs yet. Start it with: watchdog start")
+                _log("no daemon runs yet. Start it with: watchdog start")
             self._had_status = status is not None
-        outlook = self._shown.update(status, why_gone(error))
-        hot = outlook.hot or time.monotonic() < self._hot_until_mono_s
-        self._feed.set_pace(_HOT_S if hot else _REST_S)
+        state = self._view.update(status, why_gone(error))
+        fast = state.is_active or time.monotonic() < self._fast_until_mono_s
+        self._feed.set_pace(_FAST_POLL_S if fast else _SLOW_POLL_S)
         if status is not None and self._notifications is not None:
-            self._notifications.look_over(status)
+            self._notifications.close_outdated(status)
 
     def _on_notification(self, notification: Notification) -> None:
-        """Show what the daemon tells, and tell it what became of it."""
+        """Show a notification, and report to the daemon whether it was shown."""
         id_ = notification.id
         task = self._status.task(notification.task) if self._status else None
         if task is not None:
             # A button is pressed later, maybe when the pid belongs to somebody else.
             notification.start_time, notification.name = task.start_time, task.name
 
-        def answered(delivered: bool, detail: str) -> None:
+        def on_result(delivered: bool, detail: str) -> None:
             if id_ is not None:
                 self._feed.send("notification.shown", id=id_, delivered=delivered, detail=detail)
 
-        self._show_notification(notification, answered)
+        self._show_notification(notification, on_result)
 
-    def _show_notification(self, notification: Notification, answered: Any) -> None:
+    def _show_notification(self, notification: Notification, on_result: Any) -> None:
         if self._notifications is not None and self._bus is not None and self._bus.connected:
-            self._notifications.show(notification, answered)
+            self._notifications.show(notification, on_result)
         elif backends.HAS_PLYER:
             threading.Thread(
-                target=lambda: answered(*backends.show(notification)), daemon=True
+                target=lambda: on_result(*backends.show_with_plyer(notification)), daemon=True
             ).start()
         else:
             title, body = notification.title, notification.body
-            _say(f"{labels.plain(title)}: {labels.plain(body, 400)}")
-            answered(False, "there is no session bus to show it on")
+            _log(f"{labels.plain(title)}: {labels.plain(body, 400)}")
+            on_result(False, "there is no session bus to show it on")
 
-    def _pressed(self, notification: Notification, key: str) -> None:
-        command = command_of(notification, key)
+    def _on_button(self, notification: Notification, key: str) -> None:
+        command = button_command(notification, key)
         if command is not None:
-            self._commands.want(command, notification)
+            self._commands.submit(command, notification)
 
-    def _wanted(self, command: Command) -> None:
-        """Somebody clicked; returns at once."""
-        if command.do is Do.QUIT:
+    def _on_command(self, command: Command) -> None:
+        """Start a clicked command; returns at once."""
+        if command.kind is CommandKind.QUIT:
             threading.Thread(target=self.stop, daemon=True).start()
         else:
-            self._commands.want(command)
+            self._commands.submit(command)
 
     def _command_done(self) -> None:
-        self._read_login()
+        self._update_login_state()
         self._feed.look_soon()
 
-    def _read_login(self) -> None:
+    def _update_login_state(self) -> None:
         if self._login is not None:
             before, self._at_login = self._at_login, self._login.state()
             if before != self._at_login:
@@ -181,14 +183,14 @@ class Companion:
 
     def _menu_opened(self) -> None:
         """Bring the menu up to date, and keep it so every second for a while."""
-        self._hot_until_mono_s = time.monotonic() + _OPEN_MENU_S
-        self._shown.opened()
-        self._feed.set_pace(_HOT_S)
+        self._fast_until_mono_s = time.monotonic() + _OPEN_MENU_S
+        self._view.on_menu_opened()
+        self._feed.set_pace(_FAST_POLL_S)
         self._feed.look_soon()
         # Desktops have settings of their own for what starts at login.
         if time.monotonic() >= self._login_read_mono_s + _OPEN_MENU_S / 10:
             self._login_read_mono_s = time.monotonic()
-            threading.Thread(target=self._read_login, daemon=True).start()
+            threading.Thread(target=self._update_login_state, daemon=True).start()
 
     # The desktop
 
@@ -200,29 +202,31 @@ class Companion:
                 from watchdog_app.tray.notifications import Notifications
                 from watchdog_app.tray.sni import StatusNotifierItem
             except ImportError as error:
-                _say(f"the session bus cannot be used: {error}. Install dbus-fast.")
+                _log(f"the session bus cannot be used: {error}. Install dbus-fast.")
             else:
-                self._notifications = Notifications(self._pressed)
+                self._notifications = Notifications(self._on_button)
                 self._item = StatusNotifierItem(
-                    self._wanted, self._menu_opened, lambda: self._shown.entries
+                    self._on_command, self._menu_opened, lambda: self._view.entries
                 )
                 self._bus = SessionBus(
-                    [self._item, self._notifications], on_taken=self._taken, on_failure=_failed
+                    [self._item, self._notifications],
+                    on_taken=self._on_name_taken,
+                    on_failure=_report_bus_error,
                 )
                 self._item.session = self._notifications.session = self._bus
                 self._bus.start()
-                if self._bus.taken:
+                if self._bus.name_taken:
                     raise AlreadyRunning("The companion runs already in this session.")
                 if self._bus.connected:
                     return
-        self._lock()
+        self._acquire_lock()
 
-    def _taken(self) -> None:
-        """While the bus was away, another companion came."""
+    def _on_name_taken(self) -> None:
+        """Stop: another companion took the name while the bus was disconnected."""
         self.stop()
 
-    def _lock(self) -> None:
-        """One companion where no bus tells: a file that the kernel unlocks when we end."""
+    def _acquire_lock(self) -> None:
+        """Lock a file where there is no bus, so that only one companion runs."""
         if sys.platform == "win32":
             return
         import fcntl
@@ -242,100 +246,102 @@ class Companion:
     def _show_icons(self) -> None:
         """Run the icon in whatever tray there is; wait for one where there is none."""
         if self._options.notifications_only:
-            self._say_why_no_icon("as it was asked to")
-            self._ending.wait()
+            self._report_no_icon("as it was asked to")
+            self._stopping.wait()
             return
-        said = False
+        reported = False
         begin_mono_s = time.monotonic()
-        while not self._ending.is_set():
-            grace = time.monotonic() - begin_mono_s < _GRACE_S
-            found = self._backend(grace)
+        while not self._stopping.is_set():
+            grace = time.monotonic() - begin_mono_s < _PANEL_GRACE_S
+            found = self._find_backend(grace)
             if found is not None:
                 make_icon, name = found
-                _say(f"icon shown by {name}.")
+                _log(f"icon shown by {name}.")
                 self._run_icon(make_icon)
-                begin_mono_s, said = time.monotonic(), False
+                begin_mono_s, reported = time.monotonic(), False
                 # A tray that has just gone is not asked again in the same moment.
-                self._ending.wait(_LOOK_FOR_TRAY_S)
+                self._stopping.wait(_TRAY_POLL_S)
                 continue
-            if not said and not grace:
-                said = True
-                self._say_why_no_icon(_why_no_tray(self._bus))
-            self._wait_for_panel(_LOOK_FOR_TRAY_S if grace else 5 * _LOOK_FOR_TRAY_S)
+            if not reported and not grace:
+                reported = True
+                self._report_no_icon(_no_tray_reason(self._bus))
+            self._wait_for_panel(_TRAY_POLL_S if grace else 5 * _TRAY_POLL_S)
 
-    def _backend(self, grace: bool) -> tuple[Callable[[Outlook], Any], str] | None:
-        """What makes an icon for the tray that is there, and its name; None: there is no tray."""
+    def _find_backend(self, grace: bool) -> tuple[Callable[[TrayState], Any], str] | None:
+        """A factory of icons for the tray that runs, and its name; None: there is no tray."""
         wanted = self._options.backend
-        own = backends.own_of_system()
+        own = backends.native_backend()
         if own is not None:
             return self._pystray_icon(own), sys.platform
         item = self._item
         if item is not None and item.has_panel.is_set() and wanted in ("auto", "sni"):
-            return lambda outlook: self._on_bus(item, outlook), "sni"
+            return lambda state: self._bus_icon(item, state), "sni"
         if grace and wanted == "auto":
             return None
-        found = backends.for_x11(wanted)
+        found = backends.x11_backend(wanted)
         return None if found is None else (self._pystray_icon(found[0]), found[1])
 
-    def _on_bus(self, item: StatusNotifierItem, outlook: Outlook) -> StatusNotifierItem:
-        item.icon, item.title = self._image(outlook, item), outlook.title
+    def _bus_icon(self, item: StatusNotifierItem, state: TrayState) -> StatusNotifierItem:
+        item.icon, item.title = self._render_icon(state, item), state.title
         return item
 
-    def _pystray_icon(self, icon_class: Any) -> Callable[[Outlook], Any]:
-        menu = backends.pystray_menu(lambda: self._shown.entries, self._wanted)
-        return lambda outlook: icon_class(
-            "watchdog", self._image(outlook, icon_class), outlook.title, menu
+    def _pystray_icon(self, icon_class: Any) -> Callable[[TrayState], Any]:
+        menu = backends.pystray_menu(lambda: self._view.entries, self._on_command)
+        return lambda state: icon_class(
+            "watchdog", self._render_icon(state, icon_class), state.title, menu
         )
 
     def _wait_for_panel(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while not self._ending.is_set() and (left_s := end - time.monotonic()) > 0:
+        while not self._stopping.is_set() and (left_s := end - time.monotonic()) > 0:
             # Both are awaited: a panel that comes, and the end.
             if self._item is not None and self._options.backend in ("auto", "sni"):
                 if self._item.has_panel.wait(min(left_s, 0.5)):
                     return
             else:
-                self._ending.wait(left_s)
+                self._stopping.wait(left_s)
 
-    def _run_icon(self, make_icon: Callable[[Outlook], Any]) -> None:
-        outlook = self._shown.outlook
-        icon = make_icon(outlook)
+    def _run_icon(self, make_icon: Callable[[TrayState], Any]) -> None:
+        state = self._view.state
+        icon = make_icon(state)
 
         def ready(shown: Any) -> None:
             try:
                 shown.visible = True
             except Exception as error:  # it is tried again with the next picture
-                _say(f"the tray has not taken the icon: {error!r}.")
-            self._shown.attach(shown, outlook)
+                _log(f"the tray has not taken the icon: {error!r}.")
+            self._view.attach(shown, state)
             self._feed.look_soon()
-            if self._ending.is_set():
+            if self._stopping.is_set():
                 shown.stop()
 
         self._icon = icon
         try:
             icon.run(ready)
         except Exception as error:  # a display that is gone: notifications go on, another may come
-            if not self._ending.is_set():
-                _say(f"the icon was lost: {error!r}.")
+            if not self._stopping.is_set():
+                _log(f"the icon was lost: {error!r}.")
         finally:
-            self._shown.attach(None)
+            self._view.attach(None)
             self._icon = None
             if self._item is not None and self._item.visible:
                 self._item.visible = False
 
-    def _image(self, outlook: Outlook, icon: Any) -> Any:
+    def _render_icon(self, state: TrayState, icon: Any) -> Any:
         from watchdog_app.tray.drawing import Renditions
 
-        renditions = Renditions(outlook.picture, self._dark_panel)
-        return renditions if getattr(icon, "TAKES_RENDITIONS", False) else renditions.at(_SIZE)
+        renditions = Renditions(state.picture, self._dark_panel)
+        return (
+            renditions if getattr(icon, "TAKES_RENDITIONS", False) else renditions.at(_ICON_PIXELS)
+        )
 
-    def _say_why_no_icon(self, why: str) -> None:
+    def _report_no_icon(self, why: str) -> None:
         if self._bus is not None and self._bus.connected:
             then = "notifications are shown on this desktop"
         else:
             then = "notifications are written here, and the daemon shows them in its other channels"
         later = "" if self._options.notifications_only else " The icon comes when a tray does."
-        _say(f"no icon, {why}; {then}.{later} End it with Ctrl-C.")
+        _log(f"no icon, {why}; {then}.{later} End it with Ctrl-C.")
 
     def _handle_signals(self) -> None:
         def end(*_: object) -> None:
@@ -349,8 +355,8 @@ class Companion:
                 signal.signal(number, end)
 
 
-def _why_no_tray(bus: SessionBus | None) -> str:
-    """In words that say what is missing."""
+def _no_tray_reason(bus: SessionBus | None) -> str:
+    """What is missing for an icon, as text."""
     screen = os.environ.get("WAYLAND_DISPLAY") or os.environ.get("DISPLAY")
     if bus is None or not bus.connected:
         problem = "" if bus is None or not bus.problem else f" ({bus.problem})"
@@ -377,11 +383,11 @@ def _dark_panel(theme: str) -> bool:
     )
 
 
-def _failed(error: BaseException) -> None:
-    _say(f"the desktop refused something: {error}")
+def _report_bus_error(error: BaseException) -> None:
+    _log(f"the desktop refused something: {error}")
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     """Write a line to the terminal that started the companion."""
     try:
         print(f"watchdog tray: {labels.plain_block(text)}", file=sys.stderr, flush=True)

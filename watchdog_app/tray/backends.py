@@ -25,22 +25,24 @@ if TYPE_CHECKING:
     from watchdog_app.tray.menu_model import Command, Entry
 
 HAS_PLYER: bool = sys.platform in ("win32", "darwin")
-_CHOICE = "PYSTRAY_BACKEND"
+_BACKEND_VARIABLE = "PYSTRAY_BACKEND"
 
 
-def own_of_system() -> Any:
+def native_backend() -> Any:
     """pystray's own backend of Windows or macOS; None on other systems."""
     name = {"win32": "_win32", "darwin": "_darwin"}.get(sys.platform)
     if name is None:
         return None
     try:
-        _pystray()
+        _import_pystray()
         return import_module(f"pystray.{name}").Icon
     except Exception:  # ImportError, ValueError, errors of the display
         return None
 
 
-def for_x11(wanted: str = "auto", env: Mapping[str, str] = os.environ) -> tuple[Any, str] | None:
+def x11_backend(
+    wanted: str = "auto", env: Mapping[str, str] = os.environ
+) -> tuple[Any, str] | None:
     """
     A backend for a tray of the old kind (XEmbed) that runs now, and its name; None: there is none.
 
@@ -52,11 +54,11 @@ def for_x11(wanted: str = "auto", env: Mapping[str, str] = os.environ) -> tuple[
         return None
     logging.getLogger("pystray").setLevel(logging.CRITICAL)  # it logs tracebacks of what is normal
     try:
-        _pystray()
+        _import_pystray()
         xorg = import_module("watchdog_app.tray.xorg")
     except Exception:  # no python-xlib, no such display, no right to it
         return None
-    return (xorg.Icon, "xorg") if xorg.tray_there() else None
+    return (xorg.Icon, "xorg") if xorg.has_tray() else None
 
 
 def pystray_menu(entries: Callable[[], Iterable[Entry]], wanted: Callable[[Command], None]) -> Any:
@@ -67,7 +69,7 @@ def pystray_menu(entries: Callable[[], Iterable[Entry]], wanted: Callable[[Comma
         entries: the menu now.
         wanted: called with the command of an item that is clicked.
     """
-    pystray = _pystray()
+    pystray = _import_pystray()
 
     def item(entry: Entry) -> Any:
         if not entry.label:
@@ -93,7 +95,7 @@ def pystray_menu(entries: Callable[[], Iterable[Entry]], wanted: Callable[[Comma
     return pystray.Menu(lambda: [item(entry) for entry in entries()])
 
 
-def _pystray() -> Any:
+def _import_pystray() -> Any:
     """
     pystray without one of its backends.
 
@@ -101,18 +103,18 @@ def _pystray() -> Any:
     one, and not with ImportError. Its own dummy backend, asked for by its own variable, lets its
     menu be had anywhere.
     """
-    before = os.environ.get(_CHOICE)
-    os.environ[_CHOICE] = "dummy"
+    before = os.environ.get(_BACKEND_VARIABLE)
+    os.environ[_BACKEND_VARIABLE] = "dummy"
     try:
         return import_module("pystray")
     finally:
         if before is None:
-            del os.environ[_CHOICE]
+            del os.environ[_BACKEND_VARIABLE]
         else:
-            os.environ[_CHOICE] = before
+            os.environ[_BACKEND_VARIABLE] = before
 
 
-def show(notification: Notification) -> tuple[bool, str]:
+def show_with_plyer(notification: Notification) -> tuple[bool, str]:
     """Show a notification by plyer; whether it was shown, and why not."""
     if not HAS_PLYER:
         return False, "there is no session bus to show it on"
@@ -120,9 +122,9 @@ def show(notification: Notification) -> tuple[bool, str]:
         from plyer import notification as desktop
 
         desktop.notify(
-            title=_no_option(labels.plain(notification.title, 64)),
+            title=_escape_leading_dash(labels.plain(notification.title, 64)),
             # Windows cuts at 256 characters and fails beyond.
-            message=_no_option(labels.plain_block(notification.body, 250)),
+            message=_escape_leading_dash(labels.plain_block(notification.body, 250)),
             app_name="watchdog",
         )
     except Exception as error:
@@ -130,5 +132,5 @@ def show(notification: Notification) -> tuple[bool, str]:
     return True, "shown by the companion"
 
 
-def _no_option(text: str) -> str:
+def _escape_leading_dash(text: str) -> str:
     return f" {text}" if text.startswith("-") else text

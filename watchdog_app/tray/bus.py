@@ -1,8 +1,8 @@
 """
 The session bus: one connection in a thread of its own, over restarts of the bus.
 
-What lives on it (icon, menu, notifications) are parts. A part answers calls and is
-told when a connection comes, goes, or a name changes hands.
+Icon, menu and notifications are parts. A part answers calls, and is notified of
+connections, of their end, and of new owners of names.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ OWN_NAME = "org.watchdog_app.watchdog.Tray"  # who holds it is the companion of 
 
 _CONNECT_S = 5.0
 _CALL_S = 5.0
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 10.0
+_MIN_RETRY_S = 0.5
+_MAX_RETRY_S = 10.0
 
 
 class Part:
     """Something that lives on the bus. All methods are called in the bus's thread."""
 
-    watched: tuple[str, ...] = ()  # names whose owners it wants to hear of
+    watched_names: tuple[str, ...] = ()  # names of whose new owners it is notified
 
     async def connected(self, bus: MessageBus) -> None:
-        """A connection is there, for the first time or again."""
+        """Called when a connection is made, the first or a later one."""
 
-    def lost(self) -> None:
-        """The connection is gone; another one follows."""
+    def disconnected(self) -> None:
+        """Called when the connection has ended; the bus reconnects."""
 
     def handle(self, message: Message) -> Message | None:
         """The answer to a call or None, where it is not for this part. Signals as well."""
 
     async def owner_changed(self, name: str, present: bool) -> None:
-        """One of the `watched` names has an owner, a new one, or none any more."""
+        """One of the `watched_names` names has an owner, a new one, or none any more."""
 
 
 class SessionBus:
@@ -54,7 +54,7 @@ class SessionBus:
     Args:
         parts: what lives on it.
         on_taken: called when another companion of this session holds the name.
-        on_failure: called with each error of a part that nobody else hears of.
+        on_failure: called with each error of a part that reaches no caller.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class SessionBus:
         self._bus: MessageBus | None = None
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
-        self._tried = threading.Event()
+        self._first_attempt = threading.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.taken = False
+        self.name_taken = False
         self.problem: str | None = None  # why there is no connection
         self._thread = threading.Thread(target=self._run, name="session-bus", daemon=True)
 
@@ -83,17 +83,17 @@ class SessionBus:
     def start(self, wait_s: float = _CONNECT_S) -> None:
         """Connect; returns when that worked or failed for the first time."""
         self._thread.start()
-        self._tried.wait(wait_s)
+        self._first_attempt.wait(wait_s)
 
     def stop(self) -> None:
         """End the connection: icon and names vanish with it."""
         if not self._thread.is_alive():
             return
-        self.soon(self._ending.set)
+        self.call_soon(self._ending.set)
         if threading.current_thread() is not self._thread:
             self._thread.join(_CALL_S)
 
-    def soon(self, function: Callable[[], object]) -> None:
+    def call_soon(self, function: Callable[[], object]) -> None:
         """Call it in the bus's thread."""
         try:
             self._loop.call_soon_threadsafe(function)
@@ -115,7 +115,7 @@ class SessionBus:
             if self._bus is not None:
                 self._bus.send(Message.new_signal(path, interface, member, signature, body))
 
-        self.soon(send)
+        self.call_soon(send)
 
     async def call(
         self, name: str, path: str, member: str, signature: str = "", body: Any = (), **more: Any
@@ -133,46 +133,46 @@ class SessionBus:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._live())
+            self._loop.run_until_complete(self._keep_connected())
         finally:
             for task in asyncio.all_tasks(self._loop):
                 task.cancel()
             self._loop.run_until_complete(asyncio.sleep(0))
             self._loop.close()
 
-    async def _live(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+    async def _keep_connected(self) -> None:
+        retry_s = _MIN_RETRY_S
         while not self._ending.is_set():
             try:
                 bus = await asyncio.wait_for(self._connect(), _CONNECT_S)
-                self._tried.set()
-                if self.taken:
+                self._first_attempt.set()
+                if self.name_taken:
                     bus.disconnect()
                     self._on_taken()
                     return
-                pause_s = _FIRST_PAUSE_S
+                retry_s = _MIN_RETRY_S
                 await self._serve(bus)
             except Exception as error:  # refused, no socket, no address, cut off: one meaning
-                self.problem = _reason(error)
+                self.problem = _describe_error(error)
             finally:
                 self._bus = None
-                self._tried.set()
+                self._first_attempt.set()
             try:
-                await asyncio.wait_for(self._ending.wait(), pause_s)
+                await asyncio.wait_for(self._ending.wait(), retry_s)
             except TimeoutError:
-                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+                retry_s = min(_MAX_RETRY_S, 2 * retry_s)
 
     async def _connect(self) -> MessageBus:
         bus = await connect(address())
         try:
             reply = await bus.request_name(OWN_NAME, NameFlag.DO_NOT_QUEUE)
-            self.taken = reply not in (
+            self.name_taken = reply not in (
                 RequestNameReply.PRIMARY_OWNER,
                 RequestNameReply.ALREADY_OWNER,
             )
-            if not self.taken:
+            if not self.name_taken:
                 bus.add_message_handler(self._handle)
-                for name in {name for part in self._parts for name in part.watched}:
+                for name in {name for part in self._parts for name in part.watched_names}:
                     rule = (
                         f"type='signal',sender='{DBUS}',interface='{DBUS}',"
                         f"member='NameOwnerChanged',arg0='{name}'"
@@ -185,23 +185,23 @@ class SessionBus:
 
     async def _serve(self, bus: MessageBus) -> None:
         self._bus, self.problem = bus, None
-        gone = asyncio.ensure_future(bus.wait_for_disconnect())
+        disconnect = asyncio.ensure_future(bus.wait_for_disconnect())
         ending = asyncio.ensure_future(self._ending.wait())
         try:
             for part in self._parts:
-                await self._guarded(part.connected(bus))
-            await asyncio.wait((gone, ending), return_when=asyncio.FIRST_COMPLETED)
+                await self._report_failure(part.connected(bus))
+            await asyncio.wait((disconnect, ending), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._bus = None
-            gone.cancel()
+            disconnect.cancel()
             ending.cancel()
             for part in self._parts:
-                part.lost()
+                part.disconnected()
             bus.disconnect()
-            await asyncio.gather(gone, ending, return_exceptions=True)
+            await asyncio.gather(disconnect, ending, return_exceptions=True)
         self.problem = "the session bus has ended the connection"
 
-    async def _guarded(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    async def _report_failure(self, coroutine: Coroutine[Any, Any, None]) -> None:
         try:
             await coroutine
         except Exception as error:
@@ -212,7 +212,7 @@ class SessionBus:
             if message.sender == DBUS:
                 name, _, owner = message.body
                 for part in self._parts:
-                    if name in part.watched:
+                    if name in part.watched_names:
                         self._in_background(part.owner_changed(name, bool(owner)))
             return None
         for part in self._parts:
@@ -228,7 +228,7 @@ class SessionBus:
         return None
 
     def _in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(self._guarded(coroutine))
+        task = self._loop.create_task(self._report_failure(coroutine))
         self._tasks.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._tasks.discard)
 
@@ -244,7 +244,7 @@ async def add_match(bus: MessageBus, rule: str) -> None:
     await call(bus, DBUS, DBUS_PATH, "AddMatch", "s", [rule])
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}" if str(error) else repr(error)

@@ -13,7 +13,7 @@ from watchdog_app.client.feed import request
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.core.model.status import Notification, Rescue
 from watchdog_app.tray import labels, launching
-from watchdog_app.tray.menu_model import Command, Do, Target
+from watchdog_app.tray.menu_model import Command, CommandKind, Target
 from watchdog_app.tray.notification_gate import ANSWER
 
 TYPE_CHECKING = False
@@ -35,29 +35,29 @@ if TYPE_CHECKING:
             """Switch it. Raises WatchdogError."""
 
 
-_MORE_S = 10.0  # beyond the time that an action itself may take
-_MOST_AT_ONCE = 8
-_TITLES = {
-    Do.SAVE: "Not saved",
-    Do.PAUSE: "Could not pause",
-    Do.RESUME: "Could not resume",
-    Do.LIVE_VIEW: "The live view could not be opened",
-    Do.EXPLAIN: "There is no explanation",
-    Do.RESCUES: "The folder could not be opened",
-    Do.PROTECT: "Protection is as it was",
-    Do.SNOOZE: "Not snoozed",
-    Do.MORE_MEMORY: "Its limit is as it was",
-    Do.NO_LIMIT: "It is held as it was",
-    Do.END: "Not ended",
-    Do.START_DAEMON: "The daemon did not start",
-    Do.START_AT_LOGIN: "Start at login is as it was",
-    Do.SETTINGS: "The settings could not be opened",
+_EXTRA_WAIT_S = 10.0  # beyond the time that an action itself may take
+_MAX_CONCURRENT = 8
+_FAILURE_TITLES = {
+    CommandKind.SAVE: "Not saved",
+    CommandKind.PAUSE: "Could not pause",
+    CommandKind.RESUME: "Could not resume",
+    CommandKind.LIVE_VIEW: "The live view could not be opened",
+    CommandKind.EXPLAIN: "There is no explanation",
+    CommandKind.RESCUES: "The folder could not be opened",
+    CommandKind.PROTECT: "Protection is as it was",
+    CommandKind.SNOOZE: "Not snoozed",
+    CommandKind.MORE_MEMORY: "Its limit is as it was",
+    CommandKind.NO_LIMIT: "It is held as it was",
+    CommandKind.END: "Not ended",
+    CommandKind.START_DAEMON: "The daemon did not start",
+    CommandKind.START_AT_LOGIN: "Start at login is as it was",
+    CommandKind.SETTINGS: "The settings could not be opened",
 }
-# What is said when the limit of a guard was changed.
-_OF_GUARDS = {
-    Do.MORE_MEMORY: "Continues with more",
-    Do.NO_LIMIT: "Continues without a limit",
-    Do.END: "Ended",
+# Titles of the results of guard commands.
+_GUARD_TITLES = {
+    CommandKind.MORE_MEMORY: "Continues with more",
+    CommandKind.NO_LIMIT: "Continues without a limit",
+    CommandKind.END: "Ended",
 }
 
 
@@ -66,106 +66,106 @@ class Commands:
     Carries out commands.
 
     Args:
-        tell: shows a notification of our own.
-        done: called after each command: what is shown may have changed.
+        notify: shows a notification of our own.
+        on_done: called after each command: what is shown may have changed.
         status: the last one, or None.
         login: starting at login; None: not to be set here.
     """
 
     def __init__(
         self,
-        tell: Callable[[Notification], None],
-        done: Callable[[], None],
+        notify: Callable[[Notification], None],
+        on_done: Callable[[], None],
         status: Callable[[], Status | None],
         login: Login | None = None,
     ) -> None:
-        self._tell = tell
-        self._done = done
+        self._notify = notify
+        self._on_done = on_done
         self._status = status
         self._login = login
-        self._under_way: set[Command] = set()
+        self._running: set[Command] = set()
         self._lock = threading.Lock()
 
-    def want(self, command: Command, about: Notification | None = None) -> None:
+    def submit(self, command: Command, about: Notification | None = None) -> None:
         """
-        Carry it out, off this thread.
+        Run a command in a thread of its own.
 
         Args:
             command: anything but `QUIT`. One that is under way is left alone: double clicks.
             about: the notification whose button was pressed; the answer takes its place.
         """
         with self._lock:
-            if command in self._under_way or len(self._under_way) >= _MOST_AT_ONCE:
+            if command in self._running or len(self._running) >= _MAX_CONCURRENT:
                 return
-            self._under_way.add(command)
-        threading.Thread(target=self._carry_out, args=(command, about), daemon=True).start()
+            self._running.add(command)
+        threading.Thread(target=self._run, args=(command, about), daemon=True).start()
 
-    def _carry_out(self, command: Command, about: Notification | None) -> None:
+    def _run(self, command: Command, about: Notification | None) -> None:
         try:
-            said = self._do(command)
-            if said is not None:
-                title, body, urgency = said
-                self._tell(self._notification(command, about, title, body, urgency))
+            result = self._execute(command)
+            if result is not None:
+                title, body, urgency = result
+                self._notify(self._notification(command, about, title, body, urgency))
         except ProtocolError as error:  # it may hang, and go on with what it was asked for
             text = f"{error} What was asked for may still be done: look before you ask again."
             title = _with_name("No answer from the daemon", command.task)
-            self._tell(self._notification(command, about, title, text, "normal"))
+            self._notify(self._notification(command, about, title, text, "normal"))
         except WatchdogError as error:
-            title = _with_name(_TITLES[command.do], command.task)
-            self._tell(self._notification(command, about, title, str(error), "normal"))
+            title = _with_name(_FAILURE_TITLES[command.kind], command.task)
+            self._notify(self._notification(command, about, title, str(error), "normal"))
         except Exception as error:  # a fault of ours: the companion lives, and it is said
-            title = _with_name(_TITLES[command.do], command.task)
-            self._tell(self._notification(command, about, title, repr(error), "normal"))
+            title = _with_name(_FAILURE_TITLES[command.kind], command.task)
+            self._notify(self._notification(command, about, title, repr(error), "normal"))
         finally:
             with self._lock:
-                self._under_way.discard(command)
-            self._done()
+                self._running.discard(command)
+            self._on_done()
 
-    def _do(self, command: Command) -> tuple[str, str, str] | None:
-        """Title, text and urgency of what is to be said; None: what is seen says enough."""
+    def _execute(self, command: Command) -> tuple[str, str, str] | None:
+        """Run a command; title, text and urgency of its result, None where none is shown."""
         task = command.task
         if task is not None:
-            self._same(task)
-        if command.do is Do.SAVE and task is not None:
+            self._check_same_process(task)
+        if command.kind is CommandKind.SAVE and task is not None:
             return self._save(task)
-        if command.do is Do.PAUSE and task is not None:
-            self._ask(command.do, task)
-            return _with_name("Paused", task), self._beware(task), "normal"
-        if command.do is Do.RESUME and task is not None:
-            failures = self._ask(command.do, task).get("failures")
+        if command.kind is CommandKind.PAUSE and task is not None:
+            self._request(command.kind, task)
+            return _with_name("Paused", task), self._pause_advice(task), "normal"
+        if command.kind is CommandKind.RESUME and task is not None:
+            failures = self._request(command.kind, task).get("failures")
             if failures:
                 raise WatchdogError(" ".join(map(str, failures)))
             return _with_name("Running again", task), "It continues where it was.", "low"
-        if command.do in _OF_GUARDS and task is not None:
-            said = labels.plain_block(self._ask(command.do, task).get("text"), 400)
-            return _with_name(_OF_GUARDS[command.do], task), said, "low"
-        if command.do is Do.SNOOZE:
+        if command.kind in _GUARD_TITLES and task is not None:
+            text = labels.plain_block(self._request(command.kind, task).get("text"), 400)
+            return _with_name(_GUARD_TITLES[command.kind], task), text, "low"
+        if command.kind is CommandKind.SNOOZE:
             return self._snooze(command)
-        if command.do is Do.PROTECT:
+        if command.kind is CommandKind.PROTECT:
             request("protection.set", on=command.on is True, for_s=command.for_s)
-        elif command.do is Do.LIVE_VIEW:
+        elif command.kind is CommandKind.LIVE_VIEW:
             launching.open_live_view()
-        elif command.do is Do.EXPLAIN:
+        elif command.kind is CommandKind.EXPLAIN:
             return self._explain(task)
-        elif command.do is Do.RESCUES and command.path is not None:
+        elif command.kind is CommandKind.RESCUES and command.path is not None:
             launching.open_folder(command.path)
-        elif command.do is Do.SETTINGS:
+        elif command.kind is CommandKind.SETTINGS:
             launching.open_settings()
-        elif command.do is Do.START_DAEMON:
+        elif command.kind is CommandKind.START_DAEMON:
             launching.start_daemon()
-        elif command.do is Do.START_AT_LOGIN and self._login is not None:
+        elif command.kind is CommandKind.START_AT_LOGIN and self._login is not None:
             self._login.set(command.on is True)
         return None
 
-    def _ask(self, do: Do, task: Target) -> Json:
-        """Make the request of an action; the answer."""
+    def _request(self, do: CommandKind, task: Target) -> Json:
+        """Send the request of an action; return the answer."""
         action = ACTIONS[do.value]
-        wait_s = action.params.get("timeout_s", 0.0) + _MORE_S
+        wait_s = action.params.get("timeout_s", 0.0) + _EXTRA_WAIT_S
         found = request(action.method, wait_s=wait_s, task=str(task.pid), **action.params)
         return found if isinstance(found, dict) else {}
 
-    def _same(self, task: Target) -> None:
-        """The pid is still the task that was clicked: menus stay on the screen."""
+    def _check_same_process(self, task: Target) -> None:
+        """Raise WatchdogError where the pid belongs to another process than the clicked task."""
         status = self._status()
         known = status.task(task.pid) if status is not None else None
         now = known.start_time if known is not None else None
@@ -176,7 +176,7 @@ class Commands:
             )
 
     def _save(self, task: Target) -> tuple[str, str, str]:
-        requests = self._ask(Do.SAVE, task).get("requests")
+        requests = self._request(CommandKind.SAVE, task).get("requests")
         result = requests[0] if requests else {}
         detail = labels.plain(result.get("detail"), 300)
         if result.get("status") not in ("done", "requested"):
@@ -193,7 +193,7 @@ class Commands:
             lines.append(labels.plain(rescue.path, 300))
         return _with_name("Saved", task), "\n".join(filter(None, lines)), "low"
 
-    def _beware(self, task: Target) -> str:
+    def _pause_advice(self, task: Target) -> str:
         status = self._status()
         known = status.task(task.pid) if status is not None else None
         kind = known.kind if known is not None else None
@@ -222,7 +222,7 @@ class Commands:
     def _explain(self, task: Target | None) -> tuple[str, str, str] | None:
         words = ["explain"] if task is None else ["explain", str(task.pid)]
         try:
-            launching.in_terminal(launching.own_command(words), launching.PAGER)
+            launching.run_in_terminal(launching.own_command(words), launching.PAGER)
         except WatchdogError:
             found = request("explain", task=None if task is None else str(task.pid))
             text = labels.plain_block(found.get("text") if isinstance(found, dict) else "", 1200)
@@ -234,13 +234,13 @@ class Commands:
     ) -> Notification:
         task = None if command.task is None else command.task.pid
         actions = []
-        if command.do is Do.PAUSE and title.startswith("Paused"):
+        if command.kind is CommandKind.PAUSE and title.startswith("Paused"):
             actions.append({"key": "resume", "label": ACTIONS["resume"].label})
         incident = about.incident if about is not None else ""
         return Notification.read(
             {
                 # The answer to the same command takes the place of the one before.
-                "id": f"own-{task or command.do}",
+                "id": f"own-{task or command.kind}",
                 "topic": ANSWER,
                 "incident": incident,
                 "stage": about.stage if about is not None and incident else "ok",
@@ -256,17 +256,17 @@ class Commands:
         )
 
 
-def command_of(notification: Notification, key: str) -> Command | None:
-    """What the button of a notification asks for; None: nothing that we know."""
+def button_command(notification: Notification, key: str) -> Command | None:
+    """The command of a notification's button; None for an unknown key."""
     pid = notification.task
     task = None
     if pid is not None:
-        name = labels.name(notification.name) if notification.name else f"pid {pid}"
+        name = labels.short_name(notification.name) if notification.name else f"pid {pid}"
         task = Target(pid, notification.start_time, name)
     if key not in ACTIONS:
         return None
-    do = Do(key)
-    if do is Do.SNOOZE:
+    do = CommandKind(key)
+    if do is CommandKind.SNOOZE:
         return Command(do, task, incident=labels.plain(notification.incident, 200) or None)
     if not ACTIONS[key].method:
         return Command(do)

@@ -55,14 +55,14 @@ class DBusMenu:
         self._clicked = clicked
         self._opened = opened
         self._revision = 1
-        self._lines: list[Entry] = [Entry(_ROOT)]
-        self._below: dict[int, list[int]] = {_MENU: []}  # lines of a submenu, by its number
+        self._entries: list[Entry] = [Entry(_ROOT)]
+        self._children: dict[int, list[int]] = {_MENU: []}  # lines of a submenu, by its number
         self._object = BusObject(
             PATH,
             INTERFACE,
             {
                 "GetLayout": ("iias", "u(ia{sv}av)", self._get_layout),
-                "GetGroupProperties": ("aias", "a(ia{sv})", self._get_group),
+                "GetGroupProperties": ("aias", "a(ia{sv})", self._get_group_properties),
                 "GetProperty": ("is", "v", self._get_property),
                 "Event": ("isvu", "", self._event),
                 "EventGroup": ("a(isvu)", "ai", self._event_group),
@@ -78,7 +78,7 @@ class DBusMenu:
             },
         )
 
-    def set(self, entries: Iterable[Entry]) -> None:
+    def update(self, entries: Iterable[Entry]) -> None:
         """The menu from now on. From any thread, but from one at a time."""
         lines: list[Entry] = []
         below: dict[int, list[int]] = {}
@@ -90,10 +90,10 @@ class DBusMenu:
             return own
 
         number(Entry(_ROOT, children=tuple(entries)))
-        before, self._lines, self._below = self._lines, lines, below
+        before, self._entries, self._children = self._entries, lines, below
         if len(before) != len(lines):  # the icon has just come
             self._revision += 1
-            self._send("LayoutUpdated", [self._revision, _MENU])
+            self._emit("LayoutUpdated", [self._revision, _MENU])
             return
         changed = [
             [number, _variants(new)]
@@ -101,9 +101,9 @@ class DBusMenu:
             if number != _MENU and _properties(old) != _properties(new)
         ]
         if changed:
-            self._send("ItemsPropertiesUpdated", [changed, []])
+            self._emit("ItemsPropertiesUpdated", [changed, []])
 
-    def _send(self, member: str, values: list[Any]) -> None:
+    def _emit(self, member: str, values: list[Any]) -> None:
         self._signal(member, _SIGNALS[member], values)
 
     def handle(self, message: Message) -> Message | None:
@@ -111,27 +111,27 @@ class DBusMenu:
         return self._object.handle(message)
 
     def _get_layout(self, parent: int, depth: int, names: list[str]) -> list[Any]:
-        self._line(parent)
-        return [self._revision, self._tree(parent, depth, names)]
+        self._entry_at(parent)
+        return [self._revision, self._layout_tree(parent, depth, names)]
 
-    def _tree(self, number: int, depth: int, names: Iterable[str]) -> list[Any]:
+    def _layout_tree(self, number: int, depth: int, names: Iterable[str]) -> list[Any]:
         """A line as (ia{sv}av), `depth` levels deep; -1: all of them."""
-        below = () if depth == 0 else self._below[number]
+        below = () if depth == 0 else self._children[number]
         return [
             number,
-            _variants(self._lines[number], names),
-            [Variant("(ia{sv}av)", self._tree(child, depth - 1, names)) for child in below],
+            _variants(self._entries[number], names),
+            [Variant("(ia{sv}av)", self._layout_tree(child, depth - 1, names)) for child in below],
         ]
 
-    def _get_group(self, numbers: list[int], names: list[str]) -> list[Any]:
-        known = [number for number in numbers or self._below if number in self._below]
-        return [[[number, _variants(self._lines[number], names)] for number in known]]
+    def _get_group_properties(self, numbers: list[int], names: list[str]) -> list[Any]:
+        known = [number for number in numbers or self._children if number in self._children]
+        return [[[number, _variants(self._entries[number], names)] for number in known]]
 
     def _get_property(self, number: int, name: str) -> list[Any]:
-        return [_variants(self._line(number), (name,))[name]]
+        return [_variants(self._entry_at(number), (name,))[name]]
 
     def _event(self, number: int, kind: str, *_: Any) -> list[Any]:
-        entry = self._line(number)
+        entry = self._entry_at(number)
         if kind == "clicked":
             # The panel may be slow: what it clicks was enabled, and is asked again.
             if entry.command is not None and entry.enabled and not entry.children:
@@ -143,14 +143,14 @@ class DBusMenu:
     def _event_group(self, events: Iterable[list[Any]]) -> list[Any]:
         unknown = []
         for number, kind, *more in events:
-            if number in self._below:
+            if number in self._children:
                 self._event(number, kind, *more)
             else:
                 unknown.append(number)
         return [unknown]
 
     def _about_to_show(self, number: int) -> list[Any]:
-        self._line(number)
+        self._entry_at(number)
         if number == _MENU:
             self._opened()
         return [False]  # what is shown is current; what changes is sent when it does
@@ -158,12 +158,12 @@ class DBusMenu:
     def _about_to_show_group(self, numbers: list[int]) -> list[Any]:
         if _MENU in numbers:
             self._opened()
-        return [[], [number for number in numbers if number not in self._below]]
+        return [[], [number for number in numbers if number not in self._children]]
 
-    def _line(self, number: int) -> Entry:
-        if number not in self._below:
+    def _entry_at(self, number: int) -> Entry:
+        if number not in self._children:
             raise LookupError(f"there is no item {number}")
-        return self._lines[number]
+        return self._entries[number]
 
 
 def _properties(entry: Entry) -> dict[str, str | bool | int]:

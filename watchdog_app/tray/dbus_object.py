@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _PROPERTIES = "org.freedesktop.DBus.Properties"
 _INTROSPECTABLE = "org.freedesktop.DBus.Introspectable"
-_HEAD = (
+_DOCTYPE = (
     '<!DOCTYPE node PUBLIC "-//freedesktop//DTD D-BUS Object Introspection 1.0//EN" '
     '"http://www.freedesktop.org/standards/dbus/1.0/introspect.dtd">\n'
 )
@@ -51,22 +51,22 @@ class BusObject:
         if message.message_type is not MessageType.METHOD_CALL or message.path != self.path:
             return None
         if message.interface == _PROPERTIES:
-            return self._property(message)
+            return self._handle_property_call(message)
         if message.interface == _INTROSPECTABLE and message.member == "Introspect":
-            return Message.new_method_return(message, "s", [self._described()])
+            return Message.new_method_return(message, "s", [self._introspection_xml()])
         if message.interface not in (self.interface, None):
             return None
         known = self._methods.get(message.member or "")
         if known is None:
-            return _error(message, "UnknownMethod", f"There is no method {message.member}.")
+            return _error_reply(message, "UnknownMethod", f"There is no method {message.member}.")
         _, signature, method = known
         try:
             values = method(*message.body)
         except (TypeError, ValueError, LookupError) as error:
-            return _error(message, "InvalidArgs", f"{message.member}: {error}")
+            return _error_reply(message, "InvalidArgs", f"{message.member}: {error}")
         return Message.new_method_return(message, signature, values)
 
-    def _property(self, message: Message) -> Message:
+    def _handle_property_call(self, message: Message) -> Message:
         if message.member == "GetAll" and message.signature == "s":
             found = dict(self._properties()) if message.body[0] in (self.interface, "") else {}
             return Message.new_method_return(message, "a{sv}", [found])
@@ -75,31 +75,31 @@ class BusObject:
             found = dict(self._properties()) if interface in (self.interface, "") else {}
             if name in found:
                 return Message.new_method_return(message, "v", [found[name]])
-            return _error(message, "UnknownProperty", f"There is no property {name}.")
+            return _error_reply(message, "UnknownProperty", f"There is no property {name}.")
         if message.member == "Set":
-            return _error(message, "PropertyReadOnly", "No property can be set.")
-        return _error(message, "UnknownMethod", f"There is no method {message.member}.")
+            return _error_reply(message, "PropertyReadOnly", "No property can be set.")
+        return _error_reply(message, "UnknownMethod", f"There is no method {message.member}.")
 
-    def _described(self) -> str:
+    def _introspection_xml(self) -> str:
         """The interface in XML, as introspection returns it."""
         parts = [
             f'<property name="{name}" type="{value.signature}" access="read"/>'
             for name, value in self._properties().items()
         ]
         for name, (given, answer, _) in self._methods.items():
-            arguments = f"{_arguments(given, 'in')}{_arguments(answer, 'out')}"
+            arguments = f"{_argument_xml(given, 'in')}{_argument_xml(answer, 'out')}"
             parts.append(f'<method name="{name}">{arguments}</method>')
         for name, given in self._signals.items():
-            parts.append(f'<signal name="{name}">{_arguments(given)}</signal>')
+            parts.append(f'<signal name="{name}">{_argument_xml(given)}</signal>')
         inside = "".join(parts)
-        return f'{_HEAD}<node><interface name="{self.interface}">{inside}</interface></node>'
+        return f'{_DOCTYPE}<node><interface name="{self.interface}">{inside}</interface></node>'
 
 
-def _arguments(signature: str, direction: str = "") -> str:
+def _argument_xml(signature: str, direction: str = "") -> str:
     which = f' direction="{direction}"' if direction else ""
     types = [each.signature for each in SignatureTree(signature).types]
     return "".join(f'<arg type="{each}"{which}/>' for each in types)
 
 
-def _error(message: Message, name: str, text: str) -> Message:
+def _error_reply(message: Message, name: str, text: str) -> Message:
     return Message.new_error(message, f"org.freedesktop.DBus.Error.{name}", text)

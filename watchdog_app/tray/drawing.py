@@ -38,24 +38,24 @@ _LIGHT: Color = (245, 245, 245, 255)
 _DARK: Color = (30, 30, 30, 255)
 _GREY: Color = (140, 140, 140, 255)
 _CLEAR: Color = (0, 0, 0, 0)
-_LEAST_SEEN = 0.16  # of the height: a vessel of 16 pixels shows two of it
+_MIN_FILL = 0.16  # of the height: a vessel of 16 pixels shows two of it
 
 
 @dataclass(frozen=True, slots=True)
 class _Canvas:
-    """One icon in the making, on a grid `fine` times finer than the pixels."""
+    """One icon in the making, on a grid `scale` times finer than the pixels."""
 
     image: Image.Image
     pen: ImageDraw.ImageDraw
     size: int
-    fine: int
+    scale: int
     line: Color
     edge: Color
 
     @property
     def unit(self) -> float:
         """Width and height on the fine grid."""
-        return float(self.size * self.fine)
+        return float(self.size * self.scale)
 
     def polygon(self, points: Sequence[Point], color: Color) -> None:
         """A filled polygon."""
@@ -81,27 +81,27 @@ def draw(picture: Picture, size: int, dark_panel: bool = True) -> Image.Image:
         size: in pixels, 8 or more.
         dark_panel: it stands on a dark ground, so its outline is light.
     """
-    fine = 8 if size <= 24 else 4
-    image = Image.new("RGBA", (size * fine, size * fine), _CLEAR)
+    scale = 8 if size <= 24 else 4
+    image = Image.new("RGBA", (size * scale, size * scale), _CLEAR)
     line, edge = (_LIGHT, _DARK) if dark_panel else (_DARK, _LIGHT)
     if picture.level is Level.UNKNOWN:
         line = _GREY
-    canvas = _Canvas(image, ImageDraw.Draw(image), size, fine, line, edge)
+    canvas = _Canvas(image, ImageDraw.Draw(image), size, scale, line, edge)
     # A line is a pixel and a half at 16, and whole pixels above: thinner is a blur.
-    width = fine * max(1.5, round(size / 11))
+    width = scale * max(1.5, round(size / 11))
     outline = _outline(picture.level, canvas)
-    canvas.polygon(_grown(outline, fine * max(0.5, size / 40)), edge)
+    canvas.polygon(_offset_polygon(outline, scale * max(0.5, size / 40)), edge)
     canvas.polygon(outline, line)
-    inner = _grown(outline, -width)
-    canvas.polygon(inner, _ground(dark_panel))
-    _fill(image, inner, picture)
+    inner = _offset_polygon(outline, -width)
+    canvas.polygon(inner, _background(dark_panel))
+    _draw_fill(image, inner, picture)
     if picture.level is Level.UNKNOWN:
-        _strike(canvas, width)
+        _draw_strike(canvas, width)
     elif picture.level is Level.CRITICAL and not picture.mark:
-        _exclamation(canvas)
+        _draw_exclamation(canvas)
     if picture.mark:
-        _badge(canvas, picture.mark)
-    return image.reduce(fine)
+        _draw_badge(canvas, picture.mark)
+    return image.reduce(scale)
 
 
 def argb(image: Image.Image) -> bytes:
@@ -110,19 +110,19 @@ def argb(image: Image.Image) -> bytes:
     return bytes(Image.merge("RGBA", (alpha, red, green, blue)).tobytes())
 
 
-def _ground(dark_panel: bool) -> Color:
+def _background(dark_panel: bool) -> Color:
     """What the empty part of the vessel shows: hardly anything."""
     return (0, 0, 0, 110) if dark_panel else (255, 255, 255, 150)
 
 
 def _outline(level: Level, canvas: _Canvas) -> list[Point]:
     """The vessel: circle, rounded square, triangle, square."""
-    unit, fine = canvas.unit, canvas.fine
+    unit, scale = canvas.unit, canvas.scale
     middle = 0.5 * unit
     if level in (Level.WATCH, Level.CRITICAL):
         critical = level is Level.CRITICAL
-        margin = max(1, round((0.05 if critical else 0.08) * canvas.size)) * fine
-        return _rounded(margin, unit - margin, 0.0 if critical else 0.2 * unit)
+        margin = max(1, round((0.05 if critical else 0.08) * canvas.size)) * scale
+        return _rounded_square(margin, unit - margin, 0.0 if critical else 0.2 * unit)
     if level is Level.WARNING:
         return [(middle, 0.04 * unit), (0.98 * unit, 0.93 * unit), (0.02 * unit, 0.93 * unit)]
     return _arc(middle, middle, 0.45 * unit, 0, 360)
@@ -134,7 +134,7 @@ def _arc(x: float, y: float, radius: float, start: float, end: float) -> list[Po
     return [(x + radius * math.cos(angle), y + radius * math.sin(angle)) for angle in angles]
 
 
-def _rounded(low: float, high: float, radius: float) -> list[Point]:
+def _rounded_square(low: float, high: float, radius: float) -> list[Point]:
     if radius <= 0:
         return [(high, high), (low, high), (low, low), (high, low)]
     first, last = low + radius, high - radius
@@ -142,7 +142,7 @@ def _rounded(low: float, high: float, radius: float) -> list[Point]:
     return [point for x, y, angle in corners for point in _arc(x, y, radius, angle, angle + 90)]
 
 
-def _grown(points: Sequence[Point], by: float) -> list[Point]:
+def _offset_polygon(points: Sequence[Point], by: float) -> list[Point]:
     """The polygon with every edge moved outwards by `by`; inwards where that is negative."""
     count = len(points)
     edges = []
@@ -164,7 +164,7 @@ def _grown(points: Sequence[Point], by: float) -> list[Point]:
     return grown
 
 
-def _fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) -> None:
+def _draw_fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) -> None:
     """What is used, from the bottom; the last step alone reaches the top."""
     if picture.fill <= 0:
         return
@@ -172,7 +172,7 @@ def _fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) -> None
     bottom = max(y for _, y in inner)
     # The first step is seen at every size: a vessel that looks empty says that nothing is used.
     above = (min(picture.fill, FILL_STEPS) - 1) / (FILL_STEPS - 1)
-    part = _LEAST_SEEN + (1 - _LEAST_SEEN) * above
+    part = _MIN_FILL + (1 - _MIN_FILL) * above
     level = bottom - (bottom - top) * part
     mask = Image.new("L", canvas.size, 0)
     pen = ImageDraw.Draw(mask)
@@ -181,16 +181,16 @@ def _fill(canvas: Image.Image, inner: Sequence[Point], picture: Picture) -> None
     canvas.paste(_COLORS[picture.level], (0, 0), mask)
 
 
-def _strike(canvas: _Canvas, width: float) -> None:
+def _draw_strike(canvas: _Canvas, width: float) -> None:
     """A stroke across: nothing is watched."""
     start, end = 0.2 * canvas.unit, 0.8 * canvas.unit
     for color, times in ((canvas.edge, 1.9), (canvas.line, 1.1)):
         canvas.pen.line([(start, end), (end, start)], fill=color, width=round(width * times))
 
 
-def _exclamation(canvas: _Canvas) -> None:
+def _draw_exclamation(canvas: _Canvas) -> None:
     """The end is here: whole pixels, so that it is read at 16 of them."""
-    pixel = canvas.fine
+    pixel = canvas.scale
     half = max(1, round(canvas.size * 0.075)) * pixel
     middle = canvas.unit / 2
     top, foot = (round(canvas.size * part) * pixel for part in (0.24, 0.80))
@@ -200,16 +200,16 @@ def _exclamation(canvas: _Canvas) -> None:
     canvas.box(middle - half, foot - dot, middle + half, foot, _LIGHT)
 
 
-def _badge(canvas: _Canvas, mark: Mark) -> None:
+def _draw_badge(canvas: _Canvas, mark: Mark) -> None:
     """A sign in the lower right corner, on a disc of its own with a gap around it."""
-    unit, fine, edge = canvas.unit, canvas.fine, canvas.edge
+    unit, scale, edge = canvas.unit, canvas.scale, canvas.edge
     # Half pixels: a middle of one pixel, and as many on both sides of it.
-    radius = (max(4, round(0.27 * canvas.size)) + 0.5) * fine
+    radius = (max(4, round(0.27 * canvas.size)) + 0.5) * scale
     x = y = unit - radius
-    canvas.disc(x, y, radius + max(1.0 * fine, 0.03 * unit), _CLEAR)
+    canvas.disc(x, y, radius + max(1.0 * scale, 0.03 * unit), _CLEAR)
     canvas.box(x, y, unit, unit, _CLEAR)  # nothing of the vessel is left in the corner
     canvas.disc(x, y, radius, edge)
-    canvas.disc(x, y, radius - max(0.5 * fine, 0.02 * unit), canvas.line)
+    canvas.disc(x, y, radius - max(0.5 * scale, 0.02 * unit), canvas.line)
     part = radius / 4.5  # a pixel at the smallest size
     if mark is Mark.PAUSED:
         for left in (-1.5, 0.5):

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.model.status import Task
 
-_NAME_MOST = 40
+_MAX_NAME_CHARS = 40
 
 
 def plain(value: object, limit: int = 200) -> str:
@@ -26,9 +26,9 @@ def plain_block(value: object, limit: int = 2000) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "\u2026"
 
 
-def name(value: object) -> str:
+def short_name(value: object) -> str:
     """A task's name; one that is too long loses its middle and keeps its ending (`.ipynb`)."""
-    return terminal.shorten(plain(value, 1000) or "(no name)", _NAME_MOST)
+    return terminal.shorten(plain(value, 1000) or "(no name)", _MAX_NAME_CHARS)
 
 
 def rate(bytes_per_s: float | None) -> str:
@@ -41,7 +41,7 @@ def rate(bytes_per_s: float | None) -> str:
     return f"{figure[: figure.index('.')] if len(figure) > 4 and '.' in figure else figure} {unit}"
 
 
-def span(seconds: float) -> str:
+def short_duration(seconds: float) -> str:
     """A time in one or two figures, as one says it: `4 min`, `30 s`, `2 h`, `3 d`."""
     value = max(0.0, seconds)
     if value < 1:
@@ -62,12 +62,12 @@ def until_full(task: Task) -> str | None:
     if task.eta_s is None:
         return None
     low, high = task.eta_low_s, task.eta_high_s
-    text = f"in about {span(task.eta_s)}"
+    text = f"in about {short_duration(task.eta_s)}"
     if low is None:
         return text
     if high is None:
-        return f"{text} ({span(low)} or more)"
-    first, second = span(low), span(high)
+        return f"{text} ({short_duration(low)} or more)"
+    first, second = short_duration(low), short_duration(high)
     if first == second:
         return text
     if first.rpartition(" ")[2] == second.rpartition(" ")[2]:
@@ -75,6 +75,6 @@ def until_full(task: Task) -> str | None:
     return f"{text} ({first} to {second})"
 
 
-def ago(seconds: float) -> str:
+def short_age(seconds: float) -> str:
     """`just now`, `40 s ago`, `3 min ago`: coarse, so that a label changes seldom."""
-    return "just now" if seconds < 5 else f"{span(seconds)} ago"
+    return "just now" if seconds < 5 else f"{short_duration(seconds)} ago"

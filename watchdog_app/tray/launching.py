@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_AT_ONCE_S = 1.5
+_EARLY_EXIT_S = 1.5
 
 # Terminal emulators and what stands between them and the command. Those that hand over to a
 # server of theirs come first: they start fastest where a desktop runs them. Last are those
@@ -48,8 +48,8 @@ _TERMINALS: tuple[tuple[str, ...], ...] = (
     ("xterm", "-fa", "Monospace", "-fs", "10", "-u8", "-e"),
     ("uxterm", "-fa", "Monospace", "-fs", "10", "-u8", "-e"),
 )
-_OLD = ("xterm", "uxterm", "lxterm", "koi8rxterm", "urxvt", "rxvt")
-_BY_CHOICE = "x-terminal-emulator"  # of the administrator, by Debian's alternatives
+_BITMAP_FONT_TERMINALS = ("xterm", "uxterm", "lxterm", "koi8rxterm", "urxvt", "rxvt")
+_ALTERNATIVES_LINK = "x-terminal-emulator"  # of the administrator, by Debian's alternatives
 # Keep the window open after the command, for what it said to be read.
 # From its top, and with the way out in sight; without a pager as `WAIT`.
 PAGER = '"$@" 2>&1 | LESS= less -R -P "Arrows and blank scroll, q closes this window"'
@@ -70,29 +70,29 @@ def open_live_view() -> None:
     """
     vendored.use()
     has_top = find_spec("textual") is not None
-    in_terminal(own_command(["top"] if has_top else ["status", "--watch"]))
+    run_in_terminal(own_command(["top"] if has_top else ["status", "--watch"]))
 
 
-def in_terminal(command: Sequence[str], keeping: str = "") -> None:
+def run_in_terminal(command: Sequence[str], keep_open: str = "") -> None:
     """
     Run a command in a new terminal window.
 
     Args:
         command: its words; never read by a shell.
-        keeping: `PAGER` or `WAIT`: how the window stays after the command; empty: it closes.
+        keep_open: `PAGER` or `WAIT`: how the window stays after the command; empty: it closes.
 
     Raises:
         WatchdogError: no terminal emulator was found, or none would start.
     """
-    if keeping == PAGER and not shutil.which("less"):
-        keeping = WAIT
-    words = ["sh", "-c", keeping, "sh", *command] if keeping else list(command)
+    if keep_open == PAGER and not shutil.which("less"):
+        keep_open = WAIT
+    words = ["sh", "-c", keep_open, "sh", *command] if keep_open else list(command)
     if sys.platform == "darwin":
         return _mac_terminal(command)
     if sys.platform == "win32":
         return _spawn(["cmd", "/c", "start", "watchdog", *command])
     failures = []
-    for prefix in _terminals(os.environ):
+    for prefix in _find_terminals(os.environ):
         try:
             return _spawn([*prefix, *words])
         except WatchdogError as error:
@@ -100,7 +100,7 @@ def in_terminal(command: Sequence[str], keeping: str = "") -> None:
     raise WatchdogError(
         "No terminal could be opened. "
         + (" ".join(failures[:2]) if failures else "None was found; install one, such as xterm.")
-        + f" Type it yourself: {_typed(command)}"
+        + f" Type it yourself: {_command_text(command)}"
     )
 
 
@@ -113,7 +113,7 @@ def open_folder(path: str) -> None:
     """
     if not os.path.isdir(path):
         raise WatchdogError(f"The folder {path} is not there: nothing has been saved yet.")
-    _open(path)
+    _open_path(path)
 
 
 def open_settings() -> None:
@@ -123,7 +123,7 @@ def open_settings() -> None:
     Raises:
         WatchdogError: no terminal could be opened.
     """
-    in_terminal(own_command(["config", "edit"]), WAIT)
+    run_in_terminal(own_command(["config", "edit"]), WAIT)
 
 
 def start_daemon() -> None:
@@ -140,24 +140,26 @@ def start_daemon() -> None:
         raise WatchdogError((done.stderr or done.stdout).strip() or "It did not start.")
 
 
-def _terminals(env: Mapping[str, str]) -> list[list[str]]:
-    """Those that are there, the person's choice first."""
+def _find_terminals(env: Mapping[str, str]) -> list[list[str]]:
+    """Command prefixes of the installed terminals, the user's choice first."""
     found = []
     wanted = env.get("TERMINAL", "").split()
     if wanted and shutil.which(wanted[0]):
         known = {prefix[0]: list(prefix[1:]) for prefix in _TERMINALS}
         found.append([*wanted, *known.get(os.path.basename(wanted[0]), ["-e"])])
     found += [list(prefix) for prefix in _TERMINALS if shutil.which(prefix[0])]
-    chosen = os.path.basename(os.path.realpath(shutil.which(_BY_CHOICE) or _BY_CHOICE))
-    if any(chosen.startswith(name) for name in _OLD):
+    chosen = os.path.basename(
+        os.path.realpath(shutil.which(_ALTERNATIVES_LINK) or _ALTERNATIVES_LINK)
+    )
+    if any(chosen.startswith(name) for name in _BITMAP_FONT_TERMINALS):
         # It was no choice: it is what came with the display. By its name it gets its font.
         named = any(prefix[0] == chosen for prefix in found)
-        plain = [prefix for prefix in found if prefix[0] == _BY_CHOICE and not named]
-        found = [prefix for prefix in found if prefix[0] != _BY_CHOICE] + plain
+        plain = [prefix for prefix in found if prefix[0] == _ALTERNATIVES_LINK and not named]
+        found = [prefix for prefix in found if prefix[0] != _ALTERNATIVES_LINK] + plain
     return found
 
 
-def _open(path: str) -> None:
+def _open_path(path: str) -> None:
     if sys.platform == "win32":
         os.startfile(path)  # noqa: S606 - the system chooses the program
         return
@@ -189,7 +191,7 @@ def _spawn(command: Sequence[str]) -> None:
     except OSError as error:
         raise WatchdogError(f"{command[0]} could not be started: {error}.") from error
     try:
-        code = process.wait(_AT_ONCE_S)
+        code = process.wait(_EARLY_EXIT_S)
     except subprocess.TimeoutExpired:
         # It runs. Somebody has to collect it when it ends.
         threading.Thread(target=process.wait, daemon=True).start()
@@ -198,7 +200,7 @@ def _spawn(command: Sequence[str]) -> None:
         raise WatchdogError(f"{command[0]} ended at once with exit code {code}.")
 
 
-def _typed(command: Sequence[str]) -> str:
+def _command_text(command: Sequence[str]) -> str:
     """The command as a person would type it."""
     words = list(command)
     if words[1:4] == ["-P", "-m", "watchdog_app"]:

@@ -18,8 +18,8 @@ from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.status import Task
 from watchdog_app.tray import labels
 from watchdog_app.tray.state import (
-    Outlook,
-    protection,
+    TrayState,
+    protection_state,
 )
 
 TYPE_CHECKING = False
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from watchdog_app.core.model.status import Agent, Status
 
-MOST_TASKS = 12
+MAX_TASKS = 12
 HOUR_S = 3600.0
 
 
-class Do(enum.StrEnum):
-    """What can be asked for with a click: the keys of `ACTIONS`, and what is the tray's own."""
+class CommandKind(enum.StrEnum):
+    """Kinds of commands: the keys of `ACTIONS`, and the tray's own."""
 
     SAVE = "save"
     PAUSE = "pause"
@@ -54,7 +54,7 @@ class Do(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The task that is meant, and the process that it was when it was shown."""
+    """The task of a command, with the start time that it had when it was shown."""
 
     pid: int
     start_time: int | None
@@ -63,9 +63,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One thing that a person asks for."""
+    """One command of the menu or of a notification's button."""
 
-    do: Do
+    kind: CommandKind
     task: Target | None = None
     path: str | None = None  # RESCUES: the folder
     on: bool | None = None  # PROTECT
@@ -104,41 +104,41 @@ class Slots:
     """
 
     def __init__(self) -> None:
-        self._slots: list[Slot | None] = [None] * MOST_TASKS
+        self._slots: list[Slot | None] = [None] * MAX_TASKS
 
     def update(self, status: Status | None) -> tuple[Slot | None, ...]:
-        """Take in a status: a task that has ended keeps its line, a new one gets a free line."""
+        """Update from a status: an ended task keeps its line, a new one gets a free line."""
         if status is None:
-            self._slots = [None] * MOST_TASKS
+            self._slots = [None] * MAX_TASKS
             return tuple(self._slots)
-        running = {_key(task): task for task in status.tasks}
+        running = {_task_key(task): task for task in status.tasks}
         for number, slot in enumerate(self._slots):
             if slot is not None:
-                task = running.get(_key(slot.task))
+                task = running.get(_task_key(slot.task))
                 self._slots[number] = Slot(task or slot.task, ended=task is None)
-        shown = {_key(slot.task) for slot in self._slots if slot is not None}
-        for task in chosen_tasks(status, self._pids()):
-            if _key(task) not in shown and None in self._slots:
+        shown = {_task_key(slot.task) for slot in self._slots if slot is not None}
+        for task in listed_tasks(status, self._pids()):
+            if _task_key(task) not in shown and None in self._slots:
                 self._slots[self._slots.index(None)] = Slot(task)
         return tuple(self._slots)
 
-    def sort(self, status: Status | None) -> None:
-        """Give the lines to the tasks worth one, in their order; for a menu that is opened."""
-        tasks = chosen_tasks(status, self._pids()) if status is not None else []
+    def reassign(self, status: Status | None) -> None:
+        """Assign all lines again, in order of urgency; called when the menu is opened."""
+        tasks = listed_tasks(status, self._pids()) if status is not None else []
         self._slots = [Slot(task) for task in tasks]
-        self._slots += [None] * (MOST_TASKS - len(tasks))
+        self._slots += [None] * (MAX_TASKS - len(tasks))
 
     def _pids(self) -> list[int]:
         return [slot.task.pid or 0 for slot in self._slots if slot is not None]
 
 
-def _key(task: Task) -> tuple[int | None, int | None]:
+def _task_key(task: Task) -> tuple[int | None, int | None]:
     return task.pid, task.start_time
 
 
 def menu(
     status: Status | None,
-    outlook: Outlook,
+    state: TrayState,
     slots: Sequence[Slot | None] | None = None,
     *,
     at_login: bool | None = None,
@@ -149,37 +149,37 @@ def menu(
 
     Args:
         status: the last one; None: no daemon.
-        outlook: of the same status.
-        slots: the `MOST_TASKS` lines of tasks; None: those worth one, in their order.
+        state: of the same status.
+        slots: the `MAX_TASKS` lines of tasks; None: those worth one, in their order.
         at_login: whether the companion starts at login; None: that cannot be set here.
         now_unix_s: what ages are counted to.
     """
     # In danger it is the one line to read: not greyed, and a click on it says why.
-    danger = status is not None and outlook.picture.level in (Level.WARNING, Level.CRITICAL)
-    headline = Command(Do.EXPLAIN) if danger else None
+    danger = status is not None and state.picture.level in (Level.WARNING, Level.CRITICAL)
+    headline = Command(CommandKind.EXPLAIN) if danger else None
     watched = status is not None
     if slots is None:
         sorted_slots = Slots()
-        sorted_slots.sort(status)
+        sorted_slots.reassign(status)
         slots = sorted_slots.update(status)
-    more = _more(status, slots)
-    login = Command(Do.START_AT_LOGIN, on=not at_login)
+    more = _more_label(status, slots)
+    login = Command(CommandKind.START_AT_LOGIN, on=not at_login)
     return (
-        Entry("headline", outlook.headline, headline, enabled=danger),
-        Entry("detail", outlook.detail or "-", enabled=False, visible=bool(outlook.detail)),
+        Entry("headline", state.headline, headline, enabled=danger),
+        Entry("detail", state.detail or "-", enabled=False, visible=bool(state.detail)),
         Entry(
             "start",
             "Start the daemon",
-            Command(Do.START_DAEMON),
-            visible=not watched and not outlook.detail,  # one that hangs cannot be started
+            Command(CommandKind.START_DAEMON),
+            visible=not watched and not state.detail,  # one that hangs cannot be started
         ),
         Entry("line-tasks"),
-        *(_slot(number, slot, now_unix_s) for number, slot in enumerate(slots)),
+        *(_task_entry(number, slot, now_unix_s) for number, slot in enumerate(slots)),
         Entry("more", more or "-", enabled=False, visible=bool(more)),
         Entry("line-machine", visible=watched),
-        _protection(status),
-        Entry("explain", "Explain what is going on", Command(Do.EXPLAIN), visible=watched),
-        Entry("live", "Open live view", Command(Do.LIVE_VIEW), default=True),
+        _protection_entry(status),
+        Entry("explain", "Explain what is going on", Command(CommandKind.EXPLAIN), visible=watched),
+        Entry("live", "Open live view", Command(CommandKind.LIVE_VIEW), default=True),
         Entry("line-own"),
         Entry(
             "login",
@@ -188,12 +188,12 @@ def menu(
             checked=bool(at_login),
             visible=at_login is not None,
         ),
-        Entry("settings", "Settings", Command(Do.SETTINGS)),
-        Entry("quit", "Quit", Command(Do.QUIT)),
+        Entry("settings", "Settings", Command(CommandKind.SETTINGS)),
+        Entry("quit", "Quit", Command(CommandKind.QUIT)),
     )
 
 
-def _more(status: Status | None, slots: Sequence[Slot | None]) -> str:
+def _more_label(status: Status | None, slots: Sequence[Slot | None]) -> str:
     """How many tasks have no line."""
     if status is None:
         return ""
@@ -205,7 +205,7 @@ def _more(status: Status | None, slots: Sequence[Slot | None]) -> str:
     return f"and {text}" if shown else text.replace(" more", "")
 
 
-def chosen_tasks(status: Status, shown: Sequence[int] = ()) -> list[Task]:
+def listed_tasks(status: Status, shown: Sequence[int] = ()) -> list[Task]:
     """
     The tasks worth a line: paused ones, then those that end soonest, then those that grow.
 
@@ -224,7 +224,7 @@ def chosen_tasks(status: Status, shown: Sequence[int] = ()) -> list[Task]:
         return 2 * urgent + (task.agent is not None), ram
 
     every = [one for one in status.tasks if _is_listed(one)]
-    kept = sorted(every, key=weight, reverse=True)[:MOST_TASKS]
+    kept = sorted(every, key=weight, reverse=True)[:MAX_TASKS]
     return sorted(kept, key=_urgency)
 
 
@@ -251,14 +251,18 @@ def _is_listed(task: Task) -> bool:
     )
 
 
-def _slot(number: int, slot: Slot | None, now_unix_s: float) -> Entry:
+def _task_entry(number: int, slot: Slot | None, now_unix_s: float) -> Entry:
     task = Task() if slot is None else slot.task
-    target = Target(task.pid or 0, task.start_time, labels.name(task.name))
+    target = Target(task.pid or 0, task.start_time, labels.short_name(task.name))
     entry = Entry(
         f"task-{number}",
-        f"{target.name}: {_summary(task)}",
+        f"{target.name}: {_task_summary(task)}",
         visible=slot is not None,
-        children=(*_figures(task, now_unix_s), Entry("line"), *_actions(task, target)),
+        children=(
+            *_figure_entries(task, now_unix_s),
+            Entry("line"),
+            *_action_entries(task, target),
+        ),
     )
     if slot is not None and not slot.ended:
         return entry
@@ -267,7 +271,7 @@ def _slot(number: int, slot: Slot | None, now_unix_s: float) -> Entry:
     return replace(entry, label=f"{target.name} has ended", enabled=False, children=off)
 
 
-def _summary(task: Task) -> str:
+def _task_summary(task: Task) -> str:
     """What is worth knowing without opening the submenu."""
     parts = [quantities.size(task.ram_bytes)]
     if task.state in ("paused", "stopped"):
@@ -276,11 +280,11 @@ def _summary(task: Task) -> str:
         parts.append("saving")
     elif task.level >= Level.WATCH:
         near = "near its limit" if task.level >= Level.WARNING else "growing"
-        parts.append(near if task.eta_s is None else f"full in {labels.span(task.eta_s)}")
+        parts.append(near if task.eta_s is None else f"full in {labels.short_duration(task.eta_s)}")
     return ", ".join(parts)
 
 
-def _figures(task: Task, now_unix_s: float) -> list[Entry]:
+def _figure_entries(task: Task, now_unix_s: float) -> list[Entry]:
     ram = f"RAM: {quantities.size(task.ram_bytes)}"
     if (task.swap_bytes or 0) >= 1024**2:
         ram += f", swap {quantities.size(task.swap_bytes)}"
@@ -297,14 +301,14 @@ def _figures(task: Task, now_unix_s: float) -> list[Entry]:
         "guard": limit_line,
         "trend": f"Trend: {labels.rate(task.slope_bytes_per_s)}",
         "eta": f"End: {labels.until_full(task) or 'none in sight'}",
-        "rescue": _rescue(task.agent, now_unix_s),
+        "rescue": _rescue_label(task.agent, now_unix_s),
     }
     return [
         Entry(key, text or "-", enabled=False, visible=bool(text)) for key, text in lines.items()
     ]
 
 
-def _rescue(agent: Agent | None, now_unix_s: float) -> str:
+def _rescue_label(agent: Agent | None, now_unix_s: float) -> str:
     if agent is None:
         return "No agent: it cannot be saved"
     rescue = agent.rescue
@@ -312,33 +316,48 @@ def _rescue(agent: Agent | None, now_unix_s: float) -> str:
         return "Not saved yet"
     text = "Saved" if rescue.step is None else f"Saved at step {rescue.step}"
     at = rescue.saved_unix_s
-    return text if at is None else f"{text}, {labels.ago(now_unix_s - at)}"
+    return text if at is None else f"{text}, {labels.short_age(now_unix_s - at)}"
 
 
-def _actions(task: Task, target: Target) -> list[Entry]:
+def _action_entries(task: Task, target: Target) -> list[Entry]:
     paused = task.state == "paused"
     saving = task.agent is not None and task.agent.saving
     labels_now = {
-        Do.SAVE: "Saving\u2026" if saving else "",
-        Do.PAUSE: "Paused by somebody else" if paused and not task.paused_by_watchdog else "",
+        CommandKind.SAVE: "Saving\u2026" if saving else "",
+        CommandKind.PAUSE: "Paused by somebody else"
+        if paused and not task.paused_by_watchdog
+        else "",
     }
-    always = (Do.SAVE, Do.PAUSE, Do.RESUME, Do.EXPLAIN)  # at the same place for every task
+    always = (
+        CommandKind.SAVE,
+        CommandKind.PAUSE,
+        CommandKind.RESUME,
+        CommandKind.EXPLAIN,
+    )  # at the same place for every task
     found = []
-    for do in (Do.SAVE, Do.PAUSE, Do.RESUME, Do.MORE_MEMORY, Do.NO_LIMIT, Do.END, Do.EXPLAIN):
-        action = ACTIONS[do.value]
+    for kind in (
+        CommandKind.SAVE,
+        CommandKind.PAUSE,
+        CommandKind.RESUME,
+        CommandKind.MORE_MEMORY,
+        CommandKind.NO_LIMIT,
+        CommandKind.END,
+        CommandKind.EXPLAIN,
+    ):
+        action = ACTIONS[kind.value]
         fits = action.shown(task)
-        label = labels_now.get(do) or action.menu
-        shown = fits or do in always
-        found.append(Entry(do.value, label, Command(do, target), enabled=fits, visible=shown))
+        label = labels_now.get(kind) or action.menu
+        shown = fits or kind in always
+        found.append(Entry(kind.value, label, Command(kind, target), enabled=fits, visible=shown))
     folder = task.agent.directory if task.agent is not None else None
     folder = folder if folder and folder.startswith("/") else None
-    rescues = Command(Do.RESCUES, target, path=folder)
+    rescues = Command(CommandKind.RESCUES, target, path=folder)
     found.append(Entry("rescues", "Open folder of rescues", rescues, enabled=folder is not None))
     return found
 
 
-def _protection(status: Status | None) -> Entry:
-    known = protection(status)
+def _protection_entry(status: Status | None) -> Entry:
+    known = protection_state(status)
     on, until = known or (True, None)
     for_a_while = not on and until is not None
     hour = (
@@ -348,18 +367,18 @@ def _protection(status: Status | None) -> Entry:
     )
     word = "on" if on else hour.lower() if for_a_while else "off"
     choices = (
-        Entry("on", "On", Command(Do.PROTECT, on=True), checked=on, radio=True),
+        Entry("on", "On", Command(CommandKind.PROTECT, on=True), checked=on, radio=True),
         Entry(
             "hour",
             hour,
-            Command(Do.PROTECT, on=False, for_s=HOUR_S),
+            Command(CommandKind.PROTECT, on=False, for_s=HOUR_S),
             checked=for_a_while,
             radio=True,
         ),
         Entry(
             "off",
             "Off until switched on again",
-            Command(Do.PROTECT, on=False),
+            Command(CommandKind.PROTECT, on=False),
             checked=not on and not for_a_while,
             radio=True,
         ),

@@ -22,7 +22,7 @@ from watchdog_app.tray.dbus_menu import INTERFACE as MENU_INTERFACE
 from watchdog_app.tray.dbus_menu import PATH as MENU_PATH
 from watchdog_app.tray.dbus_menu import DBusMenu
 from watchdog_app.tray.dbus_object import BusObject
-from watchdog_app.tray.menu_model import Command, Do
+from watchdog_app.tray.menu_model import Command, CommandKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class StatusNotifierItem(Part):
         entries: the menu now.
     """
 
-    SAYS_WHEN_OPENED = True  # the panel tells that the menu is about to be shown
+    REPORTS_MENU_OPEN = True  # the panel tells that the menu is about to be shown
     TAKES_RENDITIONS = True  # a picture may be drawn anew for each size
-    watched = (WATCHER,)
+    watched_names = (WATCHER,)
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class StatusNotifierItem(Part):
     ) -> None:
         self.session: SessionBus | None = None
         self.has_panel = threading.Event()  # somebody is there to show an icon
-        self._menu = DBusMenu(self._menu_signal, wanted, opened)
-        self._wanted = wanted
+        self._menu = DBusMenu(self._emit_for_menu, wanted, opened)
+        self._on_command = wanted
         self._entries = entries
         self._visible = False
         self._pixmaps: list[list[int | bytes]] = []
@@ -118,7 +118,7 @@ class StatusNotifierItem(Part):
     @icon.setter
     def icon(self, picture: Renditions) -> None:
         self._pixmaps = picture.pixmaps()
-        self._signal("NewIcon")
+        self._emit("NewIcon")
 
     @property
     def title(self) -> str:
@@ -128,11 +128,11 @@ class StatusNotifierItem(Part):
     @title.setter
     def title(self, title: str) -> None:
         self._title = title
-        self._signal("NewTitle", "NewToolTip")
+        self._emit("NewTitle", "NewToolTip")
 
     def update_menu(self) -> None:
         """Show the menu as it is now."""
-        self._menu.set(self._entries())
+        self._menu.update(self._entries())
 
     # On the bus
 
@@ -142,7 +142,7 @@ class StatusNotifierItem(Part):
         if await has_owner(bus, WATCHER):
             await self.owner_changed(WATCHER, True)
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         """No panel can be reached for now."""
         self._bus = None
         self.has_panel.clear()
@@ -174,18 +174,18 @@ class StatusNotifierItem(Part):
             return None
         return self._object.handle(message) or self._menu.handle(message)
 
-    def _signal(self, *members: str) -> None:
-        """Say that something of the item has changed; the panel reads it."""
+    def _emit(self, *members: str) -> None:
+        """Send signals of changed properties; the panel reads them."""
         if self.session is not None:
             for member in members:
                 self.session.signal(PATH, INTERFACE, member, _SIGNALS[member], [])
 
-    def _menu_signal(self, member: str, signature: str, body: list[Any]) -> None:
+    def _emit_for_menu(self, member: str, signature: str, body: list[Any]) -> None:
         if self.session is not None:
             self.session.signal(MENU_PATH, MENU_INTERFACE, member, signature, body)
 
     def _activate(self, *_: Any) -> list[Any]:
-        self._wanted(Command(Do.LIVE_VIEW))
+        self._on_command(Command(CommandKind.LIVE_VIEW))
         return []
 
     def _properties(self) -> Mapping[str, Variant]:

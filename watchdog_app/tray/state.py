@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 FILL_STEPS = 16  # the fill moves in steps that can be seen: the icon is seldom drawn
 
-_TITLE_MOST = 120
+_MAX_TITLE_CHARS = 120
 
 
 class Mark(enum.StrEnum):
@@ -40,37 +40,37 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class TrayState:
     """What the icon, its tooltip and the head of the menu show."""
 
     picture: Picture
     headline: str  # "RAM full in about 4 min: train.ipynb"
     detail: str  # "6.10 of 7.00 GiB; GPU 0: 3.10 of 24.0 GiB"; may be empty
-    hot: bool  # something moves: worth looking at every second
+    is_active: bool  # poll every second
 
     @property
     def title(self) -> str:
         """For a tooltip."""
-        return labels.plain(f"watchdog: {self.headline}", _TITLE_MOST)
+        return labels.plain(f"watchdog: {self.headline}", _MAX_TITLE_CHARS)
 
 
-NO_DAEMON = Outlook(Picture(Level.UNKNOWN), "The daemon is not running", "", hot=False)
+NO_DAEMON = TrayState(Picture(Level.UNKNOWN), "The daemon is not running", "", is_active=False)
 
 
-def outlook(status: Status, now_unix_s: float) -> Outlook:
-    """What the icon and the first lines of the menu say of a status."""
+def tray_state(status: Status, now_unix_s: float) -> TrayState:
+    """The state of icon, tooltip and menu headline for a status."""
     level, text = status.summary(now_unix_s)
     if level is Level.UNKNOWN:
-        return Outlook(Picture(level), capital(labels.plain(text)), "", hot=True)
+        return TrayState(Picture(level), capitalize_first(labels.plain(text)), "", is_active=True)
     near = nearest(status)
     mark = _mark(status)
-    known = protection(status)
+    known = protection_state(status)
     if mark is Mark.OFF and known is not None and level < Level.WARNING:
         until = f" until {quantities.moment(known[1])}" if known[1] is not None else ""
         text = f"protection is off{until}"
     picture = Picture(level, fill_step(None if near is None else near.ratio), mark)
     hot = level >= Level.WARNING or bool(mark)
-    return Outlook(picture, capital(labels.plain(text)), _detail(status, near), hot)
+    return TrayState(picture, capitalize_first(labels.plain(text)), _detail(status, near), hot)
 
 
 def nearest(status: Status) -> Resource | None:
@@ -98,14 +98,14 @@ def fill_step(ratio: float | None) -> int:
     return min(FILL_STEPS, max(1, math.floor(ratio * FILL_STEPS + 1e-9)))
 
 
-def protection(status: Status | None) -> tuple[bool, float | None] | None:
+def protection_state(status: Status | None) -> tuple[bool, float | None] | None:
     """Whether protection is on, and until when it is not; None: this daemon does not say."""
     daemon = status.daemon if status is not None else None
     found = daemon.protection if daemon is not None else None
     return None if found is None or found.on is None else (found.on, found.until_unix_s)
 
 
-def capital(text: str) -> str:
+def capitalize_first(text: str) -> str:
     """The text with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
@@ -115,7 +115,7 @@ def _mark(status: Status) -> Mark:
         return Mark.PAUSED
     if any(one.agent is not None and one.agent.saving for one in status.tasks):
         return Mark.SAVING
-    known = protection(status)
+    known = protection_state(status)
     return Mark.OFF if known is not None and not known[0] else Mark.NONE
 
 
@@ -123,7 +123,7 @@ def _detail(status: Status, near: Resource | None) -> str:
     """The nearest resource in figures, and each GPU."""
     parts = []
     if near is not None:
-        label = capital(labels.plain(near.label or near.kind or "?", 40))
+        label = capitalize_first(labels.plain(near.label or near.kind or "?", 40))
         parts.append(f"{label} {quantities.of_limit(near.used, near.limit, near.unit)}")
     for index, gpu in enumerate(status.gpus[:4]):
         if gpu.memory_used_bytes is not None:

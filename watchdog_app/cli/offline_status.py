@@ -11,7 +11,7 @@ import os
 from watchdog_app.base import paths
 from watchdog_app.base.text.quantities import guard_level, pid_in
 from watchdog_app.base.text.terminal import plain
-from watchdog_app.cli.output import stamp
+from watchdog_app.cli.output import format_timestamp
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ _STATES = {
     "unlimited": "no limit of its own",
     "ending": "being ended",
 }
-_TOLD = ("stopped", "refusing", "unlimited", "ending", "running")
-_SAME_S = 10.0  # what the daemon noted of the same moment
-_OURS = ("hold", "guard ")
+_REPORTED_EVENTS = ("stopped", "refusing", "unlimited", "ending", "running")
+_SAME_EVENT_S = 10.0  # what the daemon noted of the same moment
+_GUARD_DECISIONS = ("hold", "guard ")
 
 
-def left_paused() -> list[str]:
-    """What is still paused, and the command that resumes it, a sentence each; else nothing."""
+def paused_task_lines() -> list[str]:
+    """Sentences on tasks that are still paused and how to resume them; empty: none."""
     copies = (
         os.path.join(where, "paused.json") for where in (paths.runtime_dir(), paths.state_dir())
     )
@@ -54,8 +54,8 @@ def left_paused() -> list[str]:
     ]
 
 
-def line(guard: GuardRecord) -> str:
-    """One that runs: how full, and what to type where it is held."""
+def format_guard(guard: GuardRecord) -> str:
+    """A running guard: its level, and the command that resumes a stopped one."""
     from watchdog_app.guard import messages
 
     state = "" if guard.state == "running" else f", {_STATES.get(guard.state, guard.state)}"
@@ -66,8 +66,8 @@ def line(guard: GuardRecord) -> str:
     return f"{plain(guard.name)} (pid {guard.pid}): {level}, {guard.kind}{state}"
 
 
-def every() -> list[GuardRecord]:
-    """Those that run, with what they hold now: supervisors write that every few seconds only."""
+def running_guards() -> list[GuardRecord]:
+    """Running guards with their current use: supervisors write it every few seconds only."""
     from watchdog_app.base.linux.cgroups import read_usage
     from watchdog_app.guard import record
 
@@ -78,14 +78,14 @@ def every() -> list[GuardRecord]:
     return found
 
 
-def running() -> list[str]:
-    """Those that run, a line each."""
-    return [line(guard) for guard in every()]
+def guard_lines() -> list[str]:
+    """A line for each running guard."""
+    return [format_guard(guard) for guard in running_guards()]
 
 
-def explained(task: str | None, since_unix_s: float = 0.0) -> list[str]:
+def explain_guards(task: str | None, since_unix_s: float = 0.0) -> list[str]:
     """
-    What is to be said of guards: of those that run, and of the last that had to act.
+    Sentences on the running guards, and on the last one that had to act.
 
     Args:
         task: pid or name; None: of all.
@@ -96,19 +96,19 @@ def explained(task: str | None, since_unix_s: float = 0.0) -> list[str]:
     found = [
         f"{guard.name} (pid {guard.pid}) {'is stopped' if guard.stopped else 'runs'}. "
         f"{messages.explained(guard)}"
-        for guard in every()
-        if _is(guard, task)
+        for guard in running_guards()
+        if _matches(guard, task)
     ]
     for guard in record.past():
-        if (guard.ended_unix_s or 0.0) > since_unix_s and _is(guard, task):
-            said = messages.past(guard)
-            if said:
-                found.append(f"{stamp(guard.ended_unix_s)}: {said}")
+        if (guard.ended_unix_s or 0.0) > since_unix_s and _matches(guard, task):
+            account = messages.past(guard)
+            if account:
+                found.append(f"{format_timestamp(guard.ended_unix_s)}: {account}")
                 break
     return found
 
 
-def entries(noted: list[Json], wanted: Json) -> list[Json]:
+def merge_guard_entries(noted: list[Json], wanted: Json) -> list[Json]:
     """
     The history with what guards did while no daemon ran, newest first.
 
@@ -121,7 +121,8 @@ def entries(noted: list[Json], wanted: Json) -> list[Json]:
     known = [
         (each.get("pid"), float(each.get("unix_s") or 0.0))
         for each in noted
-        if each.get("kind") == "death" or str(each.get("decision_kind") or "").startswith(_OURS)
+        if each.get("kind") == "death"
+        or str(each.get("decision_kind") or "").startswith(_GUARD_DECISIONS)
     ]
     kinds, since, until = (
         wanted.get("kinds"),
@@ -131,36 +132,38 @@ def entries(noted: list[Json], wanted: Json) -> list[Json]:
     more = [
         entry
         for guard in (*record.every(), *record.past())
-        if _is(guard, wanted.get("task"))
-        for entry in _entries(guard)
+        if _matches(guard, wanted.get("task"))
+        for entry in _guard_entries(guard)
         if (kinds is None or entry["kind"] in kinds)
         and (since is None or entry["unix_s"] >= since)
         and (until is None or entry["unix_s"] <= until)
-        and not any(pid == guard.pid and abs(at - entry["unix_s"]) < _SAME_S for pid, at in known)
+        and not any(
+            pid == guard.pid and abs(at - entry["unix_s"]) < _SAME_EVENT_S for pid, at in known
+        )
     ]
     merged = sorted([*noted, *more], key=lambda each: -float(each.get("unix_s") or 0.0))
     return merged[: wanted.get("limit")]
 
 
-def _entries(guard: GuardRecord) -> Iterator[Json]:
+def _guard_entries(guard: GuardRecord) -> Iterator[Json]:
     from watchdog_app.guard import messages
 
     about = {"pid": guard.pid, "start_time": guard.start_time, "name": guard.name}
     for event in guard.events:
         at, kind = event.get("unix_s"), str(event.get("kind"))
-        if isinstance(at, int | float) and kind in _TOLD:
+        if isinstance(at, int | float) and kind in _REPORTED_EVENTS:
             text = str(event.get("text")).partition("\n")[0]
             word = "hold" if kind == "stopped" else f"guard {kind}"
             yield {"kind": "decision", "unix_s": float(at), **about,
                    "decision_kind": word, "text": text}  # fmt: skip
-    said = messages.past(guard) if guard.ended_unix_s is not None else ""
-    if said and guard.state in ("stopped", "exiting", "ending", "refusing"):
-        reason = messages.cause_of_end(guard) or said.partition(". ")[0]
+    account = messages.past(guard) if guard.ended_unix_s is not None else ""
+    if account and guard.state in ("stopped", "exiting", "ending", "refusing"):
+        reason = messages.cause_of_end(guard) or account.partition(". ")[0]
         yield {"kind": "death", "unix_s": guard.ended_unix_s, **about, "cause": "guard",
-               "certainty": "exact", "reason": reason, "text": said, "rescue": None}  # fmt: skip
+               "certainty": "exact", "reason": reason, "text": account, "rescue": None}  # fmt: skip
 
 
-def _is(guard: GuardRecord, task: str | None) -> bool:
+def _matches(guard: GuardRecord, task: str | None) -> bool:
     if task is None:
         return True
     pid = pid_in(task)

@@ -1,8 +1,5 @@
 """
-What is on the screen, and the least that brings it up to date.
-
-Between the status and pystray's icon: an unchanged picture is not drawn, an
-unchanged menu not sent.
+Icon, tooltip and menu as they are shown now; only changes are drawn and sent.
 """
 
 from __future__ import annotations
@@ -11,7 +8,7 @@ import threading
 import time
 
 from watchdog_app.tray.menu_model import Entry, Slots, menu
-from watchdog_app.tray.state import NO_DAEMON, Outlook, outlook
+from watchdog_app.tray.state import NO_DAEMON, TrayState, tray_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from watchdog_app.core.model.status import Status
 
 
-class Shown:
+class TrayView:
     """
     Icon, tooltip and menu as they are shown. Thread-safe.
 
@@ -31,15 +28,15 @@ class Shown:
     """
 
     def __init__(
-        self, image: Callable[[Outlook, Any], Any], at_login: Callable[[], bool | None]
+        self, image: Callable[[TrayState, Any], Any], at_login: Callable[[], bool | None]
     ) -> None:
-        self._image = image
+        self._render = image
         self._at_login = at_login
         self._lock = threading.RLock()
         self._icon: Any = None
         self._status: Status | None = None
-        self._outlook: Outlook = NO_DAEMON
-        self._drawn: Outlook = NO_DAEMON  # what the icon shows
+        self._state: TrayState = NO_DAEMON
+        self._drawn: TrayState = NO_DAEMON  # what the icon shows
         self._slots = Slots()
         self._entries: tuple[Entry, ...] = menu(None, NO_DAEMON, now_unix_s=time.time())
 
@@ -49,11 +46,11 @@ class Shown:
         return self._entries
 
     @property
-    def outlook(self) -> Outlook:
+    def state(self) -> TrayState:
         """What is shown now."""
-        return self._outlook
+        return self._state
 
-    def attach(self, icon: Any, made_with: Outlook = NO_DAEMON) -> None:
+    def attach(self, icon: Any, made_with: TrayState = NO_DAEMON) -> None:
         """
         Show it on this icon from now on; None: there is none for now.
 
@@ -68,29 +65,29 @@ class Shown:
                 self._draw()  # what has changed since it was made
                 icon.update_menu()
 
-    def opened(self) -> None:
+    def on_menu_opened(self) -> None:
         """The menu is about to be shown: give its lines to the tasks that are worth one."""
         with self._lock:
-            self._slots.sort(self._status)
+            self._slots.reassign(self._status)
             self._show_menu()
 
-    def update(self, status: Status | None, why_gone: str | None = None) -> Outlook:
+    def update(self, status: Status | None, why_gone: str | None = None) -> TrayState:
         """Show this status; None: there is no daemon."""
         with self._lock:
             self._status = status
-            self._outlook = _outlook(status, why_gone, time.time())
+            self._state = _tray_state(status, why_gone, time.time())
             if self._icon is not None:
                 self._draw()
-                self._dock()
-            if not getattr(self._icon, "SAYS_WHEN_OPENED", False):
-                self._slots.sort(status)
+                self._dock_again()
+            if not getattr(self._icon, "REPORTS_MENU_OPEN", False):
+                self._slots.reassign(status)
             self._show_menu()
-            return self._outlook
+            return self._state
 
     def _show_menu(self) -> None:
         entries = menu(
             self._status,
-            self._outlook,
+            self._state,
             self._slots.update(self._status),
             at_login=self._at_login(),
             now_unix_s=time.time(),
@@ -101,21 +98,23 @@ class Shown:
                 self._icon.update_menu()
 
     def _draw(self) -> None:
-        before, self._drawn = self._drawn, self._outlook
-        if before.picture != self._outlook.picture:
-            self._icon.icon = self._image(self._outlook, self._icon)
-        if before.title != self._outlook.title:
-            self._icon.title = self._outlook.title
+        before, self._drawn = self._drawn, self._state
+        if before.picture != self._state.picture:
+            self._icon.icon = self._render(self._state, self._icon)
+        if before.title != self._state.title:
+            self._icon.title = self._state.title
 
-    def _dock(self) -> None:
+    def _dock_again(self) -> None:
         """Into a tray that came after us; pystray's xorg backend asks once."""
         if getattr(self._icon, "docked", True) is False and self._icon.visible:
             self._icon.icon = self._icon.icon
 
 
-def _outlook(status: Status | None, why_gone: str | None, now_unix_s: float) -> Outlook:
+def _tray_state(status: Status | None, why_gone: str | None, now_unix_s: float) -> TrayState:
     if status is not None:
-        return outlook(status, now_unix_s)
+        return tray_state(status, now_unix_s)
     if why_gone is None:
         return NO_DAEMON
-    return Outlook(NO_DAEMON.picture, "The daemon cannot be reached", why_gone[:120], hot=False)
+    return TrayState(
+        NO_DAEMON.picture, "The daemon cannot be reached", why_gone[:120], is_active=False
+    )
