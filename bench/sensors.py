@@ -19,7 +19,7 @@ from collections.abc import Callable
 import psutil
 
 from watchdog_app.core.model.readings import readings
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.machine.sensors.machine import LinuxMachine
 
 PYTHONS = 23
@@ -111,7 +111,9 @@ def main() -> int:
         snapshot = machine.sample(now_s + 1, time.time())
         _PYTHON_PIDS.update(key.pid for key in snapshot.infos)
         look = measure(tick, options.seconds)
-        core = measure(lambda: readings(snapshot, group(snapshot.processes, snapshot.infos)), 0.5)
+        core = measure(
+            lambda: readings(snapshot, group_processes(snapshot.processes, snapshot.infos)), 0.5
+        )
         rows = {
             "one look (processes, memory, groups)": look,
             "tasks and ceilings of it": core,

@@ -12,7 +12,7 @@ from watchdog_app.core.model.hardware import Gpu, GpuProcess, Hardware, Temperat
 from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.core.policy.cadence import LONGEST_S, interval_s
 from watchdog_app.core.policy.engine import Engine
 
@@ -45,11 +45,11 @@ def with_shm(used: int, limit: int) -> Snapshot:
 
 def due_s(seen: Snapshot, before: Snapshot | None = None, *agents: AgentState) -> float:
     """Of a policy to which nothing else has happened."""
-    tasks = group(seen.processes, seen.infos)
+    tasks = group_processes(seen.processes, seen.infos)
     found = readings(seen, tasks)
     earlier = found
     if before is not None:
-        earlier = readings(before, group(before.processes, before.infos))
+        earlier = readings(before, group_processes(before.processes, before.infos))
     result = Engine(Settings(), own_uid=0).tick(seen, tasks, found, {})
     return interval_s(result, seen, found, before=earlier, agents=agents, usual_s=1.0)
 
@@ -126,7 +126,7 @@ def test_near_an_end_the_policy_decides():
     before, found = (), ()
     for at in range(40):
         seen = snapshot(float(at), free=20 * GIB - at * (GIB // 2) + at)
-        tasks = group(seen.processes, seen.infos)
+        tasks = group_processes(seen.processes, seen.infos)
         before, found = found, readings(seen, tasks)
         result = engine.tick(seen, tasks, found, {})
 

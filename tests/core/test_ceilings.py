@@ -15,7 +15,7 @@ from watchdog_app.core.model.machine import (
 )
 from watchdog_app.core.model.readings import group_name, readings
 from watchdog_app.core.model.resource import ResourceKind
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.guard.cgroup import name_of
 
 GIB = 1 << 30
@@ -80,7 +80,7 @@ def look(machine, processes=(), cgroups=(), gauges=()):
     samples = tuple(found for found, _ in processes)
     infos = {found.key: found for _, found in processes}
     snapshot = Snapshot(0.0, 0.0, machine, samples, tuple(cgroups), tuple(gauges), (), infos)
-    return readings(snapshot, group(samples, infos))
+    return readings(snapshot, group_processes(samples, infos))
 
 
 def disk(path, used, limit):

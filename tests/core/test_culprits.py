@@ -184,11 +184,11 @@ def test_a_history_answers_for_the_time_that_it_knows():
     for tenth in range(6000):
         growth.add(tenth / 10, tenth * 2.0)
 
-    assert (pytest.approx(40.0, abs=8), pytest.approx(2.0, abs=0.4)) == growth.over(2.0)
-    grown, seconds = growth.over(200.0)
+    assert (pytest.approx(40.0, abs=8), pytest.approx(2.0, abs=0.4)) == growth.growth(2.0)
+    grown, seconds = growth.growth(200.0)
     assert grown == pytest.approx(20 * seconds)
     assert 195 <= seconds <= 206
-    assert growth.over(1e6)[1] < 300
+    assert growth.growth(1e6)[1] < 300
     assert growth.rate(1000.0) is None
     assert 20.0 == pytest.approx(growth.rate(60.0))
 
@@ -201,7 +201,7 @@ def test_growth_is_compared_over_the_same_time_whenever_a_history_began():
         if tenth >= 37:
             task.add(tenth / 10, tenth * 2.0)
 
-    assert group.over(20.0) == task.over(20.0)
+    assert group.growth(20.0) == task.growth(20.0)
 
 
 def test_a_history_ignores_time_that_goes_back():
@@ -211,8 +211,8 @@ def test_a_history_ignores_time_that_goes_back():
         growth.add(moment, value)
 
     assert 6.0 == growth.last
-    assert (1.0, 1.0) == growth.over(10.0)
-    assert (0.0, 0.0) == History().over(10.0)
+    assert (1.0, 1.0) == growth.growth(10.0)
+    assert (0.0, 0.0) == History().growth(10.0)
 
 
 # Growth of a memory group that shows in no process: on whom it is put, and in which words

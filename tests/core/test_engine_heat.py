@@ -14,7 +14,7 @@ from watchdog_app.core.model.machine import Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.core.policy.engine import Engine
 
 UNIX_S = 1_800_000_000.0
@@ -48,7 +48,7 @@ def played(hardware, seconds, pids=(7,)):
             )
             for key in infos
         }
-        tasks = group(samples, infos)
+        tasks = group_processes(samples, infos)
         found = engine.tick(snapshot, tasks, readings(snapshot, tasks, agents.values()), agents)
         for decision in found.decisions:
             made.append((t, decision))

@@ -17,7 +17,7 @@ from watchdog_app.core.model.hardware import (
 from watchdog_app.core.model.machine import ProcessKey, Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKind
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import group_processes
 
 NAME = "NVIDIA GeForce RTX 4090"
 
@@ -56,7 +56,7 @@ def look(hardware, pids=(1, 2), agents=()):
         for pid, allocators in agents
     ]
     snapshot = Snapshot(0.0, 0.0, host(), samples, infos=infos, hardware=hardware)
-    found = readings(snapshot, group(samples, infos), views)
+    found = readings(snapshot, group_processes(samples, infos), views)
     return [each for each in found if each.key.kind is not ResourceKind.RAM]
 
 

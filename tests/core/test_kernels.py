@@ -9,7 +9,7 @@ import pytest
 from test_tasks import info, sample
 
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
-from watchdog_app.core.model.tasks import KernelRegistry, group
+from watchdog_app.core.model.tasks import KernelRegistry, group_processes
 
 PATH = "/home/u/vs.ipynb"
 
@@ -18,19 +18,19 @@ def kernel(pid=10, kind=TaskKind.KERNEL, kernel_id="v3ab", notebook=None, start=
     """One task, as a look without agents shows it."""
     process = sample(pid, start=start)
     found = replace(info(process, kind), kernel_id=kernel_id, notebook=notebook)
-    return group([process], {found.key: found})[0]
+    return group_processes([process], {found.key: found})[0]
 
 
 def told_of(key, path=PATH):
     """What is known after an agent in a process has said its notebook."""
     found = KernelRegistry()
-    found.hear(key, path)
+    found.set_notebook(key, path)
     return found
 
 
 def test_kernel_has_the_name_that_its_agent_says():
     """VS Code tells nobody else."""
-    task = told_of(ProcessKey(10, 100)).name([kernel()])[0]
+    task = told_of(ProcessKey(10, 100)).with_notebook_names([kernel()])[0]
 
     assert ("vs.ipynb", TaskKind.NOTEBOOK, PATH) == (task.name, task.kind, task.info.notebook)
 
@@ -38,12 +38,12 @@ def test_kernel_has_the_name_that_its_agent_says():
 def test_name_stays_when_the_agent_has_left_and_when_the_kernel_is_restarted():
     """The training ended, or the new process has not begun one."""
     told = told_of(ProcessKey(10, 100))
-    told.name([kernel()])
+    told.with_notebook_names([kernel()])
 
-    left = told.name([kernel()])[0]
-    restarted = told.name([kernel(11)])[0]
-    other = told.name([kernel(12, kernel_id="v3other")])[0]
-    reused = told.name([kernel(10, kernel_id=None, start=7)])[0]
+    left = told.with_notebook_names([kernel()])[0]
+    restarted = told.with_notebook_names([kernel(11)])[0]
+    other = told.with_notebook_names([kernel(12, kernel_id="v3other")])[0]
+    reused = told.with_notebook_names([kernel(10, kernel_id=None, start=7)])[0]
 
     assert ["vs.ipynb", "vs.ipynb", "p12", "p10"] == [
         task.name for task in (left, restarted, other, reused)
@@ -65,22 +65,22 @@ def test_strangers_and_relative_paths_name_nothing(task, told):
     """What the machine itself says goes before; a script is its script."""
     ((key, path),) = told.items()
 
-    assert (task,) == told_of(key, path).name([task])
+    assert (task,) == told_of(key, path).with_notebook_names([task])
 
 
 def test_names_are_known_to_the_next_daemon():
     """Their agents may not speak again; the kernel may have been restarted meanwhile."""
     before, after = told_of(ProcessKey(10, 100)), KernelRegistry()
-    before.name([kernel()])
+    before.with_notebook_names([kernel()])
     unchanged = before.revision
-    before.hear(ProcessKey(10, 100), PATH)
-    before.name([kernel()])
+    before.set_notebook(ProcessKey(10, 100), PATH)
+    before.with_notebook_names([kernel()])
 
     after.load(json.loads(json.dumps(before.dump())))
 
     assert unchanged == before.revision
-    assert "vs.ipynb" == after.name([kernel()])[0].name
-    assert "vs.ipynb" == after.name([kernel(11)])[0].name
+    assert "vs.ipynb" == after.with_notebook_names([kernel()])[0].name
+    assert "vs.ipynb" == after.with_notebook_names([kernel(11)])[0].name
     with pytest.raises(ValueError, match="not what was written down"):
         after.load([[3], []])
 
@@ -89,12 +89,14 @@ def test_name_that_was_said_before_the_kernel_was_seen_is_kept_for_it():
     """Its first cell runs within the same second; another process of that pid is another."""
     told = told_of(ProcessKey(10, 100))
 
-    assert ["p11"] == [task.name for task in told.name([kernel(11, kernel_id="v3x")])]
-    assert ["vs.ipynb"] == [task.name for task in told.name([kernel()])]
-    assert ["vs.ipynb"] == [task.name for task in told.name([kernel()])]
+    assert ["p11"] == [
+        task.name for task in told.with_notebook_names([kernel(11, kernel_id="v3x")])
+    ]
+    assert ["vs.ipynb"] == [task.name for task in told.with_notebook_names([kernel()])]
+    assert ["vs.ipynb"] == [task.name for task in told.with_notebook_names([kernel()])]
     for number in range(3000):
-        told.hear(ProcessKey(number, 1), PATH)
-    assert "p10" == told.name([kernel(10, kernel_id=None, start=1)])[0].name
+        told.set_notebook(ProcessKey(number, 1), PATH)
+    assert "p10" == told.with_notebook_names([kernel(10, kernel_id=None, start=1)])[0].name
 
 
 # Restarts
@@ -104,16 +106,16 @@ def test_restarted_kernel_is_followed_by_its_id():
     """Said once; every process of it leads to the one that runs."""
     kernels = KernelRegistry()
     first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
-    assert () == kernels.take([first])
-    assert () == kernels.take([])  # the moment between
+    assert () == kernels.update([first])
+    assert () == kernels.update([])  # the moment between
 
-    found = kernels.take([second])
-    kernels.take([second])
-    kernels.take([third, kernel(13, kernel_id="k2")])
+    found = kernels.update([second])
+    kernels.update([second])
+    kernels.update([third, kernel(13, kernel_id="k2")])
 
     assert [("k1", first.key, second)] == [(one.kernel_id, one.before, one.now) for one in found]
     assert [(), (first.key,), (first.key, second.key)] == [
-        kernels.before(task.key) for task in (first, second, third)
+        kernels.previous_processes(task.key) for task in (first, second, third)
     ]
     assert 2 == kernels.restarts(third.key)
 
@@ -122,60 +124,60 @@ def test_two_processes_of_one_id_are_no_restart():
     """A copy of the command line while the kernel itself runs."""
     kernels = KernelRegistry()
     real, copy = kernel(10, kernel_id="k1"), kernel(11, kernel_id="k1")
-    kernels.take([real])
+    kernels.update([real])
 
-    assert () == kernels.take([real, copy])
-    assert () == kernels.before(copy.key)
+    assert () == kernels.update([real, copy])
+    assert () == kernels.previous_processes(copy.key)
 
 
 def test_another_users_kernel_of_that_id_is_another():
     """File names can be copied."""
     kernels = KernelRegistry()
-    kernels.take([kernel(10, kernel_id="k1")])
+    kernels.update([kernel(10, kernel_id="k1")])
 
-    assert () == kernels.take([replace(kernel(11, kernel_id="k1"), uid=7)])
+    assert () == kernels.update([replace(kernel(11, kernel_id="k1"), uid=7)])
 
 
 def test_kernel_is_known_by_its_last_name_also_when_it_is_gone():
     """So that its history is found by its id."""
     kernels = KernelRegistry()
-    kernels.take([kernel(kernel_id="k1")])
-    kernels.take([kernel(kernel_id="k1", kind=TaskKind.NOTEBOOK, notebook="/p/a.ipynb")])
-    kernels.take([])
+    kernels.update([kernel(kernel_id="k1")])
+    kernels.update([kernel(kernel_id="k1", kind=TaskKind.NOTEBOOK, notebook="/p/a.ipynb")])
+    kernels.update([])
 
-    assert "/p/a.ipynb" == kernels.known_as("k1")
-    assert None is kernels.known_as("k2")
+    assert "/p/a.ipynb" == kernels.notebook_of("k1")
+    assert None is kernels.notebook_of("k2")
 
 
 def test_what_is_remembered_is_bounded():
     """A kernel that dies all night, and thousands of kernels."""
     kernels = KernelRegistry()
     for pid in range(10, 100):
-        kernels.take([kernel(pid, kernel_id="k1")])
+        kernels.update([kernel(pid, kernel_id="k1")])
     assert 89 == kernels.restarts(kernel(99).key)
-    assert 19 == len(kernels.before(kernel(99).key))
+    assert 19 == len(kernels.previous_processes(kernel(99).key))
 
     for pid in range(100, 800):
-        kernels.take([kernel(pid, kernel_id=f"n{pid}")])
+        kernels.update([kernel(pid, kernel_id=f"n{pid}")])
 
-    assert (None, "p799") == (kernels.known_as("n100"), kernels.known_as("n799"))
+    assert (None, "p799") == (kernels.notebook_of("n100"), kernels.notebook_of("n799"))
 
 
 def test_kernels_are_known_to_the_next_daemon():
     """One that was restarted while nobody watched is a restart, and leads back to the first."""
     before, after = KernelRegistry(), KernelRegistry()
     first, second, third = (kernel(pid, kernel_id="k1") for pid in (10, 11, 12))
-    before.take([first])
-    before.take([second])
+    before.update([first])
+    before.update([second])
     unchanged = before.revision
-    before.take([second])
+    before.update([second])
 
     after.load(json.loads(json.dumps(before.dump())))
-    found = after.take([third])
+    found = after.update([third])
 
     assert unchanged == before.revision
     assert [(second.key, third)] == [(one.before, one.now) for one in found]
-    assert (first.key, second.key) == after.before(third.key)
+    assert (first.key, second.key) == after.previous_processes(third.key)
     assert 2 == after.restarts(third.key)
 
 
@@ -186,7 +188,7 @@ def test_kernels_are_known_to_the_next_daemon():
 def test_what_no_daemon_has_written_changes_nothing(value: object):
     """The journal may be damaged."""
     kernels = KernelRegistry()
-    kernels.take([kernel(kernel_id="k1")])
+    kernels.update([kernel(kernel_id="k1")])
     known = kernels.dump()
 
     with pytest.raises(ValueError, match="not what was written down"):

@@ -11,7 +11,7 @@ from watchdog_app.core.model import readings
 from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, OutcomeStatus
 from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, Snapshot
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.core.policy.engine import Engine
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -63,7 +63,7 @@ class Nest:
             groups if self.groups_seen else (),
             infos={KEY: INFO},
         )
-        tasks = group(snapshot.processes, snapshot.infos)
+        tasks = group_processes(snapshot.processes, snapshot.infos)
         result = self.engine.tick(snapshot, tasks, readings.readings(snapshot, tasks), {})
         for decision in result.decisions:
             self.log.append(decision)

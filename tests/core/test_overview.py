@@ -51,7 +51,7 @@ class World:
 
     def incident(self, key, label, stage=Stage.SAVE, *, why="rising", who=(TRAIN,), level=None):
         contributors = tuple(Contributor(each.key, each.name, 1.0, 1.0) for each in who)
-        level = Level.of_stage(stage.name.lower()) if level is None else level
+        level = Level.from_stage(stage.name.lower()) if level is None else level
         self.given["incidents"].append(
             Incident("i", key, label, stage, stage, 0.0, None, contributors, why, level=level)
         )

@@ -55,7 +55,7 @@ def test_a_record_has_no_other_fields():
 
 def test_a_record_takes_what_an_object_has_under_its_names():
     """What is given by name counts."""
-    found = Temperature.of(SimpleNamespace(key="k", celsius=50.0, other=1), celsius=60.0)
+    found = Temperature.from_object(SimpleNamespace(key="k", celsius=50.0, other=1), celsius=60.0)
 
     assert Temperature(key="k", celsius=60.0) == found
 

@@ -6,7 +6,7 @@ import pytest
 from support import records
 
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
-from watchdog_app.core.model.tasks import group, resident_bytes
+from watchdog_app.core.model.tasks import group_processes, resident_bytes
 
 MIB = 1 << 20
 
@@ -32,7 +32,7 @@ def tree(samples, infos):
     """Pids of each task, root first."""
     return [
         [member.key.pid for member in task.members]
-        for task in group(samples, {found.key: found for found in infos})
+        for task in group_processes(samples, {found.key: found for found in infos})
     ]
 
 
@@ -120,7 +120,7 @@ def test_sample_without_an_info_is_left_out():
 
 def test_nothing_makes_no_task():
     """An idle machine."""
-    assert () == group((), {})
+    assert () == group_processes((), {})
 
 
 def test_task_is_the_sum_of_its_members():
@@ -131,7 +131,7 @@ def test_task_is_the_sum_of_its_members():
         worker.key: info(worker, name="multiprocessing worker"),
     }
 
-    (task,) = group([worker, root], infos)
+    (task,) = group_processes([worker, root], infos)
 
     assert ("train.ipynb", TaskKind.NOTEBOOK, 1000, root.key) == (
         task.name,
@@ -146,7 +146,7 @@ def test_unknown_swap_of_one_member_is_unknown_swap():
     """A part must not pass for the whole."""
     root, worker = sample(10, swap=5), sample(20, 10, swap=None)
 
-    (task,) = group([root, worker], {s.key: info(s) for s in (root, worker)})
+    (task,) = group_processes([root, worker], {s.key: info(s) for s in (root, worker)})
 
     assert task.swap_bytes is None
 
@@ -178,5 +178,5 @@ def test_task_is_paused_when_every_member_is_stopped():
     root, worker = sample(10, state="T"), sample(20, 10, state="T")
     infos = {s.key: info(s) for s in (root, worker)}
 
-    assert group([root, worker], infos)[0].paused
-    assert not group([root, sample(20, 10)], infos)[0].paused
+    assert group_processes([root, worker], infos)[0].paused
+    assert not group_processes([root, sample(20, 10)], infos)[0].paused

@@ -12,7 +12,7 @@ from watchdog_app.core.model.decisions import Decision, DecisionKind, Outcome, O
 from watchdog_app.core.model.machine import CgroupMemory, ProcessKey, Snapshot
 from watchdog_app.core.model.readings import readings as readings_of
 from watchdog_app.core.model.settings import ActionSettings, Settings
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.core.policy.engine import Engine
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -107,7 +107,7 @@ class Throttled:
             step=int(self.steps), reported_mono_s=self.now, saving=False, rescue=self.rescue,
             rescue_mono_s=self.rescue_mono_s,
         )  # fmt: skip
-        tasks = group(snapshot.processes, snapshot.infos)
+        tasks = group_processes(snapshot.processes, snapshot.infos)
         readings = readings_of(snapshot, tasks, (agent,))
         result = self.engine.tick(snapshot, tasks, readings, {KEY: agent})
         for decision in result.decisions:

@@ -20,7 +20,7 @@ from watchdog_app.core.model.machine import CgroupMemory, Snapshot
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import Reading, ResourceKey, ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.core.policy.attribution import attribute
 from watchdog_app.core.policy.tracker import TaskUsage, Tracker, held_bytes, outlooks
 
@@ -63,7 +63,7 @@ def infos(*samples):
 )
 def test_a_task_holds_what_cannot_be_taken_back_from_it(members, expected):
     """Its own pages, shared memory once, and swap; no pages of files."""
-    (task,) = group(members, infos(*members))
+    (task,) = group_processes(members, infos(*members))
 
     assert expected * MIB == held_bytes(task)
 
@@ -74,7 +74,7 @@ def guilty_of(first, second):
     for second_s in range(31):
         samples = (first(second_s), second(second_s))
         known = infos(*samples)
-        tasks = group(samples, known)
+        tasks = group_processes(samples, known)
         held = sum(
             each.rss_bytes - (each.shared_bytes or 0) + (each.shmem_bytes or 0) for each in samples
         )

@@ -16,7 +16,7 @@ from watchdog_app.base.threads import Worker
 from watchdog_app.client import requests
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.model.tasks import find
+from watchdog_app.core.model.tasks import find_task
 from watchdog_app.daemon.agents import Agents
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.log import Faults, Log
@@ -227,7 +227,7 @@ TASKS = (
 def test_a_name_finds_its_task(wanted, pid):
     """The more exact wins; what fits several fits none."""
     try:
-        found = find(wanted, TASKS).key.pid
+        found = find_task(wanted, TASKS).key.pid
     except TaskNotFound:
         found = None
     assert pid == found
@@ -236,7 +236,7 @@ def test_a_name_finds_its_task(wanted, pid):
 def test_a_pid_that_is_not_found_says_how_a_script_of_that_name_is_meant():
     """A number is a pid and nothing else; the tasks there are follow."""
     with pytest.raises(TaskNotFound) as refused:
-        find("4711", TASKS)
+        find_task("4711", TASKS)
 
     assert (
         "No task has the pid 4711. A number is always a pid: name a script called 4711 by its "

@@ -22,7 +22,7 @@ from watchdog_app.core.model.machine import (
     Task,
     TaskKind,
 )
-from watchdog_app.core.model.tasks import KernelRegistry, group
+from watchdog_app.core.model.tasks import KernelRegistry, group_processes
 from watchdog_app.core.policy.reporting import exit_notification
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.recorder import KeptState
@@ -41,7 +41,7 @@ def kernel(pid: int, notebook: str | None = None) -> Task:
     info = ProcessInfo(
         key, 1, 1000, None, None, (), None, kind, name, notebook=notebook, kernel_id="k1"
     )
-    return group([sample], {key: info})[0]
+    return group_processes([sample], {key: info})[0]
 
 
 class Told:
@@ -142,15 +142,15 @@ def test_task_says_how_often_its_kernel_was_restarted(first: Task):
     told = Told()
     second = kernel(11)
     told.take([first])
-    assert told.kernels.sentence(first.key) is None
+    assert told.kernels.restart_message(first.key) is None
 
     told.take([second])
 
-    assert "restarted once" in (told.kernels.sentence(second.key) or "")
-    assert ("11", (10,)) == told.kernels.meant(" 11 ")
-    assert ("p11", ()) == told.kernels.meant("k1")
+    assert "restarted once" in (told.kernels.restart_message(second.key) or "")
+    assert ("11", (10,)) == told.kernels.journal_query(" 11 ")
+    assert ("p11", ()) == told.kernels.journal_query("k1")
     assert [("10", ()), ("x", ()), (None, ())] == [
-        told.kernels.meant(one) for one in ("10", "x", None)
+        told.kernels.journal_query(one) for one in ("10", "x", None)
     ]
 
 

@@ -12,7 +12,7 @@ from test_daemon_agents import begin
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.decisions import Notification
-from watchdog_app.core.model.settings import NotifySettings, Settings, span_of_day
+from watchdog_app.core.model.settings import NotifySettings, Settings, parse_span_of_day
 from watchdog_app.daemon.notify.dispatcher import NotificationFilter, quiet_at
 
 NOON = 1_793_450_000.0
@@ -316,7 +316,7 @@ def test_of_several_hours_any_counts():
 def test_what_is_no_span_of_hours_is_refused(text):
     """One that begins where it ends could mean nothing, or the whole day."""
     with pytest.raises(ValueError, match=r".+"):
-        span_of_day(text)
+        parse_span_of_day(text)
 
 
 # The daemon

@@ -34,7 +34,7 @@ from watchdog_app.core.model.machine import (
 )
 from watchdog_app.core.model.readings import readings
 from watchdog_app.core.model.resource import ResourceKey, ResourceKind
-from watchdog_app.core.model.tasks import group as tasks_of
+from watchdog_app.core.model.tasks import group_processes as tasks_of
 from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.guards import Guards, guard_end
 from watchdog_app.daemon.log import Log

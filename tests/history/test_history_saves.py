@@ -231,7 +231,7 @@ class _Reply:
 
 
 class _Kernels:
-    def meant(self, task):
+    def journal_query(self, task):
         return task, ()
 
 

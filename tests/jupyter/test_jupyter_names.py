@@ -18,7 +18,7 @@ from real_server import EMPTY, JupyterServer
 from support.waiting import until
 
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task, TaskKind
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.machine.sensors.machine import LinuxMachine
 
 WORKERS = """
@@ -52,7 +52,7 @@ class Sight:
         """Those of now."""
         now = self.machine.sample(time.monotonic(), time.time())
         self._infos = now.infos
-        return group(now.processes, now.infos)
+        return group_processes(now.processes, now.infos)
 
     def infos(self, task: Task) -> list[ProcessInfo]:
         """What the members of a task are, at the last look."""

@@ -37,7 +37,7 @@ HOSTILE_NAMES = (
 
 def level_of(item: dict[str, Any]) -> str:
     """The level that goes with the stage."""
-    return Level.of_stage(item.get("stage")).name.lower()
+    return Level.from_stage(item.get("stage")).name.lower()
 
 
 def process(pid: int, name: str, ram_bytes: int | None, **more: Any) -> dict[str, Any]:

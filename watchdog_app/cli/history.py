@@ -140,7 +140,7 @@ def describe(entry: Json) -> str:
 def _describe_incident(entry: Json) -> str:
     label = plain(entry.get("label") or entry.get("resource") or "a limit")
     if Incident.read(entry).is_fault:
-        peak = Level.of_stage(entry.get("peak")).fault.lower()
+        peak = Level.from_stage(entry.get("peak")).fault.lower()
         over = entry.get("closed_unix_s") is not None
         return f"{label} is over, was {peak}" if over else f"{label}, {peak}"
     if entry.get("closed_unix_s") is not None:

@@ -39,7 +39,7 @@ class AgentMethods:
         agent = self._agents.register(connection, params)
         self._parts.exit_monitor.follow_agent(agent.key)
         if params.notebook is not None:
-            self._parts.observer.kernels.hear(agent.key, params.notebook)
+            self._parts.observer.kernels.set_notebook(agent.key, params.notebook)
         self._log.info(
             "an agent connected",
             pid=agent.key.pid,
@@ -112,6 +112,6 @@ class AgentMethods:
         self, connection: Connection, params: requests.AgentNotebook, _: Reply
     ) -> Answer:
         key = key_of(connection, params.pid, params.start_time)
-        self._parts.observer.kernels.hear(key, params.notebook)
+        self._parts.observer.kernels.set_notebook(key, params.notebook)
         self._parts.pace.look_soon()
         return {}

@@ -51,7 +51,9 @@ class Rescue:
             "name": self.name,
             "status": self.status,
             "detail": f"{self.detail} {self.remedy}" if self.remedy else self.detail,
-            "rescue": None if self.rescue is None else records.Rescue.of(self.rescue).to_json(),
+            "rescue": None
+            if self.rescue is None
+            else records.Rescue.from_object(self.rescue).to_json(),
         }
         return found
 

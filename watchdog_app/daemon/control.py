@@ -80,7 +80,7 @@ class Control:
             max_lag_s=parts.pace.loop_lag.latest_s(now_mono_s),
             locked_memory=self.memory_fault is None,
             locked_memory_detail=self.memory_fault,
-            notifications=records.Delivery.of(
+            notifications=records.Delivery.from_object(
                 parts.dispatcher,
                 suppressed=quiet.suppressed,
                 tray_connected=parts.server.has_subscribers("notifications", "tray"),
@@ -111,7 +111,7 @@ class Control:
         if guard is not None and guard.stopped:  # as the kernel has it, it sleeps in a page fault
             text = text.replace(": waiting for the disk.", ": stopped at its memory limit.", 1)
         kernels = self._parts.observer.kernels
-        told = [text, guards.sentence(task.key), kernels.sentence(task.key)]
+        told = [text, guards.sentence(task.key), kernels.restart_message(task.key)]
         return {**found, "text": "\n\n".join(part for part in told if part)}
 
     # The configuration

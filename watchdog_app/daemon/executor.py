@@ -23,7 +23,7 @@ from watchdog_app.core.model.decisions import (
     OutcomeStatus,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.tasks import named
+from watchdog_app.core.model.tasks import name_with_pid
 from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.log import Log
@@ -157,7 +157,7 @@ class Executor:
         if held is not None and not any(
             (state_of(key) or "Z") in "RSI" for key in held.paused.keys
         ):
-            raise RequestError(f"{named(task)} is already paused.")
+            raise RequestError(f"{name_with_pid(task)} is already paused.")
         self._refuse_moving(task.key, task.name)
         order = self._request(DecisionKind.PAUSE, task.key, *_named(task), by, done)
         self._pause(order, task, f"asked for by {by}")
@@ -197,8 +197,8 @@ class Executor:
         """
         if self.checkpoints.crowded(task):
             raise RequestError(
-                f"{named(task)} was asked for a rescue {MOST_FOLLOWING} times and has not saved "
-                "yet. It saves at its next step; see: watchdog status"
+                f"{name_with_pid(task)} was asked for a rescue {MOST_FOLLOWING} times and has not "
+                "saved yet. It saves at its next step; see: watchdog status"
             )
         if not self.checkpoints.agents.within(task):
             return []

@@ -26,7 +26,7 @@ from watchdog_app.core.model.decisions import Decision, Notification, Notificati
 from watchdog_app.core.model.exits import GuardEnd
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import Reading, ResourceKind
-from watchdog_app.core.model.tasks import find, named
+from watchdog_app.core.model.tasks import find_task, name_with_pid
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.guard import cgroup, record
@@ -214,12 +214,12 @@ class Guards:
             RequestError: it is in no guard, or the parameters are wrong.
             TaskNotFound: there is no such task.
         """
-        task = find(params.task, self._observer.tasks())
+        task = find_task(params.task, self._observer.tasks())
         self.look()
         guard = self.of(task.key)
         if guard is None:
             raise RequestError(
-                f"{named(task)} is under no guard. Those that are were started "
+                f"{name_with_pid(task)} is under no guard. Those that are were started "
                 "with: watchdog exec -- COMMAND",
                 REFUSED,
             )
@@ -279,7 +279,7 @@ def _group_name(folder: str) -> str:
 def guard_of(guard: GuardRecord) -> records.Guard:
     """A guard as clients and the journal know it."""
     newest = guard.rescues[-1] if guard.rescues else None
-    return records.Guard.of(
+    return records.Guard.from_object(
         guard,
         state=guard.state,
         stopped=guard.stopped,

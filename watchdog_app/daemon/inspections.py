@@ -29,7 +29,7 @@ from watchdog_app.core.model.agent import (
 from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS
-from watchdog_app.core.model.tasks import named
+from watchdog_app.core.model.tasks import name_with_pid
 from watchdog_app.daemon.agents import Agent, Agents, record
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
@@ -149,7 +149,7 @@ class Inspections:
         agent = self._trains(task)
         if agent is None:
             raise RequestError(
-                f"{named(task)} holds no agent that trains now: what grows in "
+                f"{name_with_pid(task)} holds no agent that trains now: what grows in "
                 "it can only be seen from inside. See: watchdog agent",
                 REFUSED,
             )

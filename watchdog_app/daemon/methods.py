@@ -18,7 +18,7 @@ from watchdog_app.client import jsonrpc, requests
 from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import MemoryGrowth, ThreadDump
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.core.model.tasks import find, named
+from watchdog_app.core.model.tasks import find_task, name_with_pid
 from watchdog_app.daemon.agent_methods import AgentMethods, Answer, Method
 from watchdog_app.daemon.checkpoints import Rescue, no_agent
 from watchdog_app.daemon.control import Control
@@ -174,7 +174,7 @@ class Methods(AgentMethods):
 
     def _find(self, wanted: str) -> Task:
         """The task that is meant, of the last look."""
-        return find(wanted, self._parts.observer.tasks())
+        return find_task(wanted, self._parts.observer.tasks())
 
     def _paused(self, wanted: str) -> Pause:
         """The pause of the task that was meant; what we did not pause is not ours to wake."""
@@ -192,11 +192,11 @@ class Methods(AgentMethods):
         self._not_held(task)
         if task.paused:
             raise RequestError(
-                f"{named(task)} was not paused by watchdog, as far as its records say, but by "
-                "somebody else, for example with Ctrl-Z. Resume it with: kill -CONT "
+                f"{name_with_pid(task)} was not paused by watchdog, as far as its records say, but "
+                "by somebody else, for example with Ctrl-Z. Resume it with: kill -CONT "
                 f"{task.key.pid}"
             )
-        raise RequestError(f"{named(task)} is not paused.")
+        raise RequestError(f"{name_with_pid(task)} is not paused.")
 
     def _not_held(self, task: Task) -> None:
         """What stands still under its guard would take a signal only after it, unexpectedly."""
@@ -210,7 +210,7 @@ class Methods(AgentMethods):
     ) -> Answer:
         wanted, wait, timeout_s = params.task, params.wait, params.timeout_s
         tasks = self._parts.observer.tasks()
-        chosen = list(tasks) if wanted is None else [find(wanted, tasks)]
+        chosen = list(tasks) if wanted is None else [find_task(wanted, tasks)]
         found: list[Rescue] = []
         answers: list[dict[str, Any]] = []
 
@@ -322,7 +322,7 @@ class Methods(AgentMethods):
         task: Task | None = None
         missing: TaskNotFound | None = None
         try:
-            task = None if params.task is None else find(params.task, tasks)
+            task = None if params.task is None else find_task(params.task, tasks)
         except TaskNotFound as error:
             if error.code != NOT_FOUND:
                 raise
@@ -360,7 +360,7 @@ class Methods(AgentMethods):
 
     def _wanted(self, params: requests.History | requests.Series) -> dict[str, Any]:
         """What is asked for; a kernel goes by all the processes that it had."""
-        task, pids = self._parts.observer.kernels.meant(params.task)
+        task, pids = self._parts.observer.kernels.journal_query(params.task)
         return {**params.values(), "task": task, "pids": pids}
 
     def _read(self, job: Callable[[Journal], dict[str, Any]], reply: Reply) -> None:

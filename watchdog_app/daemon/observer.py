@@ -19,7 +19,7 @@ from watchdog_app.core.model.machine import ProcessKey, Snapshot, Task
 from watchdog_app.core.model.readings import readings as readings_of
 from watchdog_app.core.model.resource import Reading, ResourceKind
 from watchdog_app.core.model.settings import Settings
-from watchdog_app.core.model.tasks import KernelRegistry, group
+from watchdog_app.core.model.tasks import KernelRegistry, group_processes
 from watchdog_app.core.policy.engine import Engine
 from watchdog_app.core.policy.rules import allowed
 from watchdog_app.daemon.agents import Agents
@@ -206,7 +206,7 @@ class Observer:
     def _measure(self, views: Collection[AgentState]) -> Parts | None:
         try:
             snapshot = self._sample()
-            tasks = self.kernels.name(self._group(snapshot))
+            tasks = self.kernels.with_notebook_names(self._group(snapshot))
             tasks = as_held(tasks, self._engine.held, process_control.stopping)
             readings = readings_of(snapshot, tasks, views, self._guard_limits)
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
@@ -242,7 +242,7 @@ class Observer:
             )
             if same:
                 return tasks
-        tasks = group(snapshot.processes, snapshot.infos)
+        tasks = group_processes(snapshot.processes, snapshot.infos)
         self._grouped = (snapshot, tasks)
         return tasks
 

@@ -191,12 +191,12 @@ def stopped() -> str:
     A sentence with a space before it; empty when there is none.
     """
     from watchdog_app.base.text.plain import clean
-    from watchdog_app.core.model.tasks import group
+    from watchdog_app.core.model.tasks import group_processes
     from watchdog_app.machine.sensors import open_machine
 
     with suppress(WatchdogError, OSError), closing(open_machine()) as machine:
         seen = machine.sample(time.monotonic(), time.time())
-        found = [task for task in group(seen.processes, seen.infos) if task.paused]
+        found = [task for task in group_processes(seen.processes, seen.infos) if task.paused]
         if found:
             named = ", ".join(f"{clean(task.name)} (pid {task.key.pid})" for task in found)
             return f" Stopped now, by anyone: {named}. Resume one with: kill -CONT PID"

@@ -85,7 +85,7 @@ class Restarts:
     def take(self, tasks: Sequence[Task]) -> list[KernelRestart]:
         """Those of one more look; what is new."""
         found = []
-        for restart in self._kernels.take(tasks):
+        for restart in self._kernels.update(tasks):
             end = self._ends.pop(restart.before, None)
             notified = None
             if end is None:

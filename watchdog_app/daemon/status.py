@@ -101,7 +101,7 @@ def status(
         faults: what is not watched.
         now_unix_s: the time that counts before the first sample.
     """
-    problems = [records.Problem.of(each) for each in faults]
+    problems = [records.Problem.from_object(each) for each in faults]
     if look is None:
         return records.Status(
             schema_version=records.SCHEMA_VERSION,
@@ -115,7 +115,7 @@ def status(
     guards, ours, result = guards or {}, set(paused), look.result
     resources = tuple(_resource(each, result.assessments.get(each.key)) for each in look.readings)
     incidents = tuple(incident(each) for each in result.incidents)
-    owners = devices.holders(look.tasks) if look.snapshot.hardware.gpus else {}
+    owners = devices.tasks_by_pid(look.tasks) if look.snapshot.hardware.gpus else {}
     gpus = tuple(_gpu(gpu, look, owners) for gpu in look.snapshot.hardware.gpus)
     cards = [
         Card(hardware.gpu_label(gpu), entry.level, entry.title)
@@ -134,7 +134,7 @@ def status(
     )
     # Only now: the headline names what fills up, and not its GPU.
     raise_levels(gpus, resources, incidents)
-    on_gpus = devices.by_task(look.snapshot.hardware, look.tasks)
+    on_gpus = devices.devices_by_task(look.snapshot.hardware, look.tasks)
     return records.Status(
         schema_version=records.SCHEMA_VERSION,
         time_unix_s=look.snapshot.unix_s,
@@ -169,7 +169,7 @@ def incident(each: decisions.Incident) -> records.Incident:
         )
         for contributor in each.contributors
     )
-    return records.Incident.of(
+    return records.Incident.from_object(
         each,
         resource=kind_name(each.resource),
         subject=each.resource.subject,
@@ -232,7 +232,7 @@ def raise_levels(
 
 def _host(look: Look, name: str) -> records.Host:
     host, result = look.snapshot.host, look.result
-    return records.Host.of(
+    return records.Host.from_object(
         host,
         name=name,
         memory_total_bytes=host.total_bytes,
@@ -248,7 +248,7 @@ def _resource(
     reading: resource.Reading, assessment: decisions.Assessment | None
 ) -> records.Resource:
     spec = SPECS[reading.key.kind]
-    found = records.Resource.of(
+    found = records.Resource.from_object(
         reading,
         kind=kind_name(reading.key),
         subject=reading.key.subject,
@@ -286,7 +286,7 @@ def _task(
     guard: records.Guard | None,
 ) -> records.Task:
     outlook, agent = look.result.tasks.get(task.key), look.agents.get(task.key)
-    found = records.Task.of(
+    found = records.Task.from_object(
         task.info,
         pid=task.key.pid,
         start_time=task.key.start_time,
@@ -299,7 +299,7 @@ def _task(
         ram_bytes=task.rss_bytes,
         swap_bytes=task.swap_bytes,
         gpu_memory_bytes=on_gpus.memory_bytes if on_gpus else None,
-        gpus=tuple(records.GpuUse.of(use) for use in on_gpus.uses) if on_gpus else (),
+        gpus=tuple(records.GpuUse.from_object(use) for use in on_gpus.uses) if on_gpus else (),
         stage="ok",
         framework=agent.framework if agent else None,
         can_save=not agent.outdated if agent and agent.training else None,
@@ -319,25 +319,26 @@ def _task(
 
 def _agent(agent: AgentState) -> records.Agent:
     memory, rescue = agent.memory, agent.rescue
-    return records.Agent.of(
+    return records.Agent.from_object(
         agent,
         pid=agent.key.pid,
         resumes_itself=None if rescue is None else not rescue.by_lines,
-        allocators=tuple(records.Allocator.of(each) for each in agent.allocators),
+        allocators=tuple(records.Allocator.from_object(each) for each in agent.allocators),
         memory=memory
-        and records.MemoryParts.of(
-            memory, buffers=tuple(records.Buffer.of(each) for each in memory.buffers)
+        and records.MemoryParts.from_object(
+            memory, buffers=tuple(records.Buffer.from_object(each) for each in memory.buffers)
         ),
-        rescue=rescue and records.Rescue.of(rescue),
+        rescue=rescue and records.Rescue.from_object(rescue),
     )
 
 
 def _gpu(gpu: hardware.Gpu, look: Look, owners: Mapping[int, machine.Task]) -> records.Gpu:
     health = gpu_health(gpu, look.result.incidents)
     processes = sorted(
-        devices.listed(gpu, look.snapshot.hardware), key=lambda each: -(each.memory_bytes or 0)
+        devices.listed_processes(gpu, look.snapshot.hardware),
+        key=lambda each: -(each.memory_bytes or 0),
     )
-    return records.Gpu.of(
+    return records.Gpu.from_object(
         gpu,
         partition=None if gpu.part is None else _partition(gpu.id),
         state=gpu.state.value,
@@ -345,7 +346,9 @@ def _gpu(gpu: hardware.Gpu, look: Look, owners: Mapping[int, machine.Task]) -> r
         health=health,
         throttling=tuple(throttling.in_order(gpu.throttling) or ()),
         events=tuple(
-            records.GpuEvent.of(each, text=None if row is gpu_faults.UNKNOWN_XID else row.text)
+            records.GpuEvent.from_object(
+                each, text=None if row is gpu_faults.UNKNOWN_XID else row.text
+            )
             for each in gpu.xids
             for row in (gpu_faults.of_xid(each.code),)
         ),
@@ -364,7 +367,7 @@ def _gpu_process(
     process: hardware.GpuProcess, owners: Mapping[int, machine.Task]
 ) -> records.GpuProcess:
     task = None if process.foreign else owners.get(process.pid)
-    return records.GpuProcess.of(
+    return records.GpuProcess.from_object(
         process, task=task.key.pid if task else None, name=task.name if task else None
     )
 
@@ -405,11 +408,11 @@ def gpu_health(gpu: hardware.Gpu, incidents: Collection[decisions.Incident]) -> 
 def _hardware(snapshot: machine.Snapshot) -> records.Hardware:
     found = snapshot.hardware
     read_mono_s = found.gpus_mono_s
-    return records.Hardware.of(
+    return records.Hardware.from_object(
         found,
         gpus_age_s=None if read_mono_s is None else max(0.0, snapshot.mono_s - read_mono_s),
-        temperatures=tuple(records.Temperature.of(each) for each in found.temperatures),
-        batteries=tuple(records.Battery.of(each) for each in found.batteries),
+        temperatures=tuple(records.Temperature.from_object(each) for each in found.temperatures),
+        batteries=tuple(records.Battery.from_object(each) for each in found.batteries),
     )
 
 

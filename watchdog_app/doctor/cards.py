@@ -153,7 +153,7 @@ def _of_daemon(facts: Facts) -> Iterator[tuple[str, Finding]]:
             facts.finding(
                 "driver.incident.open",
                 *((f"hit: {', '.join(names)}",) if names else ()),
-                severity=_OF_LEVEL.get(Level.of(incident), Severity.INFO),
+                severity=_OF_LEVEL.get(Level.from_json(incident), Severity.INFO),
                 label=incident.get("label"),
                 reason=incident.get("reason"),
                 advice=" ".join(map(str, advice)) if isinstance(advice, list) else "",

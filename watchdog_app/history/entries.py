@@ -14,7 +14,7 @@ from watchdog_app.core.model.agent import AgentState, RescueRecord
 from watchdog_app.core.model.decisions import Decision, Outcome
 from watchdog_app.core.model.exits import Cause, CauseKind, Evidence, ExitFacts
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, Task
-from watchdog_app.core.model.tasks import named
+from watchdog_app.core.model.tasks import name_with_pid
 from watchdog_app.history.journal import Entry
 
 _MOST_TASKS = 5  # that are named beside a lack of memory
@@ -200,7 +200,7 @@ def worker_entry(
         **_of_cause(cause, evidence, rescue),
         "start_time": task.key.start_time,
         "worker": worker_pid,
-        "text": f"A worker (process {worker_pid}) of {named(task)} {how}. "
+        "text": f"A worker (process {worker_pid}) of {name_with_pid(task)} {how}. "
         "The task itself lives on; it may wait for that worker for ever."
         + ("" if rescue is None else f" {_left(rescue, unix_s)}"),
     }

@@ -18,7 +18,7 @@ from watchdog_app.core.model.agent import RescueRecord
 from watchdog_app.core.model.exits import cause_spec
 from watchdog_app.core.model.machine import Task
 from watchdog_app.core.model.status import Incident
-from watchdog_app.core.model.tasks import rank
+from watchdog_app.core.model.tasks import match_rank
 from watchdog_app.history.journal import Journal
 
 _CLOCKS_S = 2.0  # between the start of a process by the kernel's clock and a death by ours
@@ -209,7 +209,7 @@ def _rank(wanted: str, entry: Entry) -> int | None:
     name, cwd = str(entry.get("name") or ""), str(entry.get("cwd") or "")
     paths = [path for path in (str(entry.get("path") or ""), os.path.join(cwd, name)) if path]
     pids = [pid for pid in (entry.get("pid"), entry.get("worker")) if pid is not None]
-    return rank(wanted, pids, name, paths, entry.get("kernel_id"))
+    return match_rank(wanted, pids, name, paths, entry.get("kernel_id"))
 
 
 def _of_incident(journal: Journal, entries: Sequence[Entry], wanted: str) -> Entry | None:

@@ -15,7 +15,7 @@ import pytest
 
 from watchdog_app.base.errors import Gone
 from watchdog_app.core.model.machine import ProcessKey, TaskKind
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import group_processes
 from watchdog_app.machine.sensors import open_machine
 from watchdog_app.machine.sensors.machine import LinuxMachine, Machine
 from watchdog_app.machine.sensors.portable import PortableMachine
@@ -88,7 +88,7 @@ def tasks_of(snapshot, leader: int):
         with contextlib.suppress(ProcessLookupError):
             if os.getsid(sample.key.pid) == leader:
                 found.append(sample)
-    return group(tuple(found), snapshot.infos)
+    return group_processes(tuple(found), snapshot.infos)
 
 
 def key_of(snapshot, pid: int) -> ProcessKey | None:

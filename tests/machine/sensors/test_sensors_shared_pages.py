@@ -12,7 +12,7 @@ from itertools import count
 import pytest
 
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
-from watchdog_app.core.model.tasks import group, resident_bytes
+from watchdog_app.core.model.tasks import group_processes, resident_bytes
 from watchdog_app.machine.sensors.machine import LinuxMachine
 from watchdog_app.machine.sensors.shared_pages import SharedPages
 
@@ -195,7 +195,7 @@ def test_real_forks_are_counted_once():
                 for sample in snapshot.processes
                 if process.pid in (sample.key.pid, sample.ppid)
             )
-            tasks = group(family, snapshot.infos)
+            tasks = group_processes(family, snapshot.infos)
             task = next((task for task in tasks if task.key.pid == process.pid), None)
             known = task is not None and len(task.members) == 4
             if second >= 7 and known and 235 * MIB < task.rss_bytes < 320 * MIB:

@@ -16,7 +16,7 @@ from watchdog_app.base.text.plain import clean
 from watchdog_app.base.text.quantities import format_rate
 from watchdog_app.base.text.terminal import counted
 from watchdog_app.core.model.agent import Frame, ProcessThreads, ThreadDump, ThreadState
-from watchdog_app.core.model.history import SwapTraffic, thrashing
+from watchdog_app.core.model.history import SwapTraffic, is_thrashing
 
 _BUSY_CORES = 0.1
 _MOST_SHOWN = 3
@@ -223,7 +223,7 @@ def _swap(stall: _Stall) -> StallReason | None:
         who = "one thread waits" if len(waiting) == 1 else f"{len(waiting)} threads wait"
         reasons.append(f"{who} for pages from swap ({waiting[0][2]})")
     swap = stall.context.swap
-    if reasons and swap is not None and thrashing(swap):
+    if reasons and swap is not None and is_thrashing(swap):
         out, back = format_rate(swap.out_per_s), format_rate(swap.in_per_s)
         reasons.append(f"{out} go out to swap and {back} come back")
     return _SWAP.seen(reasons) if reasons else None

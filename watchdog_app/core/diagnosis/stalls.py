@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.settings import StallSettings
-from watchdog_app.core.model.tasks import stopped
+from watchdog_app.core.model.tasks import is_stopped
 
 _IDLE_STEPS = 20.0
 _BUSY_STEPS = 100.0  # while it computes: a validation that nobody announced, a compilation
@@ -98,7 +98,7 @@ class StallDetector:
         self, now: float, task: Task, agent: AgentState, settings: StallSettings
     ) -> Stall | None:
         place = self._places.get(agent.key)
-        excused = not agent.training or agent.saving or stopped(task)
+        excused = not agent.training or agent.saving or is_stopped(task)
         if place is None or excused or (agent.step, agent.phase) != (place.step, place.phase):
             longest = 0.0 if place is None else place.longest_s
             if place is not None and not excused and agent.step != place.step:

@@ -113,7 +113,7 @@ class ThrottlingDetector:
             for task in sorted(tasks, key=lambda each: -(cpu_percent.get(each.key) or 0.0))
             if task.key in training or (cpu_percent.get(task.key) or 0.0) >= _WORKS_PERCENT
         ]
-        on_cards = devices.by_task(hardware, tasks)
+        on_cards = devices.devices_by_task(hardware, tasks)
         trainings = [each for each in at_work if each.task in training or each.task in on_cards]
         yield from self._of_cpu(snapshot, at_work)
         yield from self._of_batteries(snapshot, trainings or at_work)
@@ -134,7 +134,7 @@ class ThrottlingDetector:
             known = self._cards.get(gpu.id)
             if known is None or not known.found:
                 continue
-            on_it = [Contributor(task.key, task.name) for task in devices.on_card(gpu, tasks)]
+            on_it = [Contributor(task.key, task.name) for task in devices.tasks_on_gpu(gpu, tasks)]
             for trouble in FaultKind:
                 if trouble in known.found:
                     yield finding(FAULTS[trouble], gpu, on_it, _text(trouble, gpu))

@@ -15,7 +15,7 @@ from watchdog_app.base.text.quantities import format_bytes, size_above
 from watchdog_app.core.explain import phrases
 from watchdog_app.core.model.agent import AgentState, MemoryGrowth, MemoryParts
 from watchdog_app.core.model.decisions import Attribution, Regime
-from watchdog_app.core.model.history import SwapTraffic, thrashing
+from watchdog_app.core.model.history import SwapTraffic, is_thrashing
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec, Scope
 
@@ -163,13 +163,13 @@ def _memory(shortage: Shortage) -> Iterator[str]:
     # A buffer that fills is the growth: no other is to be looked for.
     blamed = shortage.attribution.contributors[:1]
     filling = any(each.task in shortage.filling for each in blamed)
-    if thrashing(swap) and SPECS[kind].of_group and shortage.reading.swapped > 0:
+    if is_thrashing(swap) and SPECS[kind].of_group and shortage.reading.swapped > 0:
         yield (
             f"The group swaps ({format_bytes(swap.in_per_s)}/s read back): what it works with is "
             "larger than the RAM that its limit allows, and all in it is slow. Make that smaller "
             "(batch, buffers, workers), or raise the limit."
         )
-    elif thrashing(swap):
+    elif is_thrashing(swap):
         yield (
             f"The machine is thrashing ({format_bytes(swap.in_per_s)}/s read back from swap): "
             "everything is slow until a program ends. Close what you can spare."

@@ -91,7 +91,7 @@ class Assessment:
     def level(self) -> Level:
         """How urgent it is for people."""
         certain = self.notify or self.stage is not Stage.SAVE
-        return Level.of_stage(self.stage.name.lower(), certain=certain)
+        return Level.from_stage(self.stage.name.lower(), certain=certain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,12 +35,12 @@ class TaskDevices:
         return None if None in parts else sum(part for part in parts if part is not None)
 
 
-def holders(tasks: Sequence[Task]) -> dict[int, Task]:
+def tasks_by_pid(tasks: Sequence[Task]) -> dict[int, Task]:
     """Which task a process belongs to, by pid."""
     return {member.key.pid: task for task in tasks for member in task.members}
 
 
-def by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, TaskDevices]:
+def devices_by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, TaskDevices]:
     """
     The cards of every task that is on one.
 
@@ -53,11 +53,11 @@ def by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, TaskD
     """
     if not any(gpu.processes for gpu in hardware.gpus):
         return {}
-    owners = holders(tasks)
+    owners = tasks_by_pid(tasks)
     found: dict[ProcessKey, list[DeviceUse]] = {}
     for gpu in sorted(hardware.gpus, key=lambda each: (each.index, each.parent_id or "")):
         amounts: dict[ProcessKey, int | None] = {}
-        for process in listed(gpu, hardware):
+        for process in listed_processes(gpu, hardware):
             task = owners.get(process.pid)
             if task is None or process.foreign:
                 continue
@@ -68,7 +68,7 @@ def by_task(hardware: Hardware, tasks: Sequence[Task]) -> dict[ProcessKey, TaskD
     return {key: TaskDevices(tuple(uses)) for key, uses in found.items()}
 
 
-def on_card(gpu: Gpu, tasks: Sequence[Task] | Mapping[int, Task]) -> tuple[Task, ...]:
+def tasks_on_gpu(gpu: Gpu, tasks: Sequence[Task] | Mapping[int, Task]) -> tuple[Task, ...]:
     """
     The tasks with a process on this card, in the driver's order, each once.
 
@@ -76,7 +76,7 @@ def on_card(gpu: Gpu, tasks: Sequence[Task] | Mapping[int, Task]) -> tuple[Task,
         gpu: the card.
         tasks: of the same sample.
     """
-    owners = tasks if isinstance(tasks, Mapping) else holders(tasks)
+    owners = tasks if isinstance(tasks, Mapping) else tasks_by_pid(tasks)
     found: dict[ProcessKey, Task] = {}
     for process in gpu.processes:
         task = None if process.foreign else owners.get(process.pid)
@@ -85,7 +85,7 @@ def on_card(gpu: Gpu, tasks: Sequence[Task] | Mapping[int, Task]) -> tuple[Task,
     return tuple(found.values())
 
 
-def listed(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
+def listed_processes(gpu: Gpu, hardware: Hardware) -> Iterator[GpuProcess]:
     """
     The processes of a card, each pid once, without those that are on a part of it.
 
@@ -120,7 +120,7 @@ def hardware_readings(
         tasks: of the same.
         agents: what they reported; none without an allocator matter here.
     """
-    owners = holders(tasks)
+    owners = tasks_by_pid(tasks)
     allocating = [
         (agent, owners[agent.key.pid])
         for agent in agents
@@ -130,15 +130,15 @@ def hardware_readings(
         return ()
     everyone = tuple(task.key for task in tasks)
     return (
-        *_device_memory(hardware, owners, everyone, allocating),
-        *_allocators(hardware, allocating),
-        *_heat_of_cards(hardware, owners, everyone),
-        *_heat_of_sensors(hardware.temperatures, everyone),
-        *_battery(hardware, everyone),
+        *_gpu_memory_readings(hardware, owners, everyone, allocating),
+        *_allocator_readings(hardware, allocating),
+        *_gpu_temperature_readings(hardware, owners, everyone),
+        *_sensor_temperature_readings(hardware.temperatures, everyone),
+        *_battery_reading(hardware, everyone),
     )
 
 
-def _device_memory(
+def _gpu_memory_readings(
     hardware: Hardware,
     owners: dict[int, Task],
     everyone: tuple[ProcessKey, ...],
@@ -151,15 +151,15 @@ def _device_memory(
         # host's RAM ends with it, and that resource is there already.
         if gpu.unified_memory or gpu.id in divided or used is None or not gpu.memory_total_bytes:
             continue
-        if not _in_use(gpu):
+        if not _is_in_use(gpu):
             continue
-        people, whose = _people(gpu, owners, everyone)
+        people, whose = _affected_tasks(gpu, owners, everyone)
         # What a framework says of itself predicts; what the driver sees of it is a high mark.
         known = {
             task.key
             for agent, task in allocating
             for memory in agent.allocators
-            if _device(memory, hardware) == gpu.id
+            if _device_id(memory, hardware) == gpu.id
         }
         under = tuple(key for key in people if key not in known)
         if under:
@@ -170,7 +170,7 @@ def _device_memory(
                 limit=gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0),
                 fatal=True,
                 tasks=under,
-                note=_joined(
+                note=_join_notes(
                     "beyond it the framework gives up: out of memory",
                     whose,
                     "shared by all who are on the card" if len(under) > 1 and not whose else None,
@@ -180,7 +180,7 @@ def _device_memory(
             )
 
 
-def _allocators(
+def _allocator_readings(
     hardware: Hardware, allocating: Sequence[tuple[AgentState, Task]]
 ) -> Iterator[Reading]:
     cards = {gpu.id: gpu for gpu in hardware.gpus}
@@ -190,9 +190,9 @@ def _allocators(
             if memory.limit_bytes <= 0 or memory.device in seen:
                 continue
             seen.add(memory.device)
-            device = _device(memory, hardware)
+            device = _device_id(memory, hardware)
             gpu = cards.get(device or "")
-            limit, short = _reach(memory, gpu, agent.key.pid)
+            limit, short = _allocator_limit(memory, gpu, agent.key.pid)
             place = memory.device if gpu is None else f"{gpu_place(gpu)} ({gpu.name})"
             yield Reading(
                 key=ResourceKey(ResourceKind.GPU_ALLOCATOR, f"{agent.key.pid}:{memory.device}"),
@@ -201,7 +201,7 @@ def _allocators(
                 limit=limit,
                 fatal=True,
                 tasks=(task.key,),
-                note=_joined(
+                note=_join_notes(
                     "beyond it the framework gives up: out of memory",
                     "others hold part of the card" if short else None,
                 ),
@@ -209,7 +209,7 @@ def _allocators(
             )
 
 
-def _reach(memory: AllocatorMemory, gpu: Gpu | None, pid: int) -> tuple[int, bool]:
+def _allocator_limit(memory: AllocatorMemory, gpu: Gpu | None, pid: int) -> tuple[int, bool]:
     """
     How much an allocator can have, and whether that is less than its own limit.
 
@@ -218,7 +218,7 @@ def _reach(memory: AllocatorMemory, gpu: Gpu | None, pid: int) -> tuple[int, boo
     """
     if gpu is None or not gpu.memory_total_bytes or gpu.unified_memory:
         return memory.limit_bytes, False
-    used = _used(gpu)
+    used = _used_bytes(gpu)
     held = [each.memory_bytes for each in gpu.processes if each.pid == pid and not each.foreign]
     if used is None or not held or held[0] is None:
         return memory.limit_bytes, False
@@ -228,7 +228,7 @@ def _reach(memory: AllocatorMemory, gpu: Gpu | None, pid: int) -> tuple[int, boo
     return min(memory.limit_bytes, reach), reach < memory.limit_bytes
 
 
-def _heat_of_cards(
+def _gpu_temperature_readings(
     hardware: Hardware, owners: dict[int, Task], everyone: tuple[ProcessKey, ...]
 ) -> Iterator[Reading]:
     for gpu in hardware.gpus:
@@ -236,8 +236,8 @@ def _heat_of_cards(
         if gpu.parent_id is not None:
             continue
         parts = (part.processes for part in hardware.gpus if part.parent_id == gpu.id)
-        people, _ = _people(gpu, owners, everyone, tuple(chain.from_iterable(parts)))
-        yield from _heat(
+        people, _ = _affected_tasks(gpu, owners, everyone, tuple(chain.from_iterable(parts)))
+        yield from _shutdown_reading(
             gpu.id,
             f"heat of {gpu_place(gpu)}",
             gpu.temperature_c,
@@ -248,11 +248,11 @@ def _heat_of_cards(
         )
 
 
-def _heat_of_sensors(
+def _sensor_temperature_readings(
     temperatures: Sequence[Temperature], everyone: tuple[ProcessKey, ...]
 ) -> Iterator[Reading]:
     for each in temperatures:
-        yield from _heat(
+        yield from _shutdown_reading(
             each.key,
             f"{each.label} heat" if each.is_cpu else f"heat of the {each.label}",
             each.celsius,
@@ -265,7 +265,7 @@ def _heat_of_sensors(
         )
 
 
-def _heat(
+def _shutdown_reading(
     subject: str,
     label: str,
     celsius: float | None,
@@ -289,7 +289,7 @@ def _heat(
         )
 
 
-def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
+def _battery_reading(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
     """
     All batteries together, while one of them is drained.
 
@@ -312,11 +312,11 @@ def _battery(hardware: Hardware, everyone: tuple[ProcessKey, ...]) -> Iterator[R
         limit=1.0 - BATTERY_RESERVE,
         fatal=True,
         tasks=everyone,
-        note=_joined(f"systems switch off with the last {BATTERY_RESERVE:.0%}", weak),
+        note=_join_notes(f"systems switch off with the last {BATTERY_RESERVE:.0%}", weak),
     )
 
 
-def _people(
+def _affected_tasks(
     gpu: Gpu,
     owners: dict[int, Task],
     everyone: tuple[ProcessKey, ...],
@@ -328,12 +328,12 @@ def _people(
     if ours:
         return tuple(dict.fromkeys(ours)), None
     # In a container the driver names processes by the host's numbers: ours are among them.
-    if any(each.foreign for each in listed) or (not listed and _in_use(gpu)):
+    if any(each.foreign for each in listed) or (not listed and _is_in_use(gpu)):
         return everyone, "the driver does not say who uses it"
     return (), None
 
 
-def _device(memory: AllocatorMemory, hardware: Hardware) -> str | None:
+def _device_id(memory: AllocatorMemory, hardware: Hardware) -> str | None:
     """The card that an allocator's device is on; None where that cannot be told."""
     if memory.gpu_uuid is not None:
         ids = (gpu.id for gpu in hardware.gpus if gpu.uuid == memory.gpu_uuid)
@@ -341,17 +341,17 @@ def _device(memory: AllocatorMemory, hardware: Hardware) -> str | None:
     return hardware.gpus[0].id if len(hardware.gpus) == 1 else None
 
 
-def _used(gpu: Gpu) -> int | None:
+def _used_bytes(gpu: Gpu) -> int | None:
     if gpu.memory_used_bytes is None:
         return None
     return gpu.memory_used_bytes + (gpu.memory_reserved_bytes or 0)
 
 
-def _in_use(gpu: Gpu) -> bool:
+def _is_in_use(gpu: Gpu) -> bool:
     """Whether somebody is on a card, as far as its memory tells."""
-    used = _used(gpu)
+    used = _used_bytes(gpu)
     return used is None or used >= _IN_USE * (gpu.memory_total_bytes or 0)
 
 
-def _joined(*notes: str | None) -> str | None:
+def _join_notes(*notes: str | None) -> str | None:
     return ", ".join(note for note in notes if note) or None

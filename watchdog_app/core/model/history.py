@@ -17,7 +17,7 @@ class SwapTraffic(NamedTuple):
     out_per_s: float | None = None
     since: tuple[float, int, int] | None = None  # when, and the counters of then
 
-    def after(self, mono_s: float, host: HostMemory) -> SwapTraffic:
+    def updated(self, mono_s: float, host: HostMemory) -> SwapTraffic:
         """
         The traffic with one more sample of its counters; a counter that went back was reset.
 
@@ -39,7 +39,7 @@ class SwapTraffic(NamedTuple):
 _THRASH_BYTES_PER_S = 1024**2  # in and out at once: pages are needed again as soon as they leave
 
 
-def thrashing(swap: SwapTraffic) -> bool:
+def is_thrashing(swap: SwapTraffic) -> bool:
     """The machine moves the same pages out to swap and back in."""
     return (
         swap.in_per_s is not None
@@ -88,7 +88,7 @@ class History:
         """The newest value."""
         return None if self._last is None else self._last[1]
 
-    def over(self, window_s: float) -> tuple[float, float]:
+    def growth(self, window_s: float) -> tuple[float, float]:
         """
         How much it grew over the last `window_s`, and over how many seconds that was seen.
 
@@ -96,15 +96,15 @@ class History:
         """
         if self._last is None:
             return 0.0, 0.0
-        then = self.at(self._last[0] - window_s)
+        then = self.point_at(self._last[0] - window_s)
         return self._last[1] - then[1], self._last[0] - then[0]
 
     def rate(self, window_s: float) -> float | None:
         """Growth a second over the last `window_s`; None when it was seen for under half of it."""
-        grown, seconds = self.over(window_s)
+        grown, seconds = self.growth(window_s)
         return None if seconds < window_s / 2 or seconds <= 0 else grown / seconds
 
-    def at(self, mono_s: float) -> tuple[float, float]:
+    def point_at(self, mono_s: float) -> tuple[float, float]:
         """
         The newest point that is not later, or the oldest there is: when, and the value.
 

@@ -48,7 +48,7 @@ class Level(IntEnum):
     UNKNOWN = 4, "UNKNOWN", "?", 3, "UNKNOWN", "yellow", (128, 128, 128)
 
     @classmethod
-    def of_stage(cls, stage: object, *, certain: bool = True) -> Level:
+    def from_stage(cls, stage: object, *, certain: bool = True) -> Level:
         """
         The level of a stage of the policy.
 
@@ -60,18 +60,20 @@ class Level(IntEnum):
         return level if certain else min(level, cls.WATCH)
 
     @classmethod
-    def of_name(cls, name: object) -> Level:
+    def from_name(cls, name: object) -> Level:
         """The level by its name in JSON; UNKNOWN for anything else."""
         return _BY_NAME.get(name, cls.UNKNOWN) if isinstance(name, str) else cls.UNKNOWN
 
     @classmethod
-    def of(cls, item: Mapping[str, Any]) -> Level:
+    def from_json(cls, item: Mapping[str, Any]) -> Level:
         """
         The level of a resource, task, card or incident in JSON.
 
         Entries of older journals have a stage only.
         """
-        return cls.of_name(item["level"]) if "level" in item else cls.of_stage(item.get("stage"))
+        return (
+            cls.from_name(item["level"]) if "level" in item else cls.from_stage(item.get("stage"))
+        )
 
 
 _BY_NAME = {level.name.lower(): level for level in Level}

@@ -52,11 +52,11 @@ def readings(
     """
     everyone = tuple(task.key for task in tasks)
     return (
-        *_host(snapshot.host, everyone),
-        *_groups(snapshot, tasks, guarded or {}),
-        *_address_spaces(snapshot, tasks),
-        *_shm(snapshot.host, everyone),
-        *_gauges(snapshot.gauges, everyone),
+        *_host_readings(snapshot.host, everyone),
+        *_cgroup_readings(snapshot, tasks, guarded or {}),
+        *_address_space_readings(snapshot, tasks),
+        *_shm_reading(snapshot.host, everyone),
+        *_gauge_readings(snapshot.gauges, everyone),
         *hardware_readings(snapshot.hardware, tasks, agents),
     )
 
@@ -81,7 +81,7 @@ def _ram_and_swap(host: HostMemory) -> tuple[int, int]:
     return max(0, used - twice), host.total_bytes + elsewhere + saved + gain
 
 
-def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
+def _host_readings(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
     used = max(0, host.total_bytes - host.available_bytes)
     has_swap = host.swap_total_bytes > 0
     yield Reading(
@@ -110,7 +110,7 @@ def _host(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Readin
         )
 
 
-def _groups(
+def _cgroup_readings(
     snapshot: Snapshot, tasks: Sequence[Task], guarded: Mapping[str, int]
 ) -> Iterator[Reading]:
     """
@@ -126,30 +126,32 @@ def _groups(
     for task in tasks:
         infos = (snapshot.infos.get(member.key) for member in task.members)
         folders = {info.cgroup for info in infos if info is not None and info.cgroup is not None}
-        above = [path for path in by_path if any(holds(path, leaf) for leaf in folders)]
+        above = [path for path in by_path if any(cgroup_contains(path, leaf) for leaf in folders)]
         for path in above:
             depth = path.rstrip("/").count("/")
-            nearest = min(leaf.count("/") - depth for leaf in folders if holds(path, leaf))
+            nearest = min(
+                leaf.count("/") - depth for leaf in folders if cgroup_contains(path, leaf)
+            )
             levels[path] = min(levels.get(path, nearest), nearest)
             hit.setdefault(path, []).append(task.key)
     found = []
     for path, keys in hit.items():
         group = by_path[path]
-        bound = _bound(group, snapshot, leaves)
+        bound = _group_limit(group, snapshot, leaves)
         if bound is not None:
             # A reserve that is given for a save is none of a guard's limit.
             now = min(each for each in (group.limit_bytes, group.high_bytes) if each is not None)
             bound = bound._replace(limit=bound.limit - now + guarded.get(path, now))
-            found.append(_group_reading(group, bound, tuple(keys), levels[path]))
+            found.append(_cgroup_reading(group, bound, tuple(keys), levels[path]))
     yield from sorted(found, key=lambda each: (each.fatal, each.used - each.limit))
 
 
-def holds(path: str, leaf: str) -> bool:
+def cgroup_contains(path: str, leaf: str) -> bool:
     """Whether a group is that of a folder, or one above it."""
     return leaf == path or leaf.startswith(f"{path.rstrip('/')}/")
 
 
-class _Bound(NamedTuple):
+class _GroupLimit(NamedTuple):
     """What a group uses, swap included, and where that ends."""
 
     used: int
@@ -163,7 +165,9 @@ class _Bound(NamedTuple):
         return self.limit != self.kills
 
 
-def _bound(group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str]) -> _Bound | None:
+def _group_limit(
+    group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str]
+) -> _GroupLimit | None:
     """
     Where a group's memory ends; None when the machine's own RAM ends first, or it has no limit.
 
@@ -185,7 +189,7 @@ def _bound(group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str]) -> 
         until_throttled = until_killed
     else:
         until_killed, until_throttled = (
-            swapped + _swap_left(group, snapshot, leaves, throttled=throttled)
+            swapped + _free_swap_bytes(group, snapshot, leaves, throttled=throttled)
             for throttled in (False, True)
         )
     hard, high = group.limit_bytes, group.high_bytes
@@ -196,7 +200,7 @@ def _bound(group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str]) -> 
         ends.append(high + until_throttled)
     if not ends:
         return None
-    return _Bound(
+    return _GroupLimit(
         used=group.unreclaimable_bytes + swapped,
         limit=min(ends),
         kills=None if hard is None else hard + until_killed,
@@ -204,7 +208,7 @@ def _bound(group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str]) -> 
     )
 
 
-def _swap_left(
+def _free_swap_bytes(
     group: CgroupMemory, snapshot: Snapshot, leaves: Collection[str], *, throttled: bool
 ) -> int:
     """
@@ -221,12 +225,12 @@ def _swap_left(
 
     machine = max(0, snapshot.host.swap_free_bytes)
     known = [each for each in snapshot.cgroups if each.version != 1]
-    most = min([machine, *(left(each) for each in known if holds(each.path, group.path))])
-    below = [each for each in known if each is not group and holds(group.path, each.path)]
+    most = min([machine, *(left(each) for each in known if cgroup_contains(each.path, group.path))])
+    below = [each for each in known if each is not group and cgroup_contains(group.path, each.path)]
     limited: dict[str, tuple[int, CgroupMemory]] = {}
     for leaf in leaves:
-        if holds(group.path, leaf):
-            chain = [each for each in below if holds(each.path, leaf)]
+        if cgroup_contains(group.path, leaf):
+            chain = [each for each in below if cgroup_contains(each.path, leaf)]
             tightest = min(chain, key=left, default=group)
             if tightest is group or left(tightest) >= machine:
                 return most
@@ -238,8 +242,8 @@ def _swap_left(
     return min(most, others + sum(room for room, _ in limited.values()))
 
 
-def _group_reading(
-    group: CgroupMemory, bound: _Bound, hit: tuple[ProcessKey, ...], level: int
+def _cgroup_reading(
+    group: CgroupMemory, bound: _GroupLimit, hit: tuple[ProcessKey, ...], level: int
 ) -> Reading:
     notes = [f"{level} group{'' if level == 1 else 's'} up"] if level > 0 else []
     guard = is_guard(group.path)
@@ -295,7 +299,7 @@ def group_name(path: str) -> str:
     return f"the group {base}"
 
 
-def _address_spaces(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Reading]:
+def _address_space_readings(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Reading]:
     for task in tasks:
         for member in task.members:
             info = snapshot.infos.get(member.key)
@@ -313,7 +317,7 @@ def _address_spaces(snapshot: Snapshot, tasks: Sequence[Task]) -> Iterator[Readi
             )
 
 
-def _shm(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
+def _shm_reading(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
     if host.shm_limit_bytes and host.shm_used_bytes is not None:
         yield Reading(
             key=ResourceKey(ResourceKind.SHM),
@@ -325,7 +329,7 @@ def _shm(host: HostMemory, everyone: tuple[ProcessKey, ...]) -> Iterator[Reading
         )
 
 
-def _gauges(gauges: Iterable[Gauge], everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
+def _gauge_readings(gauges: Iterable[Gauge], everyone: tuple[ProcessKey, ...]) -> Iterator[Reading]:
     for gauge in gauges:
         if gauge.limit > 0:
             yield Reading(

@@ -52,18 +52,18 @@ def _setting(default: Any, values: Values, help_: str) -> Any:
     return field(default=default, metadata={"setting": Setting(default, values, help_)})
 
 
-def _switch(default: bool | None, help_: str) -> Any:
-    return _setting(default, Values(_truth, "true or false", "true, false"), help_)
+def _bool_setting(default: bool | None, help_: str) -> Any:
+    return _setting(default, Values(_parse_bool, "true or false", "true, false"), help_)
 
 
-def _time(default_s: float, low_s: float, high_s: float, help_: str) -> Any:
-    read = _within(low_s, high_s, parse_duration, float)
+def _duration_setting(default_s: float, low_s: float, high_s: float, help_: str) -> Any:
+    read = _range_parser(low_s, high_s, parse_duration, float)
     brief = f"{exact_duration(low_s)} to {exact_duration(high_s)}"
     accepted = f'a duration from {brief}: seconds, or a text such as "500ms", "90s" or "15m"'
     return _setting(default_s, Values(read, accepted, brief), help_)
 
 
-def _within(
+def _range_parser(
     low: float, high: float, parse: Callable[[str], float], kind: type[float]
 ) -> Callable[[Any], float]:
     def read(value: Any) -> float:
@@ -76,12 +76,12 @@ def _within(
     return read
 
 
-def _one_of(choice: type[StrEnum]) -> Values:
+def _choice_of(choice: type[StrEnum]) -> Values:
     words = [f'"{each}"' for each in choice]
     return Values(choice, " or ".join(words), ", ".join(words))
 
 
-def _truth(value: Any) -> bool:
+def _parse_bool(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):  # from the environment
         return value.lower() == "true"
     if value is not True and value is not False:
@@ -89,13 +89,13 @@ def _truth(value: Any) -> bool:
     return value
 
 
-def _text(value: Any) -> str:
+def _parse_text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError
     return value
 
 
-def _words(value: Any) -> tuple[str, ...]:
+def _parse_strings(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):  # from the environment
         value = json.loads(value)
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -105,16 +105,16 @@ def _words(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _hours(value: Any) -> tuple[str, ...]:
+def _parse_hours(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) and not value.startswith("["):  # else a list in the environment
         value = [value]
-    found = _words(value)
+    found = _parse_strings(value)
     for text in found:
-        span_of_day(text)
+        parse_span_of_day(text)
     return found
 
 
-def span_of_day(text: str) -> tuple[int, int]:
+def parse_span_of_day(text: str) -> tuple[int, int]:
     """
     Begin and end of "22:00-07:00" in minutes after midnight; the end may be on the next day.
 
@@ -129,12 +129,12 @@ def span_of_day(text: str) -> tuple[int, int]:
     raise ValueError(f"{text!r} are no hours such as 22:00-07:00")
 
 
-def _kinds(value: Any) -> str:
+def _parse_resource_pattern(value: Any) -> str:
     from fnmatch import fnmatchcase
 
-    if not any(fnmatchcase(kind, _text(value)) for kind in ResourceKind):
+    if not any(fnmatchcase(kind, _parse_text(value)) for kind in ResourceKind):
         raise ValueError
-    return _text(value)
+    return _parse_text(value)
 
 
 class Priority(StrEnum):
@@ -145,22 +145,24 @@ class Priority(StrEnum):
     LOW = "low"  # saved last, paused first
 
 
-_CAUTION, _PRIORITY = _one_of(Caution), _one_of(Priority)
+_CAUTION, _PRIORITY = _choice_of(Caution), _choice_of(Priority)
 _COMMAND = Values(
-    _words, 'a list of texts such as ["notify-me", "--quiet"]; [] for none', "a list of texts"
+    _parse_strings,
+    'a list of texts such as ["notify-me", "--quiet"]; [] for none',
+    "a list of texts",
 )
 _QUIET = Values(
-    _hours,
+    _parse_hours,
     'hours such as "22:00-07:00", or a list of such texts; [] for none',
     'hours such as `"22:00-07:00"`, or a list of them',
 )
 _TASKS = Values(
-    _text,
+    _parse_text,
     'a pattern such as "train*.ipynb" or "/home/me/project/*"',
     "a pattern with `*`, `?` and `[abc]`",
 )
 _RESOURCES = Values(
-    _kinds,
+    _parse_resource_pattern,
     f"a pattern over {', '.join(ResourceKind)}",
     f"a pattern over {', '.join(f'`{kind}`' for kind in ResourceKind)}",
 )
@@ -170,10 +172,10 @@ _RESOURCES = Values(
 class WatchSettings:
     """`[watch]`: how often and how far ahead the machine is looked at."""
 
-    interval_s: float = _time(
+    interval_s: float = _duration_setting(
         1.0, 0.1, 60, "time between two readings; up to 2 s where nothing moves or works"
     )
-    fast_interval_s: float = _time(
+    fast_interval_s: float = _duration_setting(
         0.1,
         0.02,
         10,
@@ -182,7 +184,7 @@ class WatchSettings:
     caution: Caution = _setting(  # noqa: RUF009 - it returns a field
         Caution.NORMAL, _CAUTION, "which mistake to avoid: low warns seldom, high saves early"
     )
-    trace: bool = _switch(
+    trace: bool = _bool_setting(
         True,
         "with a warning, let the training's agent find the line at which memory grows: five "
         "seconds in which its Python code runs slower",
@@ -193,10 +195,10 @@ class WatchSettings:
 class StageSettings:
     """`[stages]`: when each stage begins. Times are the low end of the forecast."""
 
-    warn_s: float = _time(
+    warn_s: float = _duration_setting(
         120.0, 1, DAY_S, "warn when memory may be exhausted within this time, on good evidence"
     )
-    pause_s: float = _time(
+    pause_s: float = _duration_setting(
         2.0,
         0,
         3600,
@@ -204,19 +206,19 @@ class StageSettings:
     )
     save_safety_factor: float = _setting(
         3.0,
-        Values(_within(1, 100, float, float), "a number from 1 to 100", "1 to 100"),
+        Values(_range_parser(1, 100, float, float), "a number from 1 to 100", "1 to 100"),
         "ask for a checkpoint this many times (save time + one step) before the end",
     )
-    save_floor_s: float = _time(
+    save_floor_s: float = _duration_setting(
         10.0,
         0,
         3600,
         "ask for a checkpoint at the latest this long before the end, if that is foreseen",
     )
-    settle_s: float = _time(
+    settle_s: float = _duration_setting(
         15.0, 0, 3600, "time that an action is given to take effect before the next one"
     )
-    cooldown_s: float = _time(
+    cooldown_s: float = _duration_setting(
         60.0, 0, DAY_S, "quiet time between two notifications of one incident, unless it gets worse"
     )
 
@@ -225,14 +227,14 @@ class StageSettings:
 class StallSettings:
     """`[stalls]`: when a training that makes no steps is one that hangs."""
 
-    idle_s: float = _time(
+    idle_s: float = _duration_setting(
         60.0,
         1,
         DAY_S,
         "a training that computes nothing and makes no step for this long is reported as stalled; "
         "never sooner than 20 of its own steps or 3 times its longest pause",
     )
-    busy_s: float = _time(
+    busy_s: float = _duration_setting(
         600.0,
         1,
         DAY_S,
@@ -244,9 +246,11 @@ class StallSettings:
 class ActionSettings:
     """`[actions]` and, by task or resource, `[[rule]]`: what may be done."""
 
-    notify: bool = _switch(True, "show notifications")
-    checkpoint: bool = _switch(True, "ask trainings to save a checkpoint")
-    pause: bool = _switch(True, "pause a training as the last resort; it can always be resumed")
+    notify: bool = _bool_setting(True, "show notifications")
+    checkpoint: bool = _bool_setting(True, "ask trainings to save a checkpoint")
+    pause: bool = _bool_setting(
+        True, "pause a training as the last resort; it can always be resumed"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +262,9 @@ class RuleSettings:
     )
     resource: str = _setting("*", _RESOURCES, "kinds of resources that the rule is for")
     # None: as in [actions], or a normal priority.
-    notify: bool | None = _switch(None, "show notifications; absent: as in [actions]")
-    checkpoint: bool | None = _switch(None, "ask for a checkpoint; absent: as in [actions]")
-    pause: bool | None = _switch(None, "pause as the last resort; absent: as in [actions]")
+    notify: bool | None = _bool_setting(None, "show notifications; absent: as in [actions]")
+    checkpoint: bool | None = _bool_setting(None, "ask for a checkpoint; absent: as in [actions]")
+    pause: bool | None = _bool_setting(None, "pause as the last resort; absent: as in [actions]")
     priority: Priority | None = _setting(  # noqa: RUF009 - it returns a field
         None, _PRIORITY, "high: saved before others, paused after them; low: the other way round"
     )
@@ -270,8 +274,10 @@ class RuleSettings:
 class NotifySettings:
     """`[notify]`: where notifications go."""
 
-    desktop: bool = _switch(True, "show notifications on the desktop")
-    terminal: bool = _switch(False, "write notifications to the daemon's own standard error too")
+    desktop: bool = _bool_setting(True, "show notifications on the desktop")
+    terminal: bool = _bool_setting(
+        False, "write notifications to the daemon's own standard error too"
+    )
     command: tuple[str, ...] = _setting(
         (), _COMMAND, "command that is run with each notification as JSON on its standard input"
     )
@@ -284,11 +290,13 @@ class NotifySettings:
 class JournalSettings:
     """`[journal]`: how much of the past is kept."""
 
-    max_age_s: float = _time(14 * DAY_S, 3600, 3650 * DAY_S, "how long the past is kept")
+    max_age_s: float = _duration_setting(
+        14 * DAY_S, 3600, 3650 * DAY_S, "how long the past is kept"
+    )
     max_bytes: int = _setting(
         64 * MIB,
         Values(
-            _within(MIB, TIB, parse_bytes, int),
+            _range_parser(MIB, TIB, parse_bytes, int),
             'a size from 1 MiB to 1 TiB: bytes, or a text such as "64 MiB"',
             "1 MiB to 1 TiB",
         ),

@@ -22,16 +22,16 @@ SCHEMA_VERSION = 2
 _OLD_S = 10.0  # a reading older than this, and than five intervals, says nothing about now
 
 
-def _whole(value: Any) -> int | None:
+def _read_int(value: Any) -> int | None:
     known = number_or_none(value)  # a pid of 4.5 is no pid
     return int(known) if known is not None and known == int(known) else None
 
 
-def _text(value: Any) -> str:
+def _read_text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _list_of(read: Reader) -> Reader:
+def _tuple_reader(read: Reader) -> Reader:
     def items(value: Any) -> tuple[Any, ...]:
         found = (read(each) for each in value) if isinstance(value, list | tuple) else ()
         return tuple(each for each in found if each is not None)
@@ -41,13 +41,13 @@ def _list_of(read: Reader) -> Reader:
 
 _READERS: dict[str, Reader] = {
     "float | None": number_or_none,
-    "int | None": _whole,
+    "int | None": _read_int,
     "bool | None": lambda value: value if isinstance(value, bool) else None,
     "bool": lambda value: value is True,
-    "str": _text,
+    "str": _read_text,
     "str | None": lambda value: value if isinstance(value, str) else None,
-    "tuple[str, ...]": _list_of(lambda value: value if isinstance(value, str) else None),
-    "tuple[int, ...]": _list_of(_whole),
+    "tuple[str, ...]": _tuple_reader(lambda value: value if isinstance(value, str) else None),
+    "tuple[int, ...]": _tuple_reader(_read_int),
 }
 
 
@@ -82,7 +82,7 @@ class Record:
         fields.update(values)
 
     @classmethod
-    def of(cls, source: object, **values: Any) -> Self:
+    def from_object(cls, source: object, **values: Any) -> Self:
         """
         The record with what an object has under the same names.
 
@@ -110,7 +110,7 @@ class Record:
         )
         _READERS[cls.__name__] = cls.read
         _READERS[f"{cls.__name__} | None"] = cls.read_object
-        _READERS[f"tuple[{cls.__name__}, ...]"] = _list_of(cls.read_object)
+        _READERS[f"tuple[{cls.__name__}, ...]"] = _tuple_reader(cls.read_object)
 
     @classmethod
     def read(cls, raw: Any) -> Self:
@@ -125,7 +125,7 @@ class Record:
         fields = record.__dict__
         for name, old, read in cls.FIELDS:
             if read is None:
-                fields[name] = Level.of(values)
+                fields[name] = Level.from_json(values)
             else:
                 fields[name] = read(values[name] if name in values else values.get(old))
         return record
@@ -553,7 +553,7 @@ class Incident(Record):
     @property
     def is_calm(self) -> bool:
         """Whether the danger is over, and it closes soon."""
-        return Level.of_stage(self.stage) < Level.WARNING
+        return Level.from_stage(self.stage) < Level.WARNING
 
 
 class Problem(Record):

@@ -20,12 +20,12 @@ _MOST_NOTEBOOKS = 1000
 _NAMELESS = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE))
 
 
-def stopped(task: Task) -> bool:
+def is_stopped(task: Task) -> bool:
     """The root is stopped; workers may be waiting for it in any state."""
     return task.members[0].state in "Tt"  # t: a debugger looks at it
 
 
-def stands(task: Task, held: bool) -> bool:
+def is_suspended(task: Task, held: bool) -> bool:
     """
     Whether it does nothing more: it is stopped, or was paused (`held`) and waits in the kernel.
 
@@ -36,7 +36,7 @@ def stands(task: Task, held: bool) -> bool:
         task: of one sample.
         held: whether watchdog has paused it.
     """
-    return stopped(task) or (held and task.members[0].state == "D")
+    return is_stopped(task) or (held and task.members[0].state == "D")
 
 
 # A kernel is one thing, whoever started it: papermill, nbconvert, a test. So is a console.
@@ -49,10 +49,12 @@ _ROOT_IN_OWN_SESSION = frozenset((TaskKind.SCRIPT, TaskKind.MODULE))
 
 
 # They do nothing for anybody but the server that has them.
-_CLERKS = frozenset(("multiprocessing resource tracker", "multiprocessing semaphore tracker"))
+_RESOURCE_TRACKERS = frozenset(
+    ("multiprocessing resource tracker", "multiprocessing semaphore tracker")
+)
 
 
-def group(
+def group_processes(
     samples: Sequence[ProcessSample], infos: Mapping[ProcessKey, ProcessInfo]
 ) -> tuple[Task, ...]:
     """
@@ -108,16 +110,16 @@ def _parent(
     above = infos[parent]
     if parent == sample.key or above.uid != info.uid:
         return None
-    if _one_program(info, above):
+    if _is_same_program(info, above):
         return parent
     if info.kind in _ALWAYS_ROOT or (info.leads_session and info.kind in _ROOT_IN_OWN_SESSION):
         return None
-    if above.kind is TaskKind.SERVER and info.name not in _CLERKS:
+    if above.kind is TaskKind.SERVER and info.name not in _RESOURCE_TRACKERS:
         return None
     return parent
 
 
-def _one_program(info: ProcessInfo, above: ProcessInfo) -> bool:
+def _is_same_program(info: ProcessInfo, above: ProcessInfo) -> bool:
     """A fork, which bears its parent's words; or a kernel below the wrapper that started it."""
     forked = len(info.argv) > 1 and info.argv == above.argv
     return forked or (info.kernel_id is not None and info.kernel_id == above.kernel_id)
@@ -171,7 +173,7 @@ def resident_bytes(members: Sequence[ProcessSample]) -> int:
     return private + shared
 
 
-def find(wanted: str, tasks: Sequence[Task]) -> Task:
+def find_task(wanted: str, tasks: Sequence[Task]) -> Task:
     """
     The one task that answers to `wanted`.
 
@@ -187,7 +189,7 @@ def find(wanted: str, tasks: Sequence[Task]) -> Task:
         TaskNotFound: none does, or several do; `candidates` lists them.
     """
     wanted = wanted.strip()
-    ranked = [(_rank(wanted, task), task) for task in tasks]
+    ranked = [(_task_match_rank(wanted, task), task) for task in tasks]
     best = min((rank for rank, _ in ranked if rank is not None), default=None)
     found = [task for rank, task in ranked if rank == best is not None]
     if len(found) == 1:
@@ -210,7 +212,7 @@ def find(wanted: str, tasks: Sequence[Task]) -> Task:
     raise TaskNotFound(message, NOT_FOUND, candidates(tasks))
 
 
-def named(task: Task) -> str:
+def name_with_pid(task: Task) -> str:
     """A task in a sentence: one line, whatever its files are called, and its pid."""
     return f"{clean(task.name)} (pid {task.key.pid})"
 
@@ -220,13 +222,13 @@ def candidates(tasks: Sequence[Task]) -> tuple[dict[str, object], ...]:
     return tuple({"pid": task.key.pid, "name": task.name} for task in tasks[:_MOST_CANDIDATES])
 
 
-def _rank(wanted: str, task: Task) -> int | None:
+def _task_match_rank(wanted: str, task: Task) -> int | None:
     info, pids = task.info, [task.key.pid, *(member.key.pid for member in task.members)]
     paths = [path for path in (info.notebook, *info.other_notebooks, info.script) if path]
-    return rank(wanted, pids, task.name, paths, info.kernel_id)
+    return match_rank(wanted, pids, task.name, paths, info.kernel_id)
 
 
-def rank(
+def match_rank(
     wanted: str, pids: Sequence[int], name: str, paths: Sequence[str], kernel_id: str | None
 ) -> int | None:
     """
@@ -284,16 +286,16 @@ class KernelRegistry:
 
     def __init__(self) -> None:
         self._kernels: dict[tuple[int, str], _Kernel] = {}
-        self._of: dict[ProcessKey, tuple[int, str]] = {}
+        self._kernel_ids: dict[ProcessKey, tuple[int, str]] = {}
         # Paths of notebooks that only an agent has told, of processes and of kernels.
         self._notebooks: dict[str, str] = {}
         self.revision = 0  # another one wherever `dump` is another
 
-    def name(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    def with_notebook_names(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
         """The tasks of one look, those that only their agent knows under its notebook."""
-        return tuple(map(self._named, tasks)) if self._notebooks else tuple(tasks)
+        return tuple(map(self._with_notebook_name, tasks)) if self._notebooks else tuple(tasks)
 
-    def hear(self, key: ProcessKey, path: str) -> None:
+    def set_notebook(self, key: ProcessKey, path: str) -> None:
         """
         A kernel, or an agent in it, has said its notebook.
 
@@ -301,9 +303,9 @@ class KernelRegistry:
             key: its very process; a worker's says nothing of the kernel.
             path: of its notebook.
         """
-        self._keep(_process(key), path)
+        self._store_notebook(_process_id(key), path)
 
-    def take(self, tasks: Sequence[Task]) -> tuple[Restart, ...]:
+    def update(self, tasks: Sequence[Task]) -> tuple[Restart, ...]:
         """Those that run in another process than at the look before. One look's tasks."""
         running = {task.key for task in tasks}
         found = []
@@ -317,7 +319,7 @@ class KernelRegistry:
             if known is None:
                 while len(self._kernels) >= _MOST_KERNELS:
                     for key in self._kernels.pop(next(iter(self._kernels))).keys:
-                        self._of.pop(key, None)
+                        self._kernel_ids.pop(key, None)
                 known = _Kernel((task.key,), task.name, path)
             elif known.keys[-1] == task.key:
                 if (known.name, known.path) != (task.name, path):
@@ -327,13 +329,13 @@ class KernelRegistry:
             else:
                 found.append(Restart(kernel_id, known.keys[-1], task))
                 for gone in known.keys[: 1 - _MOST_BEFORE]:
-                    self._of.pop(gone, None)
+                    self._kernel_ids.pop(gone, None)
                 keys = (*known.keys[1 - _MOST_BEFORE :], task.key)
                 known = _Kernel(keys, task.name, path, known.restarts + 1)
             if self._kernels.get(ident) is not known:
                 self.revision += 1
             self._kernels[ident] = known
-            self._of[task.key] = ident
+            self._kernel_ids[task.key] = ident
         return tuple(found)
 
     def dump(self) -> list[Any]:
@@ -356,9 +358,9 @@ class KernelRegistry:
         while len(kernels) > _MOST_KERNELS:
             del kernels[next(iter(kernels))]
         self._kernels, self._notebooks = kernels, notebooks
-        self._of = {key: ident for ident, known in kernels.items() for key in known.keys}
+        self._kernel_ids = {key: ident for ident, known in kernels.items() for key in known.keys}
 
-    def before(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
+    def previous_processes(self, key: ProcessKey) -> tuple[ProcessKey, ...]:
         """The processes in which the same kernel ran before, oldest first."""
         kernel = self._kernel(key)
         return () if kernel is None else kernel.keys[: kernel.keys.index(key)]
@@ -368,14 +370,14 @@ class KernelRegistry:
         kernel = self._kernel(key)
         return 0 if kernel is None else kernel.restarts
 
-    def known_as(self, kernel_id: str) -> str | None:
+    def notebook_of(self, kernel_id: str) -> str | None:
         """Path of the notebook, else the name, of a kernel that runs or ran; None: no such id."""
         for (_, known_id), kernel in self._kernels.items():
             if known_id == kernel_id:
                 return kernel.path or kernel.name
         return None
 
-    def meant(self, wanted: str | None) -> tuple[str | None, tuple[int, ...]]:
+    def journal_query(self, wanted: str | None) -> tuple[str | None, tuple[int, ...]]:
         """
         How the journal finds a task by name or pid.
 
@@ -388,14 +390,14 @@ class KernelRegistry:
         if wanted is None:
             return None, ()
         wanted = wanted.strip()
-        for key, ident in self._of.items():
+        for key, ident in self._kernel_ids.items():
             if wanted == str(key.pid) and self._kernels[ident].keys[-1] == key:
-                return wanted, tuple(before.pid for before in self.before(key))
-        return self.known_as(wanted) or wanted, ()
+                return wanted, tuple(before.pid for before in self.previous_processes(key))
+        return self.notebook_of(wanted) or wanted, ()
 
-    def sentence(self, key: ProcessKey) -> str | None:
+    def restart_message(self, key: ProcessKey) -> str | None:
         """What is to be said of a task whose kernel was restarted; None: it was not."""
-        before = self.before(key)
+        before = self.previous_processes(key)
         if not before:
             return None
         count = self.restarts(key)
@@ -405,16 +407,16 @@ class KernelRegistry:
             f"{before[-1].pid} before. What it had in memory then is gone."
         )
 
-    def _named(self, task: Task) -> Task:
+    def _with_notebook_name(self, task: Task) -> Task:
         info = task.info
         if task.kind not in _NAMELESS or info.notebook is not None:
             return task
-        process, kernel = _process(task.key), f"{task.uid}:{info.kernel_id}"
+        process, kernel = _process_id(task.key), f"{task.uid}:{info.kernel_id}"
         path = self._notebooks.get(process)
         if path is not None and os.path.isabs(path):
             path = os.path.normpath(path)
             if info.kernel_id is not None:
-                self._keep(kernel, path)
+                self._store_notebook(kernel, path)
         else:  # it was restarted: nobody in it has spoken yet
             path = self._notebooks.get(kernel)
         if path is None:
@@ -423,7 +425,7 @@ class KernelRegistry:
         info = replace(info, kind=TaskKind.NOTEBOOK, name=name, notebook=path)
         return replace(task, kind=TaskKind.NOTEBOOK, name=name, info=info)
 
-    def _keep(self, whose: str, path: str) -> None:
+    def _store_notebook(self, whose: str, path: str) -> None:
         if self._notebooks.get(whose) != path:
             self._notebooks.pop(whose, None)
             while len(self._notebooks) >= _MOST_NOTEBOOKS:
@@ -432,9 +434,9 @@ class KernelRegistry:
             self.revision += 1
 
     def _kernel(self, key: ProcessKey) -> _Kernel | None:
-        ident = self._of.get(key)
+        ident = self._kernel_ids.get(key)
         return None if ident is None else self._kernels[ident]
 
 
-def _process(key: ProcessKey) -> str:
+def _process_id(key: ProcessKey) -> str:
     return f"{key.pid}/{key.start_time}"

@@ -16,7 +16,7 @@ from watchdog_app.base.text.quantities import format_bytes, format_rate
 from watchdog_app.core.explain.advice import Filling
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.decisions import Attribution, Contributor, Expected, Observation, Stage
-from watchdog_app.core.model.history import thrashing
+from watchdog_app.core.model.history import is_thrashing
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKey, ResourceKind
 from watchdog_app.core.policy.phases import Phases
@@ -165,7 +165,7 @@ class Thrashing:
         self._roomy = host.available_bytes > _ROOMY * host.total_bytes
         self._expected = None
         full = None if host.pressure is None else host.pressure.full_avg10
-        if full is None or full < _THRASH_FULL_PERCENT or not thrashing(swap):
+        if full is None or full < _THRASH_FULL_PERCENT or not is_thrashing(swap):
             self._since_mono_s = None
             return
         if self._since_mono_s is None:

@@ -66,7 +66,7 @@ def attribute(
 def _owner(task: Task, slope_per_s: float, resource: History) -> Attribution:
     """The task that has all of it, while it grows."""
     window_s = _WINDOWS_S[1]
-    grown, seconds = resource.over(window_s)
+    grown, seconds = resource.growth(window_s)
     if grown <= 0 and slope_per_s <= 0:
         return NOBODY
     rate = max(slope_per_s, grown / seconds if seconds else 0.0)
@@ -82,7 +82,7 @@ def _by_growth(
     """By what each task holds more than at the beginning of the span."""
     grown = span.grown
     by_task = {
-        key: (growth.last or 0.0) - growth.at(span.begin_mono_s)[1]
+        key: (growth.last or 0.0) - growth.point_at(span.begin_mono_s)[1]
         for key, growth in held.items()
         if growth.first_mono_s is not None
     }
@@ -92,7 +92,7 @@ def _by_growth(
     if unwatched is not None:
         missing = grown - sum(part for part in by_task.values() if part > 0)
         # They are looked at every few seconds.
-        most, seconds = unwatched.over(span.window_s + _UNWATCHED_LATE_S)
+        most, seconds = unwatched.growth(span.window_s + _UNWATCHED_LATE_S)
         if seconds < span.window_s:  # they were not looked at before: it may all be new
             most = unwatched.last or 0.0
         others = min(max(0.0, missing), max(0.0, most))
@@ -123,7 +123,7 @@ def _come_since(
     No more than that: a program can also be new to us alone, and have held it for long.
     """
     whole = {
-        key: growth.at(growth.first_mono_s)[1]
+        key: growth.point_at(growth.first_mono_s)[1]
         for key, growth in held.items()
         if growth.first_mono_s is not None and growth.first_mono_s > begin_mono_s
     }
@@ -195,11 +195,11 @@ def _span(
     best = None
     for window in _WINDOWS_S:
         listed_mono_s = reading.held_mono_s
-        end = resource.at(float("inf") if listed_mono_s is None else listed_mono_s)
+        end = resource.point_at(float("inf") if listed_mono_s is None else listed_mono_s)
         begin = end[0] - window
         if listed_mono_s is not None:
-            begin = min((begin, *(growth.at(begin)[0] for growth in held)))
-        then = resource.at(begin)
+            begin = min((begin, *(growth.point_at(begin)[0] for growth in held)))
+        then = resource.point_at(begin)
         grown, seconds = end[1] - then[1], end[0] - then[0]
         if seconds <= 0 or grown < noise:
             continue

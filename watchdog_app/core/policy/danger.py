@@ -27,7 +27,7 @@ from watchdog_app.core.model.history import SwapTraffic
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind, ResourceSpec
 from watchdog_app.core.model.settings import ActionSettings, Priority, Settings, StageSettings
-from watchdog_app.core.model.tasks import stands
+from watchdog_app.core.model.tasks import is_suspended
 from watchdog_app.core.policy.incidents import OpenIncident, left_s
 from watchdog_app.core.policy.rules import NOTHING, allowed, turn
 from watchdog_app.core.policy.schedule import CheckpointSchedule, save_s, step_s
@@ -141,7 +141,7 @@ class Danger:
 
     def is_stopped(self, task: Task) -> bool:
         """Whether it is stopped, or was paused and is still on its way to that."""
-        return stands(task, task.key in self.tick.held)
+        return is_suspended(task, task.key in self.tick.held)
 
     def turn(self, task: Task) -> int:
         """When this task is saved, where others are as well; it is paused in the reverse order."""

@@ -144,7 +144,7 @@ class OpenIncident:
     def level(self) -> Level:
         """How urgent it is for people."""
         certain = self.certain or is_condition(self.resource)
-        return Level.of_stage(self.shown_stage.name.lower(), certain=certain)
+        return Level.from_stage(self.shown_stage.name.lower(), certain=certain)
 
     def public(self, closed_unix_s: float | None = None) -> Incident:
         """The incident as the daemon, its journal and its clients see it."""

@@ -26,7 +26,7 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task, TaskKind
 from watchdog_app.core.model.resource import Pause, Scope
-from watchdog_app.core.model.tasks import stands
+from watchdog_app.core.model.tasks import is_suspended
 from watchdog_app.core.policy.danger import Danger
 from watchdog_app.core.policy.incidents import OpenIncident, PausedTask
 from watchdog_app.core.policy.schedule import CheckpointSchedule, step_s
@@ -198,7 +198,7 @@ def any_stopped(incident: OpenIncident, tasks: Mapping[ProcessKey, Task], mono_s
     """Whether a task that was paused on this account still stands."""
     return any(
         key in tasks
-        and (stands(tasks[key], held=True) or mono_s - paused.since_mono_s <= _UNSEEN_S)
+        and (is_suspended(tasks[key], held=True) or mono_s - paused.since_mono_s <= _UNSEEN_S)
         for key, paused in incident.paused.items()
     )
 

@@ -159,7 +159,7 @@ class Tracker:
     def follow(self, look: Observation) -> None:
         """Append to every series; forget those that have ended."""
         now = look.snapshot.mono_s
-        self.swap = self.swap.after(now, look.snapshot.host)
+        self.swap = self.swap.updated(now, look.snapshot.host)
         self._series = {
             each.key: self._series.get(each.key) or self._new_series(each) for each in look.readings
         }
@@ -268,7 +268,7 @@ class Tracker:
             return
         at = snapshot.mono_s if hardware.gpus_mono_s is None else hardware.gpus_mono_s
         held: dict[str, dict[ProcessKey, int | None]] = {}
-        for key, on_cards in devices.by_task(hardware, tasks).items():
+        for key, on_cards in devices.devices_by_task(hardware, tasks).items():
             for use in on_cards.uses:
                 held.setdefault(use.id, {})[key] = use.memory_bytes
         alive = {task.key for task in tasks}

@@ -13,10 +13,9 @@ from typing import Protocol
 from watchdog_app.base.errors import Gone, UsageError
 from watchdog_app.base.text.quantities import pid_in
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Snapshot, Task
-from watchdog_app.core.model.readings import holds, readings
+from watchdog_app.core.model.readings import cgroup_contains, readings
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
-from watchdog_app.core.model.tasks import find as find_task
-from watchdog_app.core.model.tasks import group
+from watchdog_app.core.model.tasks import find_task, group_processes
 
 COLUMNS = ("t", "used", "limit", "rss", "vmswap", "memavail", "nproc")  # of the rows
 _DEAD = frozenset("ZX")  # states of a process that has ended
@@ -108,7 +107,7 @@ def find(machine: Machine, wanted: str, now_mono_s: float, now_unix_s: float) ->
         TaskNotFound: none, or more than one, answers to that name.
     """
     snapshot = machine.sample(now_mono_s, now_unix_s)
-    tasks = group(snapshot.processes, snapshot.infos)
+    tasks = group_processes(snapshot.processes, snapshot.infos)
     task = find_task(wanted, tasks)
     named = next((m.key for m in task.members if m.key.pid == pid_in(wanted)), task.key)
     info = snapshot.infos.get(named, task.info)
@@ -250,7 +249,7 @@ def _tightest(
     own = [
         one
         for one in hitting
-        if not SPECS[one.key.kind].of_group or holds(one.key.subject, folder or "")
+        if not SPECS[one.key.kind].of_group or cgroup_contains(one.key.subject, folder or "")
     ]
     hitting = own or hitting
     if not hitting:
@@ -259,7 +258,7 @@ def _tightest(
 
 
 def _row(snapshot: Snapshot, found: Found, t: float) -> Row | None:
-    tasks = group(snapshot.processes, snapshot.infos)
+    tasks = group_processes(snapshot.processes, snapshot.infos)
     task = next((one for one in tasks if one.key == found.task.key), None)
     resource = next((r for r in readings(snapshot, tasks) if r.key == found.resource.key), None)
     if task is None or resource is None:

@@ -24,7 +24,7 @@ from watchdog_app.core.model import status as records
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.levels import Level
 from watchdog_app.core.model.machine import Fault, Task
-from watchdog_app.core.model.settings import NotifySettings, Settings, span_of_day
+from watchdog_app.core.model.settings import NotifySettings, Settings, parse_span_of_day
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify import Channel, Delivery, open_channels
 from watchdog_app.daemon.rpc import RpcServer
@@ -228,7 +228,9 @@ class NotificationFilter:
     def snoozed(self) -> tuple[records.Snooze, ...]:
         """As the status object has it."""
         standing = (one for one in self._snoozes if not one.until.over(*self._now()))
-        return tuple(records.Snooze.of(one, until_unix_s=one.until.unix_s) for one in standing)
+        return tuple(
+            records.Snooze.from_object(one, until_unix_s=one.until.unix_s) for one in standing
+        )
 
     def dump(self) -> Any:
         """Plain values from which another daemon goes on."""
@@ -311,7 +313,7 @@ def quiet_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
     """
     now = hour * 60 + minute
     for text in spans:
-        begin, end = span_of_day(text)
+        begin, end = parse_span_of_day(text)
         if begin <= now < end if begin < end else (now >= begin or now < end):
             return text
     return None
@@ -377,12 +379,12 @@ class Dispatcher:
         Args:
             task: whom it concerns; None: nobody, or it has ended.
         """
-        record = records.Notification.of(
+        record = records.Notification.from_object(
             notification,
-            level=Level.of_stage(notification.stage),
+            level=Level.from_stage(notification.stage),
             start_time=task.key.start_time if task else None,
             name=task.name if task else None,
-            actions=tuple(records.Button.of(each) for each in notification.actions),
+            actions=tuple(records.Button.from_object(each) for each in notification.actions),
         )
         trays = self._server.publish("notifications", "notification", record.to_json())
         if trays:
