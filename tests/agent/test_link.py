@@ -15,7 +15,7 @@ from support.waiting import until
 
 from watchdog_app.agent.contain import STRICT
 from watchdog_app.agent.runtime.link import CheckpointRequest, Link
-from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.owner import this_process
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_it_greets_and_registers_this_process(daemon, link):
     told = daemon.wait_for("agent.register")
 
     assert "agent" == daemon.received[0][1]["role"]
-    assert (os.getpid(), own().start_time) == (told["pid"], told["start_time"])
+    assert (os.getpid(), this_process().start_time) == (told["pid"], told["start_time"])
     assert ("keras", "/rescues", "train.ipynb") == (
         told["framework"],
         told["directory"],

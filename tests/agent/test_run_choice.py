@@ -38,7 +38,7 @@ def save(beginning: Beginning, *steps: int) -> None:
     for step in steps:
         store = RescueStore(beginning.directory, run=beginning.run)
         store.save([], {runs.KEY: beginning.run.record()}, step=step)
-        store.settle()
+        store.wait_idle()
 
 
 def in_another_process(do: Callable[[], None]) -> None:
@@ -80,7 +80,7 @@ def choose(folder: Path, resume: bool | str = True) -> Choice:
 
 def unfinished(folder: Path) -> list[int]:
     """Steps of the newest rescues of runs that wait."""
-    return [left.names[-1].step for left in runs.left_in(str(folder)) if not left.finished]
+    return [left.names[-1].step for left in runs.saved_runs(str(folder)) if not left.finished]
 
 
 FINISHED = {"finished": True}

@@ -23,7 +23,7 @@ from watchdog_app.agent.oom import watch  # noqa: E402
 from watchdog_app.agent.state import randomness  # noqa: E402
 from watchdog_app.agent.torch import Rescue  # noqa: E402
 from watchdog_app.guard import copier  # noqa: E402
-from watchdog_app.rescue.checkpoint.owner import own  # noqa: E402
+from watchdog_app.rescue.checkpoint.owner import this_process  # noqa: E402
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue  # noqa: E402
 from watchdog_app.rescue.segment import segment, segment_folder  # noqa: E402
 
@@ -39,9 +39,9 @@ def page(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Of this process, as `watchdog exec` would have told it."""
     where = tempfile.mkdtemp(prefix="watchdog-test-", dir="/dev/shm")
     monkeypatch.setenv(segment.ENVIRONMENT, where)
-    me, threads = own(), torch.get_num_threads()
+    me, threads = this_process(), torch.get_num_threads()
     torch.set_num_threads(1)
-    yield segment_folder.path_for(where, me.pid, me.start_time)
+    yield segment_folder.segment_path(where, me.pid, me.start_time)
     torch.set_num_threads(threads)
     shutil.rmtree(where)
 
@@ -68,14 +68,14 @@ class Watched:
         if not os.path.exists(self.page):
             return False
         segment_folder.ask(self.page, True)
-        me = own()
+        me = this_process()
         return copier.look(me.pid, me.start_time, self.page).state == "ready"
 
     def at(self, session: Any, step: int, drawn: int = 0) -> None:
         """Between two steps; so many batches were drawn since the boundary."""
         if step < 20 or not self.told():
             return
-        me = own()
+        me = this_process()
         saved = copier.copy(me.pid, me.start_time, self.page, reason=REASON)
         assert step == saved.step
         whole = session._capture_with_meta(REASON, step)
@@ -100,7 +100,7 @@ class Watched:
     def in_forward(self) -> None:
         """Statistics and random numbers have moved: what is copied is from before that."""
         if self.compared and not self.forward and self.told():
-            me = own()
+            me = this_process()
             seen = copier.look(me.pid, me.start_time, self.page)
             self.forward += seen.state == "ready"
 
@@ -163,7 +163,7 @@ def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
     watched, model = Watched(page), nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     rescue = Rescue(str(tmp_path / "rescues"), model=model, optimizer=optimizer)
-    features, found, me = torch.randn(4, 64), [], own()
+    features, found, me = torch.randn(4, 64), [], this_process()
     for _ in range(MOST_STEPS):
         step(model, optimizer, features, features)
         rescue.step()

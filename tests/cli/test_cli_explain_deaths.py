@@ -9,7 +9,7 @@ import pytest
 from watchdog_app.base.text.terminal import Style, width
 from watchdog_app.cli.explain_text import deaths_table, render_death
 from watchdog_app.cli.plot import plot
-from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 GB = 1 << 30
@@ -195,8 +195,8 @@ def test_a_rescue_that_was_complete_right_before_the_end_is_named(watchdog, daem
     store.save([], {"step": 2})
     store.close()
     died = {
-        "pid": own().pid,
-        "start_time": own().start_time,
+        "pid": this_process().pid,
+        "start_time": this_process().start_time,
         "agent": {"directory": store.directory},
     }
 

@@ -12,12 +12,14 @@ import pytest
 
 from watchdog_app.cli.rescues_text import remarks
 from watchdog_app.rescue.checkpoint.format import TensorEntry
-from watchdog_app.rescue.checkpoint.inventory import Search, folders_of_rescues
-from watchdog_app.rescue.checkpoint.owner import Owner, own
+from watchdog_app.rescue.checkpoint.inventory import Search, find_rescue_folders
+from watchdog_app.rescue.checkpoint.owner import Owner, this_process
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
-GONE = Owner(own().pid, own().start_time + 1, own().namespace)  # a process that has ended
-ELSEWHERE = Owner(own().pid, own().start_time, "00000000")  # of another container
+GONE = Owner(
+    this_process().pid, this_process().start_time + 1, this_process().namespace
+)  # a process that has ended
+ELSEWHERE = Owner(this_process().pid, this_process().start_time, "00000000")  # of another container
 
 
 def save(folder, step, *, owner=GONE, program="/home/u/train.ipynb", shape=(1000,), lost=()):
@@ -37,7 +39,7 @@ def save(folder, step, *, owner=GONE, program="/home/u/train.ipynb", shape=(1000
     store.close()
     if owner is None:
         return path
-    renamed = path.replace(str(own()), str(owner))
+    renamed = path.replace(str(this_process()), str(owner))
     os.rename(path, renamed)
     return renamed
 
@@ -227,7 +229,7 @@ def test_prune_leaves_what_is_not_its_to_take(watchdog, tmp_path, what):
         os.rename(path, tmp_path / "real")
         os.symlink(tmp_path / "real", path)
     elif what == "writing":
-        path = str(folder / f".partial-{own()}-1")
+        path = str(folder / f".partial-{this_process()}-1")
         os.mkdir(path)
     save(folder, 2)
     save(folder, 3)
@@ -278,7 +280,7 @@ def test_a_folder_of_very_many_folders_is_searched_in_part(tmp_path):
         (tmp_path / f"d{number}").mkdir()
     search = Search(most_folders=50)
 
-    assert [] == list(folders_of_rescues(str(tmp_path), search))
+    assert [] == list(find_rescue_folders(str(tmp_path), search))
 
     assert search.cut_short
     assert "ended after 50 folders" in remarks(search)[0]

@@ -25,7 +25,7 @@ from watchdog_app.install.placed_files import PlacedFiles
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.names import (
     RescueName,
-    complete_ones,
+    complete_rescues,
     is_finished,
     mark_finished,
 )
@@ -100,7 +100,7 @@ class Rescues(Workload):
                 mark(f"refused {step} {error}"[:200].replace("/", "|"))
             else:
                 mark(f"saved {step}")
-        saved = [f"{store.directory}/{each}" for each in complete_ones(store.directory)]
+        saved = [f"{store.directory}/{each}" for each in complete_rescues(store.directory)]
         with suppress(OSError):
             for path in saved:
                 mark_finished(path)
@@ -112,7 +112,7 @@ class Rescues(Workload):
         directory = f"{root}/rescues"
         said: list[str] = []
         whole = how in ("killed", "kill", "fail")
-        for name in complete_ones(directory):
+        for name in complete_rescues(directory):
             problems += self._judge(f"{directory}/{name}", name, whole)
         store = self._store(directory, said.append)
         found = store.newest()
@@ -123,7 +123,7 @@ class Rescues(Workload):
             problems.append(f"{found} where step {promised} was promised")
         if whole and said:
             problems.append(f"damage is reported: {said}")
-        ended = all(is_finished(f"{directory}/{each}") for each in complete_ones(directory))
+        ended = all(is_finished(f"{directory}/{each}") for each in complete_rescues(directory))
         if last(marks, "finished") is not None and not ended:
             problems.append("the end of the training was forgotten")
         return problems + self._goes_on(store, directory)
@@ -133,7 +133,7 @@ class Rescues(Workload):
         store.prepare(2, rehearse=False)
         self._save(store, 50)
         self._save(store, 51)
-        store.settle()
+        store.wait_idle()
         store.close()
         left = sorted(os.listdir(directory))
         names = [each for each in left if RescueName.parse(each)]
@@ -145,7 +145,7 @@ class Rescues(Workload):
     @staticmethod
     def _save(store: RescueStore, step: int) -> None:
         store.save(tensors(step), {"step": step, "double": 2 * step})
-        store.settle()
+        store.wait_idle()
 
     @staticmethod
     def _judge(path: str, name: RescueName, whole: bool) -> list[str]:

@@ -15,12 +15,12 @@ import pytest
 
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
-from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.segment import Segment
 from watchdog_app.rescue.segment.segment_folder import folder
 
-ME = own()
+ME = this_process()
 KEY = ProcessKey(ME.pid, ME.start_time)
 
 
@@ -101,7 +101,7 @@ def test_a_training_is_copied_by_a_process_of_its_own(outside, tmp_path, fresh):
             meta={"step": 3, "reason": ""},
         )
         parts = (static, tables.changing_text(3, (), ()), addresses, samples, b"")
-        page.publish(3, 4096, tables.length_of(parts), lambda view: tables.write(view, parts))
+        page.publish(3, 4096, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts))
         if not fresh:
             page.boundary(4)
         told = []

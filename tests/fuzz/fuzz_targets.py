@@ -216,7 +216,7 @@ def rescue_header(data: bytes) -> None:
     with suppress(RescueError):
         format.header_bytes(data, 1 << 40)
     with suppress(RescueError):
-        format.parse(header, len(header))
+        format.parse_header(header, len(header))
 
 
 @target
@@ -225,7 +225,7 @@ def rescue_folder(data: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         _write(folder, format.MANIFEST_FILE, _checked(data))
         _write(folder, format.STATE_FILE, data)
-        format.not_ours_to_judge(folder)
+        format.is_newer_or_unreadable(folder)
         with suppress(RescueError), LoadedRescue(folder) as loaded:
             loaded.verify()
 

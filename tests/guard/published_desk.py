@@ -13,7 +13,7 @@ from pathlib import Path
 from watchdog_app.guard import copier
 from watchdog_app.rescue.checkpoint.owner import start_time
 from watchdog_app.rescue.segment.segment import Segment
-from watchdog_app.rescue.segment.segment_folder import path_for
+from watchdog_app.rescue.segment.segment_folder import segment_path
 
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE_S = 120.0
@@ -36,7 +36,7 @@ class Training:
         )
         self.pid = self.process.pid
         self.start_time = start_time(self.pid)
-        self.page = path_for(self.pages, self.pid, self.start_time)
+        self.page = segment_path(self.pages, self.pid, self.start_time)
         self._waiting = b""
 
     def __enter__(self):

@@ -125,7 +125,7 @@ def test_a_copy_is_what_the_training_would_have_written_and_it_goes_on_from_ther
         training.line("there boundary 33")
         training.stop()
         copied = training.copy(reason=REASON, directory=str(rescues))
-        own, ours = names.complete_ones(str(rescues))
+        own, ours = names.complete_rescues(str(rescues))
         assert 33 == copied.step
         assert os.path.basename(copied.path) == str(ours)
         assert described(rescues / str(own)) == described(copied.path)
@@ -140,11 +140,11 @@ def test_a_copy_is_what_the_training_would_have_written_and_it_goes_on_from_ther
 
         training.line("there optimizer")
         training.stop()
-        before = names.complete_ones(str(rescues))
+        before = names.complete_rescues(str(rescues))
         assert "in_step" == training.look().state
         with pytest.raises(CopyError):
             training.copy()
-        assert before == names.complete_ones(str(rescues))
+        assert before == names.complete_rescues(str(rescues))
         assert [] == names.partials(str(rescues))
         training.go_on("optimizer")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from watchdog_app.guard import trainings
-from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.segment import segment_folder
 from watchdog_app.rescue.segment.segment import Segment
 
@@ -64,9 +64,9 @@ def test_one_array_that_cannot_fit_is_an_error_after_which_the_work_is_saved(des
 
 def test_a_save_that_ended_just_before_the_stop_counts(tmp_path, monkeypatch):
     """The answer of a training that was asked comes after the limit was met once more."""
-    me = own()
+    me = this_process()
     path = tmp_path / f"{me.pid}.{me.start_time}"
-    segment_folder.make(str(path), 65536)
+    segment_folder.make_segment(str(path), 65536)
     with Segment(str(path)) as segment:
         segment.begin(me.pid, me.start_time)
         segment.unable("it cannot be copied from outside")

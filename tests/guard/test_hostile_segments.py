@@ -11,7 +11,7 @@ import pytest
 
 from watchdog_app.guard import copier
 from watchdog_app.guard.copier import CopyError
-from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.segment import segment, segment_folder
 from watchdog_app.rescue.segment import snapshot as tables
@@ -19,7 +19,7 @@ from watchdog_app.rescue.segment.memory import Gathering
 from watchdog_app.rescue.segment.segment import Segment
 from watchdog_app.rescue.segment.snapshot import Marker
 
-ME = own()
+ME = this_process()
 STEP = 7
 
 
@@ -30,7 +30,7 @@ class Published:
         self.rescues = folder / "rescues"
         self.rescues.mkdir()
         self.path = str(folder / "page")
-        segment_folder.make(self.path, 512 * 1024)
+        segment_folder.make_segment(self.path, 512 * 1024)
         self.memory = ctypes.create_string_buffer(bytes(range(256)) * 32)
         self.counter = ctypes.c_uint64(5)
         self.address = ctypes.addressof(self.memory)
@@ -63,7 +63,7 @@ class Published:
             (42).to_bytes(8, "little"),
         )
         self.page.publish(
-            STEP, nbytes + 8, tables.length_of(parts), lambda view: tables.write(view, parts)
+            STEP, nbytes + 8, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts)
         )
 
     def look(self):
@@ -93,7 +93,7 @@ def test_what_is_published_is_copied(published):
         known = {"kind": "test", "deep": {"of": [1, 3]}, "not_restored": []}
         assert {"step": STEP, "reason": "a test", **known} == dict(loaded.meta)
     assert ("ready", STEP, 8200) == (seen.state, seen.step, seen.bytes)
-    assert ME == own()
+    assert ME == this_process()
 
 
 def test_a_step_that_has_begun_is_seen(published):
@@ -117,14 +117,14 @@ def test_a_step_that_has_begun_is_seen(published):
 
 def test_a_training_that_moves_while_it_is_copied_leaves_nothing(published, monkeypatch):
     """What was read is of two states: no rescue, and no half of one."""
-    read = copier.ForeignMemory.read_into
+    read = copier.ProcessMemory.read_into
 
     def moves(memory, place, address):
         read(memory, place, address)
         if len(place) > tables.SAMPLE_BYTES:
             published.page.step_begins()
 
-    monkeypatch.setattr(copier.ForeignMemory, "read_into", moves)
+    monkeypatch.setattr(copier.ProcessMemory, "read_into", moves)
     with pytest.raises(CopyError, match="went on while it was copied"):
         published.copy()
     assert [] == os.listdir(published.rescues)
@@ -224,7 +224,9 @@ def test_a_header_that_lies_is_never_copied(published, slot, value):
 def test_a_table_that_is_no_json_is_never_copied(published, text):
     """Deep, cut off, and of another kind altogether."""
     parts = (text.encode("latin-1"), b"{}", b"", b"", b"")
-    published.page.publish(STEP, 1, tables.length_of(parts), lambda view: tables.write(view, parts))
+    published.page.publish(
+        STEP, 1, tables.snapshot_bytes(parts), lambda view: tables.write(view, parts)
+    )
     assert "damaged" == published.look().state
 
 
@@ -283,7 +285,7 @@ def test_a_table_too_long_for_its_page_says_how_much_it_takes(published):
 def test_a_process_finds_its_own_page_the_spare_one_or_makes_it(tmp_path):
     """So that it is charged to whoever watches, where there is one."""
     where = str(tmp_path / "pages" / "of")
-    segment_folder.prepare(where)
+    segment_folder.make_folder(where)
     assert segment_folder.make_spare(where, 262144)
     assert not segment_folder.make_spare(where, 262144)
     first_path = segment_folder.claim(where, 11, 22)
@@ -297,8 +299,12 @@ def test_a_process_finds_its_own_page_the_spare_one_or_makes_it(tmp_path):
 def test_pages_of_ended_processes_are_cleared_away(tmp_path):
     """And nothing else."""
     where = str(tmp_path)
-    mine = segment_folder.path_for(where, ME.pid, ME.start_time)
-    for path in (mine, segment_folder.path_for(where, 2**22 + 1, 5), os.path.join(where, "spare")):
-        segment_folder.make(path, 262144)
-    segment_folder.clear(where)
+    mine = segment_folder.segment_path(where, ME.pid, ME.start_time)
+    for path in (
+        mine,
+        segment_folder.segment_path(where, 2**22 + 1, 5),
+        os.path.join(where, "spare"),
+    ):
+        segment_folder.make_segment(path, 262144)
+    segment_folder.remove_ended(where)
     assert {os.path.basename(mine), "spare"} == set(os.listdir(where))

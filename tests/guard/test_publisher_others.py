@@ -46,7 +46,7 @@ print(after_child, own)
 def test_only_the_training_itself_says_that_its_step_begins(tmp_path):
     """Neither a forked worker's optimizer does, nor is it an error once the training is over."""
     path = str(tmp_path / "page")
-    segment_folder.make(path, 512 * 1024)
+    segment_folder.make_segment(path, 512 * 1024)
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, path],
         check=False,
@@ -65,7 +65,7 @@ def test_only_one_process_of_this_user_is_let_read_a_training_whatever_its_page_
 ):
     """The page is a file of the user's: -1 in it is everybody to the kernel, and undid Yama."""
     path = str(tmp_path / "page")
-    segment_folder.make(path, 512 * 1024)
+    segment_folder.make_segment(path, 512 * 1024)
     asked = []
     library = SimpleNamespace(prctl=lambda _, pid, *rest: asked.append(pid.value))
     monkeypatch.setattr(publishing.ctypes, "CDLL", lambda _: library)

@@ -13,7 +13,7 @@ SALT = b"0123456789abcdef"
 
 def same(before: str, now: str) -> bool:
     saved = arguments.record(arguments.parse(before.split()), SALT)
-    return not arguments.differing(saved, arguments.parse(now.split()))
+    return not arguments.differing_options(saved, arguments.parse(now.split()))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_relative_path_counts_as_what_it_names(tmp_path, monkeypatch):
     saved = arguments.record(arguments.parse(["--data", "train.csv"]), SALT)
 
     def differing(data: str) -> list[str]:
-        return arguments.differing(saved, arguments.parse(["--data", data]))
+        return arguments.differing_options(saved, arguments.parse(["--data", data]))
 
     assert [] == differing("train.csv") == differing(str(tmp_path / "a" / "train.csv"))
     monkeypatch.chdir(tmp_path / "b")
@@ -119,4 +119,4 @@ def test_a_path_that_appears_or_vanishes_makes_no_other_training(tmp_path, monke
     saved = arguments.record(arguments.parse(["--name", "made"]), SALT)
     made.unlink() if first else made.touch()
 
-    assert [] == arguments.differing(saved, arguments.parse(["--name", "made"]))
+    assert [] == arguments.differing_options(saved, arguments.parse(["--name", "made"]))

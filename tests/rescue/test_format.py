@@ -16,8 +16,8 @@ from watchdog_app.rescue.checkpoint.format import (
     ITEM_BYTES,
     TensorEntry,
     header_bytes,
-    parse,
-    plan,
+    parse_header,
+    plan_layout,
 )
 
 
@@ -52,7 +52,7 @@ def entries(draw):
 @given(entries())
 def test_files_of_this_layout_are_read_by_the_safetensors_package(tensors):
     """Names, types, shapes and bytes come back as they were, for every type and empty ones."""
-    found = safetensors.deserialize(file_of(plan(tensors)))
+    found = safetensors.deserialize(file_of(plan_layout(tensors)))
 
     expected = {e.name: (e.dtype, list(e.shape), bytes(e.view())) for e in tensors}
     assert expected == {
@@ -64,10 +64,10 @@ def test_files_of_this_layout_are_read_by_the_safetensors_package(tensors):
 @given(entries())
 def test_parse_finds_what_plan_laid_out(tensors):
     """Reading a header back gives each tensor its place, aligned to its own elements."""
-    content = file_of(plan(tensors))
+    content = file_of(plan_layout(tensors))
 
     length = header_bytes(content[:8], len(content))
-    found = parse(content[:length], len(content))
+    found = parse_header(content[:length], len(content))
 
     assert length % ALIGN_BYTES == 0
     assert {each.name for each in tensors} == set(found)
@@ -80,7 +80,7 @@ def test_parse_finds_what_plan_laid_out(tensors):
 
 def test_metadata_travels_in_the_header():
     """Texts for other tools are where they look for them."""
-    header = plan([], {"format": "np"}).header
+    header = plan_layout([], {"format": "np"}).header
 
     assert {"__metadata__": {"format": "np"}} == json.loads(header[8:])
 
@@ -98,7 +98,7 @@ def test_metadata_travels_in_the_header():
 def test_what_cannot_be_laid_out_is_refused_by_name(tensors, words):
     """The message names the tensor, so that a person can find it."""
     with pytest.raises(RescueError, match=words):
-        plan(tensors)
+        plan_layout(tensors)
 
 
 def made(table, data=b""):
@@ -142,4 +142,4 @@ def made(table, data=b""):
 def test_a_header_that_makes_no_sense_is_damage(content):
     """Whatever bytes are there, the answer is RescueDamaged and nothing else."""
     with pytest.raises(RescueDamaged):
-        parse(content[: header_bytes(content[:8], len(content))], len(content))
+        parse_header(content[: header_bytes(content[:8], len(content))], len(content))

@@ -12,9 +12,9 @@ from watchdog_app.base.errors import RescueMismatch
 from watchdog_app.rescue.identity.compare import (
     RULES,
     Decision,
+    check_verdict,
     compare,
-    described,
-    judge,
+    describe_rescue,
     merge_settings,
 )
 from watchdog_app.rescue.identity.run import RunIdentity
@@ -157,17 +157,17 @@ def test_an_identity_that_cannot_be_read_is_refused(held: object):
 
     assert {Decision.REFUSE} == {each.decision for each in found.found}
     with pytest.raises(RescueMismatch):
-        judge(found, "r", forced=False)
+        check_verdict(found, "r", forced=False)
 
 
 def test_the_error_names_the_first_six_differences_and_both_ways_on():
     """A program finds all of them in the error."""
     others = [layer(activation="tanh") for _ in range(8)]
     now = replace(NOW, model=[layer(activation="relu") for _ in range(8)])
-    shown = described("rescues/rescue-1", 7, 0.0)
+    shown = describe_rescue("rescues/rescue-1", 7, 0.0)
 
     with pytest.raises(RescueMismatch) as caught:
-        judge(compare(replace(now, model=others).to_json(), now), shown, forced=False)
+        check_verdict(compare(replace(now, model=others).to_json(), now), shown, forced=False)
 
     text = str(caught.value)
     assert text.startswith("The rescue rescues/rescue-1 (step 7, saved ")
@@ -180,13 +180,13 @@ def test_force_says_what_differs_and_never_opens_another_framework():
     """Those alone that a person may decide."""
     refused = compare(saved(loss={"loss": "mae", "loss weights": None}), NOW)
 
-    said = judge(refused, "r", forced=True)
+    said = check_verdict(refused, "r", forced=True)
 
     assert ["resumes although the loss is mse in the program, mae in the rescue."] == [
         each.removeprefix('resume="force" ') for each in said
     ]
     with pytest.raises(RescueMismatch, match=r"overwritten\. To start over"):
-        judge(compare(saved(framework="a PyTorch loop"), NOW), "r", forced=True)
+        check_verdict(compare(saved(framework="a PyTorch loop"), NOW), "r", forced=True)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_renamed_function_begins_the_same_training(
 
     defining(monkeypatch, *now)
 
-    assert same == (program_key.another(saved, PROGRAM, training(begun, place)) is None)
+    assert same == (program_key.mismatch_reason(saved, PROGRAM, training(begun, place)) is None)
 
 
 def test_arguments_behind_a_program_from_a_pipe_count():

@@ -16,8 +16,8 @@ RUN = "0123456789ab"
 
 def test_a_lock_file_that_is_removed_or_replaced_is_held_again_at_the_next_beat(tmp_path: Path):
     """Somebody cleans the folder while the training lives."""
-    lock = run_lock.claim(str(tmp_path), RUN, new=True)
-    path = Path(run_lock.path_of(str(tmp_path), RUN))
+    lock = run_lock.acquire(str(tmp_path), RUN, new=True)
+    path = Path(run_lock.lock_path(str(tmp_path), RUN))
     text = path.read_text()
     try:
         for replaced in (False, True):
@@ -25,28 +25,28 @@ def test_a_lock_file_that_is_removed_or_replaced_is_held_again_at_the_next_beat(
             if replaced:
                 path.write_text("{}")
                 path.chmod(0o600)
-            lock.beat()
+            lock.heartbeat()
 
             assert json.loads(text) == json.loads(path.read_text())
-            assert run_lock.look(str(tmp_path), RUN, None, None).life == "alive"
+            assert run_lock.check_owner(str(tmp_path), RUN, None, None).life == "alive"
     finally:
-        lock.let_go(remove=True)
+        lock.release(remove=True)
     assert not path.exists()
 
 
 def test_a_lock_that_another_process_has_taken_meanwhile_is_left_to_it(tmp_path: Path):
     """Both hold a lock of their own; nobody takes the other's away."""
-    lock = run_lock.claim(str(tmp_path), RUN, new=True)
-    Path(run_lock.path_of(str(tmp_path), RUN)).unlink()
-    other = run_lock.claim(str(tmp_path), RUN, new=True)
+    lock = run_lock.acquire(str(tmp_path), RUN, new=True)
+    Path(run_lock.lock_path(str(tmp_path), RUN)).unlink()
+    other = run_lock.acquire(str(tmp_path), RUN, new=True)
     try:
-        lock.beat()
+        lock.heartbeat()
 
-        assert run_lock.look(str(tmp_path), RUN, None, None).life == "alive"
+        assert run_lock.check_owner(str(tmp_path), RUN, None, None).life == "alive"
     finally:
-        lock.let_go(remove=True)
-        assert os.path.exists(run_lock.path_of(str(tmp_path), RUN))
-        other.let_go(remove=True)
+        lock.release(remove=True)
+        assert os.path.exists(run_lock.lock_path(str(tmp_path), RUN))
+        other.release(remove=True)
 
 
 def test_the_age_of_a_beat_is_told_by_the_clock_of_the_folder(
@@ -63,21 +63,21 @@ def test_the_age_of_a_beat_is_told_by_the_clock_of_the_folder(
         "job": None,
         "restart": 0,
     }
-    path = Path(run_lock.path_of(str(tmp_path), RUN))
+    path = Path(run_lock.lock_path(str(tmp_path), RUN))
     path.write_text(json.dumps(owner))
     path.chmod(0o600)
     ahead = time.time() + 3600
     monkeypatch.setattr(time, "time", lambda: ahead)
 
-    assert run_lock.look(str(tmp_path), RUN, None, None).life == "alive"
+    assert run_lock.check_owner(str(tmp_path), RUN, None, None).life == "alive"
 
     os.utime(path, (0, 0))
-    assert run_lock.look(str(tmp_path), RUN, None, None).life == "left"
+    assert run_lock.check_owner(str(tmp_path), RUN, None, None).life == "left"
 
 
 def test_a_forked_child_saves_under_a_key_that_no_later_start_has(tmp_path: Path):
     """Else its parent's next start might resume from the child's state."""
-    run = runs.new(str(tmp_path), {"rank": "0", "place": 1})
+    run = runs.start_run(str(tmp_path), {"rank": "0", "place": 1})
     reads, writes = os.pipe()
     child = os.fork()
     if child == 0:
@@ -88,7 +88,7 @@ def test_a_forked_child_saves_under_a_key_that_no_later_start_has(tmp_path: Path
     os.close(reads)
     os.close(writes)
     mine = run.record()
-    run.let_go(remove=True)
+    run.release(remove=True)
 
     assert told["id"] != mine["id"]
     assert ("0, forked", "0") == (told["key"]["rank"], mine["key"]["rank"])
@@ -96,14 +96,14 @@ def test_a_forked_child_saves_under_a_key_that_no_later_start_has(tmp_path: Path
 
 def test_a_backup_of_hard_links_ends_no_claim(tmp_path: Path):
     """`cp -al`: the lock works under both names, and nothing is written into the backup."""
-    run_lock.claim(str(tmp_path), RUN, new=True).let_go(remove=False)
-    path, backup = Path(run_lock.path_of(str(tmp_path), RUN)), tmp_path / "backup"
+    run_lock.acquire(str(tmp_path), RUN, new=True).release(remove=False)
+    path, backup = Path(run_lock.lock_path(str(tmp_path), RUN)), tmp_path / "backup"
     path.write_text("kept")
     backup.hardlink_to(path)
 
-    held = run_lock.claim(str(tmp_path), RUN)
+    held = run_lock.acquire(str(tmp_path), RUN)
 
     assert held.held
     assert "kept" == backup.read_text()
-    held.let_go(remove=True)
+    held.release(remove=True)
     assert "kept" == backup.read_text()

@@ -19,11 +19,11 @@ from watchdog_app.base.linux.files import in_memory
 from watchdog_app.rescue.checkpoint import names
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
 from watchdog_app.rescue.checkpoint.format import TensorEntry
-from watchdog_app.rescue.checkpoint.owner import Owner, own
+from watchdog_app.rescue.checkpoint.owner import Owner, this_process
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
-DEAD = f"999999.1.{own().namespace}"  # beyond the largest pid of common kernels
+DEAD = f"999999.1.{this_process().namespace}"  # beyond the largest pid of common kernels
 STRANGER = "1234.5.00000000"  # written in another container or before the last start
 
 
@@ -52,7 +52,7 @@ def store(tmp_path, said):
 
 
 def folders(store):
-    store.settle()
+    store.wait_idle()
     return sorted(os.listdir(store.directory))
 
 
@@ -351,10 +351,12 @@ def test_a_relative_folder_stays_where_it_was(tmp_path, monkeypatch):
 def test_unfinished_folders_of_dead_writers_are_removed_and_of_live_ones_are_not(store):
     """Only who has ended leaves rubbish; a stranger's writer is given an hour."""
     store.prepare(rehearse=False)
-    kept = [f".partial-{os.getppid()}.{_start(os.getppid())}.{own().namespace}-1"]
+    kept = [f".partial-{os.getppid()}.{_start(os.getppid())}.{this_process().namespace}-1"]
     kept += [f".partial-{STRANGER}-1", ".partial-strange"]
     dead = [f".partial-{DEAD}-1", f".partial-{STRANGER}-2"]
-    dead += [f".partial-{os.getpid()}.1.{own().namespace}-1"]  # this pid, in an earlier life
+    dead += [
+        f".partial-{os.getpid()}.1.{this_process().namespace}-1"
+    ]  # this pid, in an earlier life
     for name in (*kept, *dead):
         os.mkdir(os.path.join(store.directory, name))
         _rewrite(os.path.join(store.directory, name, "state.safetensors"), b"x" * 100)
@@ -377,7 +379,7 @@ def _start(pid):
 def test_rescues_of_others_are_never_pruned(store, owner):
     """Their training may want to resume from them, today or in a year."""
     if owner == "alive":
-        owner = f"{os.getppid()}.{_start(os.getppid())}.{own().namespace}"
+        owner = f"{os.getppid()}.{_start(os.getppid())}.{this_process().namespace}"
     theirs = rename_owner(store.save(tensors(), {"step": 1}).path, owner)
 
     for step in range(4):
@@ -425,7 +427,7 @@ def test_a_folder_that_was_deleted_is_made_again(store):
 
 def test_owners_are_told_from_each_other():
     """This process lives, an earlier one of its pid does not, a stranger is unknown."""
-    me = own()
+    me = this_process()
 
     assert me == Owner.parse(str(me))
     assert me.alive is True

@@ -91,7 +91,7 @@ def test_killed_at_any_moment_the_last_complete_rescue_is_found(tmp_path):
     assert halves > 3
     # A kill between a save and its pruning leaves one more; the next undisturbed save tidies up.
     path = store.save([], {"step": 0}).path
-    store.settle()
+    store.wait_idle()
     left = sorted(os.listdir(directory))
     assert 2 == len(left)
     assert os.path.basename(path) in left

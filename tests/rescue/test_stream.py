@@ -18,7 +18,7 @@ from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
 from watchdog_app.rescue.checkpoint.format import TensorEntry
 from watchdog_app.rescue.checkpoint.sink import Reserve, Sink, private_memory
-from watchdog_app.rescue.checkpoint.stream import Bytes, Streamer
+from watchdog_app.rescue.checkpoint.stream import BytesPart, Streamer
 
 CHUNK = 8192
 
@@ -55,7 +55,7 @@ def streamer():
 )
 def test_the_file_is_the_parts_one_after_the_other(tmp_path, streamer, sizes, direct):
     """Whatever the sizes: every byte, no padding left, each part with its checksum."""
-    parts = [Bytes(f"p{n}", noise(size, n % 200)) for n, size in enumerate(sizes)]
+    parts = [BytesPart(f"p{n}", noise(size, n % 200)) for n, size in enumerate(sizes)]
     data = [bytes(part.view()) for part in parts]
 
     result = streamer.write(str(tmp_path / "file"), parts, direct=direct)
@@ -110,7 +110,7 @@ def test_progress_grows_to_the_total(tmp_path, streamer):
 
     streamer.write(
         str(tmp_path / "file"),
-        [Bytes("a", noise(5 * CHUNK + 9))],
+        [BytesPart("a", noise(5 * CHUNK + 9))],
         lambda done, total: seen.append((done, total, threading.current_thread())),
         total_bytes=5 * CHUNK + 9,
     )
@@ -128,7 +128,7 @@ def test_a_tensor_that_changed_its_size_is_refused(tmp_path, streamer, nbytes):
         streamer.write(str(tmp_path / "file"), [entry])
 
     assert [] == os.listdir(tmp_path)
-    streamer.write(str(tmp_path / "file"), [Bytes("a", b"abc")])
+    streamer.write(str(tmp_path / "file"), [BytesPart("a", b"abc")])
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, KeyboardInterrupt])
@@ -143,11 +143,11 @@ def test_an_interruption_leaves_nothing_and_the_next_write_works(tmp_path, strea
             raise kind("here")
 
     with pytest.raises(kind):
-        streamer.write(str(tmp_path / "file"), [Bytes("a", noise(9 * CHUNK))], progress)
+        streamer.write(str(tmp_path / "file"), [BytesPart("a", noise(9 * CHUNK))], progress)
 
     assert [] == os.listdir(tmp_path)
     data = noise(4 * CHUNK + 3, 7)
-    streamer.write(str(tmp_path / "file"), [Bytes("a", data)])
+    streamer.write(str(tmp_path / "file"), [BytesPart("a", data)])
     assert data == (tmp_path / "file").read_bytes()
 
 
@@ -166,7 +166,7 @@ def test_ctrl_c_at_any_moment_leaves_a_streamer_that_works(tmp_path):
         for attempt in range(80):
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.0001 + 0.00005 * attempt)
-                streamer.write(str(tmp_path / "file"), [Bytes("a", data)])
+                streamer.write(str(tmp_path / "file"), [BytesPart("a", data)])
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 assert data == (tmp_path / "file").read_bytes()
             except KeyboardInterrupt:
@@ -198,7 +198,7 @@ def test_a_file_that_exists_is_never_overwritten(tmp_path, streamer):
     (tmp_path / "file").write_bytes(b"mine")
 
     with pytest.raises(SaveFailed):
-        streamer.write(str(tmp_path / "file"), [Bytes("a", b"other")])
+        streamer.write(str(tmp_path / "file"), [BytesPart("a", b"other")])
 
     assert b"mine" == (tmp_path / "file").read_bytes()
 
@@ -211,7 +211,7 @@ def test_a_limit_on_file_sizes_is_told_in_words(tmp_path):
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         with pytest.raises(SaveFailed) as caught:
-            streamer.write(str(tmp_path / "file"), [Bytes("a", noise(20 * CHUNK))])
+            streamer.write(str(tmp_path / "file"), [BytesPart("a", noise(20 * CHUNK))])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, old)
@@ -239,10 +239,10 @@ def test_two_saves_at_once_are_refused(tmp_path, streamer):
     """The buffers are one save's at a time."""
 
     def again(done, total):
-        streamer.write(str(tmp_path / "other"), [Bytes("b", b"x")])
+        streamer.write(str(tmp_path / "other"), [BytesPart("b", b"x")])
 
     with pytest.raises(RescueError, match="still running"):
-        streamer.write(str(tmp_path / "file"), [Bytes("a", noise(CHUNK))], again)
+        streamer.write(str(tmp_path / "file"), [BytesPart("a", noise(CHUNK))], again)
 
 
 def test_a_busy_python_thread_beside_it_only_delays(tmp_path, streamer):
@@ -258,7 +258,7 @@ def test_a_busy_python_thread_beside_it_only_delays(tmp_path, streamer):
     thread.start()
     try:
         data = noise(20 * CHUNK)
-        streamer.write(str(tmp_path / "file"), [Bytes("a", data)])
+        streamer.write(str(tmp_path / "file"), [BytesPart("a", data)])
     finally:
         stop.set()
         thread.join()
@@ -269,13 +269,13 @@ def test_a_busy_python_thread_beside_it_only_delays(tmp_path, streamer):
 
 FORKED = """
 import os, sys
-from watchdog_app.rescue.checkpoint.stream import Bytes, Streamer
+from watchdog_app.rescue.checkpoint.stream import BytesPart, Streamer
 streamer = Streamer(8192)
 streamer.prepare()
 pid = os.fork()
 name = "child" if pid == 0 else "parent"
 data = name.encode() * 20000
-streamer.write(sys.argv[1] + "/" + name, [Bytes("a", data)])
+streamer.write(sys.argv[1] + "/" + name, [BytesPart("a", data)])
 with open(sys.argv[1] + "/" + name, "rb") as file:
     assert file.read() == data
 if pid == 0:
@@ -298,13 +298,13 @@ def test_after_a_fork_parent_and_child_write_without_each_other(tmp_path):
 
 
 def test_a_small_file_is_written_while_the_other_is_made_durable(tmp_path, streamer):
-    """Any size; `settle` waits for the one that was left behind."""
+    """Any size; `wait_idle` waits for the one that was left behind."""
     data = noise(3 * CHUNK + 11)
-    streamer.write(str(tmp_path / "big"), [Bytes("a", data)], behind=True)
+    streamer.write(str(tmp_path / "big"), [BytesPart("a", data)], in_background=True)
     for name, size in (("none", 0), ("one", 1), ("more", 2 * CHUNK + 5)):
         streamer.write_small(str(tmp_path / name), data[:size])
         assert data[:size] == (tmp_path / name).read_bytes()
-    streamer.settle()
+    streamer.wait_idle()
 
     assert data == (tmp_path / "big").read_bytes()
 
@@ -313,19 +313,19 @@ def test_jobs_are_done_in_order_and_their_errors_come_back(streamer):
     """The next call learns what went wrong behind its back; then all is well again."""
     done = []
     for number in range(5):
-        streamer.aside(lambda number=number: done.append(number))
-    streamer.settle()
+        streamer.submit(lambda number=number: done.append(number))
+    streamer.wait_idle()
     assert [0, 1, 2, 3, 4] == done
 
     def broken():
         raise OSError(28, "no space")
 
-    streamer.aside(broken)
+    streamer.submit(broken)
     with pytest.raises(SaveFailed, match="is full"):
-        streamer.settle()
-    streamer.settle()
-    streamer.aside(lambda: done.append(5))
-    streamer.settle()
+        streamer.wait_idle()
+    streamer.wait_idle()
+    streamer.submit(lambda: done.append(5))
+    streamer.wait_idle()
     assert 5 == done[-1]
 
 
@@ -392,6 +392,6 @@ def test_a_released_streamer_writes_again(tmp_path, streamer):
     streamer.prepare()
     streamer.release()
 
-    streamer.write(str(tmp_path / "file"), [Bytes("a", noise(3 * CHUNK))])
+    streamer.write(str(tmp_path / "file"), [BytesPart("a", noise(3 * CHUNK))])
 
     assert noise(3 * CHUNK) == (tmp_path / "file").read_bytes()

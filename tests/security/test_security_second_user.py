@@ -15,7 +15,7 @@ from watchdog_app.base.runtime_dir import private_folder
 from watchdog_app.client import transport
 from watchdog_app.daemon.instance import InstanceLock
 from watchdog_app.history.journal import Journal
-from watchdog_app.rescue.checkpoint.names import RescueName, is_strangers
+from watchdog_app.rescue.checkpoint.names import RescueName, is_other_users
 from watchdog_app.rescue.checkpoint.store import RescueStore
 
 STRANGER = 65534
@@ -299,7 +299,7 @@ def test_a_rescue_that_a_stranger_laid_is_passed_over(tmp_path):
     store = RescueStore(str(tmp_path / "r"), keep=9, report=said.append)
     mine = store.save([], {"step": 1}).path
     theirs = store.save([], {"step": 2}).path
-    store.settle()
+    store.wait_idle()
     os.chown(theirs, STRANGER, STRANGER)
     for name in os.listdir(theirs):
         os.chown(os.path.join(theirs, name), STRANGER, STRANGER)
@@ -318,13 +318,13 @@ def test_one_file_of_a_stranger_makes_a_rescue_his(tmp_path):
     folder = tmp_path / str(name)
     folder.mkdir()
     (folder / "rescue.json").touch()
-    assert not is_strangers(str(tmp_path), name)
+    assert not is_other_users(str(tmp_path), name)
 
     os.chown(folder / "rescue.json", STRANGER, STRANGER)
-    assert is_strangers(str(tmp_path), name)
+    assert is_other_users(str(tmp_path), name)
 
     os.chown(tmp_path, STRANGER, STRANGER)  # as on a network's disk with one owner for all
-    assert not is_strangers(str(tmp_path), name)
+    assert not is_other_users(str(tmp_path), name)
     os.chown(tmp_path, 0, 0)
 
 

@@ -42,9 +42,9 @@ def unload() -> None:
 
 def kernel_starts() -> None:
     """From the startup file: nothing is said before there is a cell to say it under."""
-    from watchdog_app.rescue.identity.notebook import shell
+    from watchdog_app.rescue.identity.notebook import ipython_shell
 
-    events = getattr(shell(), "events", None)
+    events = getattr(ipython_shell(), "events", None)
     if events is None:
         return
 
@@ -61,7 +61,7 @@ def _start(*, quiet: bool = False) -> None:
     import watchdog_app
     from watchdog_app.agent.contain import Guard
     from watchdog_app.agent.resume import kernel_cells
-    from watchdog_app.rescue.identity.notebook import shell
+    from watchdog_app.rescue.identity.notebook import ipython_shell
 
     global _offered
     _report_notebook()
@@ -69,7 +69,7 @@ def _start(*, quiet: bool = False) -> None:
         kernel_cells.record_failed_cells()
         # A variable of the user's is not touched; a later `import watchdog` takes the name.
         if _user_namespace().setdefault(_NAME, watchdog_app) is watchdog_app:
-            shell().user_ns_hidden[_NAME] = watchdog_app  # %who lists the user's own
+            ipython_shell().user_ns_hidden[_NAME] = watchdog_app  # %who lists the user's own
         if quiet or _offered:
             return
         _offered = True
@@ -87,9 +87,9 @@ def _report_notebook() -> None:
 
     One message from a thread of its own; a daemon that comes later hears it from the training.
     """
-    from watchdog_app.rescue.identity.notebook import notebook_of_editor
+    from watchdog_app.rescue.identity.notebook import read_vscode_notebook
 
-    path = notebook_of_editor()
+    path = read_vscode_notebook()
     if path is None:
         return
 
@@ -98,10 +98,10 @@ def _report_notebook() -> None:
 
         from watchdog_app.base.errors import WatchdogError
         from watchdog_app.client.client import Client
-        from watchdog_app.rescue.checkpoint.owner import own
+        from watchdog_app.rescue.checkpoint.owner import this_process
 
         with suppress(WatchdogError, OSError), Client.connect(role="agent") as daemon:
-            me = own()
+            me = this_process()
             told = {"pid": me.pid, "start_time": me.start_time, "notebook": path}
             daemon.notify("agent.notebook", **told)
 
@@ -114,7 +114,7 @@ def _report_notebook() -> None:
 
 
 def _user_namespace() -> dict[str, Any]:
-    from watchdog_app.rescue.identity.notebook import shell
+    from watchdog_app.rescue.identity.notebook import ipython_shell
 
-    names: dict[str, Any] = getattr(shell(), "user_ns", {})
+    names: dict[str, Any] = getattr(ipython_shell(), "user_ns", {})
     return names

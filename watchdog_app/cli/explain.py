@@ -253,7 +253,7 @@ def _find_unreported_rescue(death: dict[str, Any], reported: Any) -> Found | Non
     if not isinstance(directory, str):
         return None
     process = f"{death.get('pid')}.{death.get('start_time')}."
-    for name in reversed(names.complete_ones(directory)):
+    for name in reversed(names.complete_rescues(directory)):
         path = os.path.join(directory, str(name))
         if path == reported:
             break

@@ -191,13 +191,13 @@ def _prune_folder(words: Sequence[str], args: Args, out: Output) -> int:
     search = Search()
     go: list[Found] = []
     stay: list[tuple[Found, str]] = []
-    for folder in inventory.folders_of_rescues(words[0], search):
+    for folder in inventory.find_rescue_folders(words[0], search):
         found = inventory.rescues_in(folder, search)
         gone, kept = _select_to_prune(found, keep, args.older_than, out)
         go += gone
         stay += kept
     paths = [one.path for one in go] + search.partial
-    size = sum(inventory.size_of(path) or 0 for path in paths)
+    size = sum(inventory.disk_usage_bytes(path) or 0 for path in paths)
     ask = not (args.dry_run or args.yes)
     if paths and ask and (args.json or not sys.stdin or not sys.stdin.isatty()):
         raise UsageError(
@@ -298,13 +298,13 @@ def _find_rescues(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]
 
         places = known_rescue_folders()
     for root in roots if words else places.folders:
-        for folder in inventory.folders_of_rescues(root, search):
+        for folder in inventory.find_rescue_folders(root, search):
             found.update((one.path, one) for one in inventory.rescues_in(folder, search))
     for word in tasks:
         named = set(places.folders_of_task(word))
         hits = 0
         for root in places.folders:
-            for folder in inventory.folders_of_rescues(root, search):
+            for folder in inventory.find_rescue_folders(root, search):
                 for one in inventory.rescues_in(folder):
                     if root in named or places.matches(word, one.program):
                         found[one.path] = one

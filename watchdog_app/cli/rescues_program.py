@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from watchdog_app.cli.output import Output
-    from watchdog_app.rescue.checkpoint.runs import Left
+    from watchdog_app.rescue.checkpoint.runs import SavedRun
     from watchdog_app.rescue.identity.program_key import Program
 
 _MAX_RUNS = 5  # runs that are shown, the newest first
@@ -63,7 +63,7 @@ def _report_lines(found: list[dict[str, Any]], out: Output) -> list[str]:
     return lines
 
 
-def _unfinished_runs(program: Program) -> Iterator[Left]:
+def _unfinished_runs(program: Program) -> Iterator[SavedRun]:
     """Runs of the program that have not finished, the newest first."""
     from watchdog_app.agent.runtime import run_choice
     from watchdog_app.cli.rescue_places import known_rescue_folders
@@ -76,9 +76,9 @@ def _unfinished_runs(program: Program) -> Iterator[Left]:
         os.path.realpath(folder)
         for root in roots
         if os.path.isdir(root)
-        for folder in inventory.folders_of_rescues(root, Search())
+        for folder in inventory.find_rescue_folders(root, Search())
     }
-    lefts = [left for folder in folders for left in runs.left_in(folder) if not left.finished]
+    lefts = [left for folder in folders for left in runs.saved_runs(folder) if not left.finished]
     lefts = [
         left
         for left in lefts
@@ -87,7 +87,7 @@ def _unfinished_runs(program: Program) -> Iterator[Left]:
     yield from sorted(lefts, key=lambda left: -left.newest_ns)[:_MAX_RUNS]
 
 
-def _compare_run(left: Left, program: Program, *, has_arguments: bool) -> dict[str, Any]:
+def _compare_run(left: SavedRun, program: Program, *, has_arguments: bool) -> dict[str, Any]:
     """What is known of one run, a text for each subject."""
     from watchdog_app.agent.runtime import run_choice
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
@@ -103,9 +103,9 @@ def _compare_run(left: Left, program: Program, *, has_arguments: bool) -> dict[s
     identity = meta.get("identity")
     identity = identity if isinstance(identity, dict) else {}
     moved = run_choice.moved_from(left, program)
-    started = program_key.described(left.key) or quantities.UNKNOWN
+    started = program_key.describe_program(left.key) or quantities.UNKNOWN
     another = run_choice.other_training_reason(left, program, None)
-    changes = program_key.changes(left.key, program) if has_arguments else []
+    changes = program_key.describe_changes(left.key, program) if has_arguments else []
     if not has_arguments:
         arguments = f"started as: {started}; give yours behind -- to compare them"
     elif another is not None:
@@ -115,7 +115,7 @@ def _compare_run(left: Left, program: Program, *, has_arguments: bool) -> dict[s
     changed = _changed_functions(identity, str(program.path))
     life = left.verdict()
     if life.life == "alive":
-        resume = f"no: it is of {life.whose}, which still runs"
+        resume = f"no: it is of {life.owner_label}, which still runs"
     elif another is not None and has_arguments:
         resume = 'no: it is left alone, and a new training begins (resume="force" takes it)'
     elif changed:
@@ -140,7 +140,7 @@ def _compare_run(left: Left, program: Program, *, has_arguments: bool) -> dict[s
 
 def _describe_script(identity: Mapping[str, Any], path: str, moved: str | None) -> str:
     from watchdog_app.agent.identity import code
-    from watchdog_app.rescue.identity.compare import changed_statements, lines_shown
+    from watchdog_app.rescue.identity.compare import changed_statements, format_lines
 
     where = "the same" if moved is None else f"moved here from {moved} together with its rescues"
     now = code.statements(path)
@@ -151,7 +151,7 @@ def _describe_script(identity: Mapping[str, Any], path: str, moved: str | None) 
     if saved == texts:
         return where
     new = [now[place][1:] for place in changed_statements(saved, texts)]
-    shown = lines_shown(new) if new else ""
+    shown = format_lines(new) if new else ""
     word = "line" if shown.isdigit() else "lines"
     return f"{where}; edited since" + (f": {word} {shown}" if new else "")
 

@@ -133,7 +133,7 @@ def _started_as(one: Found) -> str | None:
     """The program with its plain options, as far as the rescue tells them."""
     from watchdog_app.rescue.identity import program_key
 
-    return None if one.key is None else program_key.described(one.key)
+    return None if one.key is None else program_key.describe_program(one.key)
 
 
 def details_json(

@@ -53,11 +53,11 @@ class OutOfProcessCopies:
         try:
             if self._where is None:
                 self._where = pages.folder()
-                pages.prepare(self._where)
-            pages.clear(self._where)  # also of whoever ended without a word
-            path = pages.path_for(self._where, key.pid, key.start_time)
+                pages.make_folder(self._where)
+            pages.remove_ended(self._where)  # also of whoever ended without a word
+            path = pages.segment_path(self._where, key.pid, key.start_time)
             if not os.path.exists(path):  # else an earlier daemon has made it
-                pages.make(path)
+                pages.make_segment(path)
             pages.permit(path, os.getpid())
         except OSError:  # no room, or no such memory here: it is saved as ever
             return None
@@ -124,7 +124,7 @@ class OutOfProcessCopies:
         if self._where is not None:
             from watchdog_app.rescue.segment import segment_folder as pages
 
-            pages.leave(self._where)
+            pages.remove_unused(self._where)
 
     def _run(self, words: list[str]) -> bytes:
         """In the worker's thread: what the copying process says."""

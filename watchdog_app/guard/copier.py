@@ -32,7 +32,7 @@ from watchdog_app.rescue.checkpoint.owner import start_time as start_time_of
 from watchdog_app.rescue.checkpoint.runs import Run
 from watchdog_app.rescue.checkpoint.store import RescueStore, SavedRescue
 from watchdog_app.rescue.segment import snapshot as snapshots
-from watchdog_app.rescue.segment.memory import ForeignMemory
+from watchdog_app.rescue.segment.memory import ProcessMemory
 from watchdog_app.rescue.segment.segment import RawSnapshot, Segment, SegmentDamaged
 from watchdog_app.rescue.segment.snapshot import Snapshot, SnapshotDamaged, Tensor
 
@@ -102,7 +102,7 @@ def copy(  # noqa: PLR0917 - as the words of the command line
     """
     end_mono_s = time.monotonic() + deadline_s
     try:
-        with Segment(segment) as found, ForeignMemory(pid) as memory:
+        with Segment(segment) as found, ProcessMemory(pid) as memory:
             seen = _look(pid, start_time, found, memory)
             published = found.newest()
             if seen.state != "ready" or published is None:
@@ -125,7 +125,7 @@ def copy(  # noqa: PLR0917 - as the words of the command line
         raise CopyError(f"process {pid} was not copied: {error}") from error
 
 
-def _look(pid: int, start_time: int, segment: Segment, memory: ForeignMemory | None = None) -> Look:
+def _look(pid: int, start_time: int, segment: Segment, memory: ProcessMemory | None = None) -> Look:
     sequence, step = segment.sequence, segment.step
     if segment.owner is None:
         return Look("none", sequence, step, 0, "its agent has not come to its segment yet")
@@ -147,7 +147,7 @@ def _look(pid: int, start_time: int, segment: Segment, memory: ForeignMemory | N
     try:
         snapshot = _read(pid, published)
         if memory is None:
-            with ForeignMemory(pid) as opened:
+            with ProcessMemory(pid) as opened:
                 why = _moved(snapshot, opened)
         else:
             why = _moved(snapshot, memory)
@@ -169,7 +169,7 @@ def _read(pid: int, raw: RawSnapshot) -> Snapshot:
     return snapshots.read(raw.body, most_bytes=0 if statm is None else statm.size_bytes)
 
 
-def _moved(snapshot: Snapshot, memory: ForeignMemory) -> str | None:
+def _moved(snapshot: Snapshot, memory: ProcessMemory) -> str | None:
     """What tells that the large tensors are not as they were published; None where nothing does."""
     for marker in snapshot.markers:
         if int.from_bytes(memory.read([(marker.address, 8)]), "little") != marker.value:
@@ -240,7 +240,7 @@ class _Remote(TensorEntry):
 
 
 def _write(
-    snapshot: Snapshot, memory: ForeignMemory, progress: Callable[[int, int], None], reason: str
+    snapshot: Snapshot, memory: ProcessMemory, progress: Callable[[int, int], None], reason: str
 ) -> SavedRescue:
     """
     Into the folder that the snapshot names, under its owner's name; older rescues are pruned.
@@ -270,7 +270,7 @@ def _run(snapshot: Snapshot) -> Run | None:
     return Run(str(run), snapshot.directory) if known else None
 
 
-def _entry(tensor: Tensor, memory: ForeignMemory) -> TensorEntry:
+def _entry(tensor: Tensor, memory: ProcessMemory) -> TensorEntry:
     about = (tensor.name, tensor.dtype, tensor.shape, tensor.nbytes)
     value, begin = tensor.value, tensor.address
     if begin is None:

@@ -79,7 +79,7 @@ class Trainings:
     def open(self) -> None:
         """Have a segment ready for the first agent."""
         with suppress(OSError):
-            segment_folder.prepare(self._folder)
+            segment_folder.make_folder(self._folder)
             segment_folder.make_spare(self._folder)
 
     def look(self, pids: list[int], every_batch: bool) -> None:

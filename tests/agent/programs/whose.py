@@ -66,7 +66,7 @@ class Bare:
     def save(self):
         about = {self.key: self.beginning.run.record()}
         saved = self.store.save([], about, step=self.step_number)
-        self.store.settle()
+        self.store.wait_idle()
         return saved.path
 
     def finish(self):

@@ -36,9 +36,9 @@ from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity.compare import (
     Decision,
     changed_functions,
+    check_verdict,
     compare,
-    described,
-    judge,
+    describe_rescue,
     mismatch,
 )
 from watchdog_app.rescue.identity.notebook import notebook_path
@@ -455,13 +455,13 @@ class LoopRescue(ABC, Generic[S, V, P]):
     def _fits(self, rescue: LoadedRescue, saved: V) -> list[str]:
         """What is to be said of the differences; raises RescueMismatch where it does not fit."""
         verdict = compare(saved.meta.get("identity"), self._state.identity)
-        shown = described(rescue.path, rescue.step, rescue.created_unix_s)
+        shown = describe_rescue(rescue.path, rescue.step, rescue.created_unix_s)
         try:
             self._state.check(saved)
         except RescueMismatch as error:
             found = (*verdict.texts(Decision.REFUSE), *error.differences)
             raise mismatch(shown, found, may_be_forced=False) from None
-        return judge(verdict, shown, forced=self._beginning.resume == "force")
+        return check_verdict(verdict, shown, forced=self._beginning.resume == "force")
 
     def _refuse(self, found: list[str]) -> None:
         """Raise RescueMismatch for what the first steps have shown, or say it where forced."""

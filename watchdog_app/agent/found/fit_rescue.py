@@ -14,7 +14,7 @@ from watchdog_app.agent.found import folders
 from watchdog_app.agent.runtime.session import Session
 from watchdog_app.base.errors import RescueError, RescueMismatch
 from watchdog_app.rescue.checkpoint.store import SavedRescue
-from watchdog_app.rescue.identity.compare import listed
+from watchdog_app.rescue.identity.compare import join_differences
 
 
 @functools.cache
@@ -112,7 +112,7 @@ class Automatic(FitRescue):
 
 def _reason(error: RescueError) -> str:
     if isinstance(error, RescueMismatch):
-        return f"does not fit this program: {listed(error.differences)}"
+        return f"does not fit this program: {join_differences(error.differences)}"
     return f"cannot be used here: {error.__cause__}"
 
 

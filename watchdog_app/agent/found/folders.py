@@ -97,7 +97,7 @@ def _here() -> str:
 
 def _arguments(words: list[str]) -> str:
     """Another fold or another seed is another training: its rescues lie elsewhere."""
-    text = arguments.distinguishing(words)
+    text = arguments.identifying_text(words)
     return f"-{zlib.crc32(text.encode('utf-8', 'surrogateescape')):08x}" if text else ""
 
 

@@ -35,7 +35,7 @@ from watchdog_app.agent.state import own_random, randomness
 from watchdog_app.agent.telemetry.stacks import current_frames
 from watchdog_app.base.errors import RescueError
 from watchdog_app.rescue.checkpoint.store import RescueStore
-from watchdog_app.rescue.identity.notebook import notebook_path, shell
+from watchdog_app.rescue.identity.notebook import ipython_shell, notebook_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -435,7 +435,7 @@ def _watch_end(training: FoundTraining) -> None:
     well: its rescues stay unfinished, and can be resumed.
     """
     reference = weakref.ref(training)
-    events = getattr(shell(), "events", None)
+    events = getattr(ipython_shell(), "events", None)
     if events is None:
         atexit.register(_program_ends, reference)
         return

@@ -664,7 +664,7 @@ def _is_irrelevant_setting(key: str, value: object) -> bool:
     return (
         word.endswith(("name", "seed", "path", "dir", "device"))
         or word in _RUN_SETTINGS
-        or arguments.makes_no_other(word, str(value))
+        or arguments.is_benign_variable(word, str(value))
     )
 
 

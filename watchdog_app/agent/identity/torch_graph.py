@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from watchdog_app.rescue.identity.compare import graph_difference
+from watchdog_app.rescue.identity.compare import describe_graph_difference
 
 FIRST_STEPS = 3  # are compared; all of them must be foreign for a refusal
 _MOST_GRAPHS = 8  # of one training; more are made anew by each batch, such as of texts
@@ -73,7 +73,9 @@ class Graphs:
         if found is None or not first or not self._saved or found in self._saved:
             return None
         self._foreign += 1
-        return None if self._foreign < FIRST_STEPS else graph_difference(self._saved, found)
+        return (
+            None if self._foreign < FIRST_STEPS else describe_graph_difference(self._saved, found)
+        )
 
     def to_json(self) -> list[str] | None:
         """Those seen so far, for a rescue; None where the one of the last step is not known."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from watchdog_app.agent.contain import Guard, print_message
 from watchdog_app.base.oom_text import says_memory
-from watchdog_app.rescue.identity.notebook import shell
+from watchdog_app.rescue.identity.notebook import ipython_shell
 
 REASON = "out of memory in the program"
 
@@ -196,7 +196,7 @@ def print_and_add_note(error: BaseException, text: str) -> None:
 
 def _ipython_events() -> Any:
     """IPython's events where this is a prompt or a notebook, else None."""
-    return getattr(shell(), "events", None)
+    return getattr(ipython_shell(), "events", None)
 
 
 def _install_excepthook() -> None:

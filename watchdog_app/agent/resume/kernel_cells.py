@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchdog_app.rescue.identity.notebook import shell
+from watchdog_app.rescue.identity.notebook import ipython_shell
 
 KEY = "cells"  # of a rescue's description
 _MOST = 10_000  # cells; a loop that runs cells by itself is no notebook
@@ -61,7 +61,7 @@ def running_cell_number(here: Any) -> int:
 def record_failed_cells() -> None:
     """From now on note which cells end with an error."""
     global _listening
-    events = getattr(shell(), "events", None)
+    events = getattr(ipython_shell(), "events", None)
     if not _listening and events is not None:
         _listening = True
         events.register("post_run_cell", _on_cell_end)
@@ -70,7 +70,7 @@ def record_failed_cells() -> None:
 def record() -> dict[str, Any] | None:
     """The session of this notebook as JSON values; None outside IPython. Never raises."""
     try:
-        here = shell()
+        here = ipython_shell()
         if here is None:
             return None
         history = here.history_manager

@@ -57,7 +57,7 @@ def resume(run: str | None = "training", *, skip: Collection[int] = ()) -> None:
     """
     if run not in _CHOICES:
         raise ValueError(f'run must be "training", "all" or None, not {run!r}')
-    shell = notebook.shell()
+    shell = notebook.ipython_shell()
     if shell is None:
         _print(
             "watchdog.resume() is for notebooks. A script resumes automatically when it is run "
@@ -111,13 +111,13 @@ def unfinished(searched: list[str] | None = None, *, thorough: bool = False) -> 
     for root in _roots(program, thorough=thorough):
         if searched is not None:
             searched.append(root)
-        for folder in inventory.folders_of_rescues(root, search):
+        for folder in inventory.find_rescue_folders(root, search):
             for one in inventory.rescues_in(folder):
                 if one.training == "finished":
                     finished.add(one.name.run)
                 if one.training != "unfinished" or one.condition != "complete":
                     continue
-                if run_choice.is_of_this_process(one.path) or inventory.foreign(one.path):
+                if run_choice.is_of_this_process(one.path) or inventory.foreign_content(one.path):
                     continue  # newer in memory; or another user's, whose word we do not take
                 with suppress(RescueError, OSError), LoadedRescue(one.path) as loaded:
                     cells = kernel_cells.read(loaded.meta)

@@ -27,7 +27,7 @@ from watchdog_app.agent.telemetry import diagnose, stacks
 from watchdog_app.base.errors import RequestError, WatchdogError
 from watchdog_app.client.client import Client
 from watchdog_app.rescue.checkpoint import run_lock
-from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.owner import this_process
 
 _CLOSE_WAIT_S = 1.0
 
@@ -367,7 +367,7 @@ class LinkThread:
         with LinkThread.connect_lock:
             client = Client.connect(self._socket_path, role="agent", timeout_s=_ANSWER_S)
             try:
-                me = own()
+                me = this_process()
                 link = self._get_link()
                 # `rescue`: a daemon that came later learns of the one that it did not see.
                 answer = client.call(
@@ -498,7 +498,7 @@ class LinkThread:
 
     def _wait(self, seconds: float) -> bool:
         """Sleep until something comes; whether it came from the daemon."""
-        run_lock.beat()
+        run_lock.heartbeat()
         # poll(2), not select(2): a training may have more than 1024 files open.
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)

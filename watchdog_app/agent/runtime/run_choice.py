@@ -25,13 +25,13 @@ from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.rescue.checkpoint import names, run_lock, runs
 from watchdog_app.rescue.checkpoint.format import FORMAT_VERSION
 from watchdog_app.rescue.checkpoint.names import RescueName
-from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
-from watchdog_app.rescue.checkpoint.runs import Left, Run
+from watchdog_app.rescue.checkpoint.runs import Run, SavedRun
 from watchdog_app.rescue.checkpoint.store import RescueStore
 from watchdog_app.rescue.identity import program_key
 from watchdog_app.rescue.identity.call_site import CallSite, call_site
-from watchdog_app.rescue.identity.notebook import shell
+from watchdog_app.rescue.identity.notebook import ipython_shell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def begin(
     if beginning is None:
         beginning = Beginning(root, runs.Run("0" * 12, root), resume)
         with _guard:
-            beginning.run = runs.new(root, {})
+            beginning.run = runs.start_run(root, {})
     _warn_about_missing_locks(beginning.run)
     with _lock:
         _held_runs[beginning.directory, beginning.run.id] = beginning.run
@@ -208,16 +208,16 @@ def may_resume(directory: str, resume: bool | str, *, name: str | None = None) -
     return False
 
 
-def waiting_run(directory: str) -> Left | None:
+def waiting_run(directory: str) -> SavedRun | None:
     """The run of this program that waits in a folder to be resumed from, or None."""
     root = _canonical_folder(directory)
     with _guard:
         program = program_key.program()
         place = _training_number(root)
-        for left in reversed(runs.left_in(root)):
+        for left in reversed(runs.saved_runs(root)):
             if (
                 left.finished
-                or left.held_here
+                or left.is_held_here
                 or other_training_reason(left, program, None) is not None
             ):
                 continue
@@ -239,7 +239,7 @@ def run_beside_message(directory: str) -> str | None:
             left
             for folder in folders
             if folder != _canonical_folder(directory) and names.is_folder(os.lstat(folder))
-            for left in runs.left_in(folder)
+            for left in runs.saved_runs(folder)
             if not left.finished and left.newest_ns > since_ns
         ]
         lefts.sort(key=lambda left: left.newest_ns)
@@ -262,9 +262,9 @@ def adopt(directory: str, path: str) -> None:
     name = RescueName.parse(os.path.basename(path))
     with _guard:
         folder = os.path.dirname(path)
-        for left in runs.left_in(folder):
+        for left in runs.saved_runs(folder):
             if name is not None and left.run == name.run and left.run is not None:
-                run = runs.take(left, left.key, frozenset())
+                run = runs.take_over(left, left.key, frozenset())
                 if run is not None:
                     with _lock:
                         _adopted[_canonical_folder(directory)] = run
@@ -329,23 +329,23 @@ def finish(beginning: Beginning) -> None:
         paths = [path for path in _resumed if os.path.dirname(path) == folder]
     old = [name for path in paths if (name := RescueName.parse(os.path.basename(path)))]
     through = max((name.sequence for name in old if name.run is None), default=0)
-    for name in names.complete_ones(folder):
+    for name in names.complete_rescues(folder):
         earlier = name.run is None and name.sequence <= through
-        if name.run == run.id or (earlier and not names.in_use(folder, name)):
+        if name.run == run.id or (earlier and not names.is_in_use(folder, name)):
             with suppress(FileNotFoundError):  # it was pruned just now
                 names.mark_finished(os.path.join(folder, str(name)))
-    run.let_go(remove=True)
+    run.release(remove=True)
 
 
 @dataclass(slots=True)
 class _FolderRuns:
     """What lies in a folder, seen from a training that begins."""
 
-    candidates: list[Left] = field(default_factory=list)  # the newest last
-    mine: Left | None = None  # begun by this process before ...
+    candidates: list[SavedRun] = field(default_factory=list)  # the newest last
+    mine: SavedRun | None = None  # begun by this process before ...
     mine_exactly: bool = False  # ... as this very training
-    same_finished: list[Left] = field(default_factory=list)
-    others: list[tuple[Left, str]] = field(default_factory=list)  # left alone, and why in words
+    same_finished: list[SavedRun] = field(default_factory=list)
+    others: list[tuple[SavedRun, str]] = field(default_factory=list)  # left alone, and why in words
     anything: bool = False
     salt: bytes | None = None
     notes: dict[str, str] = field(default_factory=dict)  # to be said of a candidate, by its path
@@ -368,13 +368,13 @@ def _begin(
 
     same = frozenset(left.run for left in seen.same_finished if left.run)
     if found:
-        return Beginning(root, runs.new(root, key, same), resume=False)
+        return Beginning(root, runs.start_run(root, key, same), resume=False)
     mine = seen.mine if seen.mine_exactly or not seen.candidates else None
     if mine is not None and mine.run is not None:
         held = _held_runs.get((mine.directory, mine.run))
-        held = held or runs.take(mine, key, same)  # what did not fit before
+        held = held or runs.take_over(mine, key, same)  # what did not fit before
         if held is not None:
-            held.finished_ones = same
+            held.finished_runs = same
             begun = Beginning(root, held, resume, why=why)
             if resume in _CHOICES:
                 begun.waiting = mine.names
@@ -386,14 +386,14 @@ def _begin(
         why = _left_alone_messages(seen, resume)
     while seen.candidates:
         left = seen.candidates.pop()
-        run = runs.take(left, key, same)
+        run = runs.take_over(left, key, same)
         if run is None:
             seen.others.append((left, _STILL_RUNS))
             why = _left_alone_messages(seen, resume)
             continue
         if resume is False:
             return Beginning(root, run, resume)
-        notes = program_key.changes(left.key, program)
+        notes = program_key.describe_changes(left.key, program)
         notes += [text for text in (seen.notes.get(left.path),) if text]
         notes += [
             f"another unfinished run of this training waits in {each.path} "
@@ -403,7 +403,7 @@ def _begin(
         ]
         why = [line for line, every in _other_run_messages(seen) if every]
         return Beginning(root, run, resume, left.names, why[:_MOST_NAMED], notes)
-    begun = Beginning(root, runs.new(root, key, same), resume, why=why)
+    begun = Beginning(root, runs.start_run(root, key, same), resume, why=why)
     begun.nothing = not seen.anything
     return begun
 
@@ -420,12 +420,12 @@ def _classify_runs(
     training: program_key.Training,
 ) -> _FolderRuns:
     seen = _FolderRuns()
-    lefts = runs.left_in(root)
+    lefts = runs.saved_runs(root)
     seen.anything = bool(lefts)
     seen.salt = next(_salts(lefts), None)
     run_lock.remove_unused(root, {left.run for left in lefts if left.run})
     for left in lefts:
-        if names.is_strangers(left.directory, left.names[-1]):
+        if names.is_other_users(left.directory, left.names[-1]):
             seen.others.append((left, _FOREIGN_USER))
             continue
         another = (
@@ -441,7 +441,7 @@ def _classify_runs(
             elif resume == "newest":
                 seen.others.append((left, another))
             continue
-        if left.held_here:
+        if left.is_held_here:
             if another is None:
                 seen.mine, seen.mine_exactly = left, True
             elif resume in _CHOICES and other_training_reason(left, program, None) is None:
@@ -453,12 +453,12 @@ def _classify_runs(
         verdict = left.verdict()
         if verdict.life == "alive":
             seen.others.append((left, _alive_reason(verdict)))
-        elif another is None or resume == "force" or left.unjudged:
+        elif another is None or resume == "force" or left.needs_decision:
             if another is not None:
                 seen.notes[left.path] = f'{left.path} {another}; resume="force" resumes from it.'
             elif verdict.life == "left" and verdict.owner is not None:
                 ago = format_duration(verdict.silent_s or 0.0)
-                seen.notes[left.path] = f"{left.path} was left {ago} ago by {verdict.whose}."
+                seen.notes[left.path] = f"{left.path} was left {ago} ago by {verdict.owner_label}."
             elif (before := moved_from(left, program)) is not None:
                 seen.notes[left.path] = (
                     f"{before} and its rescues have moved to {program.path}: this is taken for the "
@@ -475,31 +475,31 @@ _OF_THIS_PROCESS = "is of this process"
 
 
 def other_training_reason(
-    left: Left, program: program_key.Program, training: program_key.Training | None
+    left: SavedRun, program: program_key.Program, training: program_key.Training | None
 ) -> str | None:
     """What makes a run another training, in words; None: it is this one."""
     if left.run is None:
         return "was saved by an earlier watchdog, which noted no program"
-    if left.said.get("id") != left.run:
+    if left.run_record.get("id") != left.run:
         return left.problem or "does not say whose it is"
-    if left.written_as < FORMAT_VERSION:
+    if left.format_version < FORMAT_VERSION:
         return "was saved by an earlier watchdog, which noted too little of its program"
     moved = moved_from(left, program) is not None
-    key = program_key.moved(left.key, program) if moved else left.key
-    return program_key.another(key, program, training)
+    key = program_key.relocate(left.key, program) if moved else left.key
+    return program_key.mismatch_reason(key, program, training)
 
 
-def moved_from(left: Left, program: program_key.Program) -> str | None:
+def moved_from(left: SavedRun, program: program_key.Program) -> str | None:
     """Where the program lay, if it was moved together with its rescues since; else None."""
     before, now = left.key.get("path"), program.path
-    directory = left.said.get("directory")
+    directory = left.run_record.get("directory")
     if not isinstance(before, str) or not isinstance(directory, str) or now in (None, before):
         return None
     beside = os.path.relpath(before, directory) == os.path.relpath(now, left.directory)
     return before if beside and not os.path.lexists(before) else None
 
 
-def _salts(lefts: list[Left]) -> Iterator[bytes]:
+def _salts(lefts: list[SavedRun]) -> Iterator[bytes]:
     """Of the keys that lie in a folder: one salt for all needs one hash of each argument."""
     for left in lefts:
         with suppress(KeyError, TypeError, ValueError):
@@ -520,12 +520,12 @@ def _warn_about_missing_locks(run: Run) -> None:
 
 def _alive_reason(verdict: run_lock.Verdict) -> str:
     if verdict.silent_s is None:
-        return f"is of {verdict.whose}, which still runs"
+        return f"is of {verdict.owner_label}, which still runs"
     ago = format_duration(verdict.silent_s)
     wait = format_duration(max(0.0, run_lock.SILENT_S - verdict.silent_s))
     return (
-        f"is of {verdict.whose}, seen {ago} ago, which may still run (if it does not, it can be "
-        f"gone on with in {wait})"
+        f"is of {verdict.owner_label}, seen {ago} ago, which may still run (if it does not, it can "
+        f"be gone on with in {wait})"
     )
 
 
@@ -618,7 +618,7 @@ def _undo_begin() -> None:
         if last.counted in _turns:
             cell, turn = _turns[last.counted]
             _turns[last.counted] = cell, turn - 1
-    last.run.let_go(remove=False)
+    last.run.release(remove=False)
 
 
 def _previous_trainings(root: str) -> int:
@@ -637,7 +637,7 @@ def _interactive() -> bool:
 
 def _cell() -> object:
     """The number of the cell that runs, which differs each time it is run; None outside IPython."""
-    return getattr(shell(), "execution_count", None)
+    return getattr(ipython_shell(), "execution_count", None)
 
 
 def is_of_this_process(path: str) -> bool:
@@ -648,8 +648,8 @@ def is_of_this_process(path: str) -> bool:
         if path in _resumed or name is None:
             return path in _resumed
     folder = os.path.dirname(path)
-    held = name.run is not None and run_lock.held_here(folder, name.run)
-    return held or name.owner_text == str(own())
+    held = name.run is not None and run_lock.is_held_here(folder, name.run)
+    return held or name.owner_text == str(this_process())
 
 
 def _reset_lock_in_child() -> None:
@@ -665,8 +665,8 @@ if hasattr(os, "register_at_fork"):
 def _reset_after_fork() -> None:
     """A forked child counts its own trainings; what its parent resumed is newer there as well."""
     global _owner
-    if _owner != str(own()):
-        _owner = str(own())
+    if _owner != str(this_process()):
+        _owner = str(this_process())
         _finished_counts.clear()
         _open_trainings.clear()
         _turns.clear()

@@ -288,7 +288,7 @@ class Session:
             self.link.close(finished=well, failed=failed)
             self.store.close()
             if self.store.run is not None:
-                self.store.run.ended()
+                self.store.run.release_if_unused()
 
     def measure(self) -> None:
         """Look at the state once, so that its size and the cost of a save are known beforehand."""

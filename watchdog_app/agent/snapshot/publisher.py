@@ -29,7 +29,7 @@ from watchdog_app.agent.snapshot.change_marker import (
 )
 from watchdog_app.agent.snapshot.contents import CannotPublish, Sorter
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.segment import segment_folder
 from watchdog_app.rescue.segment import snapshot as tables
 from watchdog_app.rescue.segment.segment import ENVIRONMENT, Segment
@@ -80,10 +80,10 @@ class Publisher:
         self._publishing = threading.Lock()  # a table of two threads would be of neither
         self._last_boundary = (-1, -1)  # number and step of the last boundary
         self.ended = False
-        me = own()
+        me = this_process()
         page.begin(me.pid, me.start_time)
         if not marker.is_supported:
-            page.unable("it cannot be copied from outside")
+            page.set_reason("it cannot be copied from outside")
         self._marker.begin(self.step_begins)
 
     @property
@@ -146,7 +146,7 @@ class Publisher:
         with self._guard:
             if os.getpid() == self._pid:
                 self._page.step_begins()
-                self._page.unable("its training is over")
+                self._page.set_reason("its training is over")
         self._page.close()
 
     def _publish(self, step: int) -> None:
@@ -154,13 +154,13 @@ class Publisher:
             parts, state_bytes = self._parts(step)
         except CannotPublish as error:
             self._page.boundary(step)
-            self._page.unable(str(error))
+            self._page.set_reason(str(error))
             return
-        length = tables.length_of(parts)
+        length = tables.snapshot_bytes(parts)
         if self._page.publish(step, state_bytes, length, lambda view: tables.write(view, parts)):
-            self._page.unable(None)
+            self._page.set_reason(None)
         else:
-            self._page.unable(f"its table of {length} bytes is too long for its page")
+            self._page.set_reason(f"its table of {length} bytes is too long for its page")
 
     def _parts(self, step: int) -> tuple[Parts, int]:
         known = self._published
@@ -176,7 +176,7 @@ class Publisher:
         self._marker.update(step)
         contents = self._sorter.sort(whole.entries, self._marker.covers)
         static = tables.static_text(
-            owner=str(own()),
+            owner=str(this_process()),
             tensors=contents.rows,
             meta=whole.meta,
             **self._about,
@@ -204,7 +204,7 @@ class Publisher:
             return
         # Refused where there is no Yama: then nobody needs it.
         ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(reader), 0, 0, 0)
-        self._page.has_permitted(reader)
+        self._page.set_permitted(reader)
 
 
 def _is_allowed_reader(pid: int) -> bool:
@@ -278,7 +278,7 @@ def _claimed_segment_path() -> str | None:
     where = os.environ.get(ENVIRONMENT)
     if not where:
         return None
-    me = own()
+    me = this_process()
     try:
         return segment_folder.claim(where, me.pid, me.start_time)
     except OSError:

@@ -55,7 +55,7 @@ class NamedVariable(Protocol):
 
 def entry(row: Row, nbytes: int, array: Callable[[], np.ndarray[Any, Any]]) -> TensorEntry:
     """A tensor for the rescue's file; `array` is called when its bytes are wanted."""
-    return format.entry_of(
+    return format.tensor_entry(
         row, nbytes, lambda: np.ascontiguousarray(array()).reshape(-1).view(np.uint8).data
     )
 

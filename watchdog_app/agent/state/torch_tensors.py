@@ -73,7 +73,7 @@ def memory_key(tensor: torch.Tensor) -> tuple[Any, ...]:
 def entry(name: str, tensor: torch.Tensor) -> TensorEntry:
     """A tensor for the rescue's file; its memory is looked at when its bytes are wanted."""
     nbytes = tensor.numel() * tensor.element_size()
-    return format.entry_of(row(name, tensor), nbytes, lambda: _raw_bytes(tensor))
+    return format.tensor_entry(row(name, tensor), nbytes, lambda: _raw_bytes(tensor))
 
 
 def from_bytes(type_: str, shape: Any, raw: Any) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Errors of the disk that a rescue goes to, translated once into plain words with a remedy."""
+"""Errors of the disk that holds rescues, as messages with a remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SaveFailed(RescueError):
 
 
 # errno: (what happened, what to do); {folder} is filled in.
-_WORDS = {
+_MESSAGES = {
     errno.ENOSPC: (
         "The disk that holds {folder} is full.",
         "Free space there, or give Rescue a folder on another disk.",
@@ -66,7 +66,7 @@ _WORDS = {
         "Give Rescue a shorter path.",
     ),
 }
-_SAME = {
+_ALIASES = {
     errno.EPERM: errno.EACCES,
     errno.EEXIST: errno.ENOTDIR,
     errno.ENFILE: errno.EMFILE,
@@ -75,19 +75,19 @@ _SAME = {
 
 
 def translate(error: OSError, folder: str) -> SaveFailed:
-    """What `error`, met while writing below `folder`, means to a person."""
+    """The message and remedy for `error`, which came while writing below `folder`."""
     above, name = os.path.split(folder)
     if names.is_partial(name):  # nobody has given Rescue such a folder
         folder = above
     code = error.errno or 0
-    words = _WORDS.get(_SAME.get(code, code))
-    if words is None:
+    message = _MESSAGES.get(_ALIASES.get(code, code))
+    if message is None:
         reason = os.strerror(code) if code else str(error)
-        words = (
+        message = (
             f"The rescue could not be written to {{folder}}: {reason}.",
             "Give Rescue a folder on another disk.",
         )
-    problem, remedy = words
+    problem, remedy = message
     return SaveFailed(
         problem.replace("{folder}", folder),
         remedy,

@@ -35,9 +35,9 @@ FORMAT_VERSION = 2
 # disk or a cut-off write does. It is no guard against somebody who wants to deceive.
 CHECKSUM = "crc32"
 _READ_VERSIONS = (1, FORMAT_VERSION)
-# What a rescue of every framework has: beside `meta` on disk, and in one mapping here.
-_BESIDE = ("reason", "run", "identity", "position")
-_MISSING = "not_restored"
+# Fields of every rescue: outside of `meta` on disk, inside of it in memory.
+_TOP_LEVEL_FIELDS = ("reason", "run", "identity", "position")
+_NOT_RESTORED = "not_restored"
 MOST_BYTES = 256 * 1024 * 1024  # a million tensors; whatever is longer is no rescue.json
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "rescue.json"
@@ -46,7 +46,7 @@ _HEAD = b'{"crc32": "%08x", "rescue":\n'
 _HEAD_BYTES = len(_HEAD % 0)
 _TAIL = b"}\n"
 _FORMAT = re.compile(rb'\{"crc32": "[0-9a-f]{8}", "rescue":\n\{"format": (\d+),')
-_NO_MANIFEST = (
+_PARSE_ERRORS = (
     *(ValueError, KeyError, TypeError, AttributeError, RecursionError),
     OverflowError,  # a number without end where a whole one belongs
 )
@@ -66,7 +66,7 @@ class Manifest:
     tensors: Mapping[str, tuple[str, tuple[int, ...], int]]  # dtype, shape, bytes
 
 
-def render(
+def build_manifest(
     entries: Sequence[TensorEntry],
     checksums: Mapping[str, int],
     *,
@@ -83,7 +83,7 @@ def render(
     Raises:
         RescueError: `meta` holds something that JSON has no form for.
     """
-    missing = list(meta.get(_MISSING) or ())
+    missing = list(meta.get(_NOT_RESTORED) or ())
     body = {
         "format": FORMAT_VERSION,
         "created_unix_s": created_unix_s,
@@ -91,8 +91,12 @@ def render(
         "step": step,
         "exact": not missing,
         "missing": missing,
-        **{key: meta.get(key) for key in _BESIDE},
-        "meta": {key: value for key, value in meta.items() if key not in (*_BESIDE, _MISSING)},
+        **{key: meta.get(key) for key in _TOP_LEVEL_FIELDS},
+        "meta": {
+            key: value
+            for key, value in meta.items()
+            if key not in (*_TOP_LEVEL_FIELDS, _NOT_RESTORED)
+        },
         "state": {
             "file": STATE_FILE,
             "bytes": file_bytes,
@@ -143,8 +147,8 @@ def read_manifest(data: bytes) -> Manifest:
         tensors = state["tensors"]
         meta = dict(body["meta"])
         if version == FORMAT_VERSION:
-            meta |= {key: body[key] for key in _BESIDE if body[key] is not None}
-            meta[_MISSING] = list(body["missing"])
+            meta |= {key: body[key] for key in _TOP_LEVEL_FIELDS if body[key] is not None}
+            meta[_NOT_RESTORED] = list(body["missing"])
         return Manifest(
             format=version,
             created_unix_s=float(body["created_unix_s"]),
@@ -158,25 +162,24 @@ def read_manifest(data: bytes) -> Manifest:
                 for item in tensors
             },
         )
-    except _NO_MANIFEST as error:
+    except _PARSE_ERRORS as error:
         raise RescueDamaged(f"{MANIFEST_FILE} lacks something ({error!r})") from error
 
 
-def open_at_once(path: str, flags: int) -> int:
-    """An opener that does not wait for a writer, should somebody have put a pipe there."""
+def open_nonblocking(path: str, flags: int) -> int:
+    """Open a file without waiting; a pipe of that name would block."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def not_ours_to_judge(path: str) -> bool:
+def is_newer_or_unreadable(path: str) -> bool:
     """
-    Whether the rescue in folder `path` may be whole without this process being able to tell.
+    Whether a rescue has a newer format, or cannot be read now: it may be complete.
 
-    So it is with one of a newer format, and with one that may not or cannot be read now. Looks
-    at a few bytes only.
+    Reads a few bytes only.
     """
     try:
         for name in (STATE_FILE, MANIFEST_FILE):
-            with open(os.path.join(path, name), "rb", opener=open_at_once) as file:
+            with open(os.path.join(path, name), "rb", opener=open_nonblocking) as file:
                 head = file.read(80)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return False
@@ -259,7 +262,9 @@ class Layout:
         return len(self.header) + self.data_bytes
 
 
-def plan(entries: Iterable[TensorEntry], metadata: Mapping[str, str] | None = None) -> Layout:
+def plan_layout(
+    entries: Iterable[TensorEntry], metadata: Mapping[str, str] | None = None
+) -> Layout:
     """
     The header and the order in which tensors are to be written.
 
@@ -275,7 +280,7 @@ def plan(entries: Iterable[TensorEntry], metadata: Mapping[str, str] | None = No
     table: dict[str, object] = {_METADATA: dict(metadata)} if metadata else {}
     offset = 0
     for entry in ordered:
-        _check(entry, table)
+        _check_entry(entry, table)
         end = offset + entry.nbytes
         table[entry.name] = {
             "dtype": entry.dtype,
@@ -293,7 +298,7 @@ def plan(entries: Iterable[TensorEntry], metadata: Mapping[str, str] | None = No
     return Layout(len(padded).to_bytes(_PREFIX_BYTES, "little") + padded, ordered, offset)
 
 
-def _check(entry: TensorEntry, table: Mapping[str, object]) -> None:
+def _check_entry(entry: TensorEntry, table: Mapping[str, object]) -> None:
     if entry.name == _METADATA or entry.name in table:
         raise RescueError(f"Two tensors are called {entry.name!r}; nothing was saved.")
     size = ITEM_BYTES.get(entry.dtype)
@@ -326,7 +331,7 @@ def header_bytes(prefix: bytes, file_bytes: int) -> int:
     return _PREFIX_BYTES + length
 
 
-def parse(header: bytes, file_bytes: int) -> dict[str, TensorInfo]:
+def parse_header(header: bytes, file_bytes: int) -> dict[str, TensorInfo]:
     """
     The tensors of a file by name, in the order of their bytes.
 
@@ -338,14 +343,16 @@ def parse(header: bytes, file_bytes: int) -> dict[str, TensorInfo]:
         RescueDamaged: the header is not what this layout allows, or the file is too short or long.
     """
     try:
-        table = json.loads(header[_PREFIX_BYTES:].decode("utf-8"), object_pairs_hook=_no_twins)
+        table = json.loads(
+            header[_PREFIX_BYTES:].decode("utf-8"), object_pairs_hook=_reject_duplicate_keys
+        )
     except (ValueError, RecursionError) as error:
         raise RescueDamaged(f"its header is no JSON ({error})") from error
     if not isinstance(table, dict):
         raise RescueDamaged("its header is no JSON object")
     table.pop(_METADATA, None)
     found = sorted(
-        (_info(name, body, len(header)) for name, body in table.items()),
+        (_tensor_info(name, body, len(header)) for name, body in table.items()),
         key=lambda info: (info.begin, info.end),
     )
     at = len(header)
@@ -358,14 +365,14 @@ def parse(header: bytes, file_bytes: int) -> dict[str, TensorInfo]:
     return {info.name: info for info in found}
 
 
-def _no_twins(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
+def _reject_duplicate_keys(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a name occurs twice")
     return found
 
 
-def _info(name: str, body: object, base: int) -> TensorInfo:
+def _tensor_info(name: str, body: object, base: int) -> TensorInfo:
     try:
         dtype, shape, (begin, end) = body["dtype"], body["shape"], body["data_offsets"]  # type: ignore[index]
         numbers = [begin, end, *shape]
@@ -402,7 +409,7 @@ _FORMAT_NAMES = {
 }
 
 
-def entry_of(row: Row, nbytes: int, view: Callable[[], Any]) -> TensorEntry:
+def tensor_entry(row: Row, nbytes: int, view: Callable[[], Any]) -> TensorEntry:
     """A tensor for the rescue's file; `view` is called when its bytes are wanted."""
     name, type_, shape = row
     known = _FORMAT_NAMES.get(type_)

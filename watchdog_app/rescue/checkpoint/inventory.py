@@ -1,5 +1,5 @@
 """
-What rescues lie in a folder, and which of them may go: read without any framework.
+Lists the rescues in a folder, and which of them may be removed; needs no framework.
 
 Nothing here is believed for its name alone: a folder counts as a rescue when it is named like
 one, is no link, and holds nothing but what a rescue holds.
@@ -58,7 +58,7 @@ class Search:
     writing: list[str] = field(default_factory=list)  # being written now
 
 
-def folders_of_rescues(root: str, search: Search) -> Iterator[str]:
+def find_rescue_folders(root: str, search: Search) -> Iterator[str]:
     """
     Folders that hold rescues, from `root` down; links are not followed.
 
@@ -92,7 +92,7 @@ def folders_of_rescues(root: str, search: Search) -> Iterator[str]:
 def rescues_in(folder: str, search: Search | None = None) -> list[Found]:
     """The rescues in one folder, old to new; what vanishes meanwhile is left out."""
     found = []
-    for name in names.complete_ones(folder):
+    for name in names.complete_rescues(folder):
         path = os.path.join(folder, str(name))
         if os.path.islink(path) or not os.path.isdir(path):
             continue
@@ -100,7 +100,7 @@ def rescues_in(folder: str, search: Search | None = None) -> list[Found]:
         if one is not None:
             found.append(one)
     if search is not None:
-        dead = set(names.dead_partials(folder))
+        dead = set(names.abandoned_partials(folder))
         for text in names.partials(folder):
             left = search.partial if text in dead else search.writing
             left.append(os.path.join(folder, text))
@@ -108,7 +108,7 @@ def rescues_in(folder: str, search: Search | None = None) -> list[Found]:
 
 
 def examine(path: str, name: RescueName) -> Found | None:
-    """One rescue without reading its tensors; None when it is gone."""
+    """Read one rescue without its tensors; None when it no longer exists."""
     condition, problem = "complete", None
     loaded: LoadedRescue | None = None
     try:
@@ -123,7 +123,7 @@ def examine(path: str, name: RescueName) -> Found | None:
         return None
     training = (
         "running"
-        if names.in_use(os.path.dirname(path), name)
+        if names.is_in_use(os.path.dirname(path), name)
         else "finished"
         if names.is_finished(path)
         else "unfinished"
@@ -132,7 +132,7 @@ def examine(path: str, name: RescueName) -> Found | None:
     if loaded is not None:
         with loaded:
             created = loaded.created_unix_s
-            epoch, batch, loss = place_of(loaded.meta)
+            epoch, batch, loss = read_progress(loaded.meta)
             source = loaded.meta.get("program_path")
             program = source if isinstance(source, str) else None
             run = loaded.meta.get(runs.KEY)
@@ -141,23 +141,23 @@ def examine(path: str, name: RescueName) -> Found | None:
             tensors = sorted((i.name, i.dtype, i.shape) for i in loaded.tensors.values())
             shape = zlib.crc32(repr(tensors).encode("utf-8", "backslashreplace"))
     return Found(
-        path, name, condition, problem, training, created, size_of(path),
+        path, name, condition, problem, training, created, disk_usage_bytes(path),
         epoch, batch, loss, program, shape, key,
     )  # fmt: skip
 
 
-def place_of(meta: Any) -> tuple[int | None, int | None, float | None]:
-    """Epoch, batch and loss that a rescue's description tells."""
+def read_progress(meta: Any) -> tuple[int | None, int | None, float | None]:
+    """Epoch, batch and loss in the `meta` of a rescue."""
     position = meta.get("position")
     position = position if isinstance(position, dict) else {}
     logs = meta.get("logs")
     loss = logs.get("loss") if isinstance(logs, dict) else meta.get("loss")
     batch = position.get("next_batch", position.get("batch"))
-    return _whole(position.get("epoch")), _whole(batch), _number(loss)
+    return _int_or_none(position.get("epoch")), _int_or_none(batch), _float_or_none(loss)
 
 
-def size_of(path: str) -> int | None:
-    """Bytes of the files in a rescue; None when they cannot be looked at."""
+def disk_usage_bytes(path: str) -> int | None:
+    """Bytes of the files in a rescue; None when they cannot be read."""
     total = 0
     try:
         with os.scandir(path) as entries:
@@ -184,7 +184,7 @@ def to_prune(
     found: Sequence[Found], keep: int, older_than_s: float | None, now_unix_s: float
 ) -> tuple[list[Found], list[tuple[Found, str]]]:
     """
-    Which rescues of one folder may go, and why others that are many or old may not.
+    Select the rescues of one folder to remove, and say why others are kept.
 
     The newest `keep` complete ones of each training stay: a training is a run, and of rescues of
     earlier versions what has the same program and the same variables.
@@ -200,7 +200,7 @@ def to_prune(
     for one in reversed(found):
         run = one.name.run
         training = (None, one.program, one.shape) if run is None else (run, None, None)
-        reason = _protected(one)
+        reason = _protected_reason(one)
         whole = one.condition == "complete"
         if whole:
             kept[training] = kept.get(training, 0) + 1
@@ -219,19 +219,19 @@ def to_prune(
 
 def remove(path: str) -> bool:
     """
-    Take a rescue or an unfinished one away, in one step for whoever reads meanwhile.
+    Remove a complete or unfinished rescue; a reader never sees half of it.
 
     Returns:
-        False where it was gone already, or came into use since it was looked at.
+        False where it no longer exists, or came into use meanwhile.
 
     Raises:
         OSError: it may not be removed; it is whole.
     """
     folder, text = os.path.split(path)
     name = RescueName.parse(text)
-    if name is not None and (names.in_use(folder, name) or foreign(path)):
+    if name is not None and (names.is_in_use(folder, name) or foreign_content(path)):
         return False
-    condemned = os.path.join(folder, names.partial(next(_removals)))
+    condemned = os.path.join(folder, names.partial_name(next(_removals)))
     try:
         os.rename(path, condemned)
     except FileNotFoundError:
@@ -240,8 +240,8 @@ def remove(path: str) -> bool:
     return True
 
 
-def foreign(path: str) -> str | None:
-    """What is in a rescue's folder that no rescue has, in words; None when nothing is."""
+def foreign_content(path: str) -> str | None:
+    """Why a folder is not only this user's rescue, in words; None when it is."""
     try:
         there = os.lstat(path)
         if hasattr(os, "getuid") and there.st_uid != os.getuid():
@@ -252,16 +252,16 @@ def foreign(path: str) -> str | None:
     return f"it holds a file that is no part of a rescue: {strange[0]}" if strange else None
 
 
-def _protected(one: Found) -> str | None:
+def _protected_reason(one: Found) -> str | None:
     if one.training == "running":
         return "its training still runs"
     owner = Owner.parse(one.name.owner_text)
-    if not names.prunable(os.path.dirname(one.path), one.name):
+    if not names.is_prunable(os.path.dirname(one.path), one.name):
         where = "in another container or on another machine" if owner else "somewhere"
         return f"its training may still run {where}"
-    if one.condition == "unreadable" or format.not_ours_to_judge(one.path):
+    if one.condition == "unreadable" or format.is_newer_or_unreadable(one.path):
         return "it may be whole, and this watchdog cannot tell"
-    return foreign(one.path)
+    return foreign_content(one.path)
 
 
 def _age_s(one: Found, now_unix_s: float) -> float:
@@ -274,14 +274,14 @@ def _age_s(one: Found, now_unix_s: float) -> float:
     return now_unix_s - created
 
 
-def _whole(value: object) -> int | None:
+def _int_or_none(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _number(value: object) -> float | None:
+def _float_or_none(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def total_bytes(found: Iterable[Found]) -> int:
-    """What these take on the disk, as far as it is known."""
+    """Bytes of these rescues on disk; unknown sizes count as 0."""
     return sum(one.bytes or 0 for one in found)

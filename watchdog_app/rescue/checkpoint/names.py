@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from watchdog_app.base import paths
 from watchdog_app.base.durable import sync_folder
 from watchdog_app.rescue.checkpoint import run_lock
-from watchdog_app.rescue.checkpoint.owner import Owner, believed, own
+from watchdog_app.rescue.checkpoint.owner import Owner, is_trusted, this_process
 
 # Digits are bounded: a number that somebody has made up must not make the next name too long.
 _COMPLETE = re.compile(
@@ -59,11 +59,11 @@ class RescueName:
         return cls(int(found[2]), int(found[1]), found[3], found[4]) if found else None
 
 
-def is_strangers(directory: str, name: RescueName) -> bool:
+def is_other_users(directory: str, name: RescueName) -> bool:
     """
-    Whether somebody else put a rescue here: not this user, nor root, nor whose folder it is.
+    Whether another user wrote a rescue: not this user, root or the owner of the folder.
 
-    The last counts where a container or a network's disk shows one owner for everything.
+    The owner of the folder counts where a container or network disk shows one owner for all files.
     """
     path = os.path.join(directory, str(name))
     try:
@@ -98,23 +98,23 @@ def is_finished(path: str) -> bool:
         found = os.lstat(os.path.join(path, FINISHED_FILE))
     except OSError:
         return False
-    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and believed(found, path)
+    return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and is_trusted(found, path)
 
 
 def next_sequence(directory: str) -> int:
     """The number of the next rescue in a folder."""
     highest = 0
-    for name in complete_ones(directory):
+    for name in complete_rescues(directory):
         if highest < name.sequence < _MOST_SEQUENCE:
             with suppress(OSError):
-                if believed(os.lstat(os.path.join(directory, str(name))), directory):
+                if is_trusted(os.lstat(os.path.join(directory, str(name))), directory):
                     highest = name.sequence
     return highest + 1
 
 
-def partial(number: int) -> str:
+def partial_name(number: int) -> str:
     """The name of a folder that this process is about to fill or to remove."""
-    return f".partial-{own()}-{number}"
+    return f".partial-{this_process()}-{number}"
 
 
 def is_partial(text: str) -> bool:
@@ -127,7 +127,7 @@ def partials(directory: str) -> list[str]:
     return sorted(filter(is_partial, _listdir(directory)))
 
 
-def complete_ones(directory: str) -> list[RescueName]:
+def complete_rescues(directory: str) -> list[RescueName]:
     """Rescues in `directory`, old to new; none when the folder cannot be read."""
 
     def age(name: RescueName) -> tuple[int, int]:
@@ -140,47 +140,49 @@ def complete_ones(directory: str) -> list[RescueName]:
     return sorted(filter(None, map(RescueName.parse, _listdir(directory))), key=age)
 
 
-def in_use(directory: str, name: RescueName) -> bool:
-    """Whether another process trains on that wrote it, as far as can be seen from here."""
+def is_in_use(directory: str, name: RescueName) -> bool:
+    """Whether another process that wrote it still trains, as far as this process can see."""
     owner = Owner.parse(name.owner_text)
     if name.run is None:
-        return owner is not None and owner != own() and owner.alive is True
-    return not run_lock.held_here(directory, name.run) and _life(directory, name) == "alive"
+        return owner is not None and owner != this_process() and owner.alive is True
+    return (
+        not run_lock.is_held_here(directory, name.run) and _owner_life(directory, name) == "alive"
+    )
 
 
-def prunable(directory: str, name: RescueName) -> bool:
-    """Whether this process may remove it: its own, or left by one that has ended."""
+def is_prunable(directory: str, name: RescueName) -> bool:
+    """Whether this process may remove it: it wrote it, or the writer has ended."""
     if name.run is not None:
-        here = name.owner_text == str(own()) or run_lock.held_here(directory, name.run)
-        return here or _life(directory, name) != "alive"
-    return _is_ours_or_left(directory, str(name), name.owner_text, _RESCUE_ABANDONED_S)
+        here = name.owner_text == str(this_process()) or run_lock.is_held_here(directory, name.run)
+        return here or _owner_life(directory, name) != "alive"
+    return _is_ours_or_abandoned(directory, str(name), name.owner_text, _RESCUE_ABANDONED_S)
 
 
-def _life(directory: str, name: RescueName) -> str:
+def _owner_life(directory: str, name: RescueName) -> str:
     path = os.path.join(directory, str(name))
     age_s = _age_s(path)
     owner = Owner.parse(name.owner_text)
     newest = None if age_s is None else time.time() - age_s
-    return run_lock.look(directory, name.run or "", owner, newest).life
+    return run_lock.check_owner(directory, name.run or "", owner, newest).life
 
 
-def dead_partials(directory: str) -> list[str]:
+def abandoned_partials(directory: str) -> list[str]:
     """Names of unfinished folders whose writer has ended. This process's own are not among them."""
     found = []
     for text in _listdir(directory):
         match = _PARTIAL.fullmatch(text)
-        if match is None or match[1] == str(own()):
+        if match is None or match[1] == str(this_process()):
             continue
-        if _is_ours_or_left(directory, text, match[1], _PARTIAL_ABANDONED_S):
+        if _is_ours_or_abandoned(directory, text, match[1], _PARTIAL_ABANDONED_S):
             found.append(text)
     return found
 
 
-def _is_ours_or_left(directory: str, text: str, owner_text: str, abandoned_s: float) -> bool:
+def _is_ours_or_abandoned(directory: str, text: str, owner_text: str, abandoned_s: float) -> bool:
     owner = Owner.parse(owner_text)
     if owner is None:
         return False
-    if owner == own():
+    if owner == this_process():
         return True
     alive = owner.alive
     if alive is not None:

@@ -79,7 +79,7 @@ class Owner:
     @property
     def alive(self) -> bool | None:
         """Whether it still runs; None where its pid means nothing here."""
-        if self.namespace != own().namespace:
+        if self.namespace != this_process().namespace:
             return None
         return start_time(self.pid) == self.start_time
 
@@ -101,9 +101,9 @@ def start_time(pid: int) -> int | None:
         return None
 
 
-def own() -> Owner:
-    """This process, or the one that it acts for."""
-    return _acting_for or _own(os.getpid())  # by pid: a forked child is another process
+def this_process() -> Owner:
+    """This process, or the one that `acting_for` names."""
+    return _acting_for or _identify(os.getpid())  # by pid: a forked child is another process
 
 
 _acting_for: Owner | None = None
@@ -112,7 +112,7 @@ _acting_for: Owner | None = None
 @contextmanager
 def acting_for(owner: Owner) -> Iterator[None]:
     """
-    Within it `own` is another process: its rescues are written here, because it stands still.
+    Within it `this_process` returns `owner`, a frozen process whose rescues this one writes.
 
     For the whole process: not for one that has rescues of its own.
     """
@@ -125,8 +125,8 @@ def acting_for(owner: Owner) -> Iterator[None]:
 
 
 @lru_cache(maxsize=2)
-def _own(pid: int) -> Owner:
-    boot = _content("/proc/sys/kernel/random/boot_id")
+def _identify(pid: int) -> Owner:
+    boot = _read_text("/proc/sys/kernel/random/boot_id")
     restart = os.environ.get("SLURM_RESTART_COUNT", "0")
     host = os.uname().nodename if hasattr(os, "uname") else ""
     return Owner(
@@ -134,7 +134,7 @@ def _own(pid: int) -> Owner:
         start_time=start_time(pid) or 0,
         namespace=_namespace(boot, host),
         host=host[:200],
-        machine=_content("/etc/machine-id"),
+        machine=_read_text("/etc/machine-id"),
         boot=boot,
         job=os.environ.get("SLURM_JOB_ID"),
         restart=int(restart) if restart.isdecimal() else 0,
@@ -149,7 +149,7 @@ def _namespace(boot: str, host: str) -> str:
     return f"{zlib.crc32(where.encode()):08x}"
 
 
-def _content(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             return file.read(200).strip()
@@ -157,26 +157,26 @@ def _content(path: str) -> str:
         return ""
 
 
-def believed(found: os.stat_result, directory: str) -> bool:
+def is_trusted(found: os.stat_result, directory: str) -> bool:
     """
-    Whether a file in `directory` is of this user or of root, and none that anybody may change.
+    Whether this user or root owns a file in `directory`, and others cannot write it.
 
-    Where a disk of a network or container shows one owner and one mode for everything, a file
-    that this user makes there is what others are compared with.
+    Some network disks show one owner and mode for all files: a new file of this user then gives
+    the expected ones.
     """
     strange = paths.foreign(found)
     open_to_all = bool(found.st_mode & stat.S_IWOTH)
     if not strange and not open_to_all:
         return True
     try:
-        owner, mode = _shown(directory, os.stat(directory).st_dev)
+        owner, mode = _new_file_owner_and_mode(directory, os.stat(directory).st_dev)
     except OSError:
         return False
     return (not strange or found.st_uid == owner) and (not open_to_all or bool(mode & stat.S_IWOTH))
 
 
 @functools.lru_cache(maxsize=8)
-def _shown(directory: str, _device: int) -> tuple[int, int]:
+def _new_file_owner_and_mode(directory: str, _device: int) -> tuple[int, int]:
     """Owner and mode of a private file that this process makes in `directory`."""
     with tempfile.TemporaryFile(dir=directory) as file:
         found = os.fstat(file.fileno())

@@ -36,12 +36,12 @@ class LoadedRescue:
         self.path = path
         try:
             where = os.path.join(path, MANIFEST_FILE)
-            with open(where, "rb", opener=format.open_at_once) as file:
+            with open(where, "rb", opener=format.open_nonblocking) as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise RescueDamaged(f"{MANIFEST_FILE} is no regular file")
-                described = file.read(format.MOST_BYTES)
-                self._manifest = format.read_manifest(described)
-                self._described_bytes = len(described)
+                manifest_data = file.read(format.MOST_BYTES)
+                self._manifest = format.read_manifest(manifest_data)
+                self._manifest_bytes = len(manifest_data)
             self._open_state()
         except FileNotFoundError as error:
             raise RescueDamaged(f"{os.path.basename(error.filename)} is missing") from error
@@ -52,7 +52,7 @@ class LoadedRescue:
 
     @property
     def format(self) -> int:
-        """In which it was written; 1 says too little of its program."""
+        """Version of its format; version 1 does not identify its program."""
         return self._manifest.format
 
     @property
@@ -77,8 +77,8 @@ class LoadedRescue:
 
     @property
     def bytes(self) -> int:
-        """What it takes on the disk, both files."""
-        return self._manifest.file_bytes + self._described_bytes
+        """Size of both files on disk."""
+        return self._manifest.file_bytes + self._manifest_bytes
 
     def read(self, name: str) -> memoryview:
         """
@@ -114,7 +114,7 @@ class LoadedRescue:
             raise RescueError(f"{STATE_FILE} cannot be read ({error.strerror})") from error
 
     def close(self) -> None:
-        """Let go of the file; views that `read` gave stay good. May be called twice."""
+        """Close the file; views that `read` returned stay valid. May be called twice."""
         self._close()
 
     def __enter__(self) -> LoadedRescue:
@@ -127,20 +127,20 @@ class LoadedRescue:
         return f"<rescue of step {self.step}, {len(self._tensors)} tensors, {self.path}>"
 
     def _open_state(self) -> None:
-        told = self._manifest
-        self._fd = format.open_at_once(
+        manifest = self._manifest
+        self._fd = format.open_nonblocking(
             os.path.join(self.path, STATE_FILE), os.O_RDONLY | os.O_CLOEXEC
         )
         self._close = weakref.finalize(self, os.close, self._fd)
         size = os.fstat(self._fd).st_size
-        if size != told.file_bytes:
-            raise RescueDamaged(f"{STATE_FILE} is {size} bytes long, not {told.file_bytes}")
+        if size != manifest.file_bytes:
+            raise RescueDamaged(f"{STATE_FILE} is {size} bytes long, not {manifest.file_bytes}")
         header = os.pread(self._fd, format.header_bytes(os.pread(self._fd, 8, 0), size), 0)
-        if zlib.crc32(header) != told.header_crc32:
+        if zlib.crc32(header) != manifest.header_crc32:
             raise RescueDamaged(f"the header of {STATE_FILE} does not match its checksum")
-        self._tensors = format.parse(header, size)
+        self._tensors = format.parse_header(header, size)
         found = {name: (i.dtype, i.shape, i.nbytes) for name, i in self._tensors.items()}
-        if found != told.tensors:
+        if found != manifest.tensors:
             raise RescueDamaged(f"{STATE_FILE} and {MANIFEST_FILE} list different tensors")
         self._map = mmap.mmap(self._fd, 0, access=mmap.ACCESS_READ)
 

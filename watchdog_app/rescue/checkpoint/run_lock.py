@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from watchdog_app.base import paths
-from watchdog_app.rescue.checkpoint.owner import Owner, believed, own, start_time
+from watchdog_app.rescue.checkpoint.owner import Owner, is_trusted, start_time, this_process
 
 ID = re.compile(r"[0-9a-f]{12}")
 _NAME = re.compile(r"run-([0-9a-f]{12})\.lock")
-_BEAT_S = 30.0
+_HEARTBEAT_S = 30.0
 SILENT_S = 15 * 60.0  # a machine that has not touched the file for so long has left the training
-_CLAIM_S = 0.5  # who only asks holds the lock for microseconds
+_ACQUIRE_TIMEOUT_S = 0.5  # who only asks holds the lock for microseconds
 _POLL_S = 0.02
 _MOST_BYTES = 4096
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.EIO)
@@ -52,12 +52,12 @@ class Verdict:
     silent_s: float | None = None  # since another machine was heard of
 
     @property
-    def whose(self) -> str:
+    def owner_label(self) -> str:
         """`process 4711`, or where it runs."""
         owner = self.owner
         if owner is None:
             return "another process"
-        here = own()
+        here = this_process()
         if owner.namespace == here.namespace:
             return f"process {owner.pid}"
         if owner.boot == here.boot:
@@ -77,7 +77,7 @@ class RunLock:
         self._place = place
         self._pid = os.getpid()
         if fd is not None:
-            with _changing:
+            with _held_guard:
                 _held.add(self)
 
     @property
@@ -85,45 +85,45 @@ class RunLock:
         """Whether this very process holds it."""
         return self._fd is not None and self._pid == os.getpid()
 
-    def beat(self) -> None:
-        """Show other machines that this training lives; hold a file that was put in its place."""
+    def heartbeat(self) -> None:
+        """Touch the file, for other machines; lock a new file where it was replaced."""
         if self._fd is None:
             return
         with suppress(OSError):
             os.utime(self._fd)
-        if _is_at(self.path, self._place) or not self.held:
+        if _is_same_file(self.path, self._place) or not self.held:
             return
         with suppress(OSError):
-            fd = _open(self.path, os.O_RDWR | os.O_CREAT)
+            fd = _open_lock_file(self.path, os.O_RDWR | os.O_CREAT)
             found = os.fstat(fd)
-            if not _lock(fd, exclusive=True):
+            if not _try_lock(fd, exclusive=True):
                 os.close(fd)  # somebody else has begun to train there
                 return
-            _write(fd)
+            _write_owner(fd)
             os.dup2(fd, self._fd, inheritable=False)  # which gives up the file that is gone
             os.close(fd)
             self._place = found.st_dev, found.st_ino
 
-    def let_go(self, *, remove: bool) -> None:
+    def release(self, *, remove: bool) -> None:
         """
-        Let go of it. May be called twice.
+        Release it. May be called twice.
 
         Args:
-            remove: take the file away as well: the training has ended, or has saved nothing.
+            remove: also delete the file: the training has ended, or has saved nothing.
         """
-        with _changing:
+        with _held_guard:
             _held.discard(self)
             fd, self._fd = self._fd, None
         if fd is None or self._pid != os.getpid() or not self._is_our_file(fd):
             return
-        if remove and _is_at(self.path, self._place):
+        if remove and _is_same_file(self.path, self._place):
             with suppress(OSError):
                 os.unlink(self.path)
         with suppress(OSError):
             os.close(fd)
 
-    def forget(self) -> None:
-        """In a forked child: close its copy, so that it keeps nothing after its parent's end."""
+    def close_in_child(self) -> None:
+        """Close the descriptor in a forked child, so that the lock ends with the parent."""
         fd, self._fd = self._fd, None
         if fd is not None and self._is_our_file(fd):
             with suppress(OSError):
@@ -143,26 +143,26 @@ class Busy(OSError):
 
 
 _held: set[RunLock] = set()
-_claimed: set[str] = set()  # runs, by this interpreter: it may be started anew in its process
-_changing = threading.Lock()
-_next_beat_mono_s = 0.0
+_acquired: set[str] = set()  # runs, by this interpreter: it may be started anew in its process
+_held_guard = threading.Lock()
+_next_heartbeat_mono_s = 0.0
 
 
-def path_of(directory: str, run: str) -> str:
-    """Of a run's lock."""
+def lock_path(directory: str, run: str) -> str:
+    """Path of a run's lock."""
     return os.path.join(directory, f"run-{run}.lock")
 
 
-def runs_in(directory: str) -> list[str]:
+def locked_runs(directory: str) -> list[str]:
     """The runs that have a lock file in a folder."""
     with suppress(OSError):
         return [found[1] for each in os.listdir(directory) if (found := _NAME.fullmatch(each))]
     return []
 
 
-def claim(directory: str, run: str, *, new: bool = False) -> RunLock:
+def acquire(directory: str, run: str, *, new: bool = False) -> RunLock:
     """
-    Hold the lock of a run from now on.
+    Acquire the lock of a run.
 
     Where the file system knows no locks, or cannot be written, nothing is held.
 
@@ -175,17 +175,17 @@ def claim(directory: str, run: str, *, new: bool = False) -> RunLock:
         Busy: another process, or another training of this one, holds it.
         OSError: the file is none of ours.
     """
-    path = path_of(directory, run)
-    _claimed.add(run)
-    end_mono_s = time.monotonic() + _CLAIM_S
+    path = lock_path(directory, run)
+    _acquired.add(run)
+    end_mono_s = time.monotonic() + _ACQUIRE_TIMEOUT_S
     while True:
         try:
-            fd = _open(path, os.O_RDWR | os.O_CREAT | (os.O_EXCL if new else 0))
+            fd = _open_lock_file(path, os.O_RDWR | os.O_CREAT | (os.O_EXCL if new else 0))
         except OSError as error:
             if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
                 raise
             try:
-                fd = _open(path, os.O_RDONLY)  # nothing can be written there
+                fd = _open_lock_file(path, os.O_RDONLY)  # nothing can be written there
             except FileNotFoundError:
                 return RunLock(path, None, (0, 0), locked=True)  # a disk of old things
         try:
@@ -193,13 +193,13 @@ def claim(directory: str, run: str, *, new: bool = False) -> RunLock:
             place = found.st_dev, found.st_ino
             locked = True
             try:
-                got = _lock(fd, exclusive=True)
+                got = _try_lock(fd, exclusive=True)
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
                 got, locked = True, False  # judged by process and heartbeat alone
-            if got and _is_at(path, place):
-                _write(fd)
+            if got and _is_same_file(path, place):
+                _write_owner(fd)
                 return RunLock(path, fd, place, locked=locked)
         except BaseException:
             os.close(fd)
@@ -210,9 +210,11 @@ def claim(directory: str, run: str, *, new: bool = False) -> RunLock:
         time.sleep(_POLL_S)
 
 
-def look(directory: str, run: str, named: Owner | None, newest_unix_s: float | None) -> Verdict:
+def check_owner(
+    directory: str, run: str, named: Owner | None, newest_unix_s: float | None
+) -> Verdict:
     """
-    Whether the owner of a run lives. Never raises.
+    Check whether the owner of a run still runs. Never raises.
 
     Args:
         directory: of its rescues.
@@ -220,11 +222,11 @@ def look(directory: str, run: str, named: Owner | None, newest_unix_s: float | N
         named: whose it is, by its newest rescue; its lock knows better.
         newest_unix_s: when its newest rescue was written.
     """
-    beat = newest_unix_s
+    heartbeat = newest_unix_s
     owner = named
     locks = False
     try:
-        fd = _open(path_of(directory, run), os.O_RDONLY)
+        fd = _open_lock_file(lock_path(directory, run), os.O_RDONLY)
     except FileNotFoundError:
         pass  # removed by a person, or copied without it
     except OSError:
@@ -232,60 +234,60 @@ def look(directory: str, run: str, named: Owner | None, newest_unix_s: float | N
     else:
         try:
             found = os.fstat(fd)
-            beat = max(found.st_mtime, newest_unix_s or 0.0)
-            owner = _read(fd) or named
+            heartbeat = max(found.st_mtime, newest_unix_s or 0.0)
+            owner = _read_owner(fd) or named
             try:
-                if not _lock(fd, exclusive=False):
+                if not _try_lock(fd, exclusive=False):
                     return Verdict("alive", owner)
                 locks = True
             except OSError:
                 pass
         finally:
             os.close(fd)  # and lets go
-    return _judge(owner, beat, directory, locks=locks)
+    return _decide(owner, heartbeat, directory, locks=locks)
 
 
-def held_here(directory: str, run: str) -> bool:
+def is_held_here(directory: str, run: str) -> bool:
     """Whether a training of this process holds the lock of a run."""
-    path = path_of(directory, run)
-    with _changing:
+    path = lock_path(directory, run)
+    with _held_guard:
         return any(each.path == path and each.held for each in _held)
 
 
-def claimed_here(run: str) -> bool:
-    """Whether this interpreter has ever trained a run, or tried to; `os.execv` starts another."""
-    return run in _claimed
+def was_acquired_here(run: str) -> bool:
+    """Whether this interpreter has ever tried to acquire the lock of a run."""
+    return run in _acquired
 
 
-def beat() -> None:
-    """Touch the locks that this process holds, where that is due; from a thread of ours."""
-    global _next_beat_mono_s
+def heartbeat() -> None:
+    """Touch the locks that this process holds, every 30 s; called from a thread of ours."""
+    global _next_heartbeat_mono_s
     now = time.monotonic()
-    if now >= _next_beat_mono_s:
-        _next_beat_mono_s = now + _BEAT_S
-        with _changing:
+    if now >= _next_heartbeat_mono_s:
+        _next_heartbeat_mono_s = now + _HEARTBEAT_S
+        with _held_guard:
             held = list(_held)
         for each in held:
-            each.beat()
+            each.heartbeat()
 
 
 def remove_unused(directory: str, used: set[str]) -> None:
-    """Take away locks of ended trainings that have left no rescue. Never raises."""
-    for run in runs_in(directory):
-        if run in used or held_here(directory, run):
+    """Remove locks of ended trainings that have no rescue. Never raises."""
+    for run in locked_runs(directory):
+        if run in used or is_held_here(directory, run):
             continue
-        verdict = look(directory, run, None, None)
+        verdict = check_owner(directory, run, None, None)
         # Without an owner it is being made at this moment, or was not made by us.
         if verdict.owner is None or verdict.life == "alive":
             continue
         with suppress(OSError):
-            claim(directory, run).let_go(remove=True)
+            acquire(directory, run).release(remove=True)
 
 
-def _judge(
-    owner: Owner | None, beat_unix_s: float | None, directory: str, *, locks: bool
+def _decide(
+    owner: Owner | None, heartbeat_unix_s: float | None, directory: str, *, locks: bool
 ) -> Verdict:
-    here = own()
+    here = this_process()
     if owner is not None:
         if owner.namespace == here.namespace:
             # A lock file may be removed, replaced or copied: the process is asked, too.
@@ -300,14 +302,18 @@ def _judge(
             return Verdict("dead", owner)
         if owner.job is not None and owner.job == here.job and owner.restart < here.restart:
             return Verdict("dead", owner)
-    silent_s = None if beat_unix_s is None else max(0.0, _now_unix_s(directory) - beat_unix_s)
+    silent_s = (
+        None
+        if heartbeat_unix_s is None
+        else max(0.0, _file_server_now_unix_s(directory) - heartbeat_unix_s)
+    )
     if silent_s is not None and silent_s > SILENT_S:
         return Verdict("left", owner, silent_s)
     return Verdict("alive", owner, silent_s)
 
 
-def _now_unix_s(directory: str) -> float:
-    """By the clock of who keeps the folder: a file server's may differ from this machine's."""
+def _file_server_now_unix_s(directory: str) -> float:
+    """Time by the clock of the file server, which may differ from this machine's."""
     try:
         with tempfile.TemporaryFile(dir=directory) as file:
             file.write(b"x")
@@ -317,9 +323,9 @@ def _now_unix_s(directory: str) -> float:
         return time.time()
 
 
-def _open(path: str, flags: int) -> int:
+def _open_lock_file(path: str, flags: int) -> int:
     """
-    A lock file of ours.
+    Open a lock file of this user.
 
     Raises:
         OSError: there is none, or it is a link, a pipe, or another user's.
@@ -333,7 +339,7 @@ def _open(path: str, flags: int) -> int:
         found = os.fstat(fd)
         regular = stat.S_ISREG(found.st_mode)
         # Whatever its mode (`chmod -R 777`): the kernel holds the lock, not the file's text.
-        ours = regular and (not paths.foreign(found) or believed(found, os.path.dirname(path)))
+        ours = regular and (not paths.foreign(found) or is_trusted(found, os.path.dirname(path)))
     except BaseException:
         os.close(fd)
         raise
@@ -343,12 +349,12 @@ def _open(path: str, flags: int) -> int:
     return fd
 
 
-def _lock(fd: int, *, exclusive: bool) -> bool:
+def _try_lock(fd: int, *, exclusive: bool) -> bool:
     """
-    Whether it could be had.
+    Try to lock a file; whether it succeeded.
 
     Raises:
-        OSError: there are no locks here.
+        OSError: the file system has no locks.
     """
     import fcntl
 
@@ -359,26 +365,26 @@ def _lock(fd: int, *, exclusive: bool) -> bool:
     return True
 
 
-def _write(fd: int) -> None:
-    """Say whose it is. A file that has a second name (in a backup) is left as it is."""
+def _write_owner(fd: int) -> None:
+    """Write this process into the lock file, unless that has a second hard link (a backup)."""
     with suppress(OSError):
         if os.fstat(fd).st_nlink > 1:
             return
         os.fchmod(fd, 0o600)
-        text = json.dumps(own().to_json()).encode("ascii")
+        text = json.dumps(this_process().to_json()).encode("ascii")
         os.ftruncate(fd, 0)
         os.pwrite(fd, text, 0)
         os.utime(fd)
 
 
-def _read(fd: int) -> Owner | None:
+def _read_owner(fd: int) -> Owner | None:
     try:
         return Owner.read(json.loads(os.pread(fd, _MOST_BYTES, 0)))
     except (OSError, ValueError, RecursionError):
         return None
 
 
-def _is_at(path: str, place: tuple[int, int]) -> bool:
+def _is_same_file(path: str, place: tuple[int, int]) -> bool:
     try:
         found = os.lstat(path)
     except OSError:
@@ -386,13 +392,13 @@ def _is_at(path: str, place: tuple[int, int]) -> bool:
     return (found.st_dev, found.st_ino) == place
 
 
-def _forget_parents() -> None:
-    global _changing
-    _changing = threading.Lock()  # another thread may have held it
+def _close_parents_locks() -> None:
+    global _held_guard
+    _held_guard = threading.Lock()  # another thread may have held it
     for each in list(_held):
-        each.forget()
+        each.close_in_child()
     _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_parents)
+    os.register_at_fork(after_in_child=_close_parents_locks)

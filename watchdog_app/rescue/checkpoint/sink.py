@@ -27,8 +27,8 @@ _Range = Callable[[int, int, int, int], int]
 _sync_range: _Range | None = None
 
 
-def load() -> None:
-    """Find what the C library offers, now rather than when memory is short."""
+def load_sync_file_range() -> None:
+    """Look up sync_file_range in the C library before memory gets short."""
     global _sync_range
     if _sync_range is not None or sys.platform != "linux":
         return
@@ -76,9 +76,9 @@ class Sink:
         done = 0
         while done < length:
             with buffer[done:length] as rest:
-                done += self._write_some(rest)
+                done += self._write_once(rest)
         self._bytes = self._at + nbytes
-        self._push_out(self._at, length)
+        self._start_writeback(self._at, length)
         self._at += length
 
     def finish(self) -> int:
@@ -87,7 +87,7 @@ class Sink:
             if self._at != self._bytes:
                 os.ftruncate(self._fd, self._bytes)
             os.fsync(self._fd)
-            self._drop(0, 0)
+            self._drop_cache(0, 0)
         finally:
             self.close()
         return self._bytes
@@ -98,7 +98,7 @@ class Sink:
         if fd >= 0:
             os.close(fd)
 
-    def _write_some(self, rest: memoryview) -> int:
+    def _write_once(self, rest: memoryview) -> int:
         try:
             written = os.write(self._fd, rest)
         except OSError as error:
@@ -127,7 +127,7 @@ class Sink:
             return False
         return on
 
-    def _push_out(self, begin: int, length: int) -> None:
+    def _start_writeback(self, begin: int, length: int) -> None:
         # Also when direct: some file systems take O_DIRECT and use the cache all the same
         # (ext4 data=journal, btrfs with checksums). Where nothing is cached this is two calls
         # of microseconds.
@@ -135,16 +135,16 @@ class Sink:
             # Linux with another C library; elsewhere the cache counts against nobody.
             if not self.direct and sys.platform == "linux":
                 os.fdatasync(self._fd)
-                self._drop(begin, length)
+                self._drop_cache(begin, length)
             return
         _sync_range(self._fd, begin, length, _RANGE_WRITE)
         self._pending.append((begin, length))
         while sum(size for _, size in self._pending[:-1]) >= _WINDOW_BYTES // 2:
             old_begin, old_length = self._pending.pop(0)
             _sync_range(self._fd, old_begin, old_length, _RANGE_ALL)
-            self._drop(old_begin, old_length)
+            self._drop_cache(old_begin, old_length)
 
-    def _drop(self, begin: int, length: int) -> None:
+    def _drop_cache(self, begin: int, length: int) -> None:
         advise = getattr(os, "posix_fadvise", None)
         if advise is not None:
             try:
@@ -204,7 +204,7 @@ class Reserve:
         return True
 
     def release(self) -> None:
-        """Give all of it back to the kernel."""
+        """Release all of it to the kernel."""
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.close()

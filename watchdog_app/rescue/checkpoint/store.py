@@ -30,10 +30,10 @@ from watchdog_app.rescue.checkpoint import format, names
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed, translate
 from watchdog_app.rescue.checkpoint.format import MANIFEST_FILE, STATE_FILE, Layout, TensorEntry
 from watchdog_app.rescue.checkpoint.names import RescueName
-from watchdog_app.rescue.checkpoint.owner import own
+from watchdog_app.rescue.checkpoint.owner import this_process
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 from watchdog_app.rescue.checkpoint.sink import Reserve
-from watchdog_app.rescue.checkpoint.stream import Bytes, Progress, Streamer
+from watchdog_app.rescue.checkpoint.stream import BytesPart, Progress, Streamer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class SavedRescue:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What writing a little beforehand showed."""
+    """Result of a trial write."""
 
     bytes: int
     seconds: float
@@ -103,11 +103,11 @@ class RescueStore:
         self._report = report
         self._streamer = Streamer()
         self._reserve = Reserve()
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
 
     def prepare(self, tensors: int = 0, rehearse: bool = True) -> Rehearsal | None:
         """
-        Do beforehand what must not be done for the first time when memory is short.
+        Allocate and test what a save needs, before memory gets short.
 
         Allocates the buffers and the reserve, removes what dead processes left, and writes
         a few MiB in the way a save does, which shows early that the folder can be written.
@@ -122,9 +122,9 @@ class RescueStore:
         self._make_directory()
         self._streamer.prepare()
         self.hold_reserve(tensors)
-        self._clean()
+        self._remove_abandoned()
         if in_memory(self.directory):
-            self._say_once(
+            self._report_once(
                 f"The rescue folder {self.directory} lies in memory (tmpfs): a save there takes "
                 "the memory that is running out, and a restart loses it. Give Rescue a folder "
                 "on a disk."
@@ -132,11 +132,11 @@ class RescueStore:
         if not rehearse:
             return None
         size, noise = _REHEARSAL_BYTES, memoryview(os.urandom(MIB) * (_REHEARSAL_BYTES // MIB))
-        plan = format.plan([TensorEntry("rehearsal", "U8", (size,), size, lambda: noise)])
+        plan = format.plan_layout([TensorEntry("rehearsal", "U8", (size,), size, lambda: noise)])
         folder = self._new_partial()
         try:
             began = time.perf_counter()
-            direct = self._fill(folder, plan, 0, {}, None)
+            direct = self._write_files(folder, plan, 0, {}, None)
             sync_folder(self.directory)
             return Rehearsal(plan.file_bytes, time.perf_counter() - began, direct)
         except OSError as error:
@@ -176,11 +176,11 @@ class RescueStore:
         """
         began = time.perf_counter()
         self.release_reserve()
-        self._streamer.settle()  # an earlier save may still be pruned after
+        self._streamer.wait_idle()  # an earlier save may still be pruned after
         at = int(meta["step"] if step is None else step)
         if at < 0:
             raise RescueError(f"A step cannot be {at}. Nothing was saved.")
-        plan = format.plan(entries)
+        plan = format.plan_layout(entries)
         self._make_directory()
         self._make_room(plan.file_bytes)
         try:
@@ -190,7 +190,9 @@ class RescueStore:
             if not error.no_space or not self._prune_one():
                 raise
             path = self._save(plan, at, meta, progress)
-        self._streamer.aside(self._tidy)  # deleting takes as long as a tenth of the save
+        self._streamer.submit(
+            self._prune_and_clean
+        )  # deleting takes as long as a tenth of the save
         # What it takes on the disk, as whoever lists the folder sees it.
         size = plan.file_bytes
         with suppress(OSError):
@@ -212,24 +214,26 @@ class RescueStore:
                 on from an older one, or anew, is for a person to decide.
         """
         if among is None:
-            among = names.complete_ones(self.directory)
-        return next(self._whole(verify, among), None)
+            among = names.complete_rescues(self.directory)
+        return next(self._readable_rescues(verify, among), None)
 
-    def settle(self) -> None:
-        """Wait until older rescues are pruned, should that still be going on."""
-        self._streamer.settle()
+    def wait_idle(self) -> None:
+        """Wait until older rescues are pruned."""
+        self._streamer.wait_idle()
 
     def close(self) -> None:
-        """Give back buffers and reserve; a later save works and allocates them again."""
-        self.settle()
+        """Release buffers and reserve; a later save allocates them again."""
+        self.wait_idle()
         self._streamer.release()
         self._reserve.release()
 
-    def _whole(self, verify: bool, among: Sequence[RescueName]) -> Iterator[LoadedRescue]:
+    def _readable_rescues(
+        self, verify: bool, among: Sequence[RescueName]
+    ) -> Iterator[LoadedRescue]:
         for name in reversed(among):
             path = os.path.join(self.directory, str(name))
-            if names.is_strangers(self.directory, name):
-                self._say_once(
+            if names.is_other_users(self.directory, name):
+                self._report_once(
                     f"The rescue {path} was passed over: another user put it there. To resume from "
                     "it, copy it yourself."
                 )
@@ -241,7 +245,7 @@ class RescueStore:
             except RescueDamaged as error:
                 # Gone: another process pruned it between the listing and now.
                 if os.path.lexists(path):
-                    self._say_once(f"The rescue {path} was passed over: {error}.")
+                    self._report_once(f"The rescue {path} was passed over: {error}.")
                 continue
             except RescueError as error:
                 raise RescueError(
@@ -256,8 +260,8 @@ class RescueStore:
     ) -> str:
         folder = self._new_partial()
         try:
-            self._fill(folder, plan, step, meta, progress)
-            path = self._complete(folder, step)
+            self._write_files(folder, plan, step, meta, progress)
+            path = self._rename_complete(folder, step)
         except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, OSError):
@@ -265,7 +269,7 @@ class RescueStore:
             raise
         return path
 
-    def _fill(
+    def _write_files(
         self,
         folder: str,
         plan: Layout,
@@ -276,13 +280,13 @@ class RescueStore:
         """Write both files into `folder`, durably; whether the page cache was avoided."""
         written = self._streamer.write(
             os.path.join(folder, STATE_FILE),
-            itertools.chain([Bytes("", plan.header)], plan.entries),
+            itertools.chain([BytesPart("", plan.header)], plan.entries),
             progress,
             total_bytes=plan.file_bytes,
-            behind=True,
+            in_background=True,
         )
         # While the writing thread syncs the one, this thread writes and syncs the other.
-        text = format.render(
+        text = format.build_manifest(
             plan.entries,
             written.checksums,
             header_crc32=zlib.crc32(plan.header),
@@ -290,18 +294,20 @@ class RescueStore:
             step=step,
             created_unix_s=time.time(),
             meta=meta,
-            writer=str(own()),
+            writer=str(this_process()),
         )
         self._streamer.write_small(os.path.join(folder, MANIFEST_FILE), text)
-        self._streamer.settle()
+        self._streamer.wait_idle()
         return written.direct
 
-    def _complete(self, folder: str, step: int) -> str:
-        """Give a filled folder its final name, which is the moment it begins to count."""
+    def _rename_complete(self, folder: str, step: int) -> str:
+        """Rename a filled folder to its final name: from then on the rescue is complete."""
         sequence = names.next_sequence(self.directory)
         run = None if self.run is None else self.run.id
         while True:
-            path = os.path.join(self.directory, str(RescueName(sequence, step, str(own()), run)))
+            path = os.path.join(
+                self.directory, str(RescueName(sequence, step, str(this_process()), run))
+            )
             try:
                 os.rename(folder, path)
             except OSError as error:
@@ -312,9 +318,9 @@ class RescueStore:
                 break
         # Until both are on the disk a power cut may leave a rescue that lacks a file: it is
         # passed over then, and the one before it, which is still there, is used.
-        self._streamer.aside(partial(sync_folder, path))
+        self._streamer.submit(partial(sync_folder, path))
         sync_folder(self.directory)
-        self._streamer.settle()
+        self._streamer.wait_idle()
         return path
 
     def _make_directory(self) -> None:
@@ -324,7 +330,7 @@ class RescueStore:
             raise translate(error, self.directory) from error
 
     def _new_partial(self) -> str:
-        folder = os.path.join(self.directory, names.partial(next(_partials)))
+        folder = os.path.join(self.directory, names.partial_name(next(_partials)))
         try:
             os.mkdir(folder, 0o700)
         except OSError as error:
@@ -349,7 +355,7 @@ class RescueStore:
         """Remove the oldest rescue if a newer one is whole; whether one was removed."""
         ours = self._prunable()
         for place, name in enumerate(ours[:-1]):
-            if any(self._opens(newer) for newer in ours[place + 1 :]):
+            if any(self._is_readable(newer) for newer in ours[place + 1 :]):
                 return self._remove(str(name))
         return False
 
@@ -357,26 +363,26 @@ class RescueStore:
         for name in self._prunable()[: -self.keep]:
             self._remove(str(name))
 
-    def _tidy(self) -> None:
+    def _prune_and_clean(self) -> None:
         try:
             self._prune()
-            self._clean()
+            self._remove_abandoned()
         except Exception as error:  # the rescue that was saved just now is good all the same
-            self._say_once(f"Old rescues in {self.directory} were not pruned: {error}")
+            self._report_once(f"Old rescues in {self.directory} were not pruned: {error}")
 
-    def _clean(self) -> None:
-        for text in names.dead_partials(self.directory):
+    def _remove_abandoned(self) -> None:
+        for text in names.abandoned_partials(self.directory):
             shutil.rmtree(os.path.join(self.directory, text), ignore_errors=True)
 
     def _prunable(self) -> list[RescueName]:
         """Old to new: those of this run; without one, of this process."""
         if self.run is not None:
-            return list(filter(self.run.may_prune, names.complete_ones(self.directory)))
-        mine = (None, str(own()))
-        every = names.complete_ones(self.directory)
+            return list(filter(self.run.may_prune, names.complete_rescues(self.directory)))
+        mine = (None, str(this_process()))
+        every = names.complete_rescues(self.directory)
         return [name for name in every if (name.run, name.owner_text) == mine]
 
-    def _opens(self, name: RescueName) -> bool:
+    def _is_readable(self, name: RescueName) -> bool:
         try:
             LoadedRescue(os.path.join(self.directory, str(name))).close()
         except RescueError:
@@ -384,8 +390,8 @@ class RescueStore:
         return True
 
     def _remove(self, text: str) -> bool:
-        """Take a rescue away: first its name, in one step, so that no reader finds half of it."""
-        condemned = os.path.join(self.directory, names.partial(next(_partials)))
+        """Rename a rescue, then remove it, so that no reader finds half of it."""
+        condemned = os.path.join(self.directory, names.partial_name(next(_partials)))
         try:
             os.rename(os.path.join(self.directory, text), condemned)
         except OSError:  # another process was faster, or the folder is not ours to change
@@ -393,15 +399,15 @@ class RescueStore:
         shutil.rmtree(condemned, ignore_errors=True)
         return True
 
-    def _say_once(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
+    def _report_once(self, message: str) -> None:
+        if message not in self._reported:
+            self._reported.add(message)
             if self._report is not None:
                 self._report(message)
 
 
 def _free_bytes(directory: str) -> int | None:
-    """What this user may still write to the disk of `directory`; None where it is not told."""
+    """Bytes that this user may still write to the disk of `directory`; None where unknown."""
     try:
         disk = os.statvfs(directory)
     except (OSError, AttributeError):

@@ -59,7 +59,7 @@ class FilledPart(Part, Protocol):
         """Fills a place with the bytes that begin at an offset."""
 
 
-class Bytes:
+class BytesPart:
     """A part that is held in memory, such as a header."""
 
     def __init__(self, name: str, data: bytes) -> None:
@@ -89,19 +89,19 @@ class Streamer:
     def __init__(self, chunk_bytes: int = CHUNK_BYTES) -> None:
         if chunk_bytes <= 0 or chunk_bytes % sinks.BLOCK_BYTES:
             raise ValueError(f"chunk_bytes must be a multiple of {sinks.BLOCK_BYTES}")
-        self._chunk = chunk_bytes
+        self._chunk_bytes = chunk_bytes
         self._buffers: tuple[memoryview, memoryview] | None = None
         self._worker: Worker | None = None
         self._busy = _thread.allocate_lock()
-        _all.add(self)
-        _hook_forks()
+        _streamers.add(self)
+        _register_fork_hook()
 
     def prepare(self) -> None:
         """Allocate and touch everything that `write` needs. Cheap when nothing is missing."""
-        sinks.load()
+        sinks.load_sync_file_range()
         if self._buffers is None:
-            memory = memoryview(private_memory(2 * self._chunk))
-            self._buffers = (memory[: self._chunk], memory[self._chunk :])
+            memory = memoryview(private_memory(2 * self._chunk_bytes))
+            self._buffers = (memory[: self._chunk_bytes], memory[self._chunk_bytes :])
         if self._worker is None or not self._worker.alive:
             self._worker = Worker()
             weakref.finalize(self, self._worker.stop).atexit = False
@@ -114,7 +114,7 @@ class Streamer:
         direct: bool = True,
         *,
         total_bytes: int = 0,
-        behind: bool = False,
+        in_background: bool = False,
     ) -> StreamResult:
         """
         A new durable file at `path` that holds the parts one after the other.
@@ -125,8 +125,8 @@ class Streamer:
             progress: called in this thread with (bytes done, `total_bytes`).
             direct: False writes through the page cache, window by window.
             total_bytes: passed on to `progress`.
-            behind: come back when the last byte is handed over; the file is durable, and its
-                failure known, after `settle`.
+            in_background: return when the last byte is handed over; the file is durable, and its
+                failure known, after `wait_idle`.
 
         Raises:
             RescueError: the disk refused, in words, with a remedy (`SaveFailed`); or a part's
@@ -134,15 +134,15 @@ class Streamer:
             Exception: whatever a part's `view` raised.
         """
         began = time.perf_counter()
-        with self._alone(path) as worker:
+        with self._exclusive_worker(path) as worker:
             sink = sinks.Sink(path, direct)
             try:
                 size, checksums = self._fill(worker, sink, parts, progress, total_bytes)
-                if behind:
-                    worker.turn()
-                    worker.give(sink.finish)
+                if in_background:
+                    worker.acquire_slot()
+                    worker.submit(sink.finish)
                 else:
-                    worker.settle()
+                    worker.wait_idle()
                     sink.finish()
             except BaseException:
                 # The thread must be out of the file before its number can be given to another.
@@ -158,38 +158,38 @@ class Streamer:
         Raises:
             SaveFailed: the disk refused.
         """
-        with self._alone(path) as worker:
+        with self._exclusive_worker(path) as worker:
             sink = sinks.Sink(path)
             try:
-                buffer = self._slot(worker.turn())
-                for at in range(0, len(data), self._chunk):
-                    piece = data[at : at + self._chunk]
+                buffer = self._slot_buffer(worker.acquire_slot())
+                for at in range(0, len(data), self._chunk_bytes):
+                    piece = data[at : at + self._chunk_bytes]
                     buffer[: len(piece)] = piece
                     sink.write(buffer, len(piece))
-                worker.leave()
+                worker.release_slot()
                 sink.finish()
             except BaseException:
                 self.close()
                 _discard(sink, path)
                 raise
 
-    def aside(self, job: Job) -> None:
-        """Have `job` done by the writing thread, after what it was given before."""
-        with self._alone("") as worker:
-            worker.turn()
-            worker.give(job)
+    def submit(self, job: Job) -> None:
+        """Run `job` in the writing thread, after the jobs submitted before."""
+        with self._exclusive_worker("") as worker:
+            worker.acquire_slot()
+            worker.submit(job)
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """
-        Wait until the writing thread has done everything that it was given.
+        Wait until the writing thread has run every job.
 
         Raises:
             SaveFailed: the disk refused.
             BaseException: what a job raised.
         """
         if self._worker is not None and self._worker.alive:
-            with self._alone("") as worker:
-                worker.settle()
+            with self._exclusive_worker("") as worker:
+                worker.wait_idle()
 
     def close(self) -> None:
         """End the thread after what it is doing now; the next write starts another."""
@@ -205,8 +205,8 @@ class Streamer:
             each.release()
 
     @contextmanager
-    def _alone(self, path: str) -> Iterator[Worker]:
-        """The worker, for one caller at a time; what the disk says becomes words."""
+    def _exclusive_worker(self, path: str) -> Iterator[Worker]:
+        """The worker, for one caller at a time; errors of the disk become `SaveFailed`."""
         if self._busy.locked():
             raise RescueError("Another save of this training is still running; this one was left.")
         interval_s = sys.getswitchinterval()
@@ -224,7 +224,7 @@ class Streamer:
             finally:
                 sys.setswitchinterval(interval_s)
 
-    def _slot(self, number: int) -> memoryview:
+    def _slot_buffer(self, number: int) -> memoryview:
         assert self._buffers is not None  # noqa: S101 - prepare() made them
         return self._buffers[number]
 
@@ -238,13 +238,13 @@ class Streamer:
     ) -> tuple[int, dict[str, int]]:
         """Hand the parts to the worker, buffer by buffer; their size and checksums."""
         checksums: dict[str, int] = {}
-        chunk = self._chunk
+        chunk = self._chunk_bytes
         used = done = 0
-        buffer = self._slot(worker.turn())
+        buffer = self._slot_buffer(worker.acquire_slot())
         for part in parts:
             checksum = 0
             if part.nbytes:
-                with _source(part) as fill:
+                with _copier(part) as fill:
                     at = 0
                     while at < part.nbytes:
                         take = min(chunk - used, part.nbytes - at)
@@ -255,33 +255,33 @@ class Streamer:
                         at += take
                         used += take
                         if used == chunk:
-                            worker.give(partial(sink.write, buffer, used))
+                            worker.submit(partial(sink.write, buffer, used))
                             done += used
                             used = 0
                             if progress is not None:
                                 progress(done, total_bytes)
-                            buffer = self._slot(worker.turn())
+                            buffer = self._slot_buffer(worker.acquire_slot())
             checksums[part.name] = checksum
         if used:
-            worker.give(partial(sink.write, buffer, used))
+            worker.submit(partial(sink.write, buffer, used))
             done += used
             if progress is not None:
                 progress(done, total_bytes)
         else:
-            worker.leave()
+            worker.release_slot()
         return done, checksums
 
-    def _forget_thread(self) -> None:
-        """In a forked child: no thread was copied, and locks are as they happened to be."""
+    def _reset_after_fork(self) -> None:
+        """In a forked child: there is no thread, and locks may be held."""
         self._worker = None
         self._busy = _thread.allocate_lock()
 
 
-_all: weakref.WeakSet[Streamer] = weakref.WeakSet()
+_streamers: weakref.WeakSet[Streamer] = weakref.WeakSet()
 _hooked = False
 
 
-def _hook_forks() -> None:
+def _register_fork_hook() -> None:
     global _hooked
     if not _hooked and hasattr(os, "register_at_fork"):
         _hooked = True
@@ -289,18 +289,18 @@ def _hook_forks() -> None:
 
 
 def _after_fork() -> None:
-    for streamer in list(_all):
-        streamer._forget_thread()
+    for streamer in list(_streamers):
+        streamer._reset_after_fork()
 
 
 @contextmanager
-def _source(part: Part) -> Iterator[Callable[[memoryview, int], None]]:
-    """What copies the bytes of a part that begin at an offset into a place."""
+def _copier(part: Part) -> Iterator[Callable[[memoryview, int], None]]:
+    """A function that copies a part's bytes from an offset into a view."""
     fill = getattr(part, "fill", None)
     if fill is not None:
         yield fill
         return
-    with part.view() as view, _flat(view, part) as source:
+    with part.view() as view, _byte_view(view, part) as source:
 
         def copy(place: memoryview, at: int) -> None:
             with source[at : at + len(place)] as piece:
@@ -309,7 +309,7 @@ def _source(part: Part) -> Iterator[Callable[[memoryview, int], None]]:
         yield copy
 
 
-def _flat(view: memoryview, part: Part) -> memoryview:
+def _byte_view(view: memoryview, part: Part) -> memoryview:
     if view.nbytes != part.nbytes or not view.c_contiguous:
         raise RescueError(
             f"Tensor {part.name!r} changed from {part.nbytes} to {view.nbytes} bytes while it was "
@@ -333,13 +333,13 @@ class Worker:
     """
     Used by one thread at a time. A job that fails makes the next call raise its error.
 
-    Order of calls: `turn` waits until a slot is free and says which; then `give`
-    puts a job into it, or `leave` frees it again.
+    Order of calls: `acquire_slot` waits for a free slot and returns its number; then `submit`
+    puts a job into it, or `release_slot` frees it.
     """
 
     def __init__(self) -> None:
-        self._state = _State()
-        self._turn = 0
+        self._state = _WorkerState()
+        self._slot_number = 0
         # Not threading.Thread: Ctrl-C while it starts or is joined comes out of its conditions as
         # "release unlocked lock" (Python 3.11). A raw thread is as good and waits for nothing.
         _thread.start_new_thread(self._state.run, ())
@@ -354,29 +354,29 @@ class Worker:
         """Lets the thread end after the job that it is at; holds no reference to the worker."""
         return self._state.stop
 
-    def turn(self) -> int:
+    def acquire_slot(self) -> int:
         """
-        Wait for the slot whose turn it is, 0 or 1; whoever asked holds it.
+        Wait for the next slot, 0 or 1, and hold it.
 
         Raises:
             BaseException: what an earlier job raised.
         """
-        self._state.free[self._turn].acquire()
+        self._state.free[self._slot_number].acquire()
         if self._state.error is not None:
             raise self._state.error
-        return self._turn
+        return self._slot_number
 
-    def give(self, job: Job) -> None:
-        """Have `job` done in the slot that `turn` gave."""
-        self._state.jobs[self._turn] = job
-        self._state.full[self._turn].release()
-        self._turn ^= 1
+    def submit(self, job: Job) -> None:
+        """Run `job` in the slot that `acquire_slot` returned."""
+        self._state.jobs[self._slot_number] = job
+        self._state.full[self._slot_number].release()
+        self._slot_number ^= 1
 
-    def leave(self) -> None:
-        """Free the slot that `turn` gave; there was nothing to be done."""
-        self._state.free[self._turn].release()
+    def release_slot(self) -> None:
+        """Free the slot that `acquire_slot` returned, without a job."""
+        self._state.free[self._slot_number].release()
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """
         Wait until everything is done.
 
@@ -402,8 +402,8 @@ class Worker:
             raise interrupted
 
 
-class _State:
-    """What the thread holds: not the worker itself, which can thus be given up."""
+class _WorkerState:
+    """What the thread refers to: not the worker, which can thus be collected."""
 
     def __init__(self) -> None:
         self.jobs: list[Job | None] = [None, None]

@@ -49,7 +49,7 @@ _RATES = _benign(
     r"|lr0|learn_rate",
     _COUNT,
 )
-_TABLE = (
+_BENIGN_OPTIONS = (
     _RATES,
     _benign(
         r"((max|num|n|nb|no|total|train|training|num_train|n_train|max_train|train_num)_)?epochs?"
@@ -120,11 +120,11 @@ _QUANTITY = re.compile(r"[+-]?((0|[1-9]\d*)?\.(0|\d*[1-9])|(0|[1-9]\d*)\.?)([eE]
 _RANDOM = re.compile(r"^(tmp|[^/]*[-_])[a-z0-9_]{8}(?=[./]|$)")
 # An address (of a webhook, or with a user's name and word), and what is called a secret.
 _SECRET_PATH = re.compile(r"[@?]|://|(pass|token|secret|key|auth|signature)\w*=", re.IGNORECASE)
-OF_RESCUE = frozenset(("resume", "keep", "on_oom"))  # its arguments that decide of one run
+RESCUE_ARGUMENTS = frozenset(("resume", "keep", "on_oom"))  # its arguments that decide of one run
 _LONGEST_CLEAR = 300
 _MOST_POSITIONAL = 8  # more, such as a glob of files, are compared as one value
 _MOST_TOKENS = 5000  # a glob may have become more; they are then one value
-_GIVEN = "given"  # the value of an option without one
+_NO_VALUE = "given"  # the value of an option without one
 
 # A guess at a short value takes about 5 ms; 2 MiB of memory.
 _SCRYPT = {"n": 2**11, "r": 8, "p": 1}
@@ -159,17 +159,17 @@ def parse(tokens: Sequence[str]) -> Arguments:
     for shown, value in _options(tokens):
         name = _canonical(shown)
         written.setdefault(name, shown)
-        if _kind(shown) is not None if value is None else is_benign(shown, value):
-            clear[name] = _GIVEN if value is None else value
+        if _benign_kind(shown) is not None if value is None else is_benign(shown, value):
+            clear[name] = _NO_VALUE if value is None else value
         else:
-            others.setdefault(name, []).append(_GIVEN if value is None else value)
+            others.setdefault(name, []).append(_NO_VALUE if value is None else value)
     positional = [name for name in others if name.startswith("argument ")]
     if len(positional) > _MOST_POSITIONAL:
         others["arguments"] = [value for name in positional for value in others.pop(name)]
-    return _compared(clear, others, written)
+    return _build_arguments(clear, others, written)
 
 
-def of_values(values: Iterable[tuple[str, str]]) -> Arguments:
+def parse_values(values: Iterable[tuple[str, str]]) -> Arguments:
     """The same of names and values of variables and functions' arguments: `fold`, `train.fold`."""
     clear: dict[str, str] = {}
     others: dict[str, list[str]] = {}
@@ -178,10 +178,10 @@ def of_values(values: Iterable[tuple[str, str]]) -> Arguments:
             clear[name] = value
         else:
             others.setdefault(name, []).append(value)
-    return _compared(clear, others, {name: name for name in (*clear, *others)})
+    return _build_arguments(clear, others, {name: name for name in (*clear, *others)})
 
 
-def without_temporary(value: str) -> str:
+def strip_temporary_path(value: str) -> str:
     """
     A text that stays the same in another run: a path in the temporary folder relative to it.
 
@@ -191,9 +191,9 @@ def without_temporary(value: str) -> str:
     return _RANDOM.sub(r"\1", value.removeprefix(folder)) if value.startswith(folder) else value
 
 
-def makes_no_other(name: str, value: str) -> bool:
+def is_benign_variable(name: str, value: str) -> bool:
     """Whether a variable with this value makes no other training."""
-    return name in OF_RESCUE or is_benign(name, value)
+    return name in RESCUE_ARGUMENTS or is_benign(name, value)
 
 
 def record(found: Arguments, salt: bytes) -> dict[str, Any]:
@@ -201,12 +201,14 @@ def record(found: Arguments, salt: bytes) -> dict[str, Any]:
     return {
         "salt": salt.hex(),
         "clear": dict(found.clear),
-        "hashed": {name: _hashed(value, salt) for name, value in found.others.items()},
-        "paths": {name: _hashed(value, salt) for name, value in found.paths.items()},
+        "hashed": {name: _hash_value(value, salt) for name, value in found.others.items()},
+        "paths": {name: _hash_value(value, salt) for name, value in found.paths.items()},
     }
 
 
-def differing(saved: Mapping[str, Any], now: Arguments, *, common: bool = False) -> list[str]:
+def differing_options(
+    saved: Mapping[str, Any], now: Arguments, *, common: bool = False
+) -> list[str]:
     """
     Options that make this another training than the saved one, as a person writes them.
 
@@ -227,44 +229,44 @@ def differing(saved: Mapping[str, Any], now: Arguments, *, common: bool = False)
         if common and (value is None or name not in hashed):
             continue
         if name in paths and name in now.paths:
-            same = paths[name] == _hashed(now.paths[name], salt)
+            same = paths[name] == _hash_value(now.paths[name], salt)
         else:
-            same = value is not None and hashed.get(name) == _hashed(value, salt)
+            same = value is not None and hashed.get(name) == _hash_value(value, salt)
         if not same:
-            found.append(now.written.get(name, written(name)))
+            found.append(now.written.get(name, option_text(name)))
     return found
 
 
-def changes(saved: Mapping[str, Any], now: Arguments) -> list[str]:
+def changed_options(saved: Mapping[str, Any], now: Arguments) -> list[str]:
     """Benign options that are given otherwise than in the saved run: `--epochs 20 (was 10)`."""
     before = {str(name): str(value) for name, value in saved["clear"].items()}
     found = []
     for name in sorted(before.keys() | now.clear.keys()):
         old, new = before.get(name), now.clear.get(name)
-        if old is not None and new is not None and _as_compared(old) == _as_compared(new):
+        if old is not None and new is not None and _normalise_number(old) == _normalise_number(new):
             continue
-        shown = now.written.get(name, written(name))
+        shown = now.written.get(name, option_text(name))
         if new is None:
             text = f"no {shown} (was {old})"
         elif old is None:
             text = f"{shown} {new} (was not given)"
         else:
             text = f"{shown} {new} (was {old})"
-        found.append(text.replace(f" {_GIVEN} ", " "))
+        found.append(text.replace(f" {_NO_VALUE} ", " "))
     return found
 
 
-def distinguishing(tokens: Sequence[str]) -> str:
+def identifying_text(tokens: Sequence[str]) -> str:
     """What of a command line makes this another training, as one text, whatever its order."""
     found = parse(tokens).others
     return "\0".join(f"{name}\0{value}" for name, value in sorted(found.items()))
 
 
-def written(name: str, value: str | None = None) -> str:
+def option_text(name: str, value: str | None = None) -> str:
     """An option as a person writes it, of the name and value that `record` keeps."""
     shown = name if name.startswith(("argument", "-")) or "." in name else f"--{name}"
     shown = shown.replace("_", "-") if shown.startswith("--") else shown
-    return shown if value in (None, _GIVEN) else f"{shown} {value}"
+    return shown if value in (None, _NO_VALUE) else f"{shown} {value}"
 
 
 def _options(tokens: Sequence[str]) -> Iterator[tuple[str, str | None]]:
@@ -304,11 +306,11 @@ def _options(tokens: Sequence[str]) -> Iterator[tuple[str, str | None]]:
             place += 1
             yield name, f"{attached}\0{following}"
             continue
-        kind = _kind(name)
+        kind = _benign_kind(name)
         if kind is not None and not kind.values.fullmatch(following):
             yield name, None  # a switch, and what follows is an argument by itself
             continue
-        if _last(name) in _BEFORE_ASSIGNMENTS and _ASSIGNMENT.fullmatch(following):
+        if _last_part(name) in _BEFORE_ASSIGNMENTS and _ASSIGNMENT.fullmatch(following):
             yield name, None  # `--multirun lr=0.1`: what follows has a name of its own
             continue
         place += 1
@@ -320,7 +322,7 @@ def _is_option(token: str) -> bool:
 
 
 def _is_known(name: str) -> bool:
-    return _kind(name) is not None or _last(name) in _BEFORE_ASSIGNMENTS
+    return _benign_kind(name) is not None or _last_part(name) in _BEFORE_ASSIGNMENTS
 
 
 def _canonical(shown: str) -> str:
@@ -330,18 +332,18 @@ def _canonical(shown: str) -> str:
     return bare if len(bare) > 1 else f"-{bare}"
 
 
-def _last(name: str) -> str:
+def _last_part(name: str) -> str:
     return name.lstrip("-").rpartition(".")[2].replace("-", "_").lower()
 
 
-def _kind(shown: str) -> _Benign | None:
+def _benign_kind(shown: str) -> _Benign | None:
     """What kind of benign option this is; None: it makes another training."""
     name = shown.lstrip("-").replace("-", "_")
     sections, _, last = name.rpartition(".")
     if len(name) == 1 and shown.startswith("-") and name != name.lower():
         return None  # -J, -V, -O: nobody knows
     known = all(each.lower() in _SECTIONS for each in sections.split(".")) if sections else True
-    for kind in _TABLE:
+    for kind in _BENIGN_OPTIONS:
         if not kind.names.fullmatch(last.lower()):
             continue
         if len(last) == 1 and not shown.startswith("-"):
@@ -357,11 +359,11 @@ def is_benign(shown: str, value: str) -> bool:
         return False
     if _HYDRA.fullmatch(shown):
         return True
-    kind = _kind(shown)
+    kind = _benign_kind(shown)
     return kind is not None and kind.values.fullmatch(value) is not None
 
 
-def _compared(
+def _build_arguments(
     clear: Mapping[str, str], others: Mapping[str, Sequence[str]], written: Mapping[str, str]
 ) -> Arguments:
     paths = {
@@ -369,11 +371,11 @@ def _compared(
         for name, values in others.items()
         if all(not _NUMBER.fullmatch(each) and os.path.exists(each) for each in values)
     }
-    joined = {name: "\0".join(map(_as_compared, values)) for name, values in others.items()}
+    joined = {name: "\0".join(map(_normalise_number, values)) for name, values in others.items()}
     return Arguments(clear, joined, written, paths)
 
 
-def _as_compared(value: str) -> str:
+def _normalise_number(value: str) -> str:
     """
     A number as one text however it is written: `1e-4` and `0.0001`, `1.0` and `1`.
 
@@ -388,7 +390,7 @@ def _as_compared(value: str) -> str:
 
 
 @functools.lru_cache(maxsize=512)
-def _hashed(value: str, salt: bytes) -> str:
+def _hash_value(value: str, salt: bytes) -> str:
     data = value.encode("utf-8", "surrogateescape")
     if hasattr(hashlib, "scrypt"):
         return hashlib.scrypt(data, salt=salt, dklen=SALT_BYTES, **_SCRYPT).hex()

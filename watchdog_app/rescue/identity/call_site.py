@@ -56,10 +56,10 @@ def call_site(frame: FrameType | None) -> CallSite | None:
     functions: list[str] = []
     given: dict[tuple[str, str], None] = {}
     while frame is not None:
-        module = _module(frame)
+        module = _program_module(frame)
         if module is not None:
             code = frame.f_code
-            which = _which_call(frame)
+            which = _call_ordinal(frame)
             if which or not functions:
                 functions.append(f"{module}.{code.co_qualname}{which}")
             given.update(dict.fromkeys(_plain_values(frame)))
@@ -71,7 +71,7 @@ def call_site(frame: FrameType | None) -> CallSite | None:
     return CallSite(" < ".join(functions), tuple(sorted(given, key=itemgetter(0))))
 
 
-def _module(frame: FrameType) -> str | None:
+def _program_module(frame: FrameType) -> str | None:
     """Name of the module that a frame runs; None: of a library."""
     name = str(frame.f_globals.get("__name__", ""))
     library = frame.f_code.co_filename.startswith(_LIBRARY_FOLDERS) and name != "__main__"
@@ -91,13 +91,13 @@ def _plain_values(frame: FrameType) -> list[tuple[str, str]]:
     values = frame.f_locals
     found = []
     for name in dict.fromkeys((*names, *_loop_variables(frame))):
-        text = _as_text(values[name]) if name in values and name != "_" else None
-        if text is not None and not arguments.makes_no_other(name, text):
+        text = _value_text(values[name]) if name in values and name != "_" else None
+        if text is not None and not arguments.is_benign_variable(name, text):
             found.append((name, text))
     return found
 
 
-def _as_text(value: Any) -> str | None:
+def _value_text(value: Any) -> str | None:
     """A plain value or a function, the same in another run, as text; None: it is neither."""
     try:
         if value is None or isinstance(value, bool):
@@ -109,7 +109,7 @@ def _as_text(value: Any) -> str | None:
         if isinstance(value, FunctionType | type):
             return f"{value.__module__}.{value.__qualname__}"
         if isinstance(value, str) and len(value) <= _LONGEST_TEXT:
-            return arguments.without_temporary(str(value))
+            return arguments.strip_temporary_path(str(value))
     except Exception:  # whatever a program's values are made of
         return None
     return None
@@ -120,13 +120,13 @@ def _loop_variables(frame: FrameType) -> list[str]:
     line = frame.f_lineno or 0
     try:
         source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
-        loops = _loops(source)
+        loops = _find_loops(source)
     except Exception:  # no Python in it, or a loader of somebody's own
         return []
     return [name for first, last, names in loops for name in names if first <= line <= last]
 
 
-def _which_call(frame: FrameType) -> str:
+def _call_ordinal(frame: FrameType) -> str:
     """
     `#2` at the second call of one name in a function's text, "" at the first. Never raises.
 
@@ -136,14 +136,14 @@ def _which_call(frame: FrameType) -> str:
     try:
         positions = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None))
         source = "".join(linecache.getlines(code.co_filename, frame.f_globals))
-        number = _calls(source).get((positions[1], positions[3]), 1)
+        number = _count_calls(source).get((positions[1], positions[3]), 1)
     except Exception:  # no Python in it, or a loader of somebody's own
         return ""
     return f"#{number}" if number > 1 else ""
 
 
 @functools.lru_cache(maxsize=16)
-def _calls(source: str) -> dict[tuple[int | None, int | None], int]:
+def _count_calls(source: str) -> dict[tuple[int | None, int | None], int]:
     """Of each call, by the end of its text: the how manieth of its name in its function."""
     found: dict[tuple[int | None, int | None], int] = {}
     functions: list[ast.AST] = [ast.parse(source)]
@@ -167,7 +167,7 @@ def _calls(source: str) -> dict[tuple[int | None, int | None], int]:
 
 
 @functools.lru_cache(maxsize=16)
-def _loops(source: str) -> list[tuple[int, int, list[str]]]:
+def _find_loops(source: str) -> list[tuple[int, int, list[str]]]:
     """First and last line of each loop's body, and the variables that the loop sets."""
     found = []
     for node in ast.walk(ast.parse(source)):

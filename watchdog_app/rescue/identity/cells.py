@@ -10,7 +10,7 @@ from watchdog_app.rescue.identity import arguments
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
-def normalised(source: str) -> str:
+def normalise(source: str) -> str:
     """
     The text of a cell or command without what does not make it another training.
 
@@ -35,7 +35,7 @@ def constants(source: str) -> list[tuple[str, str]]:
     except _UNREADABLE:
         return []
     found = []
-    for name, node in _assigned(body):
+    for name, node in _read_assignments(body):
         try:
             value = ast.literal_eval(node)
         except (TypeError, *_UNREADABLE):
@@ -45,22 +45,24 @@ def constants(source: str) -> list[tuple[str, str]]:
     return found
 
 
-def _assigned(body: Sequence[ast.stmt], within: str = "") -> Iterator[tuple[str, ast.expr]]:
+def _read_assignments(body: Sequence[ast.stmt], within: str = "") -> Iterator[tuple[str, ast.expr]]:
     for node in body:
         if isinstance(node, ast.Assign):
-            pairs = [pair for target in node.targets for pair in _pairs(target, node.value)]
+            pairs = [
+                pair for target in node.targets for pair in _unpack_assignment(target, node.value)
+            ]
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            pairs = list(_pairs(node.target, node.value))
+            pairs = list(_unpack_assignment(node.target, node.value))
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            pairs = [(f"{node.name}.{name}", value) for name, value in _defaults(node.args)]
+            pairs = [(f"{node.name}.{name}", value) for name, value in _read_defaults(node.args)]
         elif isinstance(node, ast.ClassDef):
-            pairs = list(_assigned(node.body, f"{node.name}."))
+            pairs = list(_read_assignments(node.body, f"{node.name}."))
         else:
             continue
         yield from ((f"{within}{name}", value) for name, value in pairs)
 
 
-def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+def _unpack_assignment(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     """`A, B = 1, 2` as two."""
     if isinstance(target, ast.Name):
         yield target.id, value
@@ -68,10 +70,10 @@ def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
         if len(target.elts) != len(value.elts):
             return
         for each, item in zip(target.elts, value.elts, strict=True):
-            yield from _pairs(each, item)
+            yield from _unpack_assignment(each, item)
 
 
-def _defaults(given: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
+def _read_defaults(given: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
     named = [*given.posonlyargs, *given.args]
     without = len(named) - len(given.defaults)
     named = named[without:] + given.kwonlyargs
@@ -91,7 +93,7 @@ class _Normaliser(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         called = getattr(node.func, "attr", getattr(node.func, "id", ""))
-        own = arguments.OF_RESCUE if called == "Rescue" else ()
+        own = arguments.RESCUE_ARGUMENTS if called == "Rescue" else ()
         node.keywords = [
             each
             for each in node.keywords

@@ -95,13 +95,13 @@ def compare(saved: object, now: RunIdentity) -> Verdict:
     return Verdict(tuple(found))
 
 
-def judge(verdict: Verdict, rescue: str, *, forced: bool) -> list[str]:
+def check_verdict(verdict: Verdict, rescue: str, *, forced: bool) -> list[str]:
     """
-    Refuse a rescue that does not fit, or give the lines to be said once it goes on.
+    Refuse a rescue that does not fit, or return the lines to report at the resume.
 
     Args:
         verdict: of `compare`.
-        rescue: as `described` shows it.
+        rescue: as `describe_rescue` returns it.
         forced: `resume="force"` was given.
 
     Raises:
@@ -114,7 +114,7 @@ def judge(verdict: Verdict, rescue: str, *, forced: bool) -> list[str]:
         raise mismatch(rescue, refused)
     said = verdict.texts(Decision.SAY)
     if refused:
-        said.insert(0, f'resume="force" resumes although {listed(refused)}.')
+        said.insert(0, f'resume="force" resumes although {join_differences(refused)}.')
     return said
 
 
@@ -123,26 +123,26 @@ def mismatch(rescue: str, found: Sequence[str], *, may_be_forced: bool = True) -
     The error to raise.
 
     Args:
-        rescue: its folder, or as `described` shows it.
+        rescue: its folder, or as `describe_rescue` returns it.
         found: what differs, a plain phrase each; the first few are shown.
         may_be_forced: whether `resume="force"` resumes all the same.
     """
     force = 'To resume all the same: Rescue(..., resume="force"); to' if may_be_forced else "To"
     return RescueMismatch(
-        f"The rescue {rescue} does not fit this program: {listed(found)}. Nothing was loaded or "
-        f"overwritten. {force} start over: Rescue(..., resume=False).",
+        f"The rescue {rescue} does not fit this program: {join_differences(found)}. Nothing was "
+        f"loaded or overwritten. {force} start over: Rescue(..., resume=False).",
         tuple(found),
         may_be_forced=may_be_forced,
     )
 
 
-def described(path: str, step: int, created_unix_s: float) -> str:
-    """A rescue with its step and age, as it stands in an error."""
+def describe_rescue(path: str, step: int, created_unix_s: float) -> str:
+    """A rescue with its step and age, for an error message."""
     ago = format_duration(max(0.0, time.time() - created_unix_s))
     return f"{path} (step {step}, saved {ago} ago)"
 
 
-def graph_difference(saved: Sequence[str], now: str) -> str:
+def describe_graph_difference(saved: Sequence[str], now: str) -> str:
     """
     What the first steps compute otherwise, in words.
 
@@ -160,7 +160,7 @@ def graph_difference(saved: Sequence[str], now: str) -> str:
     if before == after:
         return f"{text}: the same operations in another order"
     new, gone = (", ".join(sorted(each)) or "none" for each in (after - before, before - after))
-    return f"{text}: {_shown(new)} in the program, {_shown(gone)} in the rescue"
+    return f"{text}: {_format_value(new)} in the program, {_format_value(gone)} in the rescue"
 
 
 def changed_statements(saved: object, now: Sequence[str]) -> list[int]:
@@ -175,7 +175,7 @@ def changed_statements(saved: object, now: Sequence[str]) -> list[int]:
     return new
 
 
-def lines_shown(lines: Sequence[tuple[int, int]]) -> str:
+def format_lines(lines: Sequence[tuple[int, int]]) -> str:
     """`12, 41-43`, the first few."""
     shown = ", ".join(
         str(first) if first == last else f"{first}-{last}"
@@ -201,18 +201,18 @@ def merge_settings(
         if key not in mine or key not in base:
             continue
         own = mine[key]
-        before, then, now = _shown(base[key]), _shown(moved), _shown(own)
+        before, then, now = _format_value(base[key]), _format_value(moved), _format_value(own)
         whose, mark, what = key.rpartition("'s ")
         shown = f"{whose}{mark}{what.replace('_', ' ')}"
-        as_it_was = _same(moved, base[key])
+        as_it_was = _is_json_equal(moved, base[key])
         values[key] = own if as_it_was else moved
-        if as_it_was and not _same(own, moved):
+        if as_it_was and not _is_json_equal(own, moved):
             said.append(f"{shown}: {now} of the program is used from here on (was {then}).")
-        elif not as_it_was and _same(own, base[key]):
+        elif not as_it_was and _is_json_equal(own, base[key]):
             said.append(
                 f"{shown}: {then} of the rescue continues (the program began with {before})."
             )
-        elif not as_it_was and not _same(own, moved):
+        elif not as_it_was and not _is_json_equal(own, moved):
             said.append(
                 f"{shown}: {then}, which the training had reached, continues; the program says "
                 f"{now}. To set it, do so once the rescue was loaded."
@@ -280,9 +280,10 @@ def _settings(
         if not same_version and (key not in saved or key not in now):
             continue
         before, after = saved.get(key), now.get(key)
-        if not _same(before, after):
+        if not _is_json_equal(before, after):
             yield (
-                f"{whose}{key} is {_shown(after)} in the program, {_shown(before)} in the rescue"
+                f"{whose}{key} is {_format_value(after)} in the program, "
+                f"{_format_value(before)} in the rescue"
             )
 
 
@@ -304,7 +305,7 @@ def changed_functions(
         names = {each["name"] for each in before} & {each["name"] for each in after}
         for each in after:
             if each["name"] not in names:
-                yield f"the code of {_at(each)} is in the program only"
+                yield f"the code of {_function_label(each)} is in the program only"
         for each in before:
             if each["name"] not in names:
                 yield f"the code of {each['name']} is in the rescue only"
@@ -323,10 +324,10 @@ def changed_functions(
             yield f"{each['name']} is used in the program, {then['name']} in the rescue"
             continue
         inner = f" ({changed}, which it calls)" if changed != each["name"] else ""
-        yield f"the code of {_at(each)} has changed{inner}"
+        yield f"the code of {_function_label(each)} has changed{inner}"
 
 
-def _at(function: Mapping[str, Any]) -> str:
+def _function_label(function: Mapping[str, Any]) -> str:
     return f"{function['name']} ({function['at']})" if function["at"] else str(function["name"])
 
 
@@ -356,39 +357,42 @@ def _optimizers(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
             yield f"{name} is {after} in the program, {before} in the rescue"
 
 
-def _known(key: str, saved: RunIdentity, now: RunIdentity) -> tuple[Json, Json] | None:
+def _data_difference(key: str, saved: RunIdentity, now: RunIdentity) -> tuple[Json, Json] | None:
     """What both sides know of their data and know otherwise."""
     before, after = saved.data.get(key), now.data.get(key)
     return None if before is None or after is None or before == after else (before, after)
 
 
 def _rows(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
-    if (found := _known("rows", saved, now)) is not None:
+    if (found := _data_difference("rows", saved, now)) is not None:
         yield f"the data has {found[1]} rows in the program, {found[0]} in the rescue"
 
 
 def _elements(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
-    if (found := _known("elements", saved, now)) is not None:
+    if (found := _data_difference("elements", saved, now)) is not None:
         yield (
-            f"a row of the data is {_shown(found[1])} in the program, {_shown(found[0])} in the "
-            "rescue"
+            f"a row of the data is {_format_value(found[1])} in the program, "
+            f"{_format_value(found[0])} in the rescue"
         )
 
 
 def _batches(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
-    found = _known("batches", saved, now)
-    if found is not None and _known("batch_size", saved, now) is None:
+    found = _data_difference("batches", saved, now)
+    if found is not None and _data_difference("batch_size", saved, now) is None:
         yield f"an epoch has {found[1]} batches in the program, {found[0]} in the rescue"
 
 
 def _sample(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
-    same = _known("rows", saved, now) is None and _known("elements", saved, now) is None
-    if same and _known("sample", saved, now) is not None:
+    same = (
+        _data_difference("rows", saved, now) is None
+        and _data_difference("elements", saved, now) is None
+    )
+    if same and _data_difference("sample", saved, now) is not None:
         yield "the rows of the data hold other values than when the rescue was saved."
 
 
 def _kind(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
-    if (found := _known("kind", saved, now)) is not None:
+    if (found := _data_difference("kind", saved, now)) is not None:
         yield (
             f"the data comes as {found[1]} (was {found[0]}): the epoch begins at its first batch, "
             "with the state of the rescue."
@@ -409,7 +413,7 @@ def _statements(saved: RunIdentity, now: RunIdentity) -> Iterator[str]:
     if not saved.statements or not now.statements or saved.statements == now.statements:
         return
     new = [now.lines[place] for place in changed_statements(saved.statements, now.statements)]
-    where = f" (lines {lines_shown(new)})" if new else ""
+    where = f" (lines {format_lines(new)})" if new else ""
     yield f"the program was edited since the rescue was saved{where}; the state fits it."
 
 
@@ -429,19 +433,19 @@ RULES = (
 )
 
 
-def _same(before: Json, after: Json) -> bool:
+def _is_json_equal(before: Json, after: Json) -> bool:
     """Equal as JSON: a tuple is a list."""
     return before == after or json.dumps(before, default=str) == json.dumps(after, default=str)
 
 
-def listed(found: Sequence[str]) -> str:
+def join_differences(found: Sequence[str]) -> str:
     """Differences in one phrase, the first few."""
     shown = "; ".join(found[:_SHOWN_DIFFERENCES])
     more = len(found) - _SHOWN_DIFFERENCES
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
-def _shown(value: Json) -> str:
+def _format_value(value: Json) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     text = value if isinstance(value, str) else json.dumps(value, default=str)

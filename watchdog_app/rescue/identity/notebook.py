@@ -24,34 +24,34 @@ def notebook_path(env: Mapping[str, str] = os.environ) -> str | None:
     JPY_SESSION_NAME for the kernels that it starts; `jupyter execute` and its kin name the
     notebook on their command line.
     """
-    here = shell()
-    if here is None and _script() is not None:
+    here = ipython_shell()
+    if here is None and _script_path() is not None:
         return None
-    told = notebook_of_editor()
+    told = read_vscode_notebook()
     if told is not None:
         return told
     name = _VSCODE_SUFFIX.sub("", env.get("JPY_SESSION_NAME", ""))
     if name.endswith(".ipynb"):
         return name
-    return None if here is None else _executed(os.getppid())
+    return None if here is None else _read_executed_notebook(os.getppid())
 
 
-def notebook_of_editor() -> str | None:
+def read_vscode_notebook() -> str | None:
     """What VS Code has said of the notebook in this kernel's variables, and nowhere else."""
-    told = getattr(shell(), "user_ns", {}).get("__vsc_ipynb_file__")
+    told = getattr(ipython_shell(), "user_ns", {}).get("__vsc_ipynb_file__")
     return told if isinstance(told, str) and told else None
 
 
 def program_path(env: Mapping[str, str] = os.environ) -> str | None:
     """Absolute path of the notebook or script that this process runs, or None."""
-    found = notebook_path(env) or _script()
+    found = notebook_path(env) or _script_path()
     try:
         return None if found is None else os.path.abspath(found)
     except OSError:  # the working directory was deleted
         return found
 
 
-def _executed(pid: int) -> str | None:
+def _read_executed_notebook(pid: int) -> str | None:
     """The notebook that the program `pid` was told to run, where it runs one."""
     from watchdog_app.base.linux.process import read_argv
 
@@ -67,14 +67,14 @@ def _executed(pid: int) -> str | None:
         return None
 
 
-def _script() -> str | None:
+def _script_path() -> str | None:
     found = getattr(sys.modules.get("__main__"), "__file__", None)
     if not isinstance(found, str) or "ipykernel" in os.path.basename(found):
         return None
     return found
 
 
-def shell() -> Any:
+def ipython_shell() -> Any:
     """IPython's shell in this process; None: no prompt and no notebook."""
     get = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return get() if get else None

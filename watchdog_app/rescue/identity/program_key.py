@@ -36,7 +36,7 @@ _TRANSPARENT = frozenset(("multiprocessing", "threading", "_thread", "queue", "_
 SALT_BYTES = arguments.SALT_BYTES
 # Kept among the arguments.
 _CELL, _COMMAND, _PROCESS, _THREAD = "cell", "command", "process", "thread"
-_WORDS = {
+_LABELS = {
     _CELL: "the text of the cell",
     _COMMAND: "the text of the command",
     _PROCESS: "the arguments of the process",
@@ -56,7 +56,7 @@ class Program:
     @property
     def shown(self) -> str:
         """As a person calls it."""
-        return _shown(self.kind, self.path)
+        return _program_label(self.kind, self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +78,20 @@ def program(*, skip_cells: bool = False) -> Program:
     Args:
         skip_cells: leave the text of cells out, which takes a look at each.
     """
-    shell = notebook.shell()
+    shell = notebook.ipython_shell()
     if shell is not None and not _runs_script(shell):
         path = notebook.notebook_path()
-        found = Arguments({}, {}, {}) if skip_cells else _cells(shell, whole=path is None)
+        found = Arguments({}, {}, {}) if skip_cells else _read_cells(shell, whole=path is None)
         kind = "prompt" if path is None else "notebook"
         return Program(kind, None if path is None else os.path.realpath(path), found, pooled=False)
-    kind, path, tokens = _started() if shell is None else _script_of_shell()
+    kind, path, tokens = _read_started_program() if shell is None else _script_of_shell()
     found = arguments.parse([each for each in tokens if each is not None])
     others = dict(found.others)
     if kind == "command":
-        others[_COMMAND] = cells.normalised(_command() or "")
+        others[_COMMAND] = cells.normalise(_read_command() or "")
     elif kind == "prompt":
-        others[_COMMAND] = _text_from_stdin()
-    process, pooled = _process()
+        others[_COMMAND] = _read_stdin_program()
+    process, pooled = _process_key()
     if process is not None:
         others[_PROCESS] = process
     thread, alike = thread_key()
@@ -124,18 +124,20 @@ def record(program: Program, training: Training, salt: bytes) -> dict[str, Any]:
         "arguments": arguments.record(program.arguments, salt),
         "name": training.name,
         "site": None if training.site is None else training.site.function,
-        "given": arguments.record(_given(training), salt),
+        "given": arguments.record(_call_arguments(training), salt),
         "turn": training.turn,
         "place": training.place,
-        "functions": _functions(),
+        "functions": _defined_functions(),
         "rank": training.rank,
         "task": training.task,
     }
 
 
-def another(saved: Mapping[str, Any], program: Program, training: Training | None) -> str | None:
+def mismatch_reason(
+    saved: Mapping[str, Any], program: Program, training: Training | None
+) -> str | None:
     """
-    What makes the saved training another one than this, in words; None: it is this one.
+    Why the saved training is not this one, as a phrase; None: it is this one.
 
     Args:
         saved: as `record` made it, from a file that may hold anything.
@@ -143,13 +145,13 @@ def another(saved: Mapping[str, Any], program: Program, training: Training | Non
         training: that begins now; None: whichever of this program.
     """
     try:
-        return _another(saved, program, training)
+        return _mismatch_reason(saved, program, training)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return "is of a program that cannot be read from it"
 
 
-def moved(saved: Mapping[str, Any], program: Program) -> dict[str, Any]:
-    """The key of a saved run whose program has moved to this place: paths count as written."""
+def relocate(saved: Mapping[str, Any], program: Program) -> dict[str, Any]:
+    """The key of a saved run, for the path that its program has now."""
     told = {
         name: {**saved[name], "paths": {}}
         for name in ("arguments", "given")
@@ -158,39 +160,43 @@ def moved(saved: Mapping[str, Any], program: Program) -> dict[str, Any]:
     return {**saved, **told, "path": program.path}
 
 
-def changes(saved: Mapping[str, Any], program: Program) -> list[str]:
-    """Sentences about options that are given otherwise than in the saved run. Never raises."""
+def describe_changes(saved: Mapping[str, Any], program: Program) -> list[str]:
+    """Sentences about benign options that differ from the saved run. Never raises."""
     try:
-        found = arguments.changes(saved["arguments"], program.arguments)
+        found = arguments.changed_options(saved["arguments"], program.arguments)
     except (ValueError, KeyError, TypeError, AttributeError):
         return []
     return [f"started with {', '.join(found)}."] if found else []
 
 
-def described(saved: Mapping[str, Any]) -> str | None:
+def describe_program(saved: Mapping[str, Any]) -> str | None:
     """The program of a saved run with its plain options: `train.py --epochs 20`."""
     try:
         clear = saved["arguments"]["clear"].items()
-        options = [arguments.written(str(name), str(value)) for name, value in clear]
-        hidden = [f"{arguments.written(str(name))} ..." for name in saved["arguments"]["hashed"]]
-        shown = _shown(str(saved["kind"]), saved["path"])
+        options = [arguments.option_text(str(name), str(value)) for name, value in clear]
+        hidden = [
+            f"{arguments.option_text(str(name))} ..." for name in saved["arguments"]["hashed"]
+        ]
+        shown = _program_label(str(saved["kind"]), saved["path"])
         return " ".join((shown, *options, *(each for each in hidden if each.startswith("-"))))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _another(saved: Mapping[str, Any], program: Program, training: Training | None) -> str | None:
+def _mismatch_reason(
+    saved: Mapping[str, Any], program: Program, training: Training | None
+) -> str | None:
     kind, path = saved["kind"], saved["path"]
     same_kind = kind == program.kind or {kind, program.kind} == {"script", "module"}
     if not same_kind or path != program.path:
-        before, now = _shown(kind, path), program.shown
+        before, now = _program_label(kind, path), program.shown
         if before == now and path != program.path:
             before, now = str(path), str(program.path)
         return f"is of {before}, and this is {now}"
     notebooks = program.kind in ("notebook", "prompt")
-    differing = arguments.differing(saved["arguments"], program.arguments, common=notebooks)
+    differing = arguments.differing_options(saved["arguments"], program.arguments, common=notebooks)
     if differing:
-        return f"is of {program.shown} with another value of {_listed(differing)}"
+        return f"is of {program.shown} with another value of {_join_names(differing)}"
     if training is None:
         return None
     if saved["rank"] != training.rank or saved["task"] != training.task:
@@ -203,14 +209,16 @@ def _another(saved: Mapping[str, Any], program: Program, training: Training | No
         renamed = _is_renamed(saved, begun.function) and saved["place"] == training.place
         same = saved["site"] == begun.function or renamed
         same = same and saved["turn"] == training.turn
-        other = arguments.differing(saved["given"], _given(training)) if same else []
+        other = (
+            arguments.differing_options(saved["given"], _call_arguments(training)) if same else []
+        )
     elif training.name is None:
         same = saved["place"] == training.place
     else:
         same = saved["turn"] == training.turn
     if same and not other:
         return None
-    values = f" (another value of {_listed(other)})" if other else ""
+    values = f" (another value of {_join_names(other)})" if other else ""
     return f"belongs to another training of {program.shown}{values}"
 
 
@@ -222,12 +230,12 @@ def _is_renamed(saved: Mapping[str, Any], now: str) -> bool:
     module, _, old = before.partition(".")
     own, _, new = now.partition(".")
     old, new = (each.partition(".")[0].partition("#")[0] for each in (old, new))
-    there = _functions()
+    there = _defined_functions()
     gone, is_new = old in functions and old not in there, new in there and new not in functions
     return module == own == "__main__" and gone and is_new
 
 
-def _functions() -> list[str]:
+def _defined_functions() -> list[str]:
     """The names of the program's functions and classes, as far as they are defined by now."""
     main = vars(sys.modules["__main__"]) if "__main__" in sys.modules else {}
     return sorted(
@@ -238,25 +246,25 @@ def _functions() -> list[str]:
     )
 
 
-def _listed(differing: list[str]) -> str:
-    listed = ", ".join(_WORDS.get(each, each) for each in differing[:4])
+def _join_names(differing: list[str]) -> str:
+    listed = ", ".join(_LABELS.get(each, each) for each in differing[:4])
     return f"{listed} and {len(differing) - 4} more" if len(differing) > 4 else listed
 
 
-def _given(training: Training) -> Arguments:
+def _call_arguments(training: Training) -> Arguments:
     """The plain values that it was begun with; a name tells it alone."""
     if training.site is None or training.name is not None:
         return Arguments({}, {}, {})
-    return arguments.of_values(training.site.given)
+    return arguments.parse_values(training.site.given)
 
 
-def _shown(kind: str, path: object) -> str:
+def _program_label(kind: str, path: object) -> str:
     if isinstance(path, str):
         return os.path.basename(path)
     return {"command": "python -c", "prompt": "a prompt"}.get(kind, str(kind))
 
 
-def _started() -> tuple[str, str | None, Sequence[str]]:
+def _read_started_program() -> tuple[str, str | None, Sequence[str]]:
     """Kind, real path and arguments, as the process was started."""
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
@@ -318,7 +326,7 @@ def _script_of_shell() -> tuple[str, str | None, Sequence[str]]:
     return "script", os.path.realpath(sys.argv[0]), [str(each) for each in sys.argv[1:]]
 
 
-def _text_from_stdin() -> str:
+def _read_stdin_program() -> str:
     """The text of a program that is read from a pipe; at a prompt no two sessions are the same."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_back is not None:
@@ -328,12 +336,12 @@ def _text_from_stdin() -> str:
     return marshal.dumps(frame.f_code).hex()
 
 
-def _command() -> str | None:
+def _read_command() -> str | None:
     kind, text, _ = _command_line(list(getattr(sys, "orig_argv", ())))
     return text if kind == "command" else None
 
 
-def _process() -> tuple[str | None, bool]:
+def _process_key() -> tuple[str | None, bool]:
     """What a process of multiprocessing was given to do; whether it takes tasks from a pool."""
     module = sys.modules.get("multiprocessing.process")
     process = module.current_process() if module is not None else None
@@ -348,7 +356,7 @@ def _process() -> tuple[str | None, bool]:
     given = [target, getattr(process, "_args", ()), getattr(process, "_kwargs", {})]
     own = {name: value for name, value in vars(process).items() if not name.startswith("_")}
     try:
-        return f"{type(process).__qualname__} {_plain((given, own))!r}", False
+        return f"{type(process).__qualname__} {_to_comparable((given, own))!r}", False
     except TypeError:  # nothing tells it from its siblings: it goes on by `name=` alone
         return "", True
 
@@ -364,12 +372,12 @@ def thread_key() -> tuple[str | None, bool]:
         return None, False
     given = [getattr(thread, f"_{name}", None) for name in ("target", "args", "kwargs")]
     try:
-        return repr(_plain(given)), False
+        return repr(_to_comparable(given)), False
     except TypeError:  # of a pool, or given objects that look alike
         return type(thread).__qualname__, True
 
 
-def _plain(value: Any, depth: int = 0) -> Any:
+def _to_comparable(value: Any, depth: int = 0) -> Any:
     """
     `value` as far as it is the same in another run.
 
@@ -377,24 +385,24 @@ def _plain(value: Any, depth: int = 0) -> Any:
         TypeError: it holds something that cannot be compared.
     """
     if isinstance(value, str):
-        return arguments.without_temporary(value)
+        return arguments.strip_temporary_path(value)
     if isinstance(value, _SIMPLE):
         return value
     kind = type(value)
     if depth < 6 and isinstance(value, dict):
-        return {str(key): _plain(item, depth + 1) for key, item in value.items()}
+        return {str(key): _to_comparable(item, depth + 1) for key, item in value.items()}
     if depth < 6 and isinstance(value, list | tuple):
-        return [_plain(item, depth + 1) for item in value]
+        return [_to_comparable(item, depth + 1) for item in value]
     if isinstance(value, FunctionType | BuiltinFunctionType | type):
         return f"{value.__module__}.{value.__qualname__}"
     if kind.__module__.partition(".")[0] in _TRANSPARENT:
         return kind.__qualname__  # queues, locks, pipes: they hold no settings
     if depth < 6 and hasattr(kind, "__dataclass_fields__"):
-        return [kind.__qualname__, _plain(dict(vars(value)), depth + 1)]
+        return [kind.__qualname__, _to_comparable(dict(vars(value)), depth + 1)]
     raise TypeError(kind.__qualname__)
 
 
-def _cells(shell: Any, *, whole: bool) -> Arguments:
+def _read_cells(shell: Any, *, whole: bool) -> Arguments:
     """
     Of a notebook: the cell that trains, and the constants that its cells have set.
 
@@ -407,18 +415,18 @@ def _cells(shell: Any, *, whole: bool) -> Arguments:
         count = int(shell.execution_count)
         running = count if f"_i{count}" in names else count - 1
         inputs = [names.get(f"_i{number}") for number in range(1, running + 1)]
-        texts = [_as_python(shell, each) if isinstance(each, str) else "" for each in inputs]
+        texts = [_to_python(shell, each) if isinstance(each, str) else "" for each in inputs]
     except Exception:  # whatever a shell of somebody's own is made of
         return Arguments({}, {}, {})
     # The last value counts.
     values = dict(pair for text in texts for pair in cells.constants(text))
-    found = arguments.of_values(values.items())
-    text = "\0".join(map(cells.normalised, texts if whole else texts[-1:]))
+    found = arguments.parse_values(values.items())
+    text = "\0".join(map(cells.normalise, texts if whole else texts[-1:]))
     others = {**found.others, _CELL: text}
     return Arguments(found.clear, others, {**found.written, _CELL: _CELL}, found.paths)
 
 
-def _as_python(shell: Any, text: str) -> str:
+def _to_python(shell: Any, text: str) -> str:
     try:
         return str(shell.transform_cell(text))
     except Exception:  # no Python in it, such as a cell of HTML

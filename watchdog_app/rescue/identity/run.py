@@ -11,7 +11,7 @@ LIST = "list"
 MAPPING = "mapping"
 
 
-def _part(kind: str) -> Any:
+def _json_field(kind: str) -> Any:
     default = list if kind == LIST else dict
     return field(default_factory=default, metadata={"kind": kind})
 
@@ -41,15 +41,15 @@ class RunIdentity:
 
     framework: str
     version: str = ""
-    model: Sequence[Mapping[str, Json]] = _part(LIST)
-    moved: Sequence[str] = _part(LIST)
-    code: Sequence[Mapping[str, Json]] = _part(LIST)
-    loss: Mapping[str, Json] = _part(MAPPING)
-    optimizers: Mapping[str, str] = _part(MAPPING)
-    settings: Mapping[str, Json] = _part(MAPPING)
-    data: Mapping[str, Json] = _part(MAPPING)
-    seeds: Mapping[str, Json] = _part(MAPPING)
-    statements: Sequence[str] = _part(LIST)
+    model: Sequence[Mapping[str, Json]] = _json_field(LIST)
+    moved: Sequence[str] = _json_field(LIST)
+    code: Sequence[Mapping[str, Json]] = _json_field(LIST)
+    loss: Mapping[str, Json] = _json_field(MAPPING)
+    optimizers: Mapping[str, str] = _json_field(MAPPING)
+    settings: Mapping[str, Json] = _json_field(MAPPING)
+    data: Mapping[str, Json] = _json_field(MAPPING)
+    seeds: Mapping[str, Json] = _json_field(MAPPING)
+    statements: Sequence[str] = _json_field(LIST)
     lines: Sequence[tuple[int, int]] = ()
 
     def to_json(self) -> dict[str, Json]:

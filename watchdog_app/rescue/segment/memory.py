@@ -1,5 +1,5 @@
 """
-Another process's memory, read without its doing anything: it may be frozen, or short of memory.
+Reads another process's memory, which may be frozen or short of memory.
 
 Sources: process_vm_readv(2), proc(5) on /proc/PID/mem. Both ask the same permission: the same
 user, and where Yama restricts it (ptrace_scope 1) that process's own word, see prctl(2) on
@@ -21,11 +21,11 @@ from typing import Self
 _MOST_PIECES = 1024  # IOV_MAX
 
 
-class _Piece(ctypes.Structure):
+class _IoVec(ctypes.Structure):
     _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 
-class ForeignMemory:
+class ProcessMemory:
     """The memory of one process."""
 
     def __init__(self, pid: int) -> None:
@@ -67,7 +67,7 @@ class ForeignMemory:
         done = 0
         while done < len(place):
             with place[done:] as rest:
-                done += self._some(rest, address + done)
+                done += self._read_once(rest, address + done)
 
     def read(self, pieces: Sequence[tuple[int, int]]) -> bytes:
         """
@@ -88,11 +88,11 @@ class ForeignMemory:
                 at += length
         return bytes(found)
 
-    def _some(self, place: memoryview, address: int) -> int:
+    def _read_once(self, place: memoryview, address: int) -> int:
         if self._call is not None:
             buffer = (ctypes.c_char * len(place)).from_buffer(place)
-            here = _Piece(ctypes.addressof(buffer), len(place))
-            there = _Piece(address, len(place))
+            here = _IoVec(ctypes.addressof(buffer), len(place))
+            there = _IoVec(address, len(place))
             done = self._call(self.pid, ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
             del buffer
             if done > 0:
@@ -125,20 +125,20 @@ class Gathering:
         """
         total = sum(length for _, length in pieces)
         self._fd = os.memfd_create("watchdog-gathering")
-        self._memory = mmap.mmap(self._fd, total) if _grown(self._fd, total) else bytearray()
+        self._memory = mmap.mmap(self._fd, total) if _allocate(self._fd, total) else bytearray()
         weakref.finalize(self, os.close, self._fd).atexit = False
-        self._calls: list[tuple[int, int, ctypes.Array[_Piece], int]] = []
+        self._calls: list[tuple[int, int, ctypes.Array[_IoVec], int]] = []
         at = 0
         for first in range(0, len(pieces), _MOST_PIECES):
             some = pieces[first : first + _MOST_PIECES]
-            places = (_Piece * len(some))(*(_Piece(address, size) for address, size in some))
+            places = (_IoVec * len(some))(*(_IoVec(address, size) for address, size in some))
             length = sum(size for _, size in some)
             self._calls.append((length, at, places, len(some)))
             at += length
         self._call = _pwritev()
 
     @property
-    def pieces(self) -> list[ctypes.Array[_Piece]]:
+    def pieces(self) -> list[ctypes.Array[_IoVec]]:
         """Address and length of each, two words a piece, 1024 at most in a list; may be set."""
         return [places for _length, _at, places, _count in self._calls]
 
@@ -162,7 +162,7 @@ class Gathering:
         return memoryview(self._memory)
 
 
-def _grown(fd: int, size: int) -> bool:
+def _allocate(fd: int, size: int) -> bool:
     if size:
         os.posix_fallocate(fd, 0, size)  # now rather than when memory is short
     return size > 0

@@ -226,7 +226,7 @@ class Segment:
         pid = self._slots[READER]
         return None if pid in (0, self._slots[PERMITTED]) else int(pid)
 
-    def has_permitted(self, pid: int) -> None:
+    def set_permitted(self, pid: int) -> None:
         """The process `pid` may read now."""
         self._slots[PERMITTED] = pid
 
@@ -235,7 +235,7 @@ class Segment:
         slots = self._slots
         slots[SEQUENCE] = slots[SEQUENCE] // 2 * 2 + 3  # odd, and no snapshot has it
         slots[PID], slots[START] = pid, start_time
-        self.unable(None)
+        self.set_reason(None)
 
     def step_begins(self) -> None:
         """Something large is about to be changed: until the next boundary nothing counts."""
@@ -285,8 +285,8 @@ class Segment:
         slots[SEQUENCE] = stamp
         return True
 
-    def unable(self, why: str | None) -> None:
-        """Say why there is no snapshot; None takes it back."""
+    def set_reason(self, why: str | None) -> None:
+        """Set why there is no snapshot; None clears it."""
         text = b"" if why is None else why.encode("utf-8", "replace")[:REASON_BYTES]
         self._bytes[REASON_AT : REASON_AT + len(text)] = text
         self._slots[REASON] = len(text)

@@ -36,14 +36,16 @@ def folder(env: Mapping[str, str] = os.environ) -> str:
     A segment on a disk would be written to it all the time, and read from it when memory is short.
     """
     runtime = paths.runtime_dir(env)
-    if not sys.platform.startswith("linux") or in_memory(_existing(os.path.abspath(runtime))):
+    if not sys.platform.startswith("linux") or in_memory(
+        _nearest_existing(os.path.abspath(runtime))
+    ):
         return os.path.join(runtime, _FOLDER)
     # One for each runtime folder: so many daemons a user may have.
     shared = f"{_SHARED}/watchdog-{os.getuid()}-{zlib.crc32(runtime.encode()):08x}"
     return os.path.join(shared if os.path.isdir(_SHARED) else runtime, _FOLDER)
 
 
-def clear(where: str) -> None:
+def remove_ended(where: str) -> None:
     """Remove the segments of processes that have ended."""
     for name in os.listdir(where):
         pid, _, start_time = name.partition(".")
@@ -52,16 +54,16 @@ def clear(where: str) -> None:
                 os.unlink(os.path.join(where, name))
 
 
-def leave(where: str) -> None:
-    """Whoever made the folder ends: what nobody maps any more goes, and the folder where it can."""
+def remove_unused(where: str) -> None:
+    """Remove segments of ended processes, and the folder where it is empty then."""
     with suppress(OSError):  # segments that trainings still publish in are kept for the next
-        clear(where)
+        remove_ended(where)
         os.rmdir(where)
         if os.path.dirname(os.path.dirname(where)) == _SHARED:
             os.rmdir(os.path.dirname(where))
 
 
-def prepare(where: str) -> None:
+def make_folder(where: str) -> None:
     """
     Make the folder for segments.
 
@@ -75,12 +77,12 @@ def prepare(where: str) -> None:
             raise PermissionError(errno.EACCES, "it is no folder of this user's", each)
 
 
-def path_for(where: str, pid: int, start_time: int) -> str:
+def segment_path(where: str, pid: int, start_time: int) -> str:
     """The segment of one process in a folder of segments."""
     return os.path.join(where, f"{pid}.{start_time}")
 
 
-def make(path: str, size_bytes: int = SEGMENT_BYTES) -> None:
+def make_segment(path: str, size_bytes: int = SEGMENT_BYTES) -> None:
     """
     A new segment at `path`, every byte of it there: charged to this process's group.
 
@@ -104,15 +106,15 @@ def make(path: str, size_bytes: int = SEGMENT_BYTES) -> None:
 
 def ask(path: str, on: bool) -> None:
     """`Segment.ask_every_batch` by somebody who keeps no segment mapped. Raises OSError."""
-    _set(path, ASK, int(on))
+    _write_slot(path, ASK, int(on))
 
 
 def permit(path: str, pid: int) -> None:
     """`Segment.permit` likewise. Raises OSError."""
-    _set(path, READER, pid)
+    _write_slot(path, READER, pid)
 
 
-def _set(path: str, slot: int, value: int) -> None:
+def _write_slot(path: str, slot: int, value: int) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
     try:
         os.pwrite(fd, value.to_bytes(8, "little"), 8 * slot)
@@ -130,7 +132,7 @@ def make_spare(where: str, size_bytes: int = SEGMENT_BYTES) -> bool:
     path = os.path.join(where, SPARE)
     if os.path.lexists(path):
         return False
-    make(path, size_bytes)
+    make_segment(path, size_bytes)
     return True
 
 
@@ -141,17 +143,17 @@ def claim(where: str, pid: int, start_time: int) -> str:
     Raises:
         OSError: none can be had.
     """
-    path = path_for(where, pid, start_time)
+    path = segment_path(where, pid, start_time)
     if os.path.exists(path):
         return path
     try:
         os.rename(os.path.join(where, SPARE), path)
     except FileNotFoundError:
-        make(path)
+        make_segment(path)
     return path
 
 
-def _existing(path: str) -> str:
+def _nearest_existing(path: str) -> str:
     """The folder, or the nearest one above it that is there."""
     while not os.path.exists(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)

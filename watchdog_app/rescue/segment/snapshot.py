@@ -125,7 +125,7 @@ def changing_text(step: int, markers: Iterable[Marker], news: Sequence[News]) ->
     return json.dumps({"step": step, "markers": marked, "news": news}).encode("ascii")
 
 
-def length_of(parts: Sequence[bytes | bytearray | memoryview]) -> int:
+def snapshot_bytes(parts: Sequence[bytes | bytearray | memoryview]) -> int:
     """Of the snapshot that `write` makes of the five parts."""
     return _HEAD.size + sum(map(len, parts))
 
@@ -135,7 +135,7 @@ def write(view: memoryview, parts: Sequence[bytes | bytearray | memoryview]) -> 
     Put a snapshot into `view`, which is of the right length; its CRC-32.
 
     Args:
-        view: of `length_of(parts)` bytes.
+        view: of `snapshot_bytes(parts)` bytes.
         parts: the five behind the head, in their order.
     """
     head = _HEAD.pack(_MARK, *map(len, parts))
@@ -161,23 +161,23 @@ def read(body: bytes, *, most_bytes: int) -> Snapshot:
         SnapshotDamaged: anything in it is not as this module writes it.
     """
     try:
-        static, changing, addresses, samples, values = _parts(body)
+        static, changing, addresses, samples, values = _split(body)
         known, news = json.loads(static), json.loads(changing)
         meta = known["meta"]
         for path, value in news["news"]:
-            put(meta, path, value)
-        tensors = tuple(_tensors(known["tensors"], addresses, values, most_bytes))
+            set_value(meta, path, value)
+        tensors = tuple(_read_tensors(known["tensors"], addresses, values, most_bytes))
         large = sum(each.address is not None for each in tensors)
-        whole(len(addresses), large, large)
-        whole(len(samples), large * _SAMPLES * SAMPLE_BYTES, large * _SAMPLES * SAMPLE_BYTES)
+        checked_int(len(addresses), large, large)
+        checked_int(len(samples), large * _SAMPLES * SAMPLE_BYTES, large * _SAMPLES * SAMPLE_BYTES)
         return Snapshot(
-            _matching(_OWNER, known["owner"]),
-            _path(known["directory"]),
-            whole(known["keep"], 1, 10**6),
+            _checked_text(_OWNER, known["owner"]),
+            _checked_path(known["directory"]),
+            checked_int(known["keep"], 1, 10**6),
             tensors,
-            tuple(_markers(news["markers"])),
+            tuple(_read_markers(news["markers"])),
             samples,
-            whole(news["step"], 0, 2**62),
+            checked_int(news["step"], 0, 2**62),
             meta,
         )
     except SnapshotDamaged:
@@ -193,7 +193,7 @@ def read(body: bytes, *, most_bytes: int) -> Snapshot:
         raise SnapshotDamaged(f"it cannot be read ({type(error).__name__}: {error})") from error
 
 
-def _parts(body: bytes) -> tuple[bytes, bytes, tuple[int, ...], bytes, bytes]:
+def _split(body: bytes) -> tuple[bytes, bytes, tuple[int, ...], bytes, bytes]:
     mark, *lengths = _HEAD.unpack_from(body)
     if mark != _MARK or _HEAD.size + sum(lengths) != len(body) or lengths[2] % 8:
         raise SnapshotDamaged("its parts are not as long as it says")
@@ -204,7 +204,7 @@ def _parts(body: bytes) -> tuple[bytes, bytes, tuple[int, ...], bytes, bytes]:
     return found[0], found[1], struct.unpack(f"<{lengths[2] // 8}Q", found[2]), found[3], found[4]
 
 
-def _tensors(
+def _read_tensors(
     listed: Any, addresses: Sequence[int], values: bytes, most_bytes: int
 ) -> Iterable[Tensor]:
     if not isinstance(listed, list) or len(listed) > _MOST_TENSORS:
@@ -213,8 +213,8 @@ def _tensors(
     for name, dtype, shape, nbytes, offset in listed:
         if not isinstance(name, str) or len(shape) > 254:
             raise SnapshotDamaged("a tensor without a name, or with too many dimensions")
-        numbers = tuple(whole(each, 0, 2**62) for each in shape)
-        if whole(nbytes, 0, 2**62) != _ITEM_BYTES[dtype] * math.prod(numbers):
+        numbers = tuple(checked_int(each, 0, 2**62) for each in shape)
+        if checked_int(nbytes, 0, 2**62) != _ITEM_BYTES[dtype] * math.prod(numbers):
             raise SnapshotDamaged(f"tensor {name!r} cannot be {nbytes} bytes long")
         total += nbytes
         if total > most_bytes:
@@ -225,20 +225,20 @@ def _tensors(
                 raise SnapshotDamaged(f"tensor {name!r} cannot lie at {address:#x}")
             yield Tensor(name, dtype, numbers, nbytes, address, None)
         else:
-            value = values[whole(offset, 0, len(values)) :][:nbytes]
+            value = values[checked_int(offset, 0, len(values)) :][:nbytes]
             if len(value) != nbytes:
                 raise SnapshotDamaged(f"the bytes of tensor {name!r} are not there")
             yield Tensor(name, dtype, numbers, nbytes, None, value)
 
 
-def _markers(listed: Any) -> Iterable[Marker]:
+def _read_markers(listed: Any) -> Iterable[Marker]:
     if not isinstance(listed, list) or len(listed) > _MOST_MARKERS:
         raise SnapshotDamaged("it has no list of markers")
     for address, value in listed:
-        yield Marker(whole(address, 4096, 2**63 - 9), whole(value, 0, 2**63))
+        yield Marker(checked_int(address, 4096, 2**63 - 9), checked_int(value, 0, 2**63))
 
 
-def put(meta: Any, path: Any, value: Any) -> None:
+def set_value(meta: Any, path: Any, value: Any) -> None:
     """
     Put a value into a place of the meta that is there.
 
@@ -253,7 +253,7 @@ def put(meta: Any, path: Any, value: Any) -> None:
     place[path[-1]] = value
 
 
-def whole(value: Any, least: int, most: int) -> int:
+def checked_int(value: Any, least: int, most: int) -> int:
     """
     The same number, if it is one within these bounds.
 
@@ -265,13 +265,13 @@ def whole(value: Any, least: int, most: int) -> int:
     return value
 
 
-def _matching(pattern: re.Pattern[str], value: Any) -> str:
+def _checked_text(pattern: re.Pattern[str], value: Any) -> str:
     if not isinstance(value, str) or pattern.fullmatch(value) is None:
         raise SnapshotDamaged(f"{value!r:.80} is no owner of rescues")
     return value
 
 
-def _path(value: Any) -> str:
+def _checked_path(value: Any) -> str:
     good = isinstance(value, str) and value.startswith("/") and len(value) < _LONGEST_PATH
     if not good or "\0" in value:
         raise SnapshotDamaged(f"{value!r:.80} is no folder for rescues")

@@ -20,7 +20,13 @@ from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.runtime import run_choice
 from watchdog_app.agent.state import matching, own_random, randomness
 from watchdog_app.rescue.checkpoint.reader import LoadedRescue
-from watchdog_app.rescue.identity.compare import Decision, compare, described, judge, mismatch
+from watchdog_app.rescue.identity.compare import (
+    Decision,
+    check_verdict,
+    compare,
+    describe_rescue,
+    mismatch,
+)
 
 _METRICS_HOOK = "_get_metrics_result_or_logs"
 
@@ -50,13 +56,13 @@ class Resumption:
         Raises:
             RescueMismatch: the rescue does not fit the program; nothing was changed.
         """
-        shown = described(rescue.path, rescue.step, rescue.created_unix_s)
+        shown = describe_rescue(rescue.path, rescue.step, rescue.created_unix_s)
         if rescue.meta.get("kind") != KIND:
             found = ["it was not saved by a Keras fit"]
             raise mismatch(shown, found, may_be_forced=False)
         verdict = compare(rescue.meta.get("identity"), state.identity)
         if verdict.texts(Decision.NEVER):
-            judge(verdict, shown, forced=forced)
+            check_verdict(verdict, shown, forced=forced)
         self._rescue = rescue
         self._model = model
         self._state = state
@@ -74,7 +80,7 @@ class Resumption:
         found = saved.differences(current)
         if found and not waits:
             raise matching.mismatch(shown, verdict.texts(Decision.REFUSE) + found)
-        self._said += judge(verdict, shown, forced=forced)
+        self._said += check_verdict(verdict, shown, forced=forced)
         self._changed = saved.changed(state)
         self._loaded = not found
         if not found:
