@@ -69,7 +69,7 @@ class Watched:
             return False
         segment_folder.ask(self.page, True)
         me = this_process()
-        return copier.look(me.pid, me.start_time, self.page).state == "ready"
+        return copier.check(me.pid, me.start_time, self.page).state == "ready"
 
     def at(self, session: Any, step: int, drawn: int = 0) -> None:
         """Between two steps; so many batches were drawn since the boundary."""
@@ -101,7 +101,7 @@ class Watched:
         """Statistics and random numbers have moved: what is copied is from before that."""
         if self.compared and not self.forward and self.told():
             me = this_process()
-            seen = copier.look(me.pid, me.start_time, self.page)
+            seen = copier.check(me.pid, me.start_time, self.page)
             self.forward += seen.state == "ready"
 
     @property
@@ -173,14 +173,14 @@ def test_what_the_program_does_to_its_weights_between_two_steps_is_seen(
             with torch.no_grad():
                 if change == "write":
                     model.weight.zero_()
-                    assert "in_step" == copier.look(me.pid, me.start_time, page).state
+                    assert "in_step" == copier.check(me.pid, me.start_time, page).state
                 elif change == "other data":
                     model.weight.data = torch.zeros(64, 64)
                 else:
                     model.bias = nn.Parameter(torch.zeros(64))
             found.append(change)
             rescue.step()
-            seen = copier.look(me.pid, me.start_time, page)
+            seen = copier.check(me.pid, me.start_time, page)
             if seen.state == "ready":  # and then of the new values
                 saved = copier.copy(me.pid, me.start_time, page)
                 with LoadedRescue(saved.path) as loaded:

@@ -57,13 +57,13 @@ def file(own_folders):
 )
 def test_a_change_touches_one_line(key, value, gone, come):
     """Comments, order and blank lines stay as they are."""
-    assert MINE.replace(gone, come) == editing.with_value(MINE, key, value)
+    assert MINE.replace(gone, come) == editing.set_value(MINE, key, value)
 
 
 def test_a_table_that_is_not_there_is_added_at_the_end():
     """Nothing before it moves."""
-    assert f"{MINE}\n[actions]\npause = false\n" == editing.with_value(MINE, "actions.pause", False)
-    assert "[actions]\npause = false\n" == editing.with_value("", "actions.pause", False)
+    assert f"{MINE}\n[actions]\npause = false\n" == editing.set_value(MINE, "actions.pause", False)
+    assert "[actions]\npause = false\n" == editing.set_value("", "actions.pause", False)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_every_way_to_write_a_table_is_understood(text):
     """Whatever the form, both settings are there afterwards and nothing else is."""
     before = tomllib.loads(text)
 
-    after = tomllib.loads(editing.with_value(text, "stages.pause_s", 1.5))
+    after = tomllib.loads(editing.set_value(text, "stages.pause_s", 1.5))
 
     before["stages"]["pause_s"] = 1.5
     assert before == after
@@ -92,7 +92,7 @@ def test_a_file_of_the_template_can_be_set(watchdog):
     """`config --default > config.toml`, then `config set`."""
     text = watchdog("config", "--default").stdout
 
-    after = editing.with_value(text, "stages.pause_s", "1s")
+    after = editing.set_value(text, "stages.pause_s", "1s")
 
     assert text.replace("[stages]\n", '[stages]\npause_s = "1s"\n') == after
 
@@ -101,25 +101,27 @@ def test_a_setting_takes_the_place_of_its_old_name():
     """`config set` mends a file of an earlier version; `config unset` takes both names out."""
     old = "[stages]\nhold_s = 5\nwarn_s = 60\n"
 
-    assert "[stages]\npause_s = 3\nwarn_s = 60\n" == editing.with_value(old, "stages.pause_s", 3)
-    assert "[stages]\nwarn_s = 60\n" == editing.without(old, "stages.pause_s")
+    assert "[stages]\npause_s = 3\nwarn_s = 60\n" == editing.set_value(old, "stages.pause_s", 3)
+    assert "[stages]\nwarn_s = 60\n" == editing.remove_value(old, "stages.pause_s")
 
 
 def test_unset_takes_the_line_out_and_nothing_else():
     """Where it is not set, nothing happens."""
-    assert MINE.replace('warn_s = "5m"   # earlier\n', "") == editing.without(MINE, "stages.warn_s")
-    assert MINE == editing.without(MINE, "stages.pause_s")
-    assert MINE == editing.without(MINE, "journal.max_bytes")
+    assert MINE.replace('warn_s = "5m"   # earlier\n', "") == editing.remove_value(
+        MINE, "stages.warn_s"
+    )
+    assert MINE == editing.remove_value(MINE, "stages.pause_s")
+    assert MINE == editing.remove_value(MINE, "journal.max_bytes")
 
 
 def test_a_new_rule_stands_before_all_others_and_below_what_is_said_above_them():
     """The first that matches wins; a comment stays with its rule."""
-    after = editing.with_rule(MINE, {"task": "a'\"\\b*.py", "pause": False})
+    after = editing.add_rule(MINE, {"task": "a'\"\\b*.py", "pause": False})
 
     rules = tomllib.loads(after)["rule"]
     assert ["a'\"\\b*.py", "interactive-*.ipynb", "thesis.ipynb"] == [r["task"] for r in rules]
     assert '# never this one\n[[rule]]\ntask = "interactive' in after
-    assert '[[rule]]\ntask = "x"\npause = false\n' == editing.with_rule(
+    assert '[[rule]]\ntask = "x"\npause = false\n' == editing.add_rule(
         "", {"task": "x", "pause": False}
     )
 
@@ -127,7 +129,7 @@ def test_a_new_rule_stands_before_all_others_and_below_what_is_said_above_them()
 @pytest.mark.parametrize(("number", "left"), [(1, ["thesis.ipynb"]), (2, ["interactive-*.ipynb"])])
 def test_a_rule_goes_with_the_comment_above_it(number, left):
     """What is said of it would be wrong of the next one."""
-    after = editing.without_rule(MINE, number)
+    after = editing.remove_rule(MINE, number)
 
     assert left == [rule["task"] for rule in tomllib.loads(after)["rule"]]
     assert (number == 1) is ("never this one" not in after)
@@ -136,7 +138,7 @@ def test_a_rule_goes_with_the_comment_above_it(number, left):
 
 @pytest.mark.parametrize(
     "change",
-    [partial(editing.without_rule, number=1), partial(editing.with_rule, rule={"pause": True})],
+    [partial(editing.remove_rule, number=1), partial(editing.add_rule, rule={"pause": True})],
 )
 def test_rules_in_brackets_are_changed_by_their_owner(change):
     """`rule = [{...}, {...}]` is the same to TOML; the message says how to write it."""
@@ -150,7 +152,7 @@ def test_rules_in_brackets_are_changed_by_their_owner(change):
 def test_a_rule_that_is_not_there_cannot_be_removed(number):
     """Not the last one either."""
     with pytest.raises(ConfigError, match="There is no rule"):
-        editing.without_rule(MINE, number)
+        editing.remove_rule(MINE, number)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +178,7 @@ def test_a_rule_that_is_not_there_cannot_be_removed(number):
 )
 def test_what_is_typed_becomes_what_the_key_accepts(key, words, value):
     """Nobody has to type TOML's quotes inside the shell's."""
-    found = editing.value_of(key, words)
+    found = editing.parse_value(key, words)
 
     assert value == found
     assert type(value) is type(found)
@@ -469,9 +471,9 @@ def test_a_file_with_windows_line_ends_keeps_them():
     """What is added has the same: no editor shows a file of two kinds."""
     text = "# mine\r\n[stages]\r\nwarn_s = 60\r\n"
 
-    text = editing.with_value(text, "notify.quiet_hours", "22:00-07:00")
-    text = editing.with_rule(text, {"task": "a.ipynb", "pause": False})
-    text = editing.with_rule(text, {"task": "b.ipynb", "pause": False})
+    text = editing.set_value(text, "notify.quiet_hours", "22:00-07:00")
+    text = editing.add_rule(text, {"task": "a.ipynb", "pause": False})
+    text = editing.add_rule(text, {"task": "b.ipynb", "pause": False})
 
     assert text.count("\n") == text.count("\r\n") > 8
 

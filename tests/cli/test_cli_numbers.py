@@ -62,11 +62,11 @@ def test_a_pause_of_a_script_called_like_a_pid_stays(wanted):
     standing = [a, b]
 
     with pytest.raises(TaskNotFound):
-        offline._chosen(standing, wanted)
+        offline._select(standing, wanted)
 
-    assert [a] == offline._chosen(standing, "60")
-    assert [a] == offline._chosen(standing, "/x/4711")
-    assert [b] == offline._chosen(standing, "train_4711")
+    assert [a] == offline._select(standing, "60")
+    assert [a] == offline._select(standing, "/x/4711")
+    assert [b] == offline._select(standing, "train_4711")
 
 
 def test_the_journal_takes_a_number_for_a_pid(tmp_path):

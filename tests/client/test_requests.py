@@ -8,7 +8,7 @@ import pytest
 
 from watchdog_app.base.errors import RequestError
 from watchdog_app.client import jsonrpc, requests
-from watchdog_app.client.requests import Params, flag, number, part, several, text, whole, word
+from watchdog_app.client.requests import Params, flag, integer, list_of, nested, number, text, word
 
 
 class Inner(Params):
@@ -17,13 +17,13 @@ class Inner(Params):
 
 class Sample(Params):
     a: str | None = text(default=None)
-    b: int | None = whole(default=None)
+    b: int | None = integer(default=None)
     c: float | None = number()
     d: bool = flag()
-    e: tuple[str, ...] = several(word(("status",)), 2)
-    f: Inner | None = part(Inner)
-    g: tuple[Inner, ...] = several(part(Inner), 2)
-    h: tuple[int, ...] = several(whole(), 2)
+    e: tuple[str, ...] = list_of(word(("status",)), 2)
+    f: Inner | None = nested(Inner)
+    g: tuple[Inner, ...] = list_of(nested(Inner), 2)
+    h: tuple[int, ...] = list_of(integer(), 2)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_parameter_of_the_wrong_kind_is_named(name, value):
     """The error has the code for it and the parameter's name."""
     with pytest.raises(RequestError, match=f"Parameter {name}") as caught:
         Sample.read({name: value})
-    assert jsonrpc.BAD_PARAMS == caught.value.code
+    assert jsonrpc.INVALID_PARAMS == caught.value.code
 
 
 def test_a_parameter_within_an_object_is_named():
@@ -62,7 +62,7 @@ def test_what_must_be_there_is_asked_for(record, name, raw):
     """Null and absent are the same."""
     with pytest.raises(RequestError, match="is missing") as caught:
         record.read({} if raw == "absent" else {name: None})
-    assert jsonrpc.BAD_PARAMS == caught.value.code
+    assert jsonrpc.INVALID_PARAMS == caught.value.code
 
 
 def test_parameters_are_read_as_what_they_are():

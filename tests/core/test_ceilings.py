@@ -16,7 +16,7 @@ from watchdog_app.core.model.machine import (
 from watchdog_app.core.model.readings import group_name, readings
 from watchdog_app.core.model.resource import ResourceKind
 from watchdog_app.core.model.tasks import group_processes
-from watchdog_app.guard.cgroup import name_of
+from watchdog_app.guard.cgroup import guard_group_name
 
 GIB = 1 << 30
 ROOT = "/sys/fs/cgroup"
@@ -175,7 +175,7 @@ def test_the_same_groups_are_ceilings_whichever_is_the_tightest():
     assert [expected, expected] == [resources(5.0), resources(9.8)]
 
 
-@pytest.mark.parametrize("name", [name_of(4711, 99), "watchdog-guard-4711-99.scope"])
+@pytest.mark.parametrize("name", [guard_group_name(4711, 99), "watchdog-guard-4711-99.scope"])
 def test_guards_are_told_apart_by_the_program_that_was_started_in_them(name):
     """Two at once would else be two rows of the same words. Nobody is killed there."""
     found = look(host(), [process(4711, group_path=name)], [cgroup(name, 3.0, 4.0)])

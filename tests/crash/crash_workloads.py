@@ -246,12 +246,12 @@ class PausesKept(Workload):
         for number in (1, 2, 3):
             held[f"p{number}"] = pauses.Pause(ProcessKey(number, 1), f"p{number}", "")
             with suppress(OSError):
-                pauses.write(root, pauses.encoded(self.BOOT, held.values()))
+                pauses.write(root, pauses.encode_file(self.BOOT, held.values()))
                 mark(f"stopped {number}")
         mark("resuming 2")
         del held["p2"]
         with suppress(OSError):
-            pauses.write(root, pauses.encoded(self.BOOT, held.values()))
+            pauses.write(root, pauses.encode_file(self.BOOT, held.values()))
             mark("resumed 2")
 
     def check(self, root: str, marks: tuple[str, ...], how: str) -> list[str]:
@@ -266,7 +266,7 @@ class PausesKept(Workload):
             problems.append(f"stopped and not known: {sorted(wanted - free - there)}")
         if "resumed 2" in marks and "p2" in there:
             problems.append("what runs again is still known as paused")
-        pauses.write(root, pauses.encoded(self.BOOT, ()))
+        pauses.write(root, pauses.encode_file(self.BOOT, ()))
         if os.listdir(root) != [pauses.FILE]:
             problems.append(f"left over: {os.listdir(root)}")
         return problems

@@ -297,5 +297,5 @@ def control(parts: Parts, tmp_path: Path) -> Control:
 @pytest.fixture
 def loop(parts: Parts, control: Control) -> Loop:
     """Their loop."""
-    lock = SimpleNamespace(keep=lambda: True)
+    lock = SimpleNamespace(reacquire=lambda: True)
     return Loop(parts, control, lock, ServiceManager(), Log(False))  # type: ignore[arg-type]

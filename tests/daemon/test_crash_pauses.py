@@ -61,7 +61,7 @@ class Standing:
         else:
             pause = replace(pause, paused=Paused((key,), "sigstop", 5.0))
         for folder in (self.state, self.run):
-            pauses.write(str(folder), pauses.encoded(boot, [pause]))
+            pauses.write(str(folder), pauses.encode_file(boot, [pause]))
 
     def spoil_journal(self) -> None:
         """Random bytes."""

@@ -338,13 +338,13 @@ def test_the_newer_of_two_connections_of_one_process_counts(world, raw):
     [
         ({"pid": 1}, jsonrpc.REFUSED),
         ({"start_time": 5}, jsonrpc.REFUSED),
-        ({"pid": "1"}, jsonrpc.BAD_PARAMS),
-        ({"pid": None}, jsonrpc.BAD_PARAMS),
-        ({"start_time": -1}, jsonrpc.BAD_PARAMS),
-        ({"framework": 5}, jsonrpc.BAD_PARAMS),
-        ({"framework": "x" * 1000}, jsonrpc.BAD_PARAMS),
-        ({"directory": None}, jsonrpc.BAD_PARAMS),
-        ({"notebook": []}, jsonrpc.BAD_PARAMS),
+        ({"pid": "1"}, jsonrpc.INVALID_PARAMS),
+        ({"pid": None}, jsonrpc.INVALID_PARAMS),
+        ({"start_time": -1}, jsonrpc.INVALID_PARAMS),
+        ({"framework": 5}, jsonrpc.INVALID_PARAMS),
+        ({"framework": "x" * 1000}, jsonrpc.INVALID_PARAMS),
+        ({"directory": None}, jsonrpc.INVALID_PARAMS),
+        ({"notebook": []}, jsonrpc.INVALID_PARAMS),
     ],
     ids=str,
 )
@@ -373,7 +373,7 @@ def test_a_report_without_sense_changes_nothing(world, raw, params):
     register(agent)
     agent.tell("agent.report", training=True, step=7)
 
-    assert jsonrpc.BAD_PARAMS == agent.ask("agent.report", **params)["error"]["code"]
+    assert jsonrpc.INVALID_PARAMS == agent.ask("agent.report", **params)["error"]["code"]
 
     def mine():
         tasks = client.call("status")["tasks"]

@@ -52,8 +52,8 @@ def is_served(world) -> bool:
         (b'{"jsonrpc": "2.0"}\n', jsonrpc.INVALID_REQUEST),
         (b'{"jsonrpc": "2.0", "method": 5, "id": 1}\n', jsonrpc.INVALID_REQUEST),
         (b'{"jsonrpc": "2.0", "method": "status", "id": {}}\n', jsonrpc.INVALID_REQUEST),
-        (b'{"jsonrpc": "2.0", "method": "no.such", "id": 1}\n', jsonrpc.NO_SUCH_METHOD),
-        (b'{"jsonrpc": "2.0", "method": "task.pause", "id": 1}\n', jsonrpc.BAD_PARAMS),
+        (b'{"jsonrpc": "2.0", "method": "no.such", "id": 1}\n', jsonrpc.METHOD_NOT_FOUND),
+        (b'{"jsonrpc": "2.0", "method": "task.pause", "id": 1}\n', jsonrpc.INVALID_PARAMS),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -60,10 +60,10 @@ def test_a_step_that_fails_ends_nothing_and_is_shown(said):
     log, _ = said
     faults = Faults(log)
 
-    faults.guard("journal", lambda: 1 / 0)
+    faults.run_step("journal", lambda: 1 / 0)
 
     assert "ZeroDivisionError" in faults.all()[0].message
-    faults.guard("journal", lambda: None)
+    faults.run_step("journal", lambda: None)
     assert [] == faults.all()
 
 
@@ -278,17 +278,17 @@ def test_no_look_waits_for_a_supervisor_that_is_being_started(monkeypatch):
     guard = a_guard(7, 8, "hog.py", f"/x/{cgroup.PREFIX}7.8")
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
-    def sweep():
+    def adopt_orphans():
         begun.set()
         go_on.wait(20)
         ended.set()
 
-    monkeypatch.setattr(record, "every", lambda: [guard])
-    monkeypatch.setattr(process, "sweep", sweep)
+    monkeypatch.setattr(record, "read_all", lambda: [guard])
+    monkeypatch.setattr(process, "adopt_orphans", adopt_orphans)
     guards = Guards(observer_of(), Log())
 
-    guards.look()
-    guards.look()
+    guards.refresh()
+    guards.refresh()
 
     assert begun.wait(20)
     assert not ended.is_set()
@@ -304,8 +304,8 @@ def crowd(monkeypatch):
     guard = a_guard(7, 8, "hog.py", f"/x/{cgroup.PREFIX}7-8")
     guard.state = "stopped"
     guards, read = [guard], []
-    monkeypatch.setattr(record, "every", lambda: read.append(1) or list(guards))
-    monkeypatch.setattr(process, "sweep", lambda: None)
+    monkeypatch.setattr(record, "read_all", lambda: read.append(1) or list(guards))
+    monkeypatch.setattr(process, "adopt_orphans", lambda: None)
     monkeypatch.setattr(cgroup, "memberships", lambda *_: pytest.fail("this can wait for a lock"))
     found = Guards(observer_of(tasks, lambda key: inside.get(key.pid)), Log())
     return SimpleNamespace(guards=found, tasks=tasks, inside=inside, records=guards, read=read)
@@ -314,7 +314,7 @@ def crowd(monkeypatch):
 def test_a_guard_that_refuses_and_calms_by_turns_is_reported_once(monkeypatch):
     """A library frees and asks again many times a second; a stop and its end are always news."""
     name = f"{cgroup.PREFIX}7.8"
-    monkeypatch.setattr(process, "sweep", lambda: None)
+    monkeypatch.setattr(process, "adopt_orphans", lambda: None)
     told = []
     guards = Guards(observer_of(), Log())
     for state in (
@@ -322,16 +322,16 @@ def test_a_guard_that_refuses_and_calms_by_turns_is_reported_once(monkeypatch):
     ):  # fmt: skip
         guard = a_guard(7, 8, "hog.py", f"/x/{name}")
         guard.state = state
-        monkeypatch.setattr(record, "every", lambda guard=guard: [guard])
-        guards.look()
-        told += [entry.data["guard"]["state"] for _, entry, _ in guards.take_news()]
+        monkeypatch.setattr(record, "read_all", lambda guard=guard: [guard])
+        guards.refresh()
+        told += [entry.data["guard"]["state"] for _, entry, _ in guards.take_events()]
 
     assert ["refusing", "stopped", "running"] == told
 
 
 def test_a_rescue_of_all_looks_at_the_guards_once(crowd):
     """Not once for each task; the one that is held is refused, with why."""
-    nobody = SimpleNamespace(within=lambda _: [], request_checkpoint=lambda *_: [])
+    nobody = SimpleNamespace(connected_in=lambda _: [], request_checkpoint=lambda *_: [])
     parts = SimpleNamespace(
         observer=SimpleNamespace(tasks=lambda: crowd.tasks), guards=crowd.guards, executor=nobody,
         agents=nobody, checkpoints=None,
@@ -349,19 +349,19 @@ def test_a_rescue_of_all_looks_at_the_guards_once(crowd):
 def test_who_is_under_a_guard_is_known_from_the_look_and_the_kernel_is_not_asked(crowd):
     """A read of /proc/PID/cgroup can wait for minutes; what was moved by hand is followed."""
     first, last = crowd.tasks[0].key, crowd.tasks[-1].key
-    crowd.guards.look()
-    before = crowd.guards.of(first), crowd.guards.of(last)
+    crowd.guards.refresh()
+    before = crowd.guards.get(first), crowd.guards.get(last)
     crowd.inside[first.pid + 1] = crowd.inside.pop(last.pid)
-    crowd.guards.look()
-    moved = crowd.guards.of(first), crowd.guards.of(last)
+    crowd.guards.refresh()
+    moved = crowd.guards.get(first), crowd.guards.get(last)
     other = a_guard(9, 9, "x.py", f"/x/{cgroup.PREFIX}9-9")
     crowd.records.append(other)
     crowd.inside[last.pid] = f"/x/{cgroup.PREFIX}9-9.scope"
-    crowd.guards.look()
+    crowd.guards.refresh()
 
     assert (None, crowd.records[0]) == before
     assert (crowd.records[0], None) == moved
-    assert crowd.guards.of(last) is other
+    assert crowd.guards.get(last) is other
 
 
 def test_a_pipe_in_the_place_of_a_guards_record_is_no_record(tmp_path):

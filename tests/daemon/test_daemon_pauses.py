@@ -11,8 +11,8 @@ from support.pauses import standing_pauses
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Task, TaskKind
 from watchdog_app.daemon import pauses as file
-from watchdog_app.daemon.observer import as_held
-from watchdog_app.daemon.pauses import Pause, standing
+from watchdog_app.daemon.observer import mark_stopping
+from watchdog_app.daemon.pauses import Pause, still_paused
 from watchdog_app.machine.process_control.paused import Paused
 
 ROOT, WORKER = ProcessKey(10, 100), ProcessKey(11, 101)
@@ -37,17 +37,17 @@ class Standing:
     def ended(self, **found):
         """Pauses that are over in these states."""
         self._states = found
-        return self.pauses.review()
+        return self.pauses.remove_ended()
 
 
 def test_a_pause_that_stands_is_remembered_as_it_was(tmp_path):
     """Every process, the method, the reason."""
-    file.write(str(tmp_path), file.encoded("boot", [PAUSE]))
+    file.write(str(tmp_path), file.encode_file("boot", [PAUSE]))
     where = str(tmp_path), str(tmp_path / "none")
 
     assert (PAUSE,) == file.read(where, "boot")
     assert file.read(where, "other") is None, "a pause does not outlive the boot"
-    assert PAUSE == standing(PAUSE, states(p10="T", p11="T"))
+    assert PAUSE == still_paused(PAUSE, states(p10="T", p11="T"))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_pause_that_stands_is_remembered_as_it_was(tmp_path):
 )
 def test_a_pause_that_does_not_stand_is_forgotten(stored, now):
     """Gone, or running again."""
-    assert standing(stored, now) is None
+    assert still_paused(stored, now) is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_pause_that_does_not_stand_is_forgotten(stored, now):
 )
 def test_a_copy_of_nonsense_is_not_believed(tmp_path, damage):
     """Whatever lies on the disk: it is said that nothing is known."""
-    value = json.loads(file.encoded("boot", [PAUSE]))
+    value = json.loads(file.encode_file("boot", [PAUSE]))
     (tmp_path / file.FILE).write_text(json.dumps({**value, **damage}))
 
     with pytest.raises(WatchdogError, match="cannot be read"):
@@ -85,7 +85,7 @@ def test_a_copy_of_nonsense_is_not_believed(tmp_path, damage):
 
 def test_a_pause_cut_short_is_known_by_what_it_stopped():
     """Killed between the first signal and the last: what is stopped is ours to resume."""
-    found = standing(INTENT, states(p10="T", p11="S"))
+    found = still_paused(INTENT, states(p10="T", p11="S"))
     assert (ROOT,) == found.paused.keys
 
 
@@ -135,7 +135,7 @@ FAMILY = [(ROOT, False), (WORKER, True), (CHILD, False)]
 def intended(folder, *before: Pause) -> Pause:
     """What is written down before the first signal of a pause."""
     held = Standing(folder, *before)
-    assert held.pauses.intend(TASK, FAMILY, "why", 1.0)
+    assert held.pauses.record_intent(TASK, FAMILY, "why", 1.0)
     (found,) = file.read((str(folder / "run"), str(folder / "none")), "boot")
     return found
 
@@ -144,7 +144,7 @@ def test_a_pause_cut_short_wakes_whom_it_stopped_and_no_other(tmp_path):
     """A child that is no Python is among them; who was stopped before the pause is not."""
     stored = intended(tmp_path)
 
-    found = standing(stored, states(p10="T", p11="T", p12="T"))
+    found = still_paused(stored, states(p10="T", p11="T", p12="T"))
 
     assert (ROOT, CHILD) == found.paused.keys
 
@@ -153,7 +153,7 @@ def test_a_second_pause_cut_short_forgets_nothing_of_the_first(tmp_path):
     """The intent keeps what was stopped, and adds to it what is found stopped."""
     stored = intended(tmp_path, PAUSE)
 
-    found = standing(stored, states(p10="S", p11="T", p12="T"))
+    found = still_paused(stored, states(p10="S", p11="T", p12="T"))
 
     assert (ROOT, WORKER, CHILD) == found.paused.keys
 
@@ -173,7 +173,7 @@ def test_who_was_paused_and_looks_asleep_is_on_its_way_to_stop(state, held, stop
     sample = ProcessSample(ROOT, 1, state, 0, None, 0, None, 0.0)
     other = replace(TASK, key=WORKER, members=(replace(sample, key=WORKER, state="S"),))
 
-    found = as_held(
+    found = mark_stopping(
         (replace(TASK, members=(sample,)), other), {ROOT} if held else set(), lambda _: stopping
     )
 
@@ -186,4 +186,4 @@ def test_a_debugger_ends_no_pause(tmp_path):
     held = Standing(tmp_path, PAUSE)
 
     assert [] == held.ended(p10="t", p11="t")
-    assert PAUSE == standing(PAUSE, states(p10="t", p11="t"))
+    assert PAUSE == still_paused(PAUSE, states(p10="t", p11="t"))

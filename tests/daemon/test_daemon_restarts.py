@@ -25,7 +25,7 @@ from watchdog_app.core.model.machine import (
 from watchdog_app.core.model.tasks import KernelRegistry, group_processes
 from watchdog_app.core.policy.reporting import exit_notification
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.recorder import KeptState
+from watchdog_app.daemon.recorder import StateStore
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.history.journal import Entry, Journal
 
@@ -56,14 +56,14 @@ class Told:
 
     def take(self, tasks: list[Task]) -> None:
         """One more look."""
-        for restart in self.restarts.take(tasks):
+        for restart in self.restarts.update(tasks):
             self.entries.append(restart.entry)
             self.moved.append((restart.before.pid, restart.now.pid))
             self._tell(restart.notified)
 
     def died(self, *words) -> None:
         """A task has ended."""
-        self._tell(self.restarts.ended(*words))
+        self._tell(self.restarts.task_ended(*words))
 
     def _tell(self, told) -> None:
         if told is not None:
@@ -174,12 +174,12 @@ def test_restart_while_no_daemon_runs_is_seen_by_the_next(
     journal = Journal(str(tmp_path), 1e6, 1 << 20)
     desk = Desk(journal)
     before, after = Told(), Told()
-    memory = KeptState(SimpleNamespace(kernels=before.kernels), desk, "b1", Log(False))
+    memory = StateStore(SimpleNamespace(kernels=before.kernels), desk, "b1", Log(False))
     before.take([first])
     for _ in range(3):
-        memory.keep_kernels()
+        memory.save_kernels()
 
-    KeptState(SimpleNamespace(kernels=after.kernels), desk, boot, Log(False)).recover(journal)
+    StateStore(SimpleNamespace(kernels=after.kernels), desk, boot, Log(False)).recover(journal)
     after.take([kernel(11)])
 
     journal.close()

@@ -50,7 +50,7 @@ def test_the_watchdog_interval_is_lengthened_under_pressure_and_set_back(
 
         said = []
         for at, pressed in ((0, False), (15, True), (30, True), (45, False), (95, False)):
-            manager.alive(float(at), pressed=pressed)
+            manager.heartbeat(float(at), pressed=pressed)
             said.append(channel.recv(1024).decode())
 
     assert [

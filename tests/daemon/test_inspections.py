@@ -24,7 +24,7 @@ from watchdog_app.core.model.agent import (
 )
 from watchdog_app.core.model.decisions import Forecast
 from watchdog_app.core.model.machine import ProcessKey
-from watchdog_app.daemon.agents import record
+from watchdog_app.daemon.agents import to_record
 from watchdog_app.daemon.inspections import Inspections, trace_s
 from watchdog_app.daemon.methods import Methods
 
@@ -48,7 +48,7 @@ class World:
         )
         self.agent = SimpleNamespace(key=KEY, view=self.view)
         self.agents = SimpleNamespace(
-            within=lambda task: [self.agent] if with_agent else [],
+            connected_in=lambda task: [self.agent] if with_agent else [],
             view_of=lambda task: self.view if with_agent else None,
             get=lambda key: self.agent,
             send=lambda agent, method, params: self.sent.append((method, params)),
@@ -65,10 +65,12 @@ class World:
     def made(self, worker) -> Inspections:
         return Inspections(
             agents=self.agents,
-            observer=SimpleNamespace(tasks=lambda: [self.task], latest=None, ask=lambda _: None),
+            observer=SimpleNamespace(
+                tasks=lambda: [self.task], latest=None, call_engine=lambda _: None
+            ),
             pauses=SimpleNamespace(all=list),
             worker=worker,
-            grew=lambda *each: self.grown.append(each),
+            on_growth=lambda *each: self.grown.append(each),
             log=None,
         )
 
@@ -98,7 +100,7 @@ class World:
     def answer(self, request: str, *threads: dict, now: float = 100.1, agent=None) -> None:
         params = requests.Stacked.read({"request": request, "threads": list(threads)})
         self.now = now
-        self.inspections.stacked(agent or self.agent, params)
+        self.inspections.receive_stacks(agent or self.agent, params)
 
 
 MAIN = {"name": "MainThread", "native_id": 10, "trains": True, "frames": [FRAME]}
@@ -279,7 +281,7 @@ MEMORY = {"batch_size": 256, "weights_bytes": 10, "buffers": [{"what": "shuffle"
 
 def test_the_memory_of_a_training_is_read():
     """What is absent is unknown; what is new is left alone."""
-    found = record(MemoryParts, requests.MemoryParts.read(MEMORY))
+    found = to_record(MemoryParts, requests.MemoryParts.read(MEMORY))
 
     assert (256, 10, None, -1.5) == (
         found.batch_size, found.weights_bytes, found.optimizer_bytes, found.python_blocks_per_step
@@ -306,7 +308,7 @@ GROWTH = {"seconds": 4.0, "steps": 60, "complete": True,
 
 def test_what_grows_is_read():
     """Lines and tensors."""
-    found = record(MemoryGrowth, requests.Leaked.read({"request": "1", **GROWTH}))
+    found = to_record(MemoryGrowth, requests.Leaked.read({"request": "1", **GROWTH}))
 
     assert ("a.py", 1, False) == (found.lines[0].file, found.lines[0].line, found.lines[0].own)
     assert ((3, 4), 9) == (found.tensors[0].shape, found.tensors[0].more)
@@ -357,7 +359,7 @@ def test_what_grows_is_known_from_the_first_answer_on():
     more = {"tensors": [{"type": "Tensor", "shape": [3], "more": 40}]}
 
     def tell(**params) -> None:
-        world.inspections.leaked(world.agent, requests.Leaked.read({**said, **params}))
+        world.inspections.receive_growth(world.agent, requests.Leaked.read({**said, **params}))
 
     tell(**more, seconds=1.0, interim=True)
 

@@ -59,12 +59,12 @@ def test_a_look_that_fails_is_a_fault_and_is_repeated(
     with monkeypatch.context() as patched:
         patched.setattr(getattr(parts, part), function, _fails)
         parts.pace.look_now()
-        loop._turn()
+        loop._run_once()
         assert "daemon.look" in _sources(parts)
         assert parts.pace.next_look_mono_s > 0.0, "not at once"
 
     parts.pace.look_now()
-    loop._turn()
+    loop._run_once()
     assert "daemon.look" not in _sources(parts)
 
 
@@ -96,7 +96,7 @@ def test_a_configuration_that_cannot_be_read_again_ends_nothing(
     monkeypatch.setattr(loop._control, "reload", fails)
     loop.reloading = True
     parts.pace.look_now()
-    loop._turn()
+    loop._run_once()
 
     assert not loop.reloading
     assert ({source} if source else set()) == _sources(parts) & {"daemon.reload"}

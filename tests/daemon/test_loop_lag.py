@@ -32,7 +32,7 @@ def test_lateness_is_counted_by_the_clock(due, now, interval, late, missed):
     """By how much, and how many fell due meanwhile."""
     loop_lag = LoopLag()
 
-    assert late == pytest.approx(loop_lag.begins(due, now, interval))
+    assert late == pytest.approx(loop_lag.record(due, now, interval))
     assert missed == loop_lag.missed
     assert (late if late >= 0.25 else 0.0) == pytest.approx(loop_lag.latest_s(now))
     assert (late >= 1.0) == (loop_lag.fault(now) is not None)

@@ -8,7 +8,7 @@ import pytest
 
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.missed_exits import MissedExits
-from watchdog_app.daemon.recorder import KeptState
+from watchdog_app.daemon.recorder import StateStore
 from watchdog_app.history.journal import Journal
 from watchdog_app.machine.sensors.systemd_units import UnitQuestion
 
@@ -30,12 +30,12 @@ class Units:
 def found(tmp_path, monkeypatch, *tasks: dict) -> tuple[MissedExits, Units]:
     monkeypatch.setenv("WATCHDOG_STATE_DIR", str(tmp_path))
     units = Units()
-    kept_state = KeptState(None, None, "boot", Log(False))
-    missed = MissedExits(kept_state, lambda key: False, units)
+    state_store = StateStore(None, None, "boot", Log(False))
+    missed = MissedExits(state_store, lambda key: False, units)
     with contextlib.closing(Journal(str(tmp_path), 1e9, 1 << 20)) as journal:
         state = {"boot": "boot", "unix_s": 1.0, "host_kills": None, "tasks": list(tasks)}
         journal.put_state("alive", state)
-        missed.look(journal)
+        missed.find(journal)
     return missed, units
 
 

@@ -13,7 +13,7 @@ from test_daemon_agents import begin
 from watchdog_app.base.errors import RequestError
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.settings import NotifySettings, Settings, parse_span_of_day
-from watchdog_app.daemon.notify.dispatcher import NotificationFilter, quiet_at
+from watchdog_app.daemon.notify.dispatcher import NotificationFilter, quiet_span_at
 
 NOON = 1_793_450_000.0
 
@@ -64,13 +64,13 @@ def test_protection_comes_on_by_itself_when_the_time_is_over():
     quiet.protect(False, 3600)
 
     clocks.pass_(3599)
-    assert (False, frozenset()) == quiet.look()
+    assert (False, frozenset()) == quiet.expire()
     assert not quiet.protecting
     clocks.pass_(1)
-    assert quiet.look()[0]
+    assert quiet.expire()[0]
     assert quiet.protecting
     assert {"on": True, "until_unix_s": None} == quiet.protection.to_json()
-    assert not quiet.look()[0]
+    assert not quiet.expire()[0]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_no_clock_can_keep_it_off_for_longer(mono_s, unix_s):
     clocks.mono_s += mono_s
     clocks.unix_s += unix_s
 
-    assert quiet.look()[0]
+    assert quiet.expire()[0]
 
 
 def test_another_daemon_goes_on_with_what_was_asked_for():
@@ -109,7 +109,7 @@ def test_another_daemon_goes_on_with_what_was_asked_for():
     assert NOON + 3600 == after.protection.until_unix_s
     assert [None] == [each.incident for each in after.snoozed]  # that incident is no more
     later.pass_(3000)
-    assert after.look()[0]
+    assert after.expire()[0]
     assert not after.snoozed
 
 
@@ -190,10 +190,10 @@ def test_when_a_snooze_ends_the_danger_is_to_be_told_anew():
     quiet.reason(warning(incident="i2", topic="rescued"))
 
     clocks.pass_(899)
-    assert frozenset() == quiet.look()[1]
+    assert frozenset() == quiet.expire()[1]
     clocks.pass_(1)
-    assert frozenset({"i1"}) == quiet.look()[1]
-    assert frozenset() == quiet.look()[1]
+    assert frozenset({"i1"}) == quiet.expire()[1]
+    assert frozenset() == quiet.expire()[1]
     assert quiet.reason(warning()) is None
 
 
@@ -209,7 +209,7 @@ def test_a_snooze_can_be_ended_and_replaced():
     assert quiet.snooze("i1", None, None, 0) is None
 
     assert not quiet.snoozed
-    assert frozenset({"i1"}) == quiet.look()[1]  # who ends it wants to hear of it
+    assert frozenset({"i1"}) == quiet.expire()[1]  # who ends it wants to hear of it
 
 
 def test_snoozes_are_bounded():
@@ -221,8 +221,8 @@ def test_snoozes_are_bounded():
         quiet.reason(warning(incident=f"j{number}"))
 
     assert 64 == len(quiet.snoozed)
-    assert not quiet.knows("j0")
-    assert quiet.knows("j499")
+    assert not quiet.knows_incident("j0")
+    assert quiet.knows_incident("j499")
 
 
 # NotificationFilter hours
@@ -268,15 +268,15 @@ def test_when_quiet_hours_end_the_danger_is_to_be_told(zone):
     zone("UTC")
     clocks = Clocks(1_793_450_000 - 1_793_450_000 % 86400 + 6 * 3600 + 50 * 60)
     quiet = clocks.quiet(("22:00-07:00",))
-    quiet.look()
+    quiet.expire()
     quiet.reason(warning())
     quiet.snooze(None, None, None, 60)
     clocks.pass_(120)
-    assert frozenset() == quiet.look()[1]  # the snooze is over, the night is not
+    assert frozenset() == quiet.expire()[1]  # the snooze is over, the night is not
 
     clocks.pass_(8 * 60)
 
-    assert frozenset({"i1"}) == quiet.look()[1]
+    assert frozenset({"i1"}) == quiet.expire()[1]
 
 
 @pytest.mark.parametrize(
@@ -298,13 +298,13 @@ def test_hours_include_their_begin_and_not_their_end(text, times, quiet):
     """Over midnight as within a day."""
     for at in times:
         hour, minute = map(int, at.split(":"))
-        assert (text if quiet else None) == quiet_at([text], hour, minute)
+        assert (text if quiet else None) == quiet_span_at([text], hour, minute)
 
 
 def test_of_several_hours_any_counts():
     """The one that holds is named."""
-    assert "12:00-13:00" == quiet_at(["22:00-07:00", "12:00-13:00"], 12, 30)
-    assert quiet_at([], 12, 30) is None
+    assert "12:00-13:00" == quiet_span_at(["22:00-07:00", "12:00-13:00"], 12, 30)
+    assert quiet_span_at([], 12, 30) is None
 
 
 @pytest.mark.parametrize(

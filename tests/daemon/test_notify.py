@@ -94,7 +94,7 @@ class World:
     def show(self, **changes) -> tuple[bool, str]:
         before = len(self.told)
         self.dispatcher.show(notice(**changes), lambda *told: self.told.append(told))
-        until(lambda: self.dispatcher.look(0.0) or len(self.told) > before)
+        until(lambda: self.dispatcher.poll(0.0) or len(self.told) > before)
         return self.told[-1]
 
 
@@ -123,7 +123,7 @@ def test_a_channel_that_hangs_delays_no_other():
     until(lambda: len(quick.seen) == 2)
     waiting = list(world.told)
     hold.set()
-    until(lambda: world.dispatcher.look(0.0) or len(world.told) == 2)
+    until(lambda: world.dispatcher.poll(0.0) or len(world.told) == 2)
 
     assert [] == waiting
     assert [(True, "shown by slow+quick")] * 2 == world.told

@@ -124,5 +124,5 @@ def test_clocks_are_told_apart(mono, boot, wall, expected):
     clocks = Clocks(*(lambda place=place: at[-1][place] for place in range(3)))
     at.append([at[0][0] + mono, at[0][1] + boot, at[0][2] + wall])
 
-    assert tuple(expected) == clocks.look()
-    assert (0, 0) == clocks.look()
+    assert tuple(expected) == clocks.poll()
+    assert (0, 0) == clocks.poll()

@@ -31,23 +31,23 @@ def test_a_look_that_fails_is_repeated_an_interval_later(pace, clock):
     """It never says that it has ended."""
     pace.look_now()
 
-    assert 100.0 == pace.begins()
+    assert 100.0 == pace.started()
     assert 101.0 == pace.next_look_mono_s
 
 
 def test_the_rate_holds_however_long_a_look_takes(pace, clock):
     """The next look is due so long after the beginning of this one."""
-    pace.begins()
+    pace.started()
     clock.mono_s += 0.4
-    pace.ends(1.0, 0.01)
+    pace.ended(1.0, 0.01)
 
     assert 101.0 == pace.next_look_mono_s
 
 
 def test_a_look_that_takes_long_to_compute_makes_them_rarer(pace, clock):
     """A quarter of a core, not more."""
-    pace.begins()
-    pace.ends(0.1, 0.5)
+    pace.started()
+    pace.ended(0.1, 0.5)
 
     assert 2.0 == pace.interval_s
     assert 102.0 == pace.next_look_mono_s
@@ -55,23 +55,23 @@ def test_a_look_that_takes_long_to_compute_makes_them_rarer(pace, clock):
 
 def test_a_look_is_fresh_for_an_interval_after_its_end(pace, clock):
     """Also one that takes longer than that: otherwise nobody would ever be answered."""
-    assert not pace.fresh
-    pace.begins()
+    assert not pace.is_fresh
+    pace.started()
     clock.mono_s += 5.0
-    assert not pace.fresh
-    pace.ends(1.0, 0.01)
+    assert not pace.is_fresh
+    pace.ended(1.0, 0.01)
 
-    assert pace.fresh
+    assert pace.is_fresh
     clock.mono_s += 0.9
-    assert pace.fresh
+    assert pace.is_fresh
     clock.mono_s += 0.1
-    assert not pace.fresh
+    assert not pace.is_fresh
 
 
 def test_an_earlier_look_is_not_earlier_than_allowed(pace, clock):
     """Whoever asks for one in between waits for the fast interval."""
-    pace.begins()
-    pace.ends(1.0, 0.01)
+    pace.started()
+    pace.ended(1.0, 0.01)
     pace.look_soon()
 
     assert pytest.approx(100.1) == pace.next_look_mono_s

@@ -262,7 +262,7 @@ def journal_pauses(data: bytes) -> None:
         return
     for letter in (None, "T"):
         with suppress(ValueError):
-            pauses.standing(codec.decode(pauses.Pause, stored), lambda _, letter=letter: letter)
+            pauses.still_paused(codec.decode(pauses.Pause, stored), lambda _, letter=letter: letter)
 
 
 @target

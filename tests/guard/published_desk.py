@@ -114,8 +114,8 @@ class Training:
         os.kill(self.pid, signal.SIGCONT)
 
     def look(self):
-        """See `copier.look`."""
-        return copier.look(self.pid, self.start_time, self.page)
+        """See `copier.check`."""
+        return copier.check(self.pid, self.start_time, self.page)
 
     def copy(self, **words):
         """See `copier.copy`."""

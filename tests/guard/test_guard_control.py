@@ -68,7 +68,7 @@ def ask(loop, path, request):
 
     def asks():
         try:
-            said.append(control.ask(path, request))
+            said.append(control.send_request(path, request))
         except ActionError as error:
             said.append(error)
 

@@ -39,7 +39,7 @@ from watchdog_app.daemon.agents import Agent, Agents
 from watchdog_app.daemon.guards import Guards, guard_end
 from watchdog_app.daemon.log import Log
 from watchdog_app.guard import messages, record
-from watchdog_app.guard.record import GuardRecord, prepare
+from watchdog_app.guard.record import GuardRecord, make_folder
 from watchdog_app.history import entries
 
 MIB = 1 << 20
@@ -146,16 +146,16 @@ def test_a_living_training_has_the_newer_of_its_own_rescue_and_the_copied_one(
     guard.group = str(group)
     guard.rescues = [{"pid": 4711, "path": str(places), "step": 145}]
     guard.saved_unix_s = copied_unix_s
-    prepare(guard.pid, guard.start_time)
+    make_folder(guard.pid, guard.start_time)
     guard.write()
     guards = Guards(observer_of(), Log())
-    guards.look()
+    guards.refresh()
     nothing = SimpleNamespace()
     agents = Agents(nothing, nothing, lambda _: True, interval_s=1.0)
     own = RescueRecord("/r/own", 100, 5, 0.1, 20.0, by_lines=True)
     agents._agents[KEY] = Agent(KEY, None, AgentState(KEY, "keras", "/r", rescue=own), None)
 
-    agents.copied_by_guards(guards.rescues())
+    agents.record_guard_copies(guards.rescues())
 
     found = agents.get(KEY).view.rescue
     assert (step, True) == (found.step, found.by_lines)
@@ -200,8 +200,8 @@ def test_only_the_newest_are_kept_and_what_is_no_record_is_passed_over(places):
     for name, text in (("1.2.json", "{"), ("3.4.json", json.dumps({"pid": "x"}))):
         (places / "state" / "guards" / name).write_text(text)
 
-    assert len(record.past()) <= 50
-    assert {4711} == {guard.pid for guard in record.past()}
+    assert len(record.read_past()) <= 50
+    assert {4711} == {guard.pid for guard in record.read_past()}
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_what_came_of_it_is_said_for_every_stage(stage, kinds, said):
     for kind in kinds:
         guard.note(kind, "text")
 
-    told = messages.past(guard)
+    told = messages.past_summary(guard)
 
     assert said in told
     assert bool(said) == bool(told)
@@ -241,16 +241,16 @@ def test_nobody_is_warned_of_a_limit_that_the_guard_has_met_and_told_of(
     group.mkdir()
     guard = a_guard(state=stage)
     guard.group = str(group)
-    prepare(guard.pid, guard.start_time)
+    make_folder(guard.pid, guard.start_time)
     guard.write()
     guards = Guards(observer_of(), Log())
     decision = SimpleNamespace(
         resource=ResourceKey(ResourceKind.GUARD, str(group)), evidence={"topic": topic}
     )
 
-    assert too_late is (guards.settled(decision) is not None)
+    assert too_late is (guards.already_reported(decision) is not None)
     decision.resource = ResourceKey(ResourceKind.CGROUP, "/sys/fs/cgroup/another")
-    assert guards.settled(decision) is None
+    assert guards.already_reported(decision) is None
 
 
 @pytest.mark.parametrize(("stage", "high_mib"), [("finishing", 1056), ("running", 850)])
@@ -260,7 +260,7 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     os.mkdir(folder)
     guard = a_guard(state=stage, used_bytes=700 * MIB, follows_machine=stage == "running")
     guard.group = folder
-    prepare(guard.pid, guard.start_time)
+    make_folder(guard.pid, guard.start_time)
     guard.write()
     info = ProcessInfo(KEY, 1, 1000, "ann", None, (), None, TaskKind.SCRIPT, "fit.py",
                        script="/x", cgroup=folder)  # fmt: skip
@@ -272,7 +272,7 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     seen = readings(snapshot, tasks)
     guards = Guards(observer_of(tasks, lambda _: folder, lambda: seen), Log())
     for _ in range(2):
-        guards.look()
+        guards.refresh()
         seen = readings(snapshot, tasks, (), guards.limits())
 
     (reading,) = [each for each in seen if each.key.subject == folder]
@@ -280,18 +280,18 @@ def test_a_limit_and_the_next_one_have_the_same_figures_on_every_screen(places, 
     danger = Shortage(reading, Attribution((), 0, 0), Regime.LINEAR, 1.0, {KEY: tasks[0]}, {},
                       SwapTraffic())  # fmt: skip
     assert f"780 MiB of {limit}" == phrases.level(reading.used, reading.limit, "bytes")
-    assert f"780 MiB of {limit}" in (guards.sentence(KEY) or "")
-    shown = guards.shown()[KEY]
+    assert f"780 MiB of {limit}" in (guards.explanation(KEY) or "")
+    shown = guards.status_records()[KEY]
     assert (reading.used, reading.limit) == (shown.used_bytes, shown.limit_bytes)
     level = "780 MiB of 800 MiB"
     level += f" ({AUTOMATIC_LIMIT}), reserve " if stage == "running" else " and the reserve of "
     for screen in (
-        guards.sentence(KEY),
+        guards.explanation(KEY),
         guard_remarks(shown)[0],
-        offline_status.format_guard(guards.of(KEY)),
+        offline_status.format_guard(guards.get(KEY)),
     ):
         assert f"{level}256 MiB" in screen
-    more = f"watchdog limit 4711 {messages.next_limit(guards.of(KEY))}"
+    more = f"watchdog limit 4711 {messages.next_limit(guards.get(KEY))}"
     assert more in " ".join(sentences(danger))
     shown.state, shown.stopped = "stopped", True
     assert more in " ".join(guard_remarks(shown))
@@ -311,10 +311,10 @@ def test_without_a_daemon_a_hold_and_its_end_are_known_to_status_explain_and_his
         offline_status.explain_guards("nobody.py"),
         offline_status.explain_guards(str(hog.pid)),
     )
-    (old,) = record.every()
+    (old,) = record.read_all()
     old.used_bytes = 1  # as a supervisor has it that wrote it down some seconds ago
     with monkeypatch.context() as earlier:
-        earlier.setattr(record, "every", lambda: [old])
+        earlier.setattr(record, "read_all", lambda: [old])
         (now,) = offline_status.running_guards()
     desk.run("limit", str(hog.pid), "--end")
     desk.end(hog)

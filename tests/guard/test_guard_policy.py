@@ -21,7 +21,7 @@ from watchdog_app.guard import launch, messages, record, reservation
 from watchdog_app.guard.cgroup import Cgroup
 from watchdog_app.guard.limits import margin_bytes, reserve_for, share_of
 from watchdog_app.guard.policy import (
-    ASKED,
+    ASKED_BY_PERSON,
     Action,
     AtLimit,
     CopyResults,
@@ -194,7 +194,7 @@ def test_what_runs_is_saved_before_it_is_ended_on_request():
     assert (Action.FREEZE, Action.COPY) == patient.boundary(3.0)
     assert (Action.REPORT, Action.END) == patient.copied(4.0, SAVED)
     assert (Action.REPORT, Action.END) == hurried.end_wanted(3.0)
-    assert ASKED == patient.because == hurried.because
+    assert ASKED_BY_PERSON == patient.because == hurried.because
 
 
 def test_a_higher_limit_calls_off_an_end_that_waits_for_a_save():
@@ -209,13 +209,15 @@ def test_a_higher_limit_calls_off_an_end_that_waits_for_a_save():
 
 def test_who_is_ended_far_below_the_limit_is_not_told_to_raise_it():
     """Nor that it was at its limit."""
-    low = a_guard(state="ending", because=ASKED, used_bytes=2 * GIB)
-    high = a_guard(state="ending", because=ASKED, used_bytes=4 * GIB)
+    low = a_guard(state="ending", because=ASKED_BY_PERSON, used_bytes=2 * GIB)
+    high = a_guard(state="ending", because=ASKED_BY_PERSON, used_bytes=4 * GIB)
     # What it used is read again while it ends.
-    held = a_guard(state="ending", because=ASKED, used_bytes=1, events=[{"kind": "stopped"}])
+    held = a_guard(
+        state="ending", because=ASKED_BY_PERSON, used_bytes=1, events=[{"kind": "stopped"}]
+    )
 
     assert "is ended: somebody asked for that." in messages.report(low)
-    assert "higher" not in messages.report(low) + messages.past(low)
+    assert "higher" not in messages.report(low) + messages.past_summary(low)
     for ended in (high, held):
         assert "at its memory limit of 4.00 GiB: somebody asked for that." in messages.report(ended)
         assert "higher" in messages.report(ended)
@@ -346,11 +348,11 @@ def test_what_a_supervisor_writes_is_read_again(folder):
     guard = a_guard(
         state="stopped", because="it is within a step", rescues=[{"path": "/r", "step": 3}]
     )
-    record.prepare(guard.pid, guard.start_time)
+    record.make_folder(guard.pid, guard.start_time)
     guard.note("stopped", "text")
     guard.write()
 
-    assert [guard] == record.every()
+    assert [guard] == record.read_all()
 
 
 @pytest.mark.parametrize(
@@ -363,7 +365,7 @@ def test_what_a_supervisor_writes_is_read_again(folder):
 def test_a_record_that_holds_nonsense_is_none(folder, change):
     """It is read by the daemon as well, which believes nobody."""
     guard = a_guard()
-    record.prepare(guard.pid, guard.start_time)
+    record.make_folder(guard.pid, guard.start_time)
     guard.write()
     path = os.path.join(guard.folder, "guard.json")
     with open(path) as file:
@@ -371,18 +373,18 @@ def test_a_record_that_holds_nonsense_is_none(folder, change):
     with open(path, "w") as file:
         json.dump({**found, **change}, file)
 
-    assert [] == record.every()
+    assert [] == record.read_all()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "{", "[" * 5000, "x" * 100_000])
 def test_what_is_no_record_at_all_is_left_out(folder, text):
     """And nothing is raised."""
     guard = a_guard()
-    record.prepare(guard.pid, guard.start_time)
+    record.make_folder(guard.pid, guard.start_time)
     with open(os.path.join(guard.folder, "guard.json"), "w") as file:
         file.write(text)
 
-    assert [] == record.every()
+    assert [] == record.read_all()
 
 
 @pytest.mark.parametrize("state", [state.value for state in State])
@@ -469,7 +471,7 @@ KERNEL = ["/opt/bin/python", "-m", "ipykernel_launcher", "-f", "k.json"]
 )
 def test_a_guard_has_the_name_that_people_know(words, session, name):
     """Several kernels that are all called python are told apart by nobody."""
-    assert name == launch.name_of(words, {"JPY_SESSION_NAME": session}, "/home/me/work")
+    assert name == launch.display_name(words, {"JPY_SESSION_NAME": session}, "/home/me/work")
 
 
 @pytest.mark.parametrize(
@@ -486,10 +488,10 @@ def test_who_stands_still_under_a_guard_is_neither_paused_nor_woken(monkeypatch,
     """A signal would reach it later; while it is copied it is a matter of moments."""
     guard, key = a_guard(state=stage), ProcessKey(4711, 99)
     guards = Guards(observer_of(), None)
-    monkeypatch.setattr(guards, "look", lambda: None)
-    monkeypatch.setattr(guards, "of", lambda task: guard if task == key else None)
+    monkeypatch.setattr(guards, "refresh", lambda: None)
+    monkeypatch.setattr(guards, "get", lambda task: guard if task == key else None)
 
-    said = guards.stopped(key)
+    said = guards.stopped_reason(key)
 
     assert (said is None) == (words is None)
     assert words is None or words in said
@@ -499,7 +501,7 @@ def test_who_stands_still_under_a_guard_is_neither_paused_nor_woken(monkeypatch,
 def test_the_list_says_what_to_do_for_one_that_is_held(folder, capsys):
     """And what another state means."""
     guard = a_guard(state="stopped")
-    record.prepare(guard.pid, guard.start_time)
+    record.make_folder(guard.pid, guard.start_time)
     guard.write()
     wanted = {"task": None, "size": None, "go_on": False, "end": False, "json": False}
 
@@ -535,7 +537,7 @@ def test_what_is_refused_memory_is_copied_again_and_goes_on_as_it_did():
     policy.limit_met(1.0)
     policy.copied(2.0, CopyResults(1, 1, 0))
     again = policy.copy_early(3.0)
-    copying = policy.early, policy.state
+    copying = policy.is_early_copy, policy.state
     later = policy.copied(3.5, CopyResults(1, 0, 1, "it went on"))
     kept = policy.copies.complete
     met = policy.limit_met(4.0)

@@ -131,7 +131,7 @@ FREE = Room(10 * GIB, 16 * GIB)
 def test_sizes_that_make_no_sense_are_refused_with_the_reason(limit, reserve, swap, said):
     """Before anything is started."""
     with pytest.raises(UsageError, match=said):
-        limits.check(limit, reserve, swap, FREE)
+        limits.check_sizes(limit, reserve, swap, FREE)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_sizes_that_make_no_sense_are_refused_with_the_reason(limit, reserve, sw
 )  # fmt: skip
 def test_sizes_that_can_be_meant_are_taken(limit, reserve):
     """A limit that is only beyond what is free is told, and not refused."""
-    limits.check(limit, reserve, 0, FREE)
+    limits.check_sizes(limit, reserve, 0, FREE)
 
 
 @pytest.mark.parametrize(

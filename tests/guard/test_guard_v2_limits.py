@@ -39,7 +39,7 @@ def test_the_limit_that_kills_lies_above_what_is_used(group, wanted, used, killi
     (group / "memory.current").write_text(str(used * MIB))
     guard = CgroupV2(str(group), wanted * MIB)
 
-    guard.hold()
+    guard.enforce_limit()
 
     assert (wanted * MIB, killing * MIB) == limits(group)
     assert wanted * MIB == guard.limit_bytes
@@ -49,12 +49,12 @@ def test_the_limit_that_kills_lies_above_what_is_used(group, wanted, used, killi
 def test_limits_that_somebody_else_has_taken_away_are_written_again(group):
     """As a systemd that is reloaded does it; what was taken meanwhile kills nobody."""
     guard = CgroupV2(str(group), 200 * MIB)
-    guard.hold()
+    guard.enforce_limit()
     for name in ("memory.high", "memory.max"):
         (group / name).write_text("max\n")
     (group / "memory.current").write_text(str(390 * MIB))
 
-    guard.keep_limit()
+    guard.rewrite_limit()
 
     assert (200 * MIB, 454 * MIB) == limits(group)
 
@@ -62,11 +62,11 @@ def test_limits_that_somebody_else_has_taken_away_are_written_again(group):
 def test_a_guard_that_was_opened_has_no_limit_to_write_again(group):
     """Released by its supervisor: then memory.high is "max" by its own request."""
     guard = CgroupV2(str(group), 200 * MIB)
-    guard.hold()
+    guard.enforce_limit()
     guard.lift_limit()
     (group / "memory.high").write_text("max\n")
 
-    guard.keep_limit()
+    guard.rewrite_limit()
 
     assert "max\n" == (group / "memory.high").read_text()
 
@@ -75,6 +75,6 @@ def test_a_group_whose_usage_cannot_be_read_has_the_limit_and_its_guard(group):
     """An empty file, as from a group that has just gone: no wrong figure comes of it."""
     guard = CgroupV2(str(group), 200 * MIB)
 
-    guard.hold()
+    guard.enforce_limit()
 
     assert (200 * MIB, 264 * MIB) == limits(group)

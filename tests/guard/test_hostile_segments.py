@@ -67,7 +67,7 @@ class Published:
         )
 
     def look(self):
-        return copier.look(ME.pid, ME.start_time, self.path)
+        return copier.check(ME.pid, ME.start_time, self.path)
 
     def copy(self, **words):
         return copier.copy(ME.pid, ME.start_time, self.path, **words)
@@ -237,9 +237,9 @@ def test_a_page_that_is_no_file_of_ours_is_not_opened(published, tmp_path):
     os.mkfifo(pipe)
     empty.touch()
     for path in (link, pipe, empty, tmp_path):
-        assert "damaged" == copier.look(ME.pid, ME.start_time, str(path)).state, path
-    assert "none" == copier.look(ME.pid, ME.start_time, str(tmp_path / "no")).state
-    assert "damaged" == copier.look(ME.pid, ME.start_time + 1, published.path).state
+        assert "damaged" == copier.check(ME.pid, ME.start_time, str(path)).state, path
+    assert "none" == copier.check(ME.pid, ME.start_time, str(tmp_path / "no")).state
+    assert "damaged" == copier.check(ME.pid, ME.start_time + 1, published.path).state
 
 
 def test_nothing_is_written_outside_of_what_was_registered(tmp_path):

@@ -83,7 +83,7 @@ def test_a_machine_without_groups_is_told_what_to_do(tmp_path, monkeypatch):
 @pytest.mark.parametrize("by_signals", [False, True])
 def test_who_waits_at_the_limit_is_frozen_and_stopped_and_runs_on(by_signals):
     """Also without the freezer's hierarchy; who was stopped by somebody else stays so."""
-    group = CgroupV1.make(backends.ROOT, f"watchdog-test-v1-{os.getpid()}", 60 * MIB, 0)
+    group = CgroupV1.create(backends.ROOT, f"watchdog-test-v1-{os.getpid()}", 60 * MIB, 0)
     if group is None:
         pytest.skip("no cgroup v1 memory hierarchy that can be written")
     if by_signals and group.freezer is not None:
@@ -96,7 +96,7 @@ def test_who_waits_at_the_limit_is_frozen_and_stopped_and_runs_on(by_signals):
     try:
         for each in (hog, other):
             group.enter(each.pid)
-        group.hold()
+        group.enforce_limit()
         os.kill(other.pid, signal.SIGSTOP)
         hog.stdin.write("\n")
         hog.stdin.flush()

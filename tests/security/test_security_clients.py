@@ -19,7 +19,7 @@ from watchdog_app.client.jsonrpc import encode
 from watchdog_app.core.model.machine import ProcessKey
 from watchdog_app.daemon.agent_methods import AgentMethods
 from watchdog_app.daemon.agents import Agents
-from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints
+from watchdog_app.daemon.checkpoints import MOST_FOLLOWERS, Checkpoints
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.poller import Poller
@@ -429,7 +429,7 @@ class OneAgent:
         members = [SimpleNamespace(key=self.mine.key)]
         self.task = SimpleNamespace(key=self.mine.key, name="a", members=members)
         agents = SimpleNamespace(
-            within=lambda _: [self.mine],
+            connected_in=lambda _: [self.mine],
             out_of_process=SimpleNamespace(ask_every_batch=lambda *_: None),
             send=lambda *message: self.sent.append(message),
             keys=lambda: [self.mine.key],
@@ -456,14 +456,14 @@ def test_progress_of_a_request_is_taken_from_whom_it_was_made_to():
 def test_a_save_that_does_not_come_is_waited_for_by_a_bounded_crowd():
     """Whoever asks, leaves, and asks again: what is kept for each of them is bounded."""
     world = OneAgent()
-    for number in range(MOST_FOLLOWING):
-        assert not world.checkpoints.crowded(world.task)
+    for number in range(MOST_FOLLOWERS):
+        assert not world.checkpoints.is_full(world.task)
         world.ask(f"r-{number}", follower=lambda _: None)
 
-    assert world.checkpoints.crowded(world.task)
+    assert world.checkpoints.is_full(world.task)
 
-    world.checkpoints.agent_gone(world.mine.key, "gone")
-    assert not world.checkpoints.crowded(world.task)
+    world.checkpoints.agent_ended(world.mine.key, "gone")
+    assert not world.checkpoints.is_full(world.task)
 
 
 def test_a_request_for_a_save_names_no_place():

@@ -9,8 +9,8 @@ from typing import Any
 
 def observer_of(
     tasks: Sequence[Any] = (),
-    group_of: Callable[[Any], str | None] = lambda _: None,
+    cgroup_of: Callable[[Any], str | None] = lambda _: None,
     readings: Callable[[], Sequence[Any]] = tuple,
 ) -> Any:
     """Return an observer whose last look had these tasks and readings."""
-    return SimpleNamespace(tasks=lambda: tasks, group_of=group_of, readings=readings)
+    return SimpleNamespace(tasks=lambda: tasks, cgroup_of=cgroup_of, readings=readings)

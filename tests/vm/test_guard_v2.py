@@ -217,7 +217,7 @@ def test_a_folder_of_ones_own_does_without_systemd(way):
     """A delegated folder: made, entered, frozen or stopped at its limit, raised, gone."""
     from watchdog_app.guard.cgroup_v2 import CgroupV2
 
-    guard = CgroupV2.make("/sys/fs/cgroup", f"watchdog-guard-{os.getpid()}-1", 60 * MIB, 0)
+    guard = CgroupV2.create("/sys/fs/cgroup", f"watchdog-guard-{os.getpid()}-1", 60 * MIB, 0)
     assert guard is not None, Path("/sys/fs/cgroup/cgroup.subtree_control").read_text()
     hog = subprocess.Popen(
         [PYTHON, "-S", "-c", "input();" + HOG, "90", "0"],
@@ -225,7 +225,7 @@ def test_a_folder_of_ones_own_does_without_systemd(way):
     )  # fmt: skip
     try:
         guard.enter(hog.pid)
-        guard.hold()
+        guard.enforce_limit()
         hog.stdin.write("\n")
         hog.stdin.flush()
         until(guard.at_limit, "at its limit")

@@ -188,7 +188,7 @@ def _settings_table(settings: list[Json], where: str, out: Output) -> list[str]:
 def _print_setting(args: Args, out: Output) -> None:
     from watchdog_app.config import editing
 
-    key = editing.known(args.key)
+    key = editing.check_key(args.key)
     found = next(one for one in _effective_settings() if one["key"] == key)
     value = found["value"]
     # Bare, for scripts; a list as it stands in the file. A person is told the unit, too.
@@ -212,18 +212,18 @@ def _change_file(where: str, args: Args, out: Output) -> None:
     before = config.read_file(where)
     text = before or ""
     if args.verb == "set":
-        after = editing.with_value(
-            text, args.key, editing.value_of(editing.known(args.key), args.value)
+        after = editing.set_value(
+            text, args.key, editing.parse_value(editing.check_key(args.key), args.value)
         )
         done = f"{args.key} is {_format_effective_value(after, where, args.key)} now"
     elif args.verb == "unset":
-        after = editing.without(text, editing.known(args.key))
+        after = editing.remove_value(text, editing.check_key(args.key))
         done = f"{args.key} is {_format_effective_value(after, where, args.key)} again, by default"
     elif args.rule_verb == "add":
-        after = editing.with_rule(text, _rule_from_args(args))
+        after = editing.add_rule(text, _rule_from_args(args))
         done = "The rule stands before all others now"
     else:
-        after = editing.without_rule(text, args.n)
+        after = editing.remove_rule(text, args.n)
         done = f"Rule {args.n} is removed"
     config.loads(after, where, {})
     if after == text:
@@ -243,7 +243,7 @@ def _rule_from_args(args: Args) -> dict[str, Any]:
     for name in ("task", "resource", "priority"):
         given = getattr(args, name)
         if given is not None:
-            rule[name] = editing.value_of(name, [given])
+            rule[name] = editing.parse_value(name, [given])
     for name in _SWITCHES:
         if getattr(args, name) is not None:
             rule[name] = getattr(args, name)

@@ -87,7 +87,7 @@ def run(args: Args, out: Output) -> int:
         from watchdog_app.guard import launch
 
         if sys.platform == "linux" and not args.undo:
-            launch.check(args.limit, args.reserve, args.swap)
+            launch.check_sizes(args.limit, args.reserve, args.swap)
         if words:
             raise UsageError("--kernel runs nothing now: it makes a kernel. Leave the command out.")
         name = args.name or _KERNEL
@@ -123,7 +123,7 @@ def _enter_guard(args: Args, words: list[str], env: dict[str, str]) -> None:
             hold_s=args.hold_for,
             refuse=not args.no_refuse,
             notebook=launch.is_notebook(words),
-            name=launch.name_of(words, env, _current_folder()),
+            name=launch.display_name(words, env, _current_folder()),
         )
     )
     env.update(entered.environment)

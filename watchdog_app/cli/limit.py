@@ -62,13 +62,13 @@ def run(args: Args, out: Output) -> int:
     request = _build_request(args)
     guard = _find_guard(args.task, guards)
     try:
-        reply = control.ask(guard.socket_path, request)
+        reply = control.send_request(guard.socket_path, request)
     except TargetGone:
         if guard.group is None or not os.path.isdir(guard.group):
             raise
         # Supervisor and standby were killed at one blow: another one goes on from there.
         if process.adopt(guard.folder):
-            reply = control.ask(guard.socket_path, request)
+            reply = control.send_request(guard.socket_path, request)
         else:
             reply = _release_orphan(guard, request)
     out.lines(plain(reply))
@@ -82,7 +82,7 @@ def _release_orphan(guard: GuardRecord, request: dict[str, Any]) -> str:
     group = guard.group or ""
     limit = request.get("limit_bytes", _NO_LIMIT)
     name = os.path.basename(group).removesuffix(".scope")
-    if request.get("end") is True and cgroup.guard_of(guard.pid) == name:
+    if request.get("end") is True and cgroup.guard_of_process(guard.pid) == name:
         os.kill(guard.pid, signal.SIGTERM)
     backends.release_orphan(group, limit)
     guard.remove()
@@ -116,7 +116,7 @@ def _find_guard(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
     }
     pid = _find_pid(wanted)
     if pid is not None:
-        found = by_group.get(cgroup.guard_of(pid) or "")
+        found = by_group.get(cgroup.guard_of_process(pid) or "")
         if found is not None:
             return found
     name = os.path.basename(wanted)

@@ -71,7 +71,7 @@ def running_guards() -> list[GuardRecord]:
     from watchdog_app.base.linux.cgroups import read_usage
     from watchdog_app.guard import record
 
-    found = record.every()
+    found = record.read_all()
     for guard in found:
         if guard.group is not None:
             guard.used_bytes = read_usage(guard.group).held_bytes or guard.used_bytes
@@ -95,13 +95,13 @@ def explain_guards(task: str | None, since_unix_s: float = 0.0) -> list[str]:
 
     found = [
         f"{guard.name} (pid {guard.pid}) {'is stopped' if guard.stopped else 'runs'}. "
-        f"{messages.explained(guard)}"
+        f"{messages.explanation(guard)}"
         for guard in running_guards()
         if _matches(guard, task)
     ]
-    for guard in record.past():
+    for guard in record.read_past():
         if (guard.ended_unix_s or 0.0) > since_unix_s and _matches(guard, task):
-            account = messages.past(guard)
+            account = messages.past_summary(guard)
             if account:
                 found.append(f"{format_timestamp(guard.ended_unix_s)}: {account}")
                 break
@@ -131,7 +131,7 @@ def merge_guard_entries(noted: list[Json], wanted: Json) -> list[Json]:
     )
     more = [
         entry
-        for guard in (*record.every(), *record.past())
+        for guard in (*record.read_all(), *record.read_past())
         if _matches(guard, wanted.get("task"))
         for entry in _guard_entries(guard)
         if (kinds is None or entry["kind"] in kinds)
@@ -156,7 +156,7 @@ def _guard_entries(guard: GuardRecord) -> Iterator[Json]:
             word = "hold" if kind == "stopped" else f"guard {kind}"
             yield {"kind": "decision", "unix_s": float(at), **about,
                    "decision_kind": word, "text": text}  # fmt: skip
-    account = messages.past(guard) if guard.ended_unix_s is not None else ""
+    account = messages.past_summary(guard) if guard.ended_unix_s is not None else ""
     if account and guard.state in ("stopped", "exiting", "ending", "refusing"):
         reason = messages.cause_of_end(guard) or account.partition(". ")[0]
         yield {"kind": "death", "unix_s": guard.ended_unix_s, **about, "cause": "guard",

@@ -61,7 +61,7 @@ def _resume_offline(task: str | None, gone: WatchdogError) -> dict[str, Any]:
     resumed = offline.resume(task, failures)
     if resumed is None:
         # What was written down may have been lost: who stands still is named all the same.
-        raise type(gone)(f"{gone}{offline.stopped()}") from gone
+        raise type(gone)(f"{gone}{offline.stopped_tasks()}") from gone
     return {"resumed": resumed, "failures": failures}
 
 

@@ -98,10 +98,10 @@ def _kill_daemon(error: WatchdogError, why: str, graceful: bool, out: Output) ->
     Raises:
         WatchdogError: the process that holds the lock is not known; none is ended.
     """
-    from watchdog_app.daemon.instance import holder, holds
+    from watchdog_app.daemon.instance import holder_pid, is_held_by
 
     lock = _lock_file()
-    pid = holder(lock)
+    pid = holder_pid(lock)
     if not pid or not hasattr(os, "pidfd_open"):
         raise error
     try:
@@ -109,14 +109,15 @@ def _kill_daemon(error: WatchdogError, why: str, graceful: bool, out: Output) ->
     except OSError:
         raise error from None
     try:
-        if not holds(pid, lock):  # looked at after the handle was opened: it is of that process
+        # Checked after the handle was opened, so that it is of that process.
+        if not is_held_by(pid, lock):
             raise error
         for number, wait_s in (
             (signal.SIGTERM, _END_S if graceful else _TERM_S),
             (signal.SIGKILL, _END_S),
         ):
             signal.pidfd_send_signal(handle, number)
-            if _wait_until(lambda: holder(lock) is None, wait_s):
+            if _wait_until(lambda: holder_pid(lock) is None, wait_s):
                 return _report_ended(f"The daemon (pid {pid}) {why} and was ended.", out)
     except OSError as cause:
         raise error from cause
@@ -127,12 +128,12 @@ def _kill_daemon(error: WatchdogError, why: str, graceful: bool, out: Output) ->
 
 def _is_running() -> bool:
     """Whether a daemon listens, or still holds the lock of the daemon."""
-    from watchdog_app.daemon.instance import holder
+    from watchdog_app.daemon.instance import holder_pid
 
     try:
         Client.connect(timeout_s=1.0).close()
     except DaemonNotRunning:
-        return holder(_lock_file()) is not None
+        return holder_pid(_lock_file()) is not None
     except WatchdogError:
         pass
     return True

@@ -124,7 +124,7 @@ class Client:
         end = time.monotonic() + limit_s
         self._send(jsonrpc.request(wanted, method, params))
         while True:
-            message = self._next(end)
+            message = self._next_message(end)
             if message is None:
                 raise ProtocolError(
                     f"The daemon did not answer {method} within {limit_s:g} s. "
@@ -134,10 +134,10 @@ class Client:
                 self._kept_notifications.append(message)
             elif message.get("id") == wanted:
                 if "error" in message:
-                    raise _refusal(message["error"])
+                    raise _to_exception(message["error"])
                 return message.get("result")
             elif message.get("id") is None and "error" in message:
-                raise _Unheard(str(_refusal(message["error"])))
+                raise _ErrorWithoutId(str(_to_exception(message["error"])))
             # Any other id: the answer to a request that was given up earlier.
 
     def notify(self, method: str, /, **params: Any) -> None:
@@ -161,7 +161,7 @@ class Client:
                 yield self._kept_notifications.popleft()
                 continue
             end = None if timeout_s is None else time.monotonic() + timeout_s
-            message = self._next(end)
+            message = self._next_message(end)
             if message is None:
                 return
             if "method" in message:
@@ -182,18 +182,18 @@ class Client:
         self.close()
 
     def _greet(self, role: str) -> Any:
-        """The answer to our first request; one that has no room answers before it has read it."""
+        """Send hello and return its answer; a full daemon answers before it has read it."""
         try:
             try:
                 return self.call(
                     "hello", protocol=jsonrpc.PROTOCOL_VERSION, role=role, version=__version__
                 )
-            except DaemonNotRunning:  # it was faster than our request: its words may lie here
-                message = self._next(time.monotonic())
+            except DaemonNotRunning:  # it was faster than our request: its answer may be here
+                message = self._next_message(time.monotonic())
                 if message is None or "error" not in message or message.get("id") is not None:
                     raise
-                raise _Unheard(str(_refusal(message["error"]))) from None
-        except _Unheard as error:
+                raise _ErrorWithoutId(str(_to_exception(message["error"]))) from None
+        except _ErrorWithoutId as error:
             raise DaemonFull(
                 f"The watchdog daemon runs but does not serve this command: {error}"
             ) from error
@@ -208,9 +208,9 @@ class Client:
                 f"The daemon took nothing for {self._timeout_s:g} s; it may be stopped."
             ) from error
         except OSError as error:
-            raise _ended() from error
+            raise _connection_ended() from error
 
-    def _next(self, end_mono_s: float | None) -> dict[str, Any] | None:
+    def _next_message(self, end_mono_s: float | None) -> dict[str, Any] | None:
         """The next message, or None when `end_mono_s` has passed."""
         while not self._ready:
             left_s = None if end_mono_s is None else end_mono_s - time.monotonic()
@@ -223,9 +223,9 @@ class Client:
             except TimeoutError:
                 return None
             except OSError as error:
-                raise _ended() from error
+                raise _connection_ended() from error
             if not data:
-                raise _ended()
+                raise _connection_ended()
             self._ready.extend(self._decoder.feed(data))
         return self._ready.popleft()
 
@@ -239,15 +239,15 @@ def _check_owner(connection: socket.socket, where: str) -> None:
         )
 
 
-def _ended() -> DaemonNotRunning:
+def _connection_ended() -> DaemonNotRunning:
     return DaemonNotRunning(f"The watchdog daemon has ended the connection. {_START}")
 
 
-class _Unheard(RequestError):
-    """The daemon said something that answers no request: it has not read ours."""
+class _ErrorWithoutId(RequestError):
+    """An error without an id: the daemon refused the connection before it read a request."""
 
 
-def _refusal(body: Any) -> RequestError:
+def _to_exception(body: Any) -> RequestError:
     if not isinstance(body, dict):
         return RequestError("The daemon refused and did not say why.")
     message = str(body.get("message", "The daemon refused and did not say why."))

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 Answer = Callable[["Any", WatchdogError | None], None]
 
 _ANSWER_S = 5.0
-_FIRST_PAUSE_S = 0.5
-_LONGEST_PAUSE_S = 5.0  # a daemon that is started is seen within this time
+_FIRST_RETRY_S = 0.5
+_LONGEST_RETRY_S = 5.0  # a daemon that is started is seen within this time
 
 
 class Feed:
@@ -39,7 +39,7 @@ class Feed:
         on_status: called with each status, or with None and why there is none.
         on_notification: called with each notification; must return soon. None: none are wanted.
         role: "tray" or "cli".
-        pace_s: seconds between two statuses.
+        interval_s: seconds between two statuses.
 
     Both are called in the feed's own thread.
     """
@@ -50,14 +50,14 @@ class Feed:
         on_notification: Callable[[Notification], None] | None = None,
         *,
         role: str = "cli",
-        pace_s: float = 1.0,
+        interval_s: float = 1.0,
     ) -> None:
         self._on_status = on_status
         self._on_notification = on_notification
         self._role = role
-        self._pace_s = pace_s
-        self._soon = False
-        self._ending = False
+        self._interval_s = interval_s
+        self._refresh_requested = False
+        self._stopping = False
         self._outbox: deque[tuple[str, Json]] = deque(maxlen=256)
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -70,24 +70,24 @@ class Feed:
 
     def stop(self) -> None:
         """End the connection; acknowledgements that wait are sent before."""
-        self._ending = True
+        self._stopping = True
         self._wake()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(_ANSWER_S)
 
-    def look_soon(self) -> None:
+    def refresh(self) -> None:
         """Ask for the status now."""
-        self._soon = True
+        self._refresh_requested = True
         self._wake()
 
-    def set_pace(self, seconds: float) -> None:
-        """How long to wait between two looks from now on."""
-        if seconds < self._pace_s:
+    def set_interval(self, seconds: float) -> None:
+        """Set the seconds between two statuses."""
+        if seconds < self._interval_s:
             self._wake()
-        self._pace_s = seconds
+        self._interval_s = seconds
 
     def send(self, method: str, **params: Any) -> None:
-        """A message without an answer, soon; lost where the daemon is gone by then."""
+        """Queue a message without an answer; it is dropped if the connection has ended by then."""
         self._outbox.append((method, params))
         self._wake()
 
@@ -119,35 +119,40 @@ class Feed:
             pass  # full: it wakes up anyway
 
     def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
-        while not self._ending:
+        retry_s = _FIRST_RETRY_S
+        while not self._stopping:
             try:
                 with Client.connect(role=self._role, timeout_s=_ANSWER_S) as client:
                     if self._on_notification is not None:
                         client.call("subscribe", topics=["notifications"])
-                    pause_s = _FIRST_PAUSE_S
+                    retry_s = _FIRST_RETRY_S
                     self._serve(client)
             except WatchdogError as error:
-                self._gone(error)
+                self._report_disconnected(error)
             except Exception as error:  # a fault of ours: reported, and the feed continues
-                self._gone(WatchdogError(f"A message of the daemon was not understood: {error!r}."))
-            if not self._ending:
-                self._rest(pause_s)
-                pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
+                self._report_disconnected(
+                    WatchdogError(f"A message of the daemon was not understood: {error!r}.")
+                )
+            if not self._stopping:
+                self._sleep(retry_s)
+                retry_s = min(_LONGEST_RETRY_S, 2 * retry_s)
 
-    def _gone(self, error: WatchdogError) -> None:
+    def _report_disconnected(self, error: WatchdogError) -> None:
         self._outbox.clear()
-        if not self._ending:
+        if not self._stopping:
             with suppress(Exception):  # what failed before may fail again
                 self._on_status(None, error)
 
-    def _rest(self, seconds: float) -> None:
-        """Sleep; a wish to look soon ends it."""
+    def _sleep(self, seconds: float) -> None:
+        """Sleep until `refresh` or `stop` is called."""
         end = time.monotonic() + seconds
-        while not (self._ending or self._soon) and (left_s := end - time.monotonic()) > 0:
+        while (
+            not (self._stopping or self._refresh_requested)
+            and (left_s := end - time.monotonic()) > 0
+        ):
             select.select([self._wake_read], [], [], left_s)
             self._drain()
-        self._soon = False
+        self._refresh_requested = False
 
     def _serve(self, client: Client) -> None:
         last_mono_s = float("-inf")
@@ -155,28 +160,28 @@ class Feed:
             while self._outbox:
                 method, params = self._outbox.popleft()
                 client.notify(method, **params)
-            if self._ending:
+            if self._stopping:
                 return
             now = time.monotonic()
-            if self._soon or now >= last_mono_s + self._pace_s:
-                self._soon = False
+            if self._refresh_requested or now >= last_mono_s + self._interval_s:
+                self._refresh_requested = False
                 last_mono_s = now
                 self._on_status(Status.read(client.call("status")), None)
-                self._hear(client)  # what came before the answer lies in the client
-            left_s = max(0.0, last_mono_s + self._pace_s - time.monotonic())
+                self._read_notifications(client)  # what came before the answer lies in the client
+            left_s = max(0.0, last_mono_s + self._interval_s - time.monotonic())
             ready, _, _ = select.select([client.fileno(), self._wake_read], [], [], left_s)
             self._drain()
             if client.fileno() in ready:
-                self._hear(client)
+                self._read_notifications(client)
 
-    def _hear(self, client: Client) -> None:
+    def _read_notifications(self, client: Client) -> None:
         show = self._on_notification
         for message in client.notifications(0):
             params = message.get("params")
             wanted = message.get("method") == "notification" and isinstance(params, dict)
             if wanted and show is not None:
                 show(Notification.read(params))
-                self._soon = True
+                self._refresh_requested = True
 
     def _drain(self) -> None:
         try:
@@ -202,6 +207,6 @@ def request(method: str, *, wait_s: float = 10.0, **params: Any) -> Any:
         return client.call(method, reply_timeout_s=wait_s, **params)
 
 
-def why_gone(error: WatchdogError | None) -> str | None:
-    """Why there is no status, where that is more than that no daemon runs."""
+def disconnect_reason(error: WatchdogError | None) -> str | None:
+    """The reason for a missing status; None if it is only that no daemon runs."""
     return None if error is None or isinstance(error, DaemonNotRunning) else str(error)

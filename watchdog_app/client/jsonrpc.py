@@ -21,8 +21,8 @@ MAX_LINE_BYTES: Final = 1024 * 1024
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
-NO_SUCH_METHOD: Final = -32601
-BAD_PARAMS: Final = -32602
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
 REFUSED: Final = -32000
 VERSIONS_DIFFER: Final = -32001
 
@@ -58,12 +58,12 @@ class TooLongToSend(ProtocolError):
 class LineDecoder:
     """Puts lines together from pieces of any size. One decoder a connection."""
 
-    __slots__ = ("_begun", "_limit")
+    __slots__ = ("_limit", "_partial_line")
 
     def __init__(self, limit_bytes: int = MAX_LINE_BYTES) -> None:
         self._limit = limit_bytes
         # Of the line that has not ended. Joined at once: pieces of two bytes would take 57 each.
-        self._begun = bytearray()
+        self._partial_line = bytearray()
 
     def lines(self, data: bytes) -> list[bytes]:
         """
@@ -77,20 +77,20 @@ class LineDecoder:
         found: list[bytes] = []
         for part in parts:
             line = part
-            if self._begun:
-                begun, self._begun = self._begun, bytearray()
-                begun += part
-                line = bytes(begun)
+            if self._partial_line:
+                partial_line, self._partial_line = self._partial_line, bytearray()
+                partial_line += part
+                line = bytes(partial_line)
             elif not part:
                 continue  # a flood of them costs little
             if len(line) > self._limit:
-                raise self._too_long()
+                raise self._line_too_long()
             if not line.isspace():
                 found.append(line)
         if rest:
-            if len(self._begun) + len(rest) > self._limit:
-                raise self._too_long()
-            self._begun += rest
+            if len(self._partial_line) + len(rest) > self._limit:
+                raise self._line_too_long()
+            self._partial_line += rest
         return found
 
     def feed(self, data: bytes) -> list[dict[str, Any]]:
@@ -106,19 +106,19 @@ class LineDecoder:
     @property
     def pending_bytes(self) -> int:
         """Bytes held of a line that has not ended."""
-        return len(self._begun)
+        return len(self._partial_line)
 
-    def _too_long(self) -> LineTooLong:
-        self._begun = bytearray()
+    def _line_too_long(self) -> LineTooLong:
+        self._partial_line = bytearray()
         return LineTooLong(f"A message is longer than {self._limit} bytes; the connection is shut.")
 
 
-def _no_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
 # Built once: json.loads with an argument of its own builds a decoder at every call.
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
 
 
@@ -150,20 +150,20 @@ def encode(message: dict[str, Any]) -> bytes:
     try:
         text = _ENCODER.encode(message)
     except ValueError:
-        text = _ENCODER.encode(_finite(message))
+        text = _ENCODER.encode(_replace_non_finite(message))
     line = text.encode("ascii") + b"\n"  # the encoder escapes all else, lone surrogates too
     if len(line) > MAX_LINE_BYTES:
         raise TooLongToSend(f"A message of {len(line)} bytes is too long to be sent.")
     return line
 
 
-def _finite(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_replace_non_finite(item) for item in value]
     return value
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from watchdog_app.base.errors import RequestError
-from watchdog_app.client.jsonrpc import BAD_PARAMS
+from watchdog_app.client.jsonrpc import INVALID_PARAMS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ ROLES = ("cli", "tray", "agent")
 TOPICS = ("status", "notifications")
 KINDS = ("incident", "decision", "outcome", "death", "end", "restart", "daemon")
 
-_FAR = 2**53  # a whole number that JSON readers keep exact
+_MAX_INT = 2**53  # a whole number that JSON readers keep exact
 _MOST_PID = 2**31 - 1
 _MOST_UNIX_S = 1e11
 _PATH_BYTES = 4096  # a path that a file can have
 _REQUIRED: Any = object()
 
 
-class _Wrong(Exception):
+class _InvalidValue(Exception):
     """A value is not what its field can be; says what is wrong with it."""
 
 
@@ -37,7 +37,7 @@ class Field:
     A parameter.
 
     Args:
-        read: its value; raises _Wrong with what is wrong.
+        read: its value; raises _InvalidValue with what is wrong.
         default: its value where it is absent.
     """
 
@@ -71,31 +71,31 @@ class Params:
         for name, each in cls.FIELDS.items():
             value = raw.get(name)
             if value is None and each.default is _REQUIRED:
-                raise RequestError(f"Parameter {name} is missing.", BAD_PARAMS)
+                raise RequestError(f"Parameter {name} is missing.", INVALID_PARAMS)
             try:
                 record.__dict__[name] = each.default if value is None else each.read(value)
-            except _Wrong as error:
-                raise RequestError(f"Parameter {name} {error}.", BAD_PARAMS) from None
+            except _InvalidValue as error:
+                raise RequestError(f"Parameter {name} {error}.", INVALID_PARAMS) from None
         return record
 
     def values(self) -> dict[str, Any]:
         """The values by name; those of the records in them as well."""
-        return {name: _plain(value) for name, value in self.__dict__.items()}
+        return {name: _to_plain(value) for name, value in self.__dict__.items()}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     if isinstance(value, Params):
         return value.values()
-    return tuple(map(_plain, value)) if isinstance(value, tuple) else value
+    return tuple(map(_to_plain, value)) if isinstance(value, tuple) else value
 
 
 METHODS: dict[str, type[Params]] = {}
 
 
-def _need(right: bool, wrong: str) -> None:
-    """Raise _Wrong with what is wrong, where it is not right."""
+def _require(right: bool, wrong: str) -> None:
+    """Raise _InvalidValue with the message `wrong` unless `right`."""
     if not right:
-        raise _Wrong(wrong)
+        raise _InvalidValue(wrong)
 
 
 @cache  # of equal parameters there is one field: 0.1 MB
@@ -117,12 +117,12 @@ def text(
     """
 
     def read(value: Any) -> str:
-        _need(isinstance(value, str), "must be a text")
+        _require(isinstance(value, str), "must be a text")
         found: str = value
-        _need(len(found) <= most_chars, f"is longer than {most_chars} characters")
+        _require(len(found) <= most_chars, f"is longer than {most_chars} characters")
         if most_bytes is not None:
             size = len(found.encode("utf-8", "replace"))
-            _need(size <= most_bytes, f"is longer than {most_bytes} bytes")
+            _require(size <= most_bytes, f"is longer than {most_bytes} bytes")
         return found.encode("ascii", "replace").decode() if ascii_only else found
 
     return Field(read, default)
@@ -132,14 +132,16 @@ def word(allowed: tuple[str, ...]) -> Any:
     """One of these words."""
 
     def read(value: Any) -> str:
-        _need(isinstance(value, str) and value in allowed, f"must be one of {', '.join(allowed)}")
+        _require(
+            isinstance(value, str) and value in allowed, f"must be one of {', '.join(allowed)}"
+        )
         return str(value)
 
     return Field(read, _REQUIRED)
 
 
 @cache
-def whole(low: int = 0, high: int = 2**63 - 1, *, default: Any = _REQUIRED) -> Any:
+def integer(low: int = 0, high: int = 2**63 - 1, *, default: Any = _REQUIRED) -> Any:
     """
     A whole number within [low, high].
 
@@ -151,8 +153,8 @@ def whole(low: int = 0, high: int = 2**63 - 1, *, default: Any = _REQUIRED) -> A
 
     def read(value: Any) -> int:
         right = isinstance(value, int) and not isinstance(value, bool)
-        _need(right, "must be a whole number")
-        _need(low <= value <= high, f"must be between {low} and {high}")
+        _require(right, "must be a whole number")
+        _require(low <= value <= high, f"must be between {low} and {high}")
         return int(value)
 
     return Field(read, default)
@@ -177,8 +179,8 @@ def number(
         inside = right and low <= value <= high  # an undefined number is not
         if lenient and not inside:
             return default
-        _need(right, "must be a number")
-        _need(inside, f"must be between {low:g} and {high:g}")
+        _require(right, "must be a number")
+        _require(inside, f"must be between {low:g} and {high:g}")
         return float(value)
 
     return Field(read, default)
@@ -189,13 +191,13 @@ def flag(*, default: Any = False) -> Any:
     """True or false."""
 
     def read(value: Any) -> bool:
-        _need(isinstance(value, bool), "must be true or false")
+        _require(isinstance(value, bool), "must be true or false")
         return bool(value)
 
     return Field(read, default)
 
 
-def part(record: type[Params], *, default: Any = None) -> Any:
+def nested(record: type[Params], *, default: Any = None) -> Any:
     """
     An object.
 
@@ -205,13 +207,13 @@ def part(record: type[Params], *, default: Any = None) -> Any:
     """
 
     def read(value: Any) -> Params:
-        _need(isinstance(value, dict), "must be an object")
+        _require(isinstance(value, dict), "must be an object")
         return record.read(value)
 
     return Field(read, default)
 
 
-def several(each: Field, most: int) -> Any:
+def list_of(each: Field, most: int) -> Any:
     """
     A list; empty where it is absent.
 
@@ -221,8 +223,8 @@ def several(each: Field, most: int) -> Any:
     """
 
     def read(value: Any) -> tuple[Any, ...]:
-        _need(isinstance(value, list), "must be a list")
-        _need(len(value) <= most, f"has more than {most} entries")
+        _require(isinstance(value, list), "must be a list")
+        _require(len(value) <= most, f"has more than {most} entries")
         return tuple(map(each.read, value))
 
     return Field(read, ())
@@ -234,7 +236,7 @@ def several(each: Field, most: int) -> Any:
 class Hello(Params, method="hello"):
     """`protocol`, `version`, `pid`."""
 
-    protocol: int = whole(1, 1_000_000)  # 2
+    protocol: int = integer(1, 1_000_000)  # 2
     role: str = word(ROLES)  # cli, tray or agent
     version: str = text(100, default="?")  # of the client
 
@@ -250,7 +252,7 @@ class Subscribe(Params, method="subscribe"):
     The status comes after a sample, at most once a second.
     """
 
-    topics: tuple[str, ...] = several(word(TOPICS), 10)  # status, notifications
+    topics: tuple[str, ...] = list_of(word(TOPICS), 10)  # status, notifications
 
 
 class NotificationShown(Params, method="notification.shown"):
@@ -335,9 +337,9 @@ class History(Params, method="history"):
     since_unix_s: float | None = number(0, _MOST_UNIX_S)
     until_unix_s: float | None = number(0, _MOST_UNIX_S)
     task: str | None = text(default=None)
-    limit: int = whole(1, 1000, default=100)
+    limit: int = integer(1, 1000, default=100)
     # Of incident, decision, outcome, death, end, restart, daemon; empty: all.
-    kinds: tuple[str, ...] = several(word(KINDS), 10)
+    kinds: tuple[str, ...] = list_of(word(KINDS), 10)
 
 
 class Series(Params, method="series"):
@@ -351,7 +353,7 @@ class Series(Params, method="series"):
     task: str | None = text(default=None)  # pid, or part of a name or path; null: every series
     since_unix_s: float | None = number(0, _MOST_UNIX_S)
     until_unix_s: float | None = number(0, _MOST_UNIX_S)
-    limit: int = whole(1, 10_000, default=10_000)  # points in all; the newest are kept
+    limit: int = integer(1, 10_000, default=10_000)  # points in all; the newest are kept
 
 
 class Config(Params, method="config"):
@@ -381,7 +383,7 @@ class LimitGuard(Params, method="guard.limit"):
     """`task`, `name`, `text` (what the guard did); refused without a [guard](guard.md)."""
 
     task: str = text()
-    limit_bytes: int | None = whole(1, _FAR, default=None)  # one of these four
+    limit_bytes: int | None = integer(1, _MAX_INT, default=None)  # one of these four
     more: bool = flag()  # a step more
     unlimited: bool = flag()  # no limit any more
     end: bool = flag()  # end it
@@ -398,8 +400,8 @@ class Rescue(Params):
     """A rescue on disk, as its agent knows it."""
 
     path: str = text(most_bytes=_PATH_BYTES)
-    step: int = whole(0, _FAR)
-    bytes: int = whole(0, _FAR)
+    step: int = integer(0, _MAX_INT)
+    bytes: int = integer(0, _MAX_INT)
     seconds: float = number(0, 1e7, default=0.0)
     saved_unix_s: float | None = number(0, _MOST_UNIX_S)
 
@@ -408,7 +410,7 @@ class Frame(Params):
     """A line of a Python stack."""
 
     file: str = text(300)
-    line: int | None = whole(0, 2**31 - 1, default=None)
+    line: int | None = integer(0, 2**31 - 1, default=None)
     function: str = text(200)
 
 
@@ -416,21 +418,21 @@ class Buffer(Params):
     """A buffer of the input pipeline."""
 
     what: str = text(100)
-    bytes: int = whole(0, _FAR)
+    bytes: int = integer(0, _MAX_INT)
 
 
 class MemoryParts(Params):
     """What the memory of a training is for."""
 
-    batch_size: int | None = whole(1, _FAR, default=None)
-    weights_bytes: int | None = whole(0, _FAR, default=None)
-    gradients_bytes: int | None = whole(0, _FAR, default=None)
-    optimizer_bytes: int | None = whole(0, _FAR, default=None)
-    activations_bytes: int | None = whole(0, _FAR, default=None)
-    resident_bytes: int | None = whole(0, _FAR, default=None)
-    base_bytes: int | None = whole(0, _FAR, default=None)
-    buffers: tuple[Buffer, ...] = several(part(Buffer), 16)
-    python_blocks: int | None = whole(0, _FAR, default=None)
+    batch_size: int | None = integer(1, _MAX_INT, default=None)
+    weights_bytes: int | None = integer(0, _MAX_INT, default=None)
+    gradients_bytes: int | None = integer(0, _MAX_INT, default=None)
+    optimizer_bytes: int | None = integer(0, _MAX_INT, default=None)
+    activations_bytes: int | None = integer(0, _MAX_INT, default=None)
+    resident_bytes: int | None = integer(0, _MAX_INT, default=None)
+    base_bytes: int | None = integer(0, _MAX_INT, default=None)
+    buffers: tuple[Buffer, ...] = list_of(nested(Buffer), 16)
+    python_blocks: int | None = integer(0, _MAX_INT, default=None)
     python_blocks_per_step: float | None = number(-1e12, 1e12)
 
 
@@ -438,12 +440,12 @@ class Allocator(Params):
     """What a framework's allocator says of one device."""
 
     device: str = text(100, ascii_only=True)
-    used_bytes: int = whole(0, _FAR)
-    limit_bytes: int = whole(1, _FAR)
+    used_bytes: int = integer(0, _MAX_INT)
+    limit_bytes: int = integer(1, _MAX_INT)
     gpu_uuid: str | None = text(100, default=None, ascii_only=True)
-    peak_bytes: int | None = whole(0, _FAR, default=None)
-    retries: int | None = whole(0, _FAR, default=None)
-    ooms: int | None = whole(0, _FAR, default=None)
+    peak_bytes: int | None = integer(0, _MAX_INT, default=None)
+    retries: int | None = integer(0, _MAX_INT, default=None)
+    ooms: int | None = integer(0, _MAX_INT, default=None)
 
 
 class RegisterAgent(Params, method="agent.register"):
@@ -454,67 +456,71 @@ class RegisterAgent(Params, method="agent.register"):
     memory in which the agent publishes its state ([guard](guard.md#saved-from-outside)), or null.
     """
 
-    pid: int = whole(1, _MOST_PID)  # of this process, which the kernel has to confirm
-    start_time: int = whole()  # see below
+    pid: int = integer(1, _MOST_PID)  # of this process, which the kernel has to confirm
+    start_time: int = integer()  # see below
     framework: str = text(100)  # keras, torch, tensorflow ...
     directory: str = text(most_bytes=_PATH_BYTES)  # where its rescues are
     notebook: str | None = text(default=None)
     resumes_itself: bool = flag(default=True)  # false: its next run says which lines go on
-    rescue: Rescue | None = part(Rescue)  # the last one before this connection
+    rescue: Rescue | None = nested(Rescue)  # the last one before this connection
 
 
 class Report(Params, method="agent.report"):
     """At most once a second; news of a phase or announcement within 0.25 s."""
 
     training: bool = flag()
-    state_bytes: int | None = whole(0, _FAR, default=None)
+    state_bytes: int | None = integer(0, _MAX_INT, default=None)
     step_s: float | None = number(0, 1e7)
     save_s: float | None = number(0, 1e7)
-    step: int | None = whole(0, _FAR, default=None)
-    epoch: int | None = whole(0, _FAR, default=None)
-    batch: int | None = whole(0, _FAR, default=None)
+    step: int | None = integer(0, _MAX_INT, default=None)
+    epoch: int | None = integer(0, _MAX_INT, default=None)
+    batch: int | None = integer(0, _MAX_INT, default=None)
     loss: float | None = number(lenient=True)
     phase: str | None = text(40, default=None)  # train, validate, save, epoch_end, or its own word
-    expected_bytes: int | None = whole(0, _FAR, default=None)  # it is about to grow by, then stops
+    expected_bytes: int | None = integer(
+        0, _MAX_INT, default=None
+    )  # it is about to grow by, then stops
     expected_for: str | None = text(100, default=None)  # what for
-    expected_number: int | None = whole(0, _FAR, default=None)  # a new one is a new announcement
+    expected_number: int | None = integer(
+        0, _MAX_INT, default=None
+    )  # a new one is a new announcement
     expected_at_most: bool = flag()  # it may be less: it explains growth and foretells none
-    allocators: tuple[Allocator, ...] = several(part(Allocator), 64)  # as in the status
-    not_restored: tuple[str, ...] = several(text(300), 16)  # what a resume will not bring back
-    memory: MemoryParts | None = part(MemoryParts)  # as in the status
-    place: Frame | None = part(Frame)  # where in the program it is
+    allocators: tuple[Allocator, ...] = list_of(nested(Allocator), 64)  # as in the status
+    not_restored: tuple[str, ...] = list_of(text(300), 16)  # what a resume will not bring back
+    memory: MemoryParts | None = nested(MemoryParts)  # as in the status
+    place: Frame | None = nested(Frame)  # where in the program it is
 
 
 class AgentNotebook(Params, method="agent.notebook"):
     """Only this kernel knows its name (VS Code). No registration is needed."""
 
-    pid: int = whole(1, _MOST_PID)
-    start_time: int = whole()
+    pid: int = integer(1, _MOST_PID)
+    start_time: int = integer()
     notebook: str = text()
 
 
 class Thread(Params):
     """A thread as Python knows it. Never the value of a variable."""
 
-    native_id: int | None = whole(0, _MOST_PID, default=None)
+    native_id: int | None = integer(0, _MOST_PID, default=None)
     name: str = text(100, default="?")
     trains: bool = flag()
-    frames: tuple[Frame, ...] = several(part(Frame), 40)
+    frames: tuple[Frame, ...] = list_of(nested(Frame), 40)
 
 
 class Stacked(Params, method="agent.stacked"):
     """The answer to `agent.stacks`. Never the value of a variable."""
 
     request: str = text(200)
-    threads: tuple[Thread, ...] = several(part(Thread), 64)  # native_id, name, trains, frames
+    threads: tuple[Thread, ...] = list_of(nested(Thread), 64)  # native_id, name, trains, frames
 
 
 class Line(Params):
     """A line at which memory grows."""
 
     file: str = text(300)
-    line: int = whole(0, 2**31 - 1)
-    bytes: int = whole(0, _FAR)
+    line: int = integer(0, 2**31 - 1)
+    bytes: int = integer(0, _MAX_INT)
     bytes_per_step: float | None = number(0, 1e16)
     own: bool = flag(default=True)
 
@@ -523,8 +529,8 @@ class Tensors(Params):
     """Tensors of one type and shape that become more."""
 
     type: str = text(100)
-    shape: tuple[int, ...] = several(whole(0, _FAR), 16)
-    more: int = whole(1, _FAR)
+    shape: tuple[int, ...] = list_of(integer(0, _MAX_INT), 16)
+    more: int = integer(1, _MAX_INT)
 
 
 class Leaked(Params, method="agent.leaked"):
@@ -533,13 +539,13 @@ class Leaked(Params, method="agent.leaked"):
     request: str = text(200)
     interim: bool = flag()  # a first answer, another follows
     seconds: float = number(0, 1e6, default=0.0)
-    steps: int | None = whole(1, _FAR, default=None)
+    steps: int | None = integer(1, _MAX_INT, default=None)
     refused: str | None = text(200, default=None)
     complete: bool = flag()
     tensors_counted: bool = flag(default=True)
     cut_short: bool = flag()
-    lines: tuple[Line, ...] = several(part(Line), 20)  # as in `task.leaks`
-    tensors: tuple[Tensors, ...] = several(part(Tensors), 20)  # as in `task.leaks`
+    lines: tuple[Line, ...] = list_of(nested(Line), 20)  # as in `task.leaks`
+    tensors: tuple[Tensors, ...] = list_of(nested(Tensors), 20)  # as in `task.leaks`
 
 
 class Progress(Params, method="agent.progress"):
@@ -547,15 +553,15 @@ class Progress(Params, method="agent.progress"):
 
     request: str | None = text(200, default=None)
     state: str = text(20)  # accepted or saving
-    bytes_done: int | None = whole(default=None)
-    bytes_total: int | None = whole(default=None)
+    bytes_done: int | None = integer(default=None)
+    bytes_total: int | None = integer(default=None)
 
 
 class Saved(Params, method="agent.saved"):
     """A rescue is complete. Extra fields are allowed."""
 
     request: str | None = text(200, default=None)  # null: it saved by itself
-    rescue: Rescue = part(Rescue, default=_REQUIRED)  # path, step, bytes, seconds, saved_unix_s
+    rescue: Rescue = nested(Rescue, default=_REQUIRED)  # path, step, bytes, seconds, saved_unix_s
 
 
 class Failed(Params, method="agent.failed"):

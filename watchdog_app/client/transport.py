@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LINUX: bool = sys.platform == "linux"  # annotated: the type checker reads both branches
 _PATH_BYTES = 107 if _LINUX else 103  # sun_path less the final zero
-_BUSY_WAIT_S = 0.01
+_RETRY_WAIT_S = 0.01
 
 # macOS: getsockopt(SOL_LOCAL, ...); Python has no names for them.
 _SOL_LOCAL = 0
@@ -65,7 +65,7 @@ def listen(path: str, backlog: int = 64) -> socket.socket:
         OSError: the folder cannot be written.
         Unsupported: this platform has no transport yet.
     """
-    _need_unix()
+    _require_unix()
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with suppress(FileNotFoundError):
@@ -74,7 +74,7 @@ def listen(path: str, backlog: int = 64) -> socket.socket:
         # The umask is the process's own; the daemon has one thread when it comes here.
         old = os.umask(0o177)
         try:
-            with _reachable(path) as address:
+            with _bindable_address(path) as address:
                 server.bind(address)
         finally:
             os.umask(old)
@@ -98,12 +98,12 @@ def connect(path: str, timeout_s: float) -> socket.socket:
         OSError: nobody listens (FileNotFoundError, ConnectionRefusedError), or TimeoutError.
         Unsupported: this platform has no transport yet.
     """
-    _need_unix()
+    _require_unix()
     end = time.monotonic() + timeout_s
     client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         client.settimeout(timeout_s)
-        with _reachable(path) as address:
+        with _bindable_address(path) as address:
             while True:
                 try:
                     client.connect(address)
@@ -112,7 +112,7 @@ def connect(path: str, timeout_s: float) -> socket.socket:
                     # connect(2): a full backlog is EAGAIN at once on a Unix socket, not a wait.
                     if time.monotonic() >= end:
                         raise TimeoutError("too many others are waiting to be served") from None
-                    time.sleep(_BUSY_WAIT_S)
+                    time.sleep(_RETRY_WAIT_S)
     except BaseException:
         client.close()
         raise
@@ -138,7 +138,7 @@ def peer(connection: socket.socket) -> Peer:
     return Peer(uid, process)
 
 
-def _need_unix() -> None:
+def _require_unix() -> None:
     if sys.platform == "win32":
         raise Unsupported(
             "The daemon cannot be reached on Windows itself yet. Inside WSL everything works."
@@ -146,8 +146,8 @@ def _need_unix() -> None:
 
 
 @contextmanager
-def _reachable(path: str) -> Iterator[str]:
-    """An address that fits: a long path is reached through an open handle of its folder."""
+def _bindable_address(path: str) -> Iterator[str]:
+    """An address short enough for sun_path: a long path goes through a handle of its folder."""
     if len(os.fsencode(path)) <= _PATH_BYTES or not _LINUX:
         yield path  # elsewhere the system says that the path is too long
         return

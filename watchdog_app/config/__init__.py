@@ -79,14 +79,14 @@ def loads(
     Raises:
         ConfigError: names every mistake, one a line, with file, line, key and what is accepted.
     """
-    found = _Mistakes(text, where)
-    document = _with_new_names(_parsed(text, where), found, warn)
+    found = _ConfigErrors(text, where)
+    document = _rename_old_keys(_parse_toml(text, where), found, warn)
     sources = dict.fromkeys(SETTINGS, DEFAULT) | dict.fromkeys(document.keys() & {"rule"}, where)
-    rules = _rules(document.pop("rule", []), found)
-    values = {name: _section(name, content, found) for name, content in document.items()}
-    found.tell()
+    rules = _read_rules(document.pop("rule", []), found)
+    values = {name: _read_section(name, content, found) for name, content in document.items()}
+    found.raise_if_any()
     sources |= {f"{section}.{name}": where for section, given in values.items() for name in given}
-    for key, value in _of_environment(env, warn).items():
+    for key, value in _read_environment(env, warn).items():
         section, _, name = key.partition(".")
         values.setdefault(section, {})[name] = value
         sources[key] = ENVIRONMENT
@@ -98,8 +98,8 @@ def loads(
     return settings, sources
 
 
-class _Mistakes:
-    """What is wrong with a file, all of it, so that it is mended in one go."""
+class _ConfigErrors:
+    """All errors of a file, so that its owner can correct them at once."""
 
     def __init__(self, text: str, where: str) -> None:
         self._text = text
@@ -108,30 +108,30 @@ class _Mistakes:
 
     def add(self, place: Place, message: str) -> None:
         """
-        One more, at the line of this key.
+        Add an error at the line of a key.
 
         Args:
             place: of the key.
             message: what is wrong, and what is accepted.
         """
-        line, at = self.at(place)
+        line, at = self.location(place)
         self._found.append((line, f"{at}: {message}"))
 
-    def at(self, place: Place) -> tuple[int, str]:
+    def location(self, place: Place) -> tuple[int, str]:
         """The line of a key, or 0; and file and line as a person reads them."""
         from watchdog_app.config.lines import line_of
 
         line = line_of(self._text, place)
         return line or 0, self._where if line is None else f"{self._where}:{line}"
 
-    def tell(self) -> None:
+    def raise_if_any(self) -> None:
         """Raise them, if there are any."""
         if self._found:
             raise ConfigError("\n".join(message for _, message in sorted(self._found)))
 
 
-def _with_new_names(document: dict[str, Any], found: _Mistakes, warn: Warn) -> dict[str, Any]:
-    """The tables of a file with the keys of earlier versions as they are called now."""
+def _rename_old_keys(document: dict[str, Any], found: _ConfigErrors, warn: Warn) -> dict[str, Any]:
+    """The tables of a file, with keys of earlier versions renamed to their current names."""
     for old, new in RENAMED.items():
         (section, _, name), new_name = old.partition("."), new.partition(".")[2]
         content = document.get(section)
@@ -143,11 +143,12 @@ def _with_new_names(document: dict[str, Any], found: _Mistakes, warn: Warn) -> d
             now = table.setdefault(new_name, names.get(str(before), before))
             place: Place = (section, number, name) if section == "rule" else (section, name)
             table_name = f"[[rule]] number {number}: " if section == "rule" else f"[{section}] "
-            message = f"{table_name}{name} = {_shown(before)} is now {new_name} = {_shown(now)}"
+            was, is_now = _format_value(before), _format_value(now)
+            message = f"{table_name}{name} = {was} is now {new_name} = {is_now}"
             if warn is None:
                 found.add(place, f"{message}.")
             else:
-                warn(f"{message} ({found.at(place)[1]})")
+                warn(f"{message} ({found.location(place)[1]})")
     return document
 
 
@@ -156,8 +157,8 @@ def env_name(key: str) -> str:
     return f"WATCHDOG_{key.replace('.', '_').upper()}"
 
 
-def _of_environment(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
-    """What the environment sets. A slip in a name is an error: it would be without effect."""
+def _read_environment(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
+    """The settings in environment variables. A misspelled name is an error."""
     known = {env_name(key): key for key in SETTINGS}
     old = {env_name(key): new for key, new in RENAMED.items() if new in SETTINGS}
     sections = tuple({env_name(key.partition(".")[0]) + "_" for key in SETTINGS})
@@ -171,8 +172,9 @@ def _of_environment(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
             warn(message)
         if key is None:
             if name.startswith(sections):
+                hint = _suggestion(name, [*known])
                 raise ConfigError(
-                    f"The environment variable {name} names no setting.{_nearest(name, [*known])} "
+                    f"The environment variable {name} names no setting.{hint} "
                     "All settings: watchdog config"
                 )
             continue
@@ -181,7 +183,7 @@ def _of_environment(env: Mapping[str, str], warn: Warn) -> dict[str, Any]:
         try:
             values[key] = SETTINGS[key].values.read(text)
         except UNREADABLE as error:
-            refused = _refused(key, text, SETTINGS[key])
+            refused = _rejection(key, text, SETTINGS[key])
             raise ConfigError(f"environment variable {name}: {refused}") from error
     return values
 
@@ -229,7 +231,7 @@ def read_file(path: str) -> str | None:
         ConfigError: it cannot be read, or somebody else may have written it.
     """
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
+        with open(path, "rb", opener=_open_nonblocking) as file:
             _check_trust(path, file.fileno())
             data = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
@@ -244,8 +246,8 @@ def read_file(path: str) -> str | None:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start}).") from error
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Not to wait for the writer of a pipe that somebody put there."""
+def _open_nonblocking(path: str, flags: int) -> int:
+    """Open without waiting for the writer of a pipe at this path."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
@@ -275,7 +277,7 @@ def _check_trust(path: str, handle: int) -> None:
         )
 
 
-def _parsed(text: str, path: str) -> dict[str, Any]:
+def _parse_toml(text: str, path: str) -> dict[str, Any]:
     if not text:
         return {}
     import tomllib  # 1.5 MB of memory that a machine without a file need not pay
@@ -286,8 +288,8 @@ def _parsed(text: str, path: str) -> dict[str, Any]:
         raise ConfigError(f"{path} is not valid TOML: {error}.") from error
 
 
-def _section(section: str, content: Any, found: _Mistakes) -> dict[str, Any]:
-    """What one table sets, those keys that are known."""
+def _read_section(section: str, content: Any, found: _ConfigErrors) -> dict[str, Any]:
+    """The settings of one table; unknown keys become errors."""
     start = f"{section}."
     known = {
         key.removeprefix(start): spec for key, spec in SETTINGS.items() if key.startswith(start)
@@ -295,28 +297,30 @@ def _section(section: str, content: Any, found: _Mistakes) -> dict[str, Any]:
     if not known:
         sections = sorted({key.partition(".")[0] for key in SETTINGS} | {"rule"})
         inside = [key.partition(".")[0] for key in SETTINGS if key.partition(".")[2] == section]
-        hint = f" It belongs in [{inside[0]}]." if inside else _nearest(section, sections)
+        hint = f" It belongs in [{inside[0]}]." if inside else _suggestion(section, sections)
         if section == "rules":
             hint = " Write [[rule]], once for each rule."
         found.add(
             (section,),
-            f"{_shown(section)} is no table of ours. There are {', '.join(sections)}.{hint}",
+            f"{_format_value(section)} is no table of ours. There are {', '.join(sections)}.{hint}",
         )
         return {}
     if not isinstance(content, dict):
-        found.add((section,), f"{section} = {_shown(content)} must be a table: [{section}].")
+        found.add((section,), f"{section} = {_format_value(content)} must be a table: [{section}].")
         return {}
-    return _table(content, known, (section,), (f"[{section}]", start), found)
+    return _read_table(content, known, (section,), (f"[{section}]", start), found)
 
 
-def _rules(content: Any, found: _Mistakes) -> tuple[RuleSettings, ...]:
+def _read_rules(content: Any, found: _ConfigErrors) -> tuple[RuleSettings, ...]:
     if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
         found.add(("rule",), "write [[rule]] with two brackets, once for each rule.")
         return ()
     rules: list[RuleSettings] = []
     for number, item in enumerate(content, 1):
         name, place = f"[[rule]] number {number}", ("rule", number)
-        rules.append(RuleSettings(**_table(item, RULE_SETTINGS, place, (name, f"{name}: "), found)))
+        rules.append(
+            RuleSettings(**_read_table(item, RULE_SETTINGS, place, (name, f"{name}: "), found))
+        )
         if not item.keys() & (RULE_SETTINGS.keys() - {"task", "resource"}):
             found.add(
                 place, f"{name} changes nothing. Give it notify, checkpoint, pause or priority."
@@ -324,12 +328,12 @@ def _rules(content: Any, found: _Mistakes) -> tuple[RuleSettings, ...]:
     return tuple(rules)
 
 
-def _table(
+def _read_table(
     content: dict[str, Any],
     known: Mapping[str, Setting],
     place: Place,
     names: tuple[str, str],
-    found: _Mistakes,
+    found: _ConfigErrors,
 ) -> dict[str, Any]:
     """
     The values of one table.
@@ -346,19 +350,19 @@ def _table(
         if name not in known:
             found.add(
                 (*place, name),
-                f"{_shown(name)} is not known in {names[0]}. "
-                f"There are {', '.join(known)}.{_nearest(name, [*known])}",
+                f"{_format_value(name)} is not known in {names[0]}. "
+                f"There are {', '.join(known)}.{_suggestion(name, [*known])}",
             )
             continue
         try:
             values[name] = known[name].values.read(value)
         except UNREADABLE:
-            found.add((*place, name), _refused(f"{names[1]}{name}", value, known[name]))
+            found.add((*place, name), _rejection(f"{names[1]}{name}", value, known[name]))
     return values
 
 
-def _refused(key: str, value: Any, spec: Setting) -> str:
-    return f"{key} = {_shown(value)} is not accepted. It must be {spec.values.accepted}."
+def _rejection(key: str, value: Any, spec: Setting) -> str:
+    return f"{key} = {_format_value(value)} is not accepted. It must be {spec.values.accepted}."
 
 
 def _check_together(settings: Settings, sources: Sources) -> None:
@@ -374,7 +378,7 @@ def _check_together(settings: Settings, sources: Sources) -> None:
             )
 
 
-def _nearest(name: str, known: list[str]) -> str:
+def _suggestion(name: str, known: list[str]) -> str:
     from difflib import get_close_matches
 
     close = [key for key in known if key.rsplit("_", 1)[0] == name]  # the unit was left out
@@ -382,6 +386,6 @@ def _nearest(name: str, known: list[str]) -> str:
     return f" Did you mean {close[0]}?" if close else ""
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

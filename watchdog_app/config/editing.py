@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 
-def value_of(key: str, words: Sequence[str]) -> Any:
+def parse_value(key: str, arguments: Sequence[str]) -> Any:
     """
     What was typed, as a TOML value that this key accepts.
 
     Args:
         key: such as "stages.warn_s", or the name of a key of a rule.
-        words: `5m`, `true`, `["a", "b"]`, or the items of a list one by one.
+        arguments: `5m`, `true`, `["a", "b"]`, or the items of a list one by one.
 
     Raises:
         ConfigError: there is no such key, or it does not accept that.
     """
-    spec = RULE_SETTINGS.get(key) or SETTINGS[known(key)]
+    spec = RULE_SETTINGS.get(key) or SETTINGS[check_key(key)]
     import tomllib
 
-    joined = " ".join(words)
+    joined = " ".join(arguments)
     candidates: list[Any] = []
     try:
         candidates.append(tomllib.loads(f"x = {joined}")["x"])
     except ValueError:
         pass
-    candidates += [joined, list(words)] if len(words) == 1 else [list(words), joined]
+    candidates += [joined, list(arguments)] if len(arguments) == 1 else [list(arguments), joined]
     for candidate in candidates:
         try:
             spec.values.read(candidate)
@@ -53,7 +53,7 @@ def value_of(key: str, words: Sequence[str]) -> Any:
     raise ConfigError(f"{key} = {joined!r} is not accepted. It must be {spec.values.accepted}.")
 
 
-def known(key: str) -> str:
+def check_key(key: str) -> str:
     """
     The key of a setting, unchanged.
 
@@ -72,21 +72,21 @@ def known(key: str) -> str:
     raise ConfigError(f"There is no setting {key!r}.{hint} All settings: watchdog config")
 
 
-def with_value(text: str, key: str, value: Any) -> str:
+def set_value(text: str, key: str, value: Any) -> str:
     """
     The file with this key set: where it stood before, else at the top of its table.
 
     Args:
         text: of the file.
         key: such as "stages.warn_s".
-        value: from `value_of`.
+        value: from `parse_value`.
     """
     import tomlkit
 
-    text = _without_old_names(text, key)
-    document = _document(text)
+    text = _remove_old_names(text, key)
+    document = _parse_document(text)
     section, _, name = key.partition(".")
-    line = f"{name} = {_toml(value)}\n"
+    line = f"{name} = {_to_toml(value)}\n"
     header, lines = line_of(text, (section,)), text.splitlines(keepends=True)
     if section not in document:
         blank = "\n" if text.strip() else ""
@@ -98,10 +98,10 @@ def with_value(text: str, key: str, value: Any) -> str:
     else:
         document[section][name] = value
         after = _with_line_end(tomlkit.dumps(document))
-    return _ends_as(text, after)
+    return _keep_line_ends(text, after)
 
 
-def without(text: str, key: str) -> str:
+def remove_value(text: str, key: str) -> str:
     """
     The file without this key; a table that holds nothing more, comments neither, goes too.
 
@@ -109,20 +109,20 @@ def without(text: str, key: str) -> str:
         text: of the file.
         key: such as "stages.warn_s".
     """
-    return _without(_without_old_names(text, key), key)
+    return _remove_key(_remove_old_names(text, key), key)
 
 
-def _without_old_names(text: str, key: str) -> str:
+def _remove_old_names(text: str, key: str) -> str:
     for old, new in RENAMED.items():
         if new == key:
-            text = _without(text, old)
+            text = _remove_key(text, old)
     return text
 
 
-def _without(text: str, key: str) -> str:
+def _remove_key(text: str, key: str) -> str:
     import tomlkit
 
-    document = _document(text)
+    document = _parse_document(text)
     section, _, name = key.partition(".")
     if section not in document or name not in document[section]:
         return text
@@ -132,7 +132,7 @@ def _without(text: str, key: str) -> str:
     return tomlkit.dumps(document)
 
 
-def with_rule(text: str, rule: Mapping[str, Any]) -> str:
+def add_rule(text: str, rule: Mapping[str, Any]) -> str:
     """
     The file with one rule more, before all others: the first that matches wins.
 
@@ -143,15 +143,17 @@ def with_rule(text: str, rule: Mapping[str, Any]) -> str:
     Raises:
         ConfigError: the rules of the file are written in a way that takes no further one.
     """
-    block = "".join(["[[rule]]\n", *(f"{name} = {_toml(value)}\n" for name, value in rule.items())])
-    if "rule" not in _document(text):
-        return _ends_as(text, f"{_with_line_end(text)}\n{block}") if text.strip() else block
+    block = "".join(
+        ["[[rule]]\n", *(f"{name} = {_to_toml(value)}\n" for name, value in rule.items())]
+    )
+    if "rule" not in _parse_document(text):
+        return _keep_line_ends(text, f"{_with_line_end(text)}\n{block}") if text.strip() else block
     line, lines = _rule_line(text, 1), text.splitlines(keepends=True)
-    lines.insert(_comment_above(lines, line - 1), f"{block}\n")
-    return _ends_as(text, "".join(lines))
+    lines.insert(_comment_start(lines, line - 1), f"{block}\n")
+    return _keep_line_ends(text, "".join(lines))
 
 
-def without_rule(text: str, number: int) -> str:
+def remove_rule(text: str, number: int) -> str:
     """
     The file without one rule and the comment right above it.
 
@@ -163,14 +165,14 @@ def without_rule(text: str, number: int) -> str:
         ConfigError: there is no rule of this number, counted from 1; or the rules of the file are
             written in a way that cannot be taken apart.
     """
-    count = len(_document(text).get("rule", []))
+    count = len(_parse_document(text).get("rule", []))
     if not 1 <= number <= count:
         raise ConfigError(f"There is no rule {number}; there are {count}.")
     header, lines = _rule_line(text, number), text.splitlines(keepends=True)
     end = header
     while end < len(lines) and not lines[end].lstrip().startswith("["):
         end += 1
-    del lines[_comment_above(lines, header - 1) : _comment_above(lines, end)]
+    del lines[_comment_start(lines, header - 1) : _comment_start(lines, end)]
     return "".join(lines)
 
 
@@ -222,7 +224,7 @@ def _check_place(path: str, real: str) -> None:
         )
 
 
-def _document(text: str) -> TOMLDocument:
+def _parse_document(text: str) -> TOMLDocument:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -234,20 +236,20 @@ def _document(text: str) -> TOMLDocument:
         ) from error
 
 
-def _comment_above(lines: Sequence[str], at: int) -> int:
-    """Where the comment right above a line begins; at the end of the file nothing is above."""
+def _comment_start(lines: Sequence[str], at: int) -> int:
+    """The index of the first line of the comment right above a line."""
     while 0 < at < len(lines) and lines[at - 1].lstrip().startswith("#"):
         at -= 1
     return at
 
 
-def _ends_as(before: str, after: str) -> str:
-    """Line ends as they were: a file of Windows does not become one of both kinds."""
+def _keep_line_ends(before: str, after: str) -> str:
+    """Keep the line ends of the file: CRLF stays CRLF."""
     windows = before.count("\r\n") == before.count("\n") > 0
     return after.replace("\r\n", "\n").replace("\n", "\r\n") if windows else after
 
 
-def _toml(value: Any) -> str:
+def _to_toml(value: Any) -> str:
     import tomlkit
 
     return str(tomlkit.item(value).as_string())

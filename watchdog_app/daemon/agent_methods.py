@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from watchdog_app.client import requests
-from watchdog_app.daemon.agents import key_of
+from watchdog_app.daemon.agents import peer_key
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.rpc import Connection, Reply
@@ -54,7 +54,7 @@ class AgentMethods:
         return found
 
     def _agent_report(self, connection: Connection, params: requests.Report, _: Reply) -> Answer:
-        agent = self._agents.of(connection)
+        agent = self._agents.registered(connection)
         before = agent.view.expected_number
         self._agents.report(agent, params, time.monotonic())
         if agent.view.expected_number != before:
@@ -66,15 +66,15 @@ class AgentMethods:
     def _agent_progress(
         self, connection: Connection, params: requests.Progress, _: Reply
     ) -> Answer:
-        agent = self._agents.of(connection)
-        self._agents.saving(agent, params.state == "saving")
+        agent = self._agents.registered(connection)
+        self._agents.set_saving(agent, params.state == "saving")
         if params.request is not None:
             self._checkpoints.accepted(params.request, agent)
         return {}
 
     def _agent_saved(self, connection: Connection, params: requests.Saved, _: Reply) -> Answer:
-        agent = self._agents.of(connection)
-        record = self._agents.saved(agent, params.rescue, time.monotonic())
+        agent = self._agents.registered(connection)
+        record = self._agents.record_rescue(agent, params.rescue, time.monotonic())
         self._log.info(
             "a rescue is complete",
             pid=agent.key.pid,
@@ -87,31 +87,31 @@ class AgentMethods:
         return {}
 
     def _agent_failed(self, connection: Connection, params: requests.Failed, _: Reply) -> Answer:
-        agent = self._agents.of(connection)
-        self._agents.saving(agent, False)
+        agent = self._agents.registered(connection)
+        self._agents.set_saving(agent, False)
         error, remedy = params.error, params.remedy
         self._log.warning("a rescue failed", pid=agent.key.pid, error=error, remedy=remedy)
         self._checkpoints.failed(params.request, agent, error, remedy)
         return {}
 
     def _agent_bye(self, connection: Connection, params: requests.Bye, _: Reply) -> Answer:
-        agent = self._agents.of(connection)
-        self._agents.bye(agent, params)
-        self._checkpoints.agent_gone(agent.key, "The training has ended.")
+        agent = self._agents.registered(connection)
+        self._agents.end_training(agent, params)
+        self._checkpoints.agent_ended(agent.key, "The training has ended.")
         return {}
 
     def _agent_stacked(self, connection: Connection, params: requests.Stacked, _: Reply) -> Answer:
-        self._parts.inspections.stacked(self._agents.of(connection), params)
+        self._parts.inspections.receive_stacks(self._agents.registered(connection), params)
         return {}
 
     def _agent_leaked(self, connection: Connection, params: requests.Leaked, _: Reply) -> Answer:
-        self._parts.inspections.leaked(self._agents.of(connection), params)
+        self._parts.inspections.receive_growth(self._agents.registered(connection), params)
         return {}
 
     def _agent_notebook(
         self, connection: Connection, params: requests.AgentNotebook, _: Reply
     ) -> Answer:
-        key = key_of(connection, params.pid, params.start_time)
+        key = peer_key(connection, params.pid, params.start_time)
         self._parts.observer.kernels.set_notebook(key, params.notebook)
         self._parts.pace.look_soon()
         return {}

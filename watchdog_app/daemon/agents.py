@@ -41,7 +41,7 @@ class Agent:
     view: AgentState
     notebook: str | None
     by_lines: bool = False  # its program does not go on from a rescue by itself
-    considered: int | None = None  # the announcement that it was last told of
+    acknowledged_number: int | None = None  # the announcement that it was last told of
     said_bye: bool = False
     finished: bool = False  # ... and its training has ended well
     failed: bool = False  # ... and an exception ends its program
@@ -74,16 +74,16 @@ class Agents:
 
     def register(self, connection: Connection, params: requests.RegisterAgent) -> Agent:
         """
-        Take in an agent; one of the same process that was known before is replaced.
+        Register an agent; it replaces an earlier one of the same process.
 
         Args:
             connection: of the agent.
-            params: what it says of itself.
+            params: its process, framework and folder.
 
         Raises:
             RequestError: it speaks for another process.
         """
-        key = key_of(connection, params.pid, params.start_time)
+        key = peer_key(connection, params.pid, params.start_time)
         if not self._alive(key):
             raise RequestError(
                 f"Process {key.pid} with start time {key.start_time} is not running here.", REFUSED
@@ -94,7 +94,7 @@ class Agents:
         by_lines = not params.resumes_itself
         rescue, rescue_mono_s = None, None
         if params.rescue is not None:
-            rescue = _rescue(params.rescue, by_lines)
+            rescue = _rescue_record(params.rescue, by_lines)
             age_s = max(0.0, time.time() - rescue.saved_unix_s)
             rescue_mono_s = time.monotonic() - age_s
         if old is not None and old.view.rescue is not None:
@@ -128,9 +128,9 @@ class Agents:
         if agent.connection is not None:
             self._server.send(agent.connection, notification(method, params))
 
-    def of(self, connection: Connection) -> Agent:
+    def registered(self, connection: Connection) -> Agent:
         """
-        The agent behind a connection.
+        Return the agent of a connection.
 
         Raises:
             RequestError: it has not registered.
@@ -142,7 +142,7 @@ class Agents:
 
     def report(self, agent: Agent, params: requests.Report, now_mono_s: float) -> None:
         """
-        Take in what an agent says of its training.
+        Record a report of an agent about its training.
 
         Args:
             agent: whose report it is.
@@ -153,16 +153,18 @@ class Agents:
             agent.view,
             **{
                 **params.values(),
-                "allocators": tuple(record(AllocatorMemory, each) for each in params.allocators),
-                "memory": params.memory and record(MemoryParts, params.memory),
-                "place": params.place and record(Frame, params.place),
+                "allocators": tuple(to_record(AllocatorMemory, each) for each in params.allocators),
+                "memory": params.memory and to_record(MemoryParts, params.memory),
+                "place": params.place and to_record(Frame, params.place),
             },
             reported_mono_s=now_mono_s,
         )
 
-    def copied(self, agent: Agent, found: Mapping[str, Any], now_mono_s: float) -> RescueRecord:
+    def record_copy(
+        self, agent: Agent, found: Mapping[str, Any], now_mono_s: float
+    ) -> RescueRecord:
         """
-        A rescue was copied from outside; `found` is from `OutOfProcessCopies.copy`.
+        Record a rescue that was copied from outside.
 
         Args:
             agent: whose training was copied.
@@ -173,24 +175,24 @@ class Agents:
         agent.view = replace(agent.view, saving=False, rescue=rescue, rescue_mono_s=now_mono_s)
         return rescue
 
-    def copied_by_guards(self, rescues: Mapping[int, RescueRecord]) -> None:
+    def record_guard_copies(self, rescues: Mapping[int, RescueRecord]) -> None:
         """
-        Take in what supervisors of guards have copied, where it is later than the agent's own.
+        Record rescues that guards have copied, where they are newer than the agent's own.
 
         Args:
             rescues: by PID.
         """
         for agent in self._agents.values():
-            newest = later_rescue(agent.view, rescues.get(agent.key.pid))
+            newest = newer_rescue(agent.view, rescues.get(agent.key.pid))
             if newest is not None and newest is not agent.view.rescue:
                 age_s = max(0.0, time.time() - newest.saved_unix_s)
                 agent.view = replace(
                     agent.view, rescue=newest, rescue_mono_s=time.monotonic() - age_s
                 )
 
-    def saving(self, agent: Agent, saving: bool) -> None:
+    def set_saving(self, agent: Agent, saving: bool) -> None:
         """
-        It has begun to write a rescue, or has ended doing so.
+        Record that the agent has begun to write a rescue, or has ended.
 
         Args:
             agent: that saves.
@@ -198,27 +200,29 @@ class Agents:
         """
         agent.view = replace(agent.view, saving=saving)
 
-    def saved(self, agent: Agent, rescue: requests.Rescue, now_mono_s: float) -> RescueRecord:
+    def record_rescue(
+        self, agent: Agent, rescue: requests.Rescue, now_mono_s: float
+    ) -> RescueRecord:
         """
-        Take in a rescue that is complete.
+        Record a rescue that is complete.
 
         Args:
             agent: that has saved.
             rescue: what it has saved.
             now_mono_s: when that was complete.
         """
-        record = replace(_rescue(rescue, agent.by_lines), saved_unix_s=time.time())
+        record = replace(_rescue_record(rescue, agent.by_lines), saved_unix_s=time.time())
         agent.view = replace(agent.view, saving=False, rescue=record, rescue_mono_s=now_mono_s)
         return record
 
-    def bye(self, agent: Agent, params: requests.Bye) -> None:
+    def end_training(self, agent: Agent, params: requests.Bye) -> None:
         """
-        The training ended well, or its interpreter is about to exit.
+        Record that the training has ended well, or that its interpreter is about to exit.
 
-        In the second case what is known of it is kept until the process is gone.
+        In the second case the agent is kept until its process has ended.
 
         Args:
-            agent: that takes leave.
+            agent: that has sent `agent.bye`.
             params: how its training ended.
         """
         agent.said_bye = True
@@ -236,8 +240,8 @@ class Agents:
                 if agent.finished:  # its next training gets a page of its own
                     self.forget(agent.key)
 
-    def gone(self) -> list[Agent]:
-        """Those without a connection whose processes have ended."""
+    def ended(self) -> list[Agent]:
+        """Agents without a connection whose processes have ended."""
         return [
             agent
             for agent in self._agents.values()
@@ -265,13 +269,13 @@ class Agents:
         """Those that can be asked for a rescue now."""
         return tuple(agent.view for agent in self.connected())
 
-    def within(self, task: Task) -> list[Agent]:
+    def connected_in(self, task: Task) -> list[Agent]:
         """Connected agents of a task."""
         members = {member.key for member in task.members}
         return [agent for agent in self.connected() if agent.key in members]
 
     def view_of(self, task: Task) -> AgentState | None:
-        """What a task's agent last said; the one that trains where there are several."""
+        """The last report of a task's agent; of several agents the one that trains."""
         members = {member.key for member in task.members}
         views = [agent.view for agent in self._agents.values() if agent.key in members]
         return max(views, key=lambda view: (view.training, view.step or 0), default=None)
@@ -285,9 +289,9 @@ class Agents:
         self.out_of_process.close()
 
 
-def key_of(connection: Connection, pid: int, start_time: int) -> ProcessKey:
+def peer_key(connection: Connection, pid: int, start_time: int) -> ProcessKey:
     """
-    The process behind a connection, as the kernel names it.
+    Return the process of a connection, as the kernel reports it.
 
     Args:
         connection: of an agent.
@@ -310,9 +314,9 @@ def key_of(connection: Connection, pid: int, start_time: int) -> ProcessKey:
     )
 
 
-def later_rescue(view: AgentState | None, copied: RescueRecord | None) -> RescueRecord | None:
+def newer_rescue(view: AgentState | None, copied: RescueRecord | None) -> RescueRecord | None:
     """
-    The rescue to go on from: the agent's own, or a later one that was copied from outside.
+    Return the newer rescue: the agent's own, or one that was copied from outside.
 
     Args:
         view: what the agent has told; None: there is none.
@@ -324,9 +328,9 @@ def later_rescue(view: AgentState | None, copied: RescueRecord | None) -> Rescue
     return copied if own is None else replace(copied, by_lines=own.by_lines)
 
 
-def record(kind: type[T], params: requests.Params) -> T:
+def to_record(kind: type[T], params: requests.Params) -> T:
     """
-    What an agent says, as a record of the model with the same names.
+    Convert parameters to a record of the model with the same field names.
 
     Args:
         kind: of the record.
@@ -336,6 +340,6 @@ def record(kind: type[T], params: requests.Params) -> T:
     return found
 
 
-def _rescue(params: requests.Rescue, by_lines: bool) -> RescueRecord:
+def _rescue_record(params: requests.Rescue, by_lines: bool) -> RescueRecord:
     saved_unix_s = time.time() if params.saved_unix_s is None else params.saved_unix_s
     return RescueRecord(**{**params.values(), "saved_unix_s": saved_unix_s}, by_lines=by_lines)

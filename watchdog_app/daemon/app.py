@@ -1,5 +1,5 @@
 """
-The daemon as a whole: its parts are made, run, and put away again.
+The daemon as a whole: creates its parts, runs them, and closes them.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from watchdog_app.daemon.pauses import recovered_notification
 from watchdog_app.history.journal import Entry, Journal
 
 _LOCK = "daemon.lock"
-_LAST_WORDS = 50  # of the daemon itself: among them how it ended
-_END_S = 3.0  # to finish what was begun when told to end
+_MOST_DAEMON_ENTRIES = 50  # of the daemon itself: among them how it ended
+_SHUTDOWN_TIMEOUT_S = 3.0  # to finish what was begun when told to end
 
 
 def main(path: str | None = None, verbose: bool = False) -> int:
     """
-    Be the daemon until told to end; the exit code.
+    Run the daemon until it is stopped; return the exit code.
 
     Args:
         path: the configuration file; None: where this user keeps it.
-        verbose: log what is of use for finding faults alone.
+        verbose: log debug messages too.
 
     Raises:
         ConfigError: the configuration holds a mistake.
@@ -87,7 +87,7 @@ def run(
 
 
 class App:
-    """Made once a process; `open`, `loop.run`, `close` in this order."""
+    """The running daemon; call `open`, `loop.run` and `close` in this order."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class App:
 
     def open(self) -> None:
         """
-        Become ready: everything that an emergency needs is in memory before the first answer.
+        Start serving; everything that an emergency needs is in memory before the first answer.
 
         Raises:
             OSError: the socket cannot be made.
@@ -119,9 +119,9 @@ class App:
         with suppress(OSError):
             os.chdir("/")  # keep no disk from being unmounted
         started = self._recover()
-        parts.faults.guard("look", self.loop.look)
+        parts.faults.run_step("look", self.loop.look)
         parts.server.open(Methods(parts, self.control, self._log))
-        parts.faults.guard("pauses", self._announce_recovered)
+        parts.faults.run_step("pauses", self._notify_recovered_pauses)
         score = own_process.last_to_be_killed()
         own_process.settle_garbage()
         self.control.memory_fault = own_process.lock_memory()
@@ -141,48 +141,53 @@ class App:
         self._service_manager.ready()
 
     def _recover(self) -> str:
-        """Take over what an earlier daemon left; what the history is to say of this start."""
+        """Restore the state of an earlier daemon; return the history's text for this start."""
         parts = self._parts
         journal = parts.journal.open()
         parts.pauses.recover()
-        parts.kept_state.recover(journal)
-        self.control.recover_quiet(journal)
-        parts.faults.guard("exits", partial(parts.missed_exits.look, journal))
-        return _started(journal)
+        parts.state_store.recover(journal)
+        self.control.restore_quiet(journal)
+        parts.faults.run_step("exits", partial(parts.missed_exits.find, journal))
+        return _start_message(journal)
 
-    def _announce_recovered(self) -> None:
-        """Notify people of the pauses of an earlier daemon that nobody else reports."""
+    def _notify_recovered_pauses(self) -> None:
+        """Notify people of pauses of an earlier daemon that the engine does not report."""
         parts = self._parts
-        held = parts.observer.ask(lambda engine: engine.held) or ()
+        held = parts.observer.call_engine(lambda engine: engine.held) or ()
         for pause in parts.pauses.take_unreported(held):
             pid, now_unix_s = pause.task.pid, time.time()
-            said = recovered_notification(pause, now_unix_s)
-            self._log.warning(said.title, pid=pid, reason=pause.reason)
-            data = {"id": said.id, "decision_kind": "notify", "pid": pid, "reason": said.title}
+            message = recovered_notification(pause, now_unix_s)
+            self._log.warning(message.title, pid=pid, reason=pause.reason)
+            data = {
+                "id": message.id,
+                "decision_kind": "notify",
+                "pid": pid,
+                "reason": message.title,
+            }
             entry = Entry(now_unix_s, "decision", data, pid, pause.name)
-            parts.executor.announce(said, entry, None)
+            parts.executor.announce(message, entry, None)
 
     def close(self) -> None:
-        """Finish what was begun, as far as that is quick, and put everything away."""
+        """Finish what was started, within some seconds, and close all parts."""
         parts = self._parts
         self._service_manager.stopping()
         self.control.note("stopped")
         for step in (
-            partial(self.loop.take_exits, float("inf")),  # no answer is waited for
-            lambda: parts.worker.close(_END_S),
-            lambda: parts.pauses.close(_END_S),
+            partial(self.loop.report_exits, float("inf")),  # no answer is waited for
+            lambda: parts.worker.close(_SHUTDOWN_TIMEOUT_S),
+            lambda: parts.pauses.close(_SHUTDOWN_TIMEOUT_S),
             parts.supervisors.collect,  # what is not done by now is not waited for
             parts.server.close,
-            lambda: parts.dispatcher.close(_END_S),
-            parts.kept_state.keep_engine,
-            lambda: parts.journal.close(_END_S),
+            lambda: parts.dispatcher.close(_SHUTDOWN_TIMEOUT_S),
+            parts.state_store.save_engine,
+            lambda: parts.journal.close(_SHUTDOWN_TIMEOUT_S),
             parts.exit_monitor.close,
             parts.agents.close,
             parts.observer.close,
             parts.waker.close,
             parts.poller.close,
         ):
-            parts.faults.guard("end", step)
+            parts.faults.run_step("end", step)
         self._log.info("watchdog stopped; nothing is watched now")
 
     def _stop(self) -> None:
@@ -193,38 +198,38 @@ class App:
 
 
 def _catch_signals(
-    wake_fd: int, end: Callable[[], None], reload: Callable[[], None], log: Log
+    wake_fd: int, stop: Callable[[], None], reload: Callable[[], None], log: Log
 ) -> None:
     """
-    From now on SIGTERM and SIGINT call `end`, SIGHUP `reload`, in the main thread.
+    From now on SIGTERM and SIGINT call `stop`, SIGHUP `reload`, in the main thread.
 
     Args:
         wake_fd: written to at each signal: ends the wait of the loop.
     """
 
-    def on_end(number: int, _: object) -> None:
+    def on_terminate(number: int, _: object) -> None:
         log.info("told to stop", signal=signal.Signals(number).name)
-        end()
+        stop()
 
     def on_hangup(_: int, __: object) -> None:
         if own_process.terminal_is_gone():
-            end()  # it ran in the foreground of a terminal that was closed
+            stop()  # it ran in the foreground of a terminal that was closed
         else:
             reload()
 
     signal.set_wakeup_fd(wake_fd, warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, on_end)
-    signal.signal(signal.SIGINT, on_end)
+    signal.signal(signal.SIGTERM, on_terminate)
+    signal.signal(signal.SIGINT, on_terminate)
     signal.signal(signal.SIGHUP, on_hangup)
 
 
-def _started(journal: Journal | None) -> str:
-    """What the history says of this start, and of the daemon before it where that was cut short."""
-    said: list[dict[str, Any]] = []
+def _start_message(journal: Journal | None) -> str:
+    """The history's text for this start; it names an earlier daemon that was killed."""
+    entries: list[dict[str, Any]] = []
     if journal is not None:
         with suppress(sqlite3.Error):  # whoever writes next hears of it
-            said = journal.history(limit=_LAST_WORDS, kinds=("daemon",))
-    for each in said:
+            entries = journal.history(limit=_MOST_DAEMON_ENTRIES, kinds=("daemon",))
+    for each in entries:
         what = str(each.get("what"))
         if what == "stopped":
             break

@@ -19,12 +19,14 @@ from watchdog_app.daemon.log import Log
 
 LEAST_DEADLINE_S = 5.0
 MOST_DEADLINE_S = 600.0
-_UNKNOWN_S = 60.0  # for a save that nothing has been measured of
+_DEFAULT_DEADLINE_S = 60.0  # for a save that nothing has been measured of
 _STARTING_S = 120.0  # for so long TensorFlow and the data may take to begin
-_ADD_ONE = "Add one to the training: from watchdog_app.agent.keras import Rescue"
-MOST_FOLLOWING = 1000  # a rescue that people asked for; each is kept until it has ended
-_NEAR_S = 120.0  # a resource that nobody was saved for in so long is near no more
-_SPREAD = 10.0  # a machine short of memory may be this much slower than when it was measured
+_ADD_AGENT = "Add one to the training: from watchdog_app.agent.keras import Rescue"
+MOST_FOLLOWERS = 1000  # a rescue that people asked for; each is kept until it has ended
+_FORGET_NEAR_S = 120.0  # a resource that nobody was saved for in so long is near no more
+_DEADLINE_FACTOR = (
+    10.0  # a machine short of memory may be this much slower than when it was measured
+)
 
 
 @dataclass(slots=True)
@@ -97,7 +99,7 @@ class Checkpoints:
             One for each agent; empty when the task has none that could save.
         """
         found = []
-        agents = self.agents.within(task)
+        agents = self.agents.connected_in(task)
         if agent_pid is not None:
             agents = [agent for agent in agents if agent.key.pid == agent_pid]
         for number, agent in enumerate(agents):
@@ -106,7 +108,7 @@ class Checkpoints:
             under_way = next((r for r in self._open.values() if r.agent == agent.key), None)
             if under_way is None:
                 rescue_id = id_ if number == 0 else f"{id_}.{number}"
-                wait_s = deadline_s if deadline_s is not None else deadline_of(agent)
+                wait_s = deadline_s if deadline_s is not None else save_deadline_s(agent)
                 under_way = Rescue(
                     rescue_id, task.key, task.name, agent.key, now_mono_s, now_mono_s + wait_s
                 )
@@ -118,35 +120,35 @@ class Checkpoints:
             found.append(under_way)
         return found
 
-    def crowded(self, task: Task) -> bool:
-        """As many as may be wait for a rescue of this task already."""
+    def is_full(self, task: Task) -> bool:
+        """Whether the most followers that are allowed wait for a rescue of this task."""
         keys = {member.key for member in task.members}
         return any(
-            rescue.agent in keys and len(rescue.followers) >= MOST_FOLLOWING
+            rescue.agent in keys and len(rescue.followers) >= MOST_FOLLOWERS
             for rescue in self._open.values()
         )
 
     def accepted(self, id_: str, agent: Agent) -> None:
         """
-        The agent has heard it, or is writing; what another one was asked for is not its own.
+        Record that the agent has received a request or writes; requests to others are ignored.
 
         Args:
             id_: of the request.
             agent: that tells it.
         """
-        for rescue in self._of(id_, agent):
+        for rescue in self._open_requests(id_, agent):
             rescue.accepted = True
 
     def saved(self, id_: str | None, agent: Agent, record: RescueRecord) -> None:
         """
-        A rescue is complete; one that nobody asked for is as good.
+        Record a complete rescue, also one that was not requested.
 
         Args:
             id_: of the request; None: it saved by itself.
             agent: that has saved.
             record: the rescue.
         """
-        for rescue in self._of(id_, agent):
+        for rescue in self._open_requests(id_, agent):
             rescue.rescue = record
             self._end(
                 rescue,
@@ -157,7 +159,7 @@ class Checkpoints:
 
     def failed(self, id_: str | None, agent: Agent, error: str, remedy: str | None) -> None:
         """
-        The agent could not save.
+        Record that the agent could not save.
 
         Args:
             id_: of the request; None: it saved by itself.
@@ -165,13 +167,13 @@ class Checkpoints:
             error: why.
             remedy: what to do; None: nothing is known.
         """
-        for rescue in self._of(id_, agent):
+        for rescue in self._open_requests(id_, agent):
             rescue.remedy = remedy
             self._end(rescue, "failed", error)
 
-    def agent_gone(self, agent: ProcessKey, detail: str) -> None:
+    def agent_ended(self, agent: ProcessKey, detail: str) -> None:
         """
-        Nothing more will come from it.
+        Fail the open requests of an agent that has ended.
 
         Args:
             agent: its process.
@@ -180,47 +182,47 @@ class Checkpoints:
         for rescue in [r for r in self._open.values() if r.agent == agent]:
             self._end(rescue, "failed", detail)
 
-    def stopped(self, task: Task) -> None:
+    def copy_stopped(self, task: Task) -> None:
         """
-        A task was stopped: what its trainings have published is copied from outside.
+        Copy from outside what the trainings of a stopped task have published.
 
-        Those that were asked and had no time to answer are saved so. One that saved itself as it
-        was stopped has published nothing newer, and keeps what it has.
+        This saves those that had no time to answer. One that saved itself just before has published
+        nothing newer and keeps its rescue.
         """
-        for agent in self.agents.within(task):
+        for agent in self.agents.connected_in(task):
             self.agents.out_of_process.copy(
-                agent.key, agent.view.directory, partial(self._copied, agent)
+                agent.key, agent.view.directory, partial(self._copy_ended, agent)
             )
 
-    def _copied(self, agent: Agent, found: dict[str, Any]) -> None:
+    def _copy_ended(self, agent: Agent, found: dict[str, Any]) -> None:
         error = found.get("error")
         if error is not None:
             self._log.info("not copied from outside", pid=agent.key.pid, why=error)
             return
-        record = self.agents.copied(agent, found, time.monotonic())
+        record = self.agents.record_copy(agent, found, time.monotonic())
         self._log.info("a rescue was copied from outside", pid=agent.key.pid, path=record.path)
         self.saved(None, agent, record)
 
-    def considered(self) -> None:
+    def acknowledge_announcements(self) -> None:
         """
-        A look is over: whoever announced growth before it is told so.
+        Acknowledge announcements of growth after a look.
 
-        A save that follows from it has been asked for by now, so nobody waits for one any longer.
+        A save that the look led to has been requested by now, so that no agent waits for one.
         """
         for agent in self.agents.connected():
             number = agent.view.expected_number
-            if number != agent.considered:
-                agent.considered = number
+            if number != agent.acknowledged_number:
+                agent.acknowledged_number = number
                 if number is not None:
                     self.agents.send(agent, "agent.acknowledged", {"number": number})
 
     def expire(self, now_mono_s: float) -> None:
         """End what has not been answered in time."""
-        for key in [key for key, seen in self._near.items() if now_mono_s - seen > _NEAR_S]:
+        for key in [key for key, seen in self._near.items() if now_mono_s - seen > _FORGET_NEAR_S]:
             del self._near[key]
             self.agents.out_of_process.ask_every_batch(key, False)
         for key in {rescue.agent for rescue in self._open.values()} - set(self.agents.keys()):
-            self.agent_gone(key, "The training has ended before it could save.")
+            self.agent_ended(key, "The training has ended before it could save.")
         for rescue in [r for r in self._open.values() if now_mono_s >= r.until_mono_s]:
             waited = format_duration(rescue.until_mono_s - rescue.asked_mono_s)
             if rescue.accepted:
@@ -236,7 +238,7 @@ class Checkpoints:
         """When `expire` has something to do."""
         return min((rescue.until_mono_s for rescue in self._open.values()), default=None)
 
-    def _of(self, id_: str | None, agent: Agent) -> Iterable[Rescue]:
+    def _open_requests(self, id_: str | None, agent: Agent) -> Iterable[Rescue]:
         return [
             rescue
             for rescue in self._open.values()
@@ -252,7 +254,7 @@ class Checkpoints:
             follower(rescue)
 
 
-def no_agent(task: Task, now_unix_s: float, agent: AgentState | None = None) -> str:
+def no_agent_message(task: Task, now_unix_s: float, agent: AgentState | None = None) -> str:
     """
     Why a task cannot be asked for a rescue, with what is known of it, and what to do.
 
@@ -269,15 +271,15 @@ def no_agent(task: Task, now_unix_s: float, agent: AgentState | None = None) -> 
         return (
             f"No agent has reported from it yet; it started {format_duration(age_s)} ago. An agent "
             "reports when the training begins, after TensorFlow has started: ask again then. If "
-            f"it has none: {_ADD_ONE}"
+            f"it has none: {_ADD_AGENT}"
         )
-    return f"No agent has reported from it, so it has none or does not train now. {_ADD_ONE}"
+    return f"No agent has reported from it, so it has none or does not train now. {_ADD_AGENT}"
 
 
-def deadline_of(agent: Agent) -> float:
+def save_deadline_s(agent: Agent) -> float:
     """Seconds that an agent is given to save."""
     view = agent.view
     if view.save_s is None:
-        return _UNKNOWN_S
+        return _DEFAULT_DEADLINE_S
     cost_s = view.save_s + (view.step_s or 1.0)
-    return min(MOST_DEADLINE_S, max(LEAST_DEADLINE_S, cost_s * _SPREAD))
+    return min(MOST_DEADLINE_S, max(LEAST_DEADLINE_S, cost_s * _DEADLINE_FACTOR))

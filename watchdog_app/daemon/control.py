@@ -60,7 +60,7 @@ class Control:
             daemon=self._daemon(),
             host_name=self._host_name,
             paused=[pause.task for pause in parts.pauses.all()],
-            guards=parts.guards.shown(),
+            guards=parts.guards.status_records(),
             faults=faults,
             now_unix_s=time.time(),
         ).to_json()
@@ -84,17 +84,17 @@ class Control:
                 parts.dispatcher,
                 suppressed=quiet.suppressed,
                 tray_connected=parts.server.has_subscribers("notifications", "tray"),
-                quiet_hours=quiet.hours(),
+                quiet_hours=quiet.quiet_hours(),
             ),
             protection=quiet.protection,
             snoozed=quiet.snoozed,
         )
 
     def publish(self, now_mono_s: float) -> None:
-        """The status to whoever subscribed to it, unless they have one of a moment ago."""
+        """Send the status to subscribers, at most once a second."""
         parts = self._parts
-        parts.faults.guard("guards", parts.guards.look)
-        parts.agents.copied_by_guards(parts.guards.rescues())
+        parts.faults.run_step("guards", parts.guards.refresh)
+        parts.agents.record_guard_copies(parts.guards.rescues())
         due = now_mono_s - self._sent_mono_s >= _PUBLISH_S
         if due and parts.server.has_subscribers("status"):
             self._sent_mono_s = now_mono_s
@@ -103,16 +103,16 @@ class Control:
     def explain(self, task: Task | None) -> dict[str, Any]:
         """Text and incidents, for one task or for all."""
         guards = self._parts.guards
-        found = _explanation(self._parts.observer.latest, task)
+        found = _explain(self._parts.observer.latest, task)
         if task is None:
-            return {**found, "text": "\n\n".join([*guards.acting(), found["text"]])}
+            return {**found, "text": "\n\n".join([*guards.active_reports(), found["text"]])}
         text = found["text"]
-        guard = guards.of(task.key)
+        guard = guards.get(task.key)
         if guard is not None and guard.stopped:  # as the kernel has it, it sleeps in a page fault
             text = text.replace(": waiting for the disk.", ": stopped at its memory limit.", 1)
         kernels = self._parts.observer.kernels
-        told = [text, guards.sentence(task.key), kernels.restart_message(task.key)]
-        return {**found, "text": "\n\n".join(part for part in told if part)}
+        parts_of_text = [text, guards.explanation(task.key), kernels.restart_message(task.key)]
+        return {**found, "text": "\n\n".join(part for part in parts_of_text if part)}
 
     # The configuration
 
@@ -180,10 +180,10 @@ class Control:
         """
         quiet = self._parts.notification_filter
         quiet.protect(on, for_s)
-        self._parts.observer.protect(on)
+        self._parts.observer.set_protecting(on)
         found = quiet.protection.to_json()
         self.note(f"protection switched {'on' if on else 'off'} by {by}", **found)
-        self._quiet_changed()
+        self._save_quiet()
         return found
 
     def snooze(
@@ -201,70 +201,72 @@ class Control:
         Raises:
             RequestError: no incident of that name is open, and none was told of.
         """
-        if incident is not None and for_s > 0 and not self._known(incident):
+        if incident is not None and for_s > 0 and not self._is_known_incident(incident):
             raise RequestError(
                 f"There is no incident {incident[:80]!r} now. Those that are open: watchdog status"
             )
         pid, name = (None, None) if task is None else (task.key.pid, task.name)
         found = self._parts.notification_filter.snooze(incident, pid, name, for_s)
-        whom = incident if incident is not None else name or "everything"
-        self.note(f"notifications of {whom} {'snoozed' if found else 'no longer snoozed'} by {by}")
-        self._quiet_changed()
+        subject = incident if incident is not None else name or "everything"
+        self.note(
+            f"notifications of {subject} {'snoozed' if found else 'no longer snoozed'} by {by}"
+        )
+        self._save_quiet()
         until_unix_s = None if found is None else found.until.unix_s
         return {"incident": incident, "task": pid, "name": name, "until_unix_s": until_unix_s}
 
-    def follow(self, before: ProcessKey, now: ProcessKey) -> None:
+    def move_snoozes(self, before: ProcessKey, now: ProcessKey) -> None:
         """
-        A kernel goes on in another process: its snoozes as well.
+        Move the snoozes of a restarted kernel to its new process.
 
         Args:
             before: process of the kernel until now.
             now: process of the kernel from now on.
         """
-        if self._parts.notification_filter.follow(before.pid, now.pid):
-            self._quiet_changed()
+        if self._parts.notification_filter.move_snoozes(before.pid, now.pid):
+            self._save_quiet()
 
-    def recover_quiet(self, journal: Journal | None) -> None:
-        """Take over what people had asked an earlier daemon for."""
+    def restore_quiet(self, journal: Journal | None) -> None:
+        """Restore protection and snoozes that people had set in an earlier daemon."""
         quiet = self._parts.notification_filter
-        self._parts.kept_state.take(
+        self._parts.state_store.restore(
             journal, _QUIET, lambda state, same_boot: quiet.load(state["quiet"], same_boot)
         )
-        self._parts.observer.protect(quiet.protecting)
+        self._parts.observer.set_protecting(quiet.protecting)
         if not quiet.protecting:
             self._log.warning("protection is still switched off: watchdog protect on")
 
-    def end_quiet(self) -> None:
-        """End what is over: protection off for a while, snoozes, quiet hours."""
+    def expire_quiet(self) -> None:
+        """End protection pauses, snoozes and quiet hours whose time has passed."""
         parts = self._parts
-        back_on, incidents = parts.notification_filter.look()
+        back_on, incidents = parts.notification_filter.expire()
         if back_on:
-            parts.observer.protect(True)
+            parts.observer.set_protecting(True)
             self.note("protection on again")
         if incidents:
-            parts.observer.ask(lambda engine: engine.report_again(incidents))
+            parts.observer.call_engine(lambda engine: engine.report_again(incidents))
         if back_on or incidents:
-            self._quiet_changed()
+            self._save_quiet()
 
-    def _known(self, incident: str) -> bool:
+    def _is_known_incident(self, incident: str) -> bool:
         look = self._parts.observer.latest
-        open_ones = () if look is None else look.result.incidents
-        return self._parts.notification_filter.knows(incident) or any(
-            one.id == incident for one in open_ones
+        open_incidents = () if look is None else look.result.incidents
+        return self._parts.notification_filter.knows_incident(incident) or any(
+            each.id == incident for each in open_incidents
         )
 
-    def _quiet_changed(self) -> None:
-        self._parts.kept_state.put(_QUIET, quiet=self._parts.notification_filter.dump())
+    def _save_quiet(self) -> None:
+        self._parts.state_store.put(_QUIET, quiet=self._parts.notification_filter.dump())
         self._parts.pace.look_soon()
 
     def note(self, what: str, **more: Any) -> None:
-        """An entry in the journal on the daemon itself, and a line of the log."""
+        """Write an entry about the daemon itself to the journal and the log."""
         self._log.info(what)
         data = {"what": what, "pid": os.getpid(), "version": __version__, **more}
         self._parts.journal.add(Entry(time.time(), "daemon", data))
 
 
-def _explanation(look: Look | None, task: Task | None) -> dict[str, Any]:
+def _explain(look: Look | None, task: Task | None) -> dict[str, Any]:
     """The answer to `explain`: for one task, or for the machine."""
     if look is None:
         return {"text": "The daemon has not measured yet. Ask again.", "incidents": []}

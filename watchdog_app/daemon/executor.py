@@ -24,13 +24,13 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import name_with_pid
-from watchdog_app.daemon.checkpoints import MOST_FOLLOWING, Checkpoints, Rescue
+from watchdog_app.daemon.checkpoints import MOST_FOLLOWERS, Checkpoints, Rescue
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify.dispatcher import Dispatcher, NotificationFilter
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pause, Pauses
-from watchdog_app.daemon.recorder import KeptState
+from watchdog_app.daemon.recorder import StateStore
 from watchdog_app.history.entries import decision_entry, outcome_entry, request_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.history.writer import JournalWriter
@@ -39,13 +39,13 @@ from watchdog_app.machine.process_control.paused import Paused
 
 # A decision is given this long to reach the disk, many times what a sync takes on one that is well.
 # Then it is acted on anyhow: beside memory that runs out a disk that swaps takes seconds.
-DURABLE_S = 0.04
-_RECORD_S = 1.0  # for a pause to be written down before its first signal
+DURABLE_TIMEOUT_S = 0.04
+_INTENT_TIMEOUT_S = 1.0  # for a pause to be written down before its first signal
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """Something to be done, whoever wants it: what its outcome is written down under."""
+class _Operation:
+    """One operation of the policy or of a person, with what its outcome is recorded under."""
 
     id: str
     kind: str  # a value of `DecisionKind`, or what happened to a guard
@@ -69,16 +69,18 @@ class Executor:
     notification_filter: NotificationFilter
     observer: Observer
     guards: Guards
-    kept_state: KeptState
+    state_store: StateStore
     log: Log
-    _moving: set[ProcessKey] = field(default_factory=set, init=False)  # being paused or resumed
+    _in_transition: set[ProcessKey] = field(
+        default_factory=set, init=False
+    )  # being paused or resumed
     _requests: int = field(default=0, init=False)
 
     # What the policy decides
 
     def carry_out(self, decisions: Sequence[Decision], tasks: Mapping[ProcessKey, Task]) -> None:
         """
-        Do these, each written down before the first of them is begun.
+        Carry out decisions, after all of them are in the journal.
 
         Args:
             decisions: of the policy.
@@ -87,7 +89,7 @@ class Executor:
         entries = []
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
-            entries.append(decision_entry(decision, *_named(task)))
+            entries.append(decision_entry(decision, *_name_and_path(task)))
             self.log.info(
                 f"decided: {decision.kind.value}",
                 task=task.name if task else None,
@@ -95,28 +97,28 @@ class Executor:
                 stage=decision.stage.name.lower(),
                 reason=decision.reason,
             )
-        if not self.journal.durable(entries, DURABLE_S):
+        if not self.journal.durable(entries, DURABLE_TIMEOUT_S):
             self.log.info("the disk is slow: decisions are carried out before they are written")
         for decision in decisions:
             task = tasks.get(decision.task) if decision.task else None
-            order = _order(decision, task)
+            operation = _operation_for(decision, task)
             try:
-                self._begin(decision, task, order)
+                self._start(decision, task, operation)
             except Exception as error:  # one decision must not keep the others from being done
                 self.log.error("a decision could not be begun", error=f"{error!r}")  # noqa: TRY400
-                self._end(order, OutcomeStatus.FAILED, f"{error}")
+                self._finish(operation, OutcomeStatus.FAILED, f"{error}")
 
     def skip(self, decision: Decision, task: Task | None, detail: str) -> None:
         """
-        It is not true any more: nothing is done, and that is written down.
+        Record that a decision was skipped because it is no longer true.
 
         Args:
             decision: of the policy.
             task: whom it concerns; None: nobody, or it has ended.
             detail: why.
         """
-        self.journal.add(decision_entry(decision, *_named(task)))
-        self._end(_order(decision, task), OutcomeStatus.SKIPPED, detail)
+        self.journal.add(decision_entry(decision, *_name_and_path(task)))
+        self._finish(_operation_for(decision, task), OutcomeStatus.SKIPPED, detail)
 
     def announce(self, notification: Notification, entry: Entry, task: Task | None) -> None:
         """
@@ -128,13 +130,13 @@ class Executor:
         """
         self.journal.add(entry)
         kind, key = str(entry.data.get("decision_kind")), None if task is None else task.key
-        order = _Order(notification.id, kind, key, entry.name, entry.path, time.monotonic())
+        operation = _Operation(notification.id, kind, key, entry.name, entry.path, time.monotonic())
         if not self.observer.may_notify(task):
             detail = "Suppressed: a [[rule]] switches notifications off."
             about = {"title": notification.title, "body": notification.body}
-            self._end(order, OutcomeStatus.SKIPPED, detail, about)
+            self._finish(operation, OutcomeStatus.SKIPPED, detail, about)
         else:
-            self._send(notification, task, order)
+            self._send(notification, task, operation)
 
     # What people ask for
 
@@ -152,15 +154,17 @@ class Executor:
         Raises:
             RequestError: it is paused already, or being paused or resumed right now.
         """
-        held, state_of = self.pauses.get(task.key), self.observer.state_of
+        held, state_of = self.pauses.get(task.key), self.observer.process_state
         # The last look may be older than the pause: ask the processes themselves.
         if held is not None and not any(
             (state_of(key) or "Z") in "RSI" for key in held.paused.keys
         ):
             raise RequestError(f"{name_with_pid(task)} is already paused.")
-        self._refuse_moving(task.key, task.name)
-        order = self._request(DecisionKind.PAUSE, task.key, *_named(task), by, done)
-        self._pause(order, task, f"asked for by {by}")
+        self._refuse_in_transition(task.key, task.name)
+        operation = self._record_request(
+            DecisionKind.PAUSE, task.key, *_name_and_path(task), by, done
+        )
+        self._pause(operation, task, f"asked for by {by}")
 
     def request_resume(
         self, pause: Pause, by: str, done: Callable[[tuple[ProcessKey, ...] | Exception], None]
@@ -176,9 +180,11 @@ class Executor:
         Raises:
             RequestError: it is being paused or resumed right now.
         """
-        self._refuse_moving(pause.task, pause.name)
-        order = self._request(DecisionKind.RESUME, pause.task, pause.name, None, by, done)
-        self._resume(order, pause)
+        self._refuse_in_transition(pause.task, pause.name)
+        operation = self._record_request(
+            DecisionKind.RESUME, pause.task, pause.name, None, by, done
+        )
+        self._resume(operation, pause)
 
     def request_checkpoint(
         self, task: Task, by: str, deadline_s: float | None, done: Callable[[Rescue], None]
@@ -195,17 +201,21 @@ class Executor:
         Raises:
             RequestError: too many wait for one already.
         """
-        if self.checkpoints.crowded(task):
+        if self.checkpoints.is_full(task):
             raise RequestError(
-                f"{name_with_pid(task)} was asked for a rescue {MOST_FOLLOWING} times and has not "
+                f"{name_with_pid(task)} was asked for a rescue {MOST_FOLLOWERS} times and has not "
                 "saved yet. It saves at its next step; see: watchdog status"
             )
-        if not self.checkpoints.agents.within(task):
+        if not self.checkpoints.agents.connected_in(task):
             return []
-        order = self._request(DecisionKind.CHECKPOINT, task.key, *_named(task), by)
-        return self._checkpoint(order, task, f"asked for by {by}", deadline_s=deadline_s, done=done)
+        operation = self._record_request(
+            DecisionKind.CHECKPOINT, task.key, *_name_and_path(task), by
+        )
+        return self._checkpoint(
+            operation, task, f"asked for by {by}", deadline_s=deadline_s, done=done
+        )
 
-    def _request(  # noqa: PLR0917 - as an order has them
+    def _record_request(  # noqa: PLR0917 - as an operation has them
         self,
         kind: DecisionKind,
         task: ProcessKey,
@@ -213,84 +223,88 @@ class Executor:
         path: str | None,
         by: str,
         done: Callable[[Any], None] = lambda _: None,
-    ) -> _Order:
-        """Write a request down; what is done for it is done after that."""
+    ) -> _Operation:
+        """Record a request of a person in the journal, before it is carried out."""
         now_unix_s = time.time()
         self._requests += 1
         id_ = f"request-{self._requests}-{int(now_unix_s)}"
         entry = request_entry(id_, kind.value, task, name or "", path, by=by, unix_s=now_unix_s)
-        self.journal.durable([entry], DURABLE_S)
+        self.journal.durable([entry], DURABLE_TIMEOUT_S)
         self.log.info(f"{kind.value} asked for", task=name, pid=task.pid, by=by)
-        return _Order(id_, kind.value, task, name, path, time.monotonic(), done=done)
+        return _Operation(id_, kind.value, task, name, path, time.monotonic(), done=done)
 
-    def _refuse_moving(self, task: ProcessKey, name: str) -> None:
-        if task in self._moving:
+    def _refuse_in_transition(self, task: ProcessKey, name: str) -> None:
+        if task in self._in_transition:
             raise RequestError(f"{name} is being paused or resumed right now; ask again.")
 
     # Doing it
 
-    def _begin(self, decision: Decision, task: Task | None, order: _Order) -> None:
+    def _start(self, decision: Decision, task: Task | None, operation: _Operation) -> None:
         if decision.kind is DecisionKind.NOTIFY:
-            self._notify(decision, task, order)
+            self._notify(decision, task, operation)
         elif decision.kind is DecisionKind.RESUME:
             pause = None if decision.task is None else self.pauses.get(decision.task)
-            if pause is None or pause.task in self._moving:
-                self._end(order, OutcomeStatus.SKIPPED, "It is not paused by watchdog any more.")
+            if pause is None or pause.task in self._in_transition:
+                self._finish(
+                    operation, OutcomeStatus.SKIPPED, "It is not paused by watchdog any more."
+                )
             else:
-                self._resume(order, pause)
+                self._resume(operation, pause)
         elif task is None:
-            self._end(order, OutcomeStatus.SKIPPED, "The task has ended.")
+            self._finish(operation, OutcomeStatus.SKIPPED, "The task has ended.")
         elif decision.kind is DecisionKind.PAUSE:
-            if task.key in self._moving:
-                self._end(order, OutcomeStatus.SKIPPED, "It is already being paused or resumed.")
+            if task.key in self._in_transition:
+                self._finish(
+                    operation, OutcomeStatus.SKIPPED, "It is already being paused or resumed."
+                )
             else:
-                self._pause(order, task, decision.reason)
+                self._pause(operation, task, decision.reason)
         elif decision.kind is DecisionKind.CHECKPOINT:
             agent_pid, deadline_s = decision.evidence.get("agent_pid"), decision.deadline_s
             asked = self._checkpoint(
-                order, task, decision.reason, agent_pid=agent_pid, deadline_s=deadline_s
+                operation, task, decision.reason, agent_pid=agent_pid, deadline_s=deadline_s
             )
             if not asked:
                 detail = "The task's agent is not connected any more."
-                self._end(order, OutcomeStatus.FAILED, detail)
+                self._finish(operation, OutcomeStatus.FAILED, detail)
 
-    def _notify(self, decision: Decision, task: Task | None, order: _Order) -> None:
-        too_late = self.guards.settled(decision)
+    def _notify(self, decision: Decision, task: Task | None, operation: _Operation) -> None:
+        too_late = self.guards.already_reported(decision)
         if too_late is not None:
-            self._end(order, OutcomeStatus.SKIPPED, too_late)
+            self._finish(operation, OutcomeStatus.SKIPPED, too_late)
         elif decision.notification is None:
-            self._end(order, OutcomeStatus.FAILED, "Its text could not be made.")
+            self._finish(operation, OutcomeStatus.FAILED, "Its text could not be made.")
         else:
-            self._send(decision.notification, task, order)
+            self._send(decision.notification, task, operation)
 
-    def _send(self, notification: Notification, task: Task | None, order: _Order) -> None:
+    def _send(self, notification: Notification, task: Task | None, operation: _Operation) -> None:
         """Filter a notification and show it. Every notification of the daemon comes here."""
         about = {"title": notification.title, "body": notification.body}
         suppressed = self.notification_filter.reason(notification)
         if suppressed is not None:
-            self._end(order, OutcomeStatus.SKIPPED, suppressed, about)
+            self._finish(operation, OutcomeStatus.SKIPPED, suppressed, about)
             return
 
         def ended(delivered: bool, detail: str) -> None:
             status = OutcomeStatus.DONE if delivered else OutcomeStatus.UNDELIVERED
-            self._end(order, status, detail, {} if delivered else about)
+            self._finish(operation, status, detail, {} if delivered else about)
 
         self.dispatcher.show(notification, ended, task)
 
-    def _pause(self, order: _Order, task: Task, reason: str) -> None:
+    def _pause(self, operation: _Operation, task: Task, reason: str) -> None:
         """Stop a task that is neither being paused nor resumed right now."""
         keys = [member.key for member in task.members]
         others = {other.key for other in self.observer.tasks()} - {task.key}
         family = process_control.family(keys, others=others)
-        self._moving.add(task.key)
-        if not self.pauses.intend(task, family, reason, _RECORD_S):
+        self._in_transition.add(task.key)
+        if not self.pauses.record_intent(task, family, reason, _INTENT_TIMEOUT_S):
             self.log.warning(
                 f"{clean(task.name)} is about to be paused, and no record of that can be written. "
                 f"Should the daemon end, resume it with: kill -CONT {task.key.pid}"
             )
 
         def finish(paused: Paused | None, error: Exception | None) -> None:
-            self._moving.discard(task.key)
+            self._in_transition.discard(task.key)
             if paused is None or not paused.keys:
                 self.pauses.cancel(task.key)
                 if paused is None:
@@ -302,43 +316,43 @@ class Executor:
                         f"{clean(task.name)} was already stopped by somebody else: leave it to "
                         f"them, or resume it with: kill -CONT {task.key.pid}"
                     )
-                self._end(order, OutcomeStatus.FAILED, detail, result=RequestError(detail))
+                self._finish(operation, OutcomeStatus.FAILED, detail, result=RequestError(detail))
                 return
             held = self.pauses.add(Pause(task.key, task.name, reason, paused))
             count = len(paused.keys)
-            self._end(
-                order,
+            self._finish(
+                operation,
                 OutcomeStatus.DONE,
                 f"{count} process{'es' if count > 1 else ''} stopped ({paused.method}). "
                 f"Resume it with: watchdog resume {task.key.pid}",
                 {"method": paused.method, "processes": count},
                 result=held.paused,
             )
-            # The engine has just learned whom to let go when there is room again.
-            self.kept_state.keep_engine()
-            self.checkpoints.stopped(task)
+            # The engine has just recorded which task to resume when there is room again.
+            self.state_store.save_engine()
+            self.checkpoints.copy_stopped(task)
 
         self.worker.submit(lambda: process_control.pause(keys, others=others), finish)
 
-    def _resume(self, order: _Order, pause: Pause) -> None:
+    def _resume(self, operation: _Operation, pause: Pause) -> None:
         """Resume a task that is neither being paused nor resumed right now."""
-        self._moving.add(pause.task)
+        self._in_transition.add(pause.task)
 
         def finish(resumed: Any, error: Exception | None) -> None:
-            self._moving.discard(pause.task)
+            self._in_transition.discard(pause.task)
             if error is not None:
-                self._end(order, OutcomeStatus.FAILED, str(error), result=error)
+                self._finish(operation, OutcomeStatus.FAILED, str(error), result=error)
                 return
             self.pauses.remove(pause.task)
             detail = f"{len(resumed)} of its processes run again."
-            self._end(order, OutcomeStatus.DONE, detail, result=resumed)
-            self.kept_state.keep_engine()
+            self._finish(operation, OutcomeStatus.DONE, detail, result=resumed)
+            self.state_store.save_engine()
 
         self.worker.submit(lambda: process_control.resume(pause.paused), finish)
 
     def _checkpoint(
         self,
-        order: _Order,
+        operation: _Operation,
         task: Task,
         reason: str,
         *,
@@ -350,7 +364,7 @@ class Executor:
         Ask the agents of a task for a rescue; the outcome is written down once all have answered.
 
         Args:
-            order: whose outcome it is.
+            operation: whose outcome it is.
             task: whose agents are asked.
             reason: what they are told.
             agent_pid: the one agent that is meant; None: all of the task.
@@ -361,13 +375,13 @@ class Executor:
 
         def follow(rescue: Rescue) -> None:
             done(rescue)
-            result = _result(asked)
+            result = _combined_outcome(asked)
             if result is not None:
-                self._end(order, *result)
+                self._finish(operation, *result)
 
         asked += self.checkpoints.request(
             task,
-            order.id,
+            operation.id,
             reason,
             time.monotonic(),
             agent_pid=agent_pid,
@@ -376,42 +390,50 @@ class Executor:
         )
         return asked
 
-    def _end(
+    def _finish(
         self,
-        order: _Order,
+        operation: _Operation,
         status: OutcomeStatus,
         detail: str,
         evidence: Mapping[str, Any] | None = None,
         *,
         result: Any = None,
     ) -> None:
-        """Write down how it ended; the engine hears of what it decided, a person of the result."""
+        """Record the outcome; report it to the engine or to the person who asked."""
         now_mono_s = time.monotonic()
-        seconds = now_mono_s - order.began_mono_s
+        seconds = now_mono_s - operation.began_mono_s
         outcome = Outcome(
-            order.id, status, time.time(), seconds, detail, evidence or {}, at_mono_s=now_mono_s
+            operation.id, status, time.time(), seconds, detail, evidence or {}, at_mono_s=now_mono_s
         )
-        self.journal.add(outcome_entry(outcome, order.kind, order.task, order.name, order.path))
-        whom = {} if order.task is None else {"pid": order.task.pid}
-        self.log.info(f"{order.kind} {status.value}", task=order.name, **whom, detail=detail)
-        if order.by_policy:
+        self.journal.add(
+            outcome_entry(outcome, operation.kind, operation.task, operation.name, operation.path)
+        )
+        whom = {} if operation.task is None else {"pid": operation.task.pid}
+        self.log.info(
+            f"{operation.kind} {status.value}", task=operation.name, **whom, detail=detail
+        )
+        if operation.by_policy:
             self.observer.record(outcome)
-        order.done(result)
+        operation.done(result)
 
 
-def _order(decision: Decision, task: Task | None) -> _Order:
-    kind, (name, path) = decision.kind.value, _named(task)
-    return _Order(decision.id, kind, decision.task, name, path, time.monotonic(), by_policy=True)
+def _operation_for(decision: Decision, task: Task | None) -> _Operation:
+    kind, (name, path) = decision.kind.value, _name_and_path(task)
+    return _Operation(
+        decision.id, kind, decision.task, name, path, time.monotonic(), by_policy=True
+    )
 
 
-def _named(task: Task | None) -> tuple[str | None, str | None]:
+def _name_and_path(task: Task | None) -> tuple[str | None, str | None]:
     """Name and path, for looking an entry up by its task."""
     if task is None:
         return None, None
     return task.name, task.info.notebook or task.info.script
 
 
-def _result(rescues: Sequence[Rescue]) -> tuple[OutcomeStatus, str, Mapping[str, Any]] | None:
+def _combined_outcome(
+    rescues: Sequence[Rescue],
+) -> tuple[OutcomeStatus, str, Mapping[str, Any]] | None:
     """What became of one request to all agents of a task; None while one is under way."""
     if not rescues or any(rescue.status == "requested" for rescue in rescues):
         return None

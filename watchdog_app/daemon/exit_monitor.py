@@ -23,7 +23,7 @@ from watchdog_app.core.explain.advice import about_growth
 from watchdog_app.core.model.agent import AgentState
 from watchdog_app.core.model.exits import Cause, CauseKind, Certainty, Evidence, ExitFacts
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon.agents import Agent, Agents, later_rescue
+from watchdog_app.daemon.agents import Agent, Agents, newer_rescue
 from watchdog_app.daemon.guards import guard_end
 from watchdog_app.daemon.last_seen import LastSeen
 from watchdog_app.daemon.poller import PidFds, Poller
@@ -35,9 +35,9 @@ from watchdog_app.machine.sensors.systemd_units import UnitQuestion, UnitQuestio
 
 # How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.
 _ENDING_S = 60.0
-_COUNT_S = 4.0
+_COUNT_INTERVAL_S = 4.0
 _LAUNCHER_S = 120.0  # a launcher waits some time for its other workers before it ends
-_ASKED_S = 60.0  # of what ran for less and left no word systemd is not asked
+_LEAST_RUN_S = 60.0  # of what ran for less and left no word systemd is not asked
 # A training dies of its GPU at once. The first reading that begins so long after shows the fault.
 _GPU_LATE_S = 1.0
 _GPU_WAIT_S = 10.0
@@ -54,7 +54,7 @@ class _Watched:
 
 
 @dataclass(slots=True)
-class _End:
+class _PendingExit:
     """An end with what was known of it at once."""
 
     key: ProcessKey
@@ -73,8 +73,8 @@ class _End:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lost:
-    """A worker that has ended: its rescue is its task's."""
+class _EndedWorker:
+    """A worker that has ended; its rescue belongs to its task."""
 
     view: AgentState | None
     mono_s: float
@@ -83,7 +83,7 @@ class _Lost:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """An end to be written down and, where the engine says so, told."""
+    """An end to be recorded and, if the engine decides so, reported."""
 
     task: Task | None  # as last seen; None: it never was in a look
     cause: Cause
@@ -95,7 +95,7 @@ class Exit:
 
 class ExitMonitor:
     """
-    Follows every task and worker to its end. `seen` is what the last looks have shown of them.
+    Follows every task and worker to its end. `last_seen` is what the last looks have shown of them.
 
     Args:
         agents: those in trainings; one is forgotten when its process has ended.
@@ -120,16 +120,16 @@ class ExitMonitor:
         self._units = units
         self._watched: dict[ProcessKey, _Watched] = {}
         # Opened by pid alone: if that is another process by now, its end finds no task.
-        self._roots = PidFds(poller, self._ended)
+        self._roots = PidFds(poller, self._task_ended)
         self._workers = PidFds(poller, lambda _: worker_ended())
         self._trainings = PidFds(poller, self._training_ended)  # an agent may live between looks
         self._worker_ended = worker_ended
-        self.seen = LastSeen()
-        self._looked_mono_s = time.monotonic()
-        self._lost: dict[ProcessKey, _Lost] = {}  # by task
+        self.last_seen = LastSeen()
+        self._sampled_mono_s = time.monotonic()
+        self._ended_workers: dict[ProcessKey, _EndedWorker] = {}  # by task
         self._next_count_mono_s = 0.0
-        self._done: deque[ProcessKey] = deque(maxlen=500)
-        self._waiting: list[_End] = []
+        self._handled: deque[ProcessKey] = deque(maxlen=500)
+        self._pending: list[_PendingExit] = []
         self._exits: list[Exit] = []
         self._evidence = ExitEvidence(folder)
         self._counts = self._evidence.counts
@@ -137,9 +137,9 @@ class ExitMonitor:
     def ended(self, now_mono_s: float) -> list[Exit]:
         """Ends since the last call, each once, as soon as all is known that is waited for."""
         self._units.collect()
-        for end in [each for each in self._waiting if self._is_known(each, now_mono_s)]:
-            self._waiting.remove(end)
-            found = self._diagnosed(end)
+        for end in [each for each in self._pending if self._is_complete(each, now_mono_s)]:
+            self._pending.remove(end)
+            found = self._diagnose_exit(end)
             if found is not None:
                 self._exits.append(found)
         exits, self._exits = self._exits, []
@@ -149,7 +149,7 @@ class ExitMonitor:
         """When `ended` has something to give at the latest."""
         if self._exits:
             return 0.0
-        return min((each.until_mono_s for each in self._waiting), default=None)
+        return min((each.until_mono_s for each in self._pending), default=None)
 
     def follow(self, look: Look) -> None:
         """Follow the tasks of one more sample."""
@@ -157,10 +157,10 @@ class ExitMonitor:
         # Reading the machine's counter costs as much as ten processes: seldom, as long as nobody
         # is missing. What counts is that it was read some seconds before an end.
         if look.snapshot.mono_s >= self._next_count_mono_s or now.keys() != self._watched.keys():
-            self._next_count_mono_s = look.snapshot.mono_s + _COUNT_S
+            self._next_count_mono_s = look.snapshot.mono_s + _COUNT_INTERVAL_S
             self._counts.count()
         # Who is missing in this look is asked after next: what was last seen of it still counts.
-        self.seen.learn(look, self._watched.keys() - now.keys())
+        self.last_seen.update(look, self._watched.keys() - now.keys())
         groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
         self._counts.follow(groups, [w.task.info.cgroup for w in self._watched.values()])
         for key, task in now.items():
@@ -170,7 +170,7 @@ class ExitMonitor:
                 self._watched[key] = _Watched(task, limit_s, look.snapshot.mono_s)
                 continue
             if len(watched.task.members) > 1:
-                self._look_for_workers(watched.task, task, watched.alive_mono_s)
+                self._find_killed_workers(watched.task, task, watched.alive_mono_s)
             watched.task, watched.ending_mono_s = task, None
             watched.alive_mono_s = look.snapshot.mono_s
         members = {member.key for task in look.tasks for member in task.members}
@@ -178,33 +178,33 @@ class ExitMonitor:
             if key in members:  # it lives: its parent has ended, and another task has inherited it
                 del self._watched[key]
             elif not self._is_ending(self._watched[key], look.snapshot.mono_s):
-                self._ended(key)
+                self._task_ended(key)
         self._roots.follow(self._watched)
         self._workers.follow({m.key for task in look.tasks for m in task.members[1:]})
         self._trainings.follow(self._agents.keys())
-        self.seen.infos = look.snapshot.infos
-        self._looked_mono_s = look.snapshot.mono_s
+        self.last_seen.infos = look.snapshot.infos
+        self._sampled_mono_s = look.snapshot.mono_s
 
     def follow_agent(self, key: ProcessKey) -> None:
-        """An agent has come, whose process may end before the next look."""
+        """Follow the process of a new agent, which may end before the next look."""
         self._trainings.add(key)
 
     def agent_ended(self, agent: Agent) -> None:
         """The process of an agent has ended."""
         self._worker_ended()
-        watched, handle = self._holder(agent.key), self._trainings.fd(agent.key)
+        watched, handle = self._watched_task_of(agent.key), self._trainings.fd(agent.key)
         self._agents.forget(agent.key)
         if watched is not None and watched.task.key == agent.key:
-            self._ended(agent.key, agent)
+            self._task_ended(agent.key, agent)
         elif not agent.finished:  # in a worker process, or one that lived between two looks
             task = watched.task if watched is not None else None
-            for end in self._waiting:  # its launcher's end was seen before its own
-                if end.view is None and end.task is not None and _has(end.task, agent.key):
+            for end in self._pending:  # its launcher's end was seen before its own
+                if end.view is None and end.task is not None and _has_member(end.task, agent.key):
                     end.view, task = agent.view, end.task
-            self._gather(agent.key, task, handle, agent)
+            self._collect_evidence(agent.key, task, handle, agent)
 
     def close(self) -> None:
-        """Give the handles back."""
+        """Close the handles."""
         self._roots.close()
         self._workers.close()
         self._trainings.close()
@@ -212,7 +212,7 @@ class ExitMonitor:
         self._evidence.close()
 
     def _is_ending(self, watched: _Watched, now_mono_s: float) -> bool:
-        """It is no task any more, and the kernel does not say yet how it ended."""
+        """Whether the process is exiting, so that the kernel has no wait status yet."""
         key = watched.task.key
         if watched.ending_mono_s is None:
             watched.ending_mono_s = now_mono_s
@@ -225,18 +225,18 @@ class ExitMonitor:
         if agent is not None:
             self.agent_ended(agent)
 
-    def _ended(self, key: ProcessKey, agent: Agent | None = None) -> None:
+    def _task_ended(self, key: ProcessKey, agent: Agent | None = None) -> None:
         watched = self._watched.pop(key, None)
         if watched is None:
             return
         agent = agent or self._agents.get(key)
         try:
-            self._gather(key, watched.task, self._roots.fd(key), agent, watched)
+            self._collect_evidence(key, watched.task, self._roots.fd(key), agent, watched)
         finally:
             self._roots.release(key)
-            self._lost.pop(key, None)
+            self._ended_workers.pop(key, None)
 
-    def _gather(
+    def _collect_evidence(
         self,
         key: ProcessKey,
         task: Task | None,
@@ -244,14 +244,14 @@ class ExitMonitor:
         agent: Agent | None,
         watched: _Watched | None = None,
     ) -> None:
-        """All that can be learned right after an end; `watched` is of a task's root alone."""
-        if key in self._done:
+        """Collect the evidence right after an end; `watched` is for the root of a task."""
+        if key in self._handled:
             return
-        self._done.append(key)
+        self._handled.append(key)
         self._counts.count()
-        alive_mono_s = self._looked_mono_s if watched is None else watched.alive_mono_s
+        alive_mono_s = self._sampled_mono_s if watched is None else watched.alive_mono_s
         cpu_limit_s = None if watched is None else watched.cpu_limit_s
-        facts = self._facts(
+        facts = self._exit_facts(
             key, task, handle, agent, cpu_limit_s=cpu_limit_s, alive_mono_s=alive_mono_s
         )
         cause = diagnose(facts)
@@ -259,70 +259,70 @@ class ExitMonitor:
             self._counts.claim(facts.group, alive_mono_s)
         now_mono_s, unix_s = time.monotonic(), time.time()
         question = None
-        if _asks_systemd(facts, cause, task, agent):
+        if _should_ask_systemd(facts, cause, task, agent):
             alive_unix_s = unix_s - (now_mono_s - alive_mono_s)
             guards = facts.oom_daemons
             question = self._units.ask(facts.group, key.pid, alive_unix_s, guards=guards)
         by_gpu = cause.spec.card_may_explain and facts.card_fault is None
-        on_gpu = by_gpu and task is not None and self.seen.on_gpu(task.key)
-        lost = self._lost_worker(key)
+        on_gpu = by_gpu and task is not None and self.last_seen.used_gpu(task.key)
+        lost = self._recent_worker(key)
         until = [now_mono_s]
         until += [] if question is None else [question.until_mono_s]
         until += [now_mono_s + _GPU_WAIT_S] if on_gpu else []
-        self._waiting.append(
-            _End(
+        self._pending.append(
+            _PendingExit(
                 key=key,
                 task=task,
                 agent=agent,
-                view=self._view(key, task, agent, cause),
+                view=self._agent_state(key, task, agent, cause),
                 worker=() if lost is None or lost.killed is None else (lost.killed,),
                 facts=facts,
                 mono_s=now_mono_s,
                 unix_s=unix_s,
-                grew={} if task is None else self._grew(task.key),
-                look=self.seen.look(task),
+                grew={} if task is None else self._growth_fields(task.key),
+                look=self.last_seen.look(task),
                 question=question,
                 gpu_read_mono_s=now_mono_s + _GPU_LATE_S if on_gpu else None,
                 until_mono_s=max(until),
             )
         )
 
-    def _view(
+    def _agent_state(
         self, key: ProcessKey, task: Task | None, agent: Agent | None, cause: Cause
     ) -> AgentState | None:
-        """Of the agent; of a launcher that of its worker which trained and ended just before."""
+        """The state of the agent, or of a launcher's worker that ended just before."""
         if agent is not None:
             if task is not None and task.key != key:
-                killed = _killed(key, cause) if cause.memory else None
-                self._lost[task.key] = _Lost(agent.view, time.monotonic(), killed)
+                killed = _killed_worker(key, cause) if cause.memory else None
+                self._ended_workers[task.key] = _EndedWorker(agent.view, time.monotonic(), killed)
             return agent.view
-        lost = self._lost_worker(key)
+        lost = self._recent_worker(key)
         return None if lost is None else lost.view
 
-    def _lost_worker(self, key: ProcessKey) -> _Lost | None:
+    def _recent_worker(self, key: ProcessKey) -> _EndedWorker | None:
         """The worker that a task lost shortly before now."""
-        lost = self._lost.get(key)
+        lost = self._ended_workers.get(key)
         late = lost is None or time.monotonic() - lost.mono_s > _LAUNCHER_S
         return None if late else lost
 
-    def _is_known(self, end: _End, now_mono_s: float) -> bool:
-        """Whether an end waits for nothing any more."""
+    def _is_complete(self, end: _PendingExit, now_mono_s: float) -> bool:
+        """Whether all evidence has come, or the wait is over."""
         if now_mono_s >= end.until_mono_s:
             return True
         answered = end.question is None or end.question.over(now_mono_s)
-        wanted, read = end.gpu_read_mono_s, self.seen.gpus_mono_s
+        wanted, read = end.gpu_read_mono_s, self.last_seen.gpus_mono_s
         return answered and (wanted is None or (read is not None and read >= wanted))
 
-    def _diagnosed(self, end: _End) -> Exit | None:
-        """The end with its cause; None: nobody wants to know of it."""
+    def _diagnose_exit(self, end: _PendingExit) -> Exit | None:
+        """The exit with its cause; None: it is not worth an entry."""
         task, agent = end.task, end.agent
         facts = end.facts
         if end.question is not None and end.question.answer is not None:
             facts = replace(facts, unit=end.question.answer)
         if end.gpu_read_mono_s is not None and task is not None:
-            facts = replace(facts, card_fault=self.seen.card_faults.get(task.key))
+            facts = replace(facts, card_fault=self.last_seen.card_faults.get(task.key))
         cause = diagnose(facts)
-        news = _is_news(facts, cause, task, agent, end.unix_s)
+        news = _exit_level(facts, cause, task, agent, end.unix_s)
         if news is None:
             return None
         about = {}
@@ -340,7 +340,7 @@ class ExitMonitor:
             None if task is None else task.info.notebook or task.info.script,
             cause=cause,
             evidence=[*evidence_of(facts), *end.worker],
-            rescue=later_rescue(end.view, facts.guard.rescue if facts.guard else None),
+            rescue=newer_rescue(end.view, facts.guard.rescue if facts.guard else None),
             had_agent=end.view is not None,
             was_paused=facts.was_paused and cause.kind is CauseKind.KILLED,
             unix_s=end.unix_s,
@@ -349,7 +349,7 @@ class ExitMonitor:
         )
         return Exit(task, cause, end.view, entry, end.mono_s, notable=news)
 
-    def _facts(
+    def _exit_facts(
         self,
         key: ProcessKey,
         task: Task | None,
@@ -359,7 +359,7 @@ class ExitMonitor:
         alive_mono_s: float,
         cpu_limit_s: float | None = None,
     ) -> ExitFacts:
-        info = self.seen.infos.get(key)
+        info = self.last_seen.infos.get(key)
         group = info.cgroup if info else task.info.cgroup if task is not None else None
         failed = agent is not None and agent.failed
         return self._evidence.facts(
@@ -372,28 +372,30 @@ class ExitMonitor:
             root=task is not None and task.key == key,
             said_bye=agent is not None and agent.said_bye and not failed,
             failed=failed,
-            device_ooms=_ooms(agent),
+            device_ooms=_count_ooms(agent),
             was_paused=self._was_paused(key),
             guard=guard_end(key, group),
-            **self.seen.memory_facts(task),
-            **({} if task is None else self.seen.device_facts(task)),
+            **self.last_seen.memory_facts(task),
+            **({} if task is None else self.last_seen.device_facts(task)),
         )
 
-    def _look_for_workers(self, before: Task, now: Task, alive_mono_s: float) -> None:
-        """A worker that the kernel killed, while its task lives on."""
-        left = {member.key for member in now.members}
-        gone = [m.key for m in before.members if m.key not in left and m.key not in self._done]
-        if not gone:
+    def _find_killed_workers(self, before: Task, now: Task, alive_mono_s: float) -> None:
+        """Report workers that the kernel killed while their task lives on."""
+        remaining = {member.key for member in now.members}
+        ended = [
+            m.key for m in before.members if m.key not in remaining and m.key not in self._handled
+        ]
+        if not ended:
             return
         self._counts.count()
         named = self._evidence.named()
-        for key in gone:
-            info = self.seen.infos.get(key)
+        for key in ended:
+            info = self.last_seen.infos.get(key)
             # Workers come and go by the hundred: only where the kernel has said or counted
             # something is there more to be asked.
             if info is None or not (key.pid in named or self._counts.rose_in(info.cgroup)):
                 continue
-            facts = self._facts(key, before, None, None, alive_mono_s=alive_mono_s)
+            facts = self._exit_facts(key, before, None, None, alive_mono_s=alive_mono_s)
             cause = diagnose(facts)
             own = any(word.pid == key.pid for word in facts.kernel)
             # Workers end all the time: only with its own group hit since it was last seen, or with
@@ -406,39 +408,43 @@ class ExitMonitor:
                 continue
             if cause.memory:
                 self._counts.claim(info.cgroup, alive_mono_s)
-            self._done.append(key)
+            self._handled.append(key)
             agent = self._agents.get(key)
             view = None if agent is None else agent.view
-            earlier = self._lost_worker(now.key)
+            earlier = self._recent_worker(now.key)
             kept = view if view is not None or earlier is None else earlier.view
-            self._lost[now.key] = _Lost(kept, time.monotonic(), _killed(key, cause))
-            grew = self._grew(now.key)
+            self._ended_workers[now.key] = _EndedWorker(
+                kept, time.monotonic(), _killed_worker(key, cause)
+            )
+            grew = self._growth_fields(now.key)
             self._exits.append(_worker_exit(now, key.pid, facts, cause=cause, view=view, grew=grew))
 
-    def _grew(self, task: ProcessKey) -> dict[str, Any]:
-        """Which lines and tensors of it grew, for its entry; empty where nobody has looked."""
-        grew, slope_bytes_per_s = self.seen.growth(task)
+    def _growth_fields(self, task: ProcessKey) -> dict[str, Any]:
+        """Lines and tensors that grew, as fields of the entry; empty if none were traced."""
+        grew, slope_bytes_per_s = self.last_seen.growth(task)
         return {} if grew is None else {"grew": list(about_growth(grew, slope_bytes_per_s))}
 
-    def _holder(self, key: ProcessKey) -> _Watched | None:
+    def _watched_task_of(self, key: ProcessKey) -> _Watched | None:
         for watched in self._watched.values():
-            if _has(watched.task, key):
+            if _has_member(watched.task, key):
                 return watched
         return None
 
 
-def _has(task: Task, key: ProcessKey) -> bool:
+def _has_member(task: Task, key: ProcessKey) -> bool:
     return any(member.key == key for member in task.members)
 
 
-def _killed(worker: ProcessKey, cause: Cause) -> Evidence:
-    """For the end of its launcher, which follows from it."""
+def _killed_worker(worker: ProcessKey, cause: Cause) -> Evidence:
+    """Evidence that the worker was killed, for the exit of its launcher."""
     text = f"Before, its worker (process {worker.pid}) was {cause.text}."
     return Evidence("worker", text, cause.certainty)
 
 
-def _asks_systemd(facts: ExitFacts, cause: Cause, task: Task | None, agent: Agent | None) -> bool:
-    """Whether systemd may know more: of a kill, or where nothing is known, that matters."""
+def _should_ask_systemd(
+    facts: ExitFacts, cause: Cause, task: Task | None, agent: Agent | None
+) -> bool:
+    """Whether to ask systemd about an exit: after a kill, or without a wait status."""
     number = signal_of(facts.wait_status)
     killed = number in (signal.SIGKILL, signal.SIGTERM)
     if cause.certainty is Certainty.EXACT or not (killed or facts.wait_status is None):
@@ -448,18 +454,18 @@ def _asks_systemd(facts: ExitFacts, cause: Cause, task: Task | None, agent: Agen
     started = None if task is None else task.info.started_unix_s
     ran_s = 0.0 if started is None else time.time() - started
     kernel = task is not None and task.kind in KERNELS
-    return agent is not None or kernel or killed or ran_s >= _ASKED_S
+    return agent is not None or kernel or killed or ran_s >= _LEAST_RUN_S
 
 
-def _is_news(
+def _exit_level(
     facts: ExitFacts, cause: Cause, task: Task | None, agent: Agent | None, unix_s: float
 ) -> bool | None:
     started = None if task is None else task.info.started_unix_s
     cared_for = False
     if agent is not None:
         # Python's good-bye with a status other than 0: such as sys.exit(1) after an error.
-        left = agent.said_bye and not agent.failed
-        cared_for = not left or (agent.view.training and cause.spec.own)
+        exited_normally = agent.said_bye and not agent.failed
+        cared_for = not exited_normally or (agent.view.training and cause.spec.own)
     return journal_level(
         facts,
         cause,
@@ -479,19 +485,19 @@ def _worker_exit(
     view: AgentState | None,
     grew: Mapping[str, Any],
 ) -> Exit:
-    """Of a worker whose task lives on; told as news of that task."""
-    rescue = later_rescue(view, facts.guard.rescue if facts.guard else None)
+    """The exit of a worker whose task lives on; reported for that task."""
+    rescue = newer_rescue(view, facts.guard.rescue if facts.guard else None)
     now_mono_s = time.monotonic()
     about = {} if view is None else about_task(task.info, task.rss_bytes, view, now_mono_s)
     entry = worker_entry(
         task, pid, time.time(), cause, evidence_of(facts), rescue=rescue, about={**about, **grew}
     )
     text = str(entry.data["text"])
-    told = replace(cause, text=text.rstrip("."), news=True, worker=pid)
-    return Exit(task, told, view, entry, now_mono_s)
+    news = replace(cause, text=text.rstrip("."), news=True, worker=pid)
+    return Exit(task, news, view, entry, now_mono_s)
 
 
-def _ooms(agent: Agent | None) -> int:
+def _count_ooms(agent: Agent | None) -> int:
     """Out-of-memory errors that a training's framework has counted on all cards."""
     if agent is None:
         return 0

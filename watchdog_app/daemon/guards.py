@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from watchdog_app.base.errors import RequestError
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
-from watchdog_app.client.jsonrpc import BAD_PARAMS, REFUSED
+from watchdog_app.client.jsonrpc import INVALID_PARAMS, REFUSED
 from watchdog_app.client.requests import LimitGuard
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.actions import ACTIONS
@@ -33,33 +33,33 @@ from watchdog_app.guard import cgroup, record
 from watchdog_app.guard.record import GuardRecord
 from watchdog_app.history.journal import Entry
 
-_JUST_NOW_S = 30.0
+_RECENTLY_S = 30.0
 _SWEEP_S = 5.0
 _MOST_MEMBERS = 50
 _REFUSED_AGAIN_S = 60.0  # a program that frees and asks by turns is refused many times a second
-_TOLD_WHEN_OVER = ("stopped", "unlimited")  # the other states end by themselves
+_REPORTED_WHEN_OVER = ("stopped", "unlimited")  # the other states end by themselves
 
 
-class _Shown(NamedTuple):
-    """A state of a guard in a notification."""
+class _Style(NamedTuple):
+    """Title and urgency of the notification about a guard's state."""
 
     title: str = ""
     urgency: str | None = None  # None: people are not notified
 
 
-_SHOWN = {
-    "running": _Shown("Continues"),
-    "stopped": _Shown("Stopped at its memory limit", "critical"),
-    "refusing": _Shown("At its memory limit: more is refused", "critical"),
-    "unlimited": _Shown("Beyond its memory limit", "normal"),
-    "ending": _Shown("Ended at its memory limit", "critical"),
+_STYLES = {
+    "running": _Style("Continues"),
+    "stopped": _Style("Stopped at its memory limit", "critical"),
+    "refusing": _Style("At its memory limit: more is refused", "critical"),
+    "unlimited": _Style("Beyond its memory limit", "normal"),
+    "ending": _Style("Ended at its memory limit", "critical"),
 }
 
-News = tuple[Notification, Entry, Task | None]  # for people and for the journal
+GuardEvent = tuple[Notification, Entry, Task | None]  # for people and for the journal
 
 
-def _shown(state: str) -> _Shown:
-    return _SHOWN.get(state) or _Shown()
+def _style(state: str) -> _Style:
+    return _STYLES.get(state) or _Style()
 
 
 class Guards:
@@ -74,47 +74,47 @@ class Guards:
     def __init__(self, observer: Observer, log: Log) -> None:
         self._observer = observer
         self._log = log
-        self._news: list[News] = []
+        self._events: list[GuardEvent] = []
         self._guards: dict[str, GuardRecord] = {}  # by the name of their group
-        self._of: dict[ProcessKey, str] = {}
+        self._by_task: dict[ProcessKey, str] = {}
         self._refused_mono_s: dict[str, float] = {}  # when last, by the name of their group
         self._next_sweep_mono_s = 0.0
         # A supervisor that is started where memory runs out takes seconds: no look waits for it.
         self._sweeper = Worker()
 
-    def look(self) -> None:
-        """Read what the supervisors have written; `take_news` returns what people should know."""
+    def refresh(self) -> None:
+        """Read what the supervisors have written; `take_events` returns what people should know."""
         self._sweeper.collect()
         due = not self._sweeper.waiting and time.monotonic() >= self._next_sweep_mono_s
         if self._guards and due:
             from watchdog_app.guard import process
 
             self._next_sweep_mono_s = time.monotonic() + _SWEEP_S
-            # Nobody is held for ever where supervisor and standby were both killed.
-            self._sweeper.submit(process.sweep, _swept)
+            # No process stays stopped for ever if supervisor and standby were both killed.
+            self._sweeper.submit(process.adopt_orphans, _raise_error)
         before = self._guards
         self._guards = {
-            cgroup.name_of(each.pid, each.start_time): each
-            for each in record.every()
+            cgroup.guard_group_name(each.pid, each.start_time): each
+            for each in record.read_all()
             if each.group is not None and cgroup.PREFIX in each.group
         }
-        self._take_figures()
-        self._of = self._found()
+        self._update_usage()
+        self._by_task = self._match_tasks()
         for name, guard in self._guards.items():
             state = before[name].state if name in before else "running"
             if guard.state != state:
-                self._changed(name, guard, state)
+                self._report_change(name, guard, state)
 
-    def _read(self) -> Iterator[tuple[Reading, GuardRecord]]:
-        """The guards that the last look has read."""
+    def _guard_readings(self) -> Iterator[tuple[Reading, GuardRecord]]:
+        """The readings of the last look that belong to guards."""
         for reading in self._observer.readings() if self._guards else ():
             guard = self._guards.get(_group_name(reading.key.subject))
             if guard is not None:
                 yield reading, guard
 
-    def _take_figures(self) -> None:
-        """Of the last look, where it is newer: records are written at changes and seldom else."""
-        for reading, guard in self._read():
+    def _update_usage(self) -> None:
+        """Update the usage from the last look: records are written mostly at changes."""
+        for reading, guard in self._guard_readings():
             used = int(reading.used)
             calm = guard.state == "running"
             guard.used_bytes = used if calm else max(used, guard.used_bytes)
@@ -123,11 +123,11 @@ class Guards:
         """Limits that guards have written down, without their reserve, by folder of group."""
         return {
             reading.key.subject: guard.limit_bytes
-            for reading, guard in self._read()
+            for reading, guard in self._guard_readings()
             if guard.state != "unlimited"
         }
 
-    def _found(self) -> dict[ProcessKey, str]:
+    def _match_tasks(self) -> dict[ProcessKey, str]:
         """The guard of every task that is in one."""
         found: dict[ProcessKey, str] = {}
         if not self._guards:
@@ -136,16 +136,16 @@ class Guards:
             # A program may be started in a guard from within a task that is in none.
             for key in (task.key, *(member.key for member in task.members[:_MOST_MEMBERS])):
                 # Never asked of the kernel here: that can wait for a lock.
-                name = cgroup.guard_in(self._observer.group_of(key) or "")
+                name = cgroup.guard_in_path(self._observer.cgroup_of(key) or "")
                 if name in self._guards:
                     found[task.key] = name
                     break
         return found
 
-    def take_news(self) -> list[News]:
+    def take_events(self) -> list[GuardEvent]:
         """Return what happened to guards since the last call."""
-        news, self._news = self._news, []
-        return news
+        events, self._events = self._events, []
+        return events
 
     def rescues(self) -> dict[int, RescueRecord]:
         """The newest rescue that a supervisor has copied of each process, by PID."""
@@ -153,34 +153,34 @@ class Guards:
             pid: found
             for guard in self._guards.values()
             for pid in {each.get("pid") for each in guard.rescues}
-            if isinstance(pid, int) and (found := _copied_rescue(guard, pid)) is not None
+            if isinstance(pid, int) and (found := _newest_copy(guard, pid)) is not None
         }
 
-    def of(self, task: ProcessKey) -> GuardRecord | None:
+    def get(self, task: ProcessKey) -> GuardRecord | None:
         """The guard that a task is in."""
-        name = self._of.get(task)
+        name = self._by_task.get(task)
         return None if name is None else self._guards.get(name)
 
-    def shown(self) -> Mapping[ProcessKey, records.Guard]:
-        """Guards as the status has them, by task."""
-        return {task: guard_of(self._guards[name]) for task, name in self._of.items()}
+    def status_records(self) -> Mapping[ProcessKey, records.Guard]:
+        """Guards as records of the status, by task."""
+        return {task: to_status(self._guards[name]) for task, name in self._by_task.items()}
 
-    def sentence(self, task: ProcessKey) -> str | None:
-        """What `explain` says of a task's guard; None: it is in none."""
-        guard = self.of(task)
+    def explanation(self, task: ProcessKey) -> str | None:
+        """The text of `explain` for a task's guard; None: the task has no guard."""
+        guard = self.get(task)
         if guard is None:
             return None
         from watchdog_app.guard import messages
 
-        return messages.explained(guard)
+        return messages.explanation(guard)
 
-    def stopped(self, task: ProcessKey) -> str | None:
+    def stopped_reason(self, task: ProcessKey) -> str | None:
         """
-        Why a task that its guard holds is neither to be paused nor woken; None: it is not.
+        Why a task that its guard has stopped cannot be paused or resumed; None: it is not stopped.
 
-        As of the last `look`: who acts on it looks first, once for all tasks.
+        As of the last `refresh`; call that first, once for all tasks.
         """
-        guard = self.of(task)
+        guard = self.get(task)
         if guard is None or not guard.stopped:
             return None
         what, _, choices = _report(guard).partition("\n")
@@ -188,35 +188,35 @@ class Guards:
             return f"{what} Ask again in a moment."
         return f"{what} {choices.partition(chr(10))[0]}"  # of an answer in one line
 
-    def acting(self) -> list[str]:
-        """What `explain` says of the guards whose limit was met, for who asks of everything."""
+    def active_reports(self) -> list[str]:
+        """Texts of `explain` for all guards whose limit was reached."""
         return [_report(guard) for guard in self._guards.values() if guard.state != "running"]
 
-    def settled(self, decision: Decision) -> str | None:
-        """Why nobody is warned of a limit any more: its guard has met it, and has told of that."""
+    def already_reported(self, decision: Decision) -> str | None:
+        """Why a warning about a guard's limit is skipped; None: it is not."""
         key = decision.resource
         if decision.evidence.get("topic") != Topic.WARNING.value or key.kind != ResourceKind.GUARD:
             return None
-        self.look()
+        self.refresh()
         guard = self._guards.get(_group_name(key.subject))
-        if guard is None or _shown(guard.state).urgency is None:
+        if guard is None or _style(guard.state).urgency is None:
             return None
         return "Its guard has reached that limit and reported it."
 
-    def limit(self, params: LimitGuard) -> tuple[Task, Callable[[], str]]:
+    def prepare_limit(self, params: LimitGuard) -> tuple[Task, Callable[[], str]]:
         """
-        Change what a task may hold: `guard.limit`. The task, and what asks its supervisor.
+        Prepare `guard.limit`: return the task, and a function that asks its supervisor.
 
-        That waits for the supervisor, which may stand still: it is for another thread. It raises
-        an ActionError where the supervisor refuses or does not answer.
+        The function waits for the supervisor: call it in another thread. It raises an ActionError
+        if the supervisor refuses or does not answer.
 
         Raises:
             RequestError: it is in no guard, or the parameters are wrong.
             TaskNotFound: there is no such task.
         """
         task = find_task(params.task, self._observer.tasks())
-        self.look()
-        guard = self.of(task.key)
+        self.refresh()
+        guard = self.get(task.key)
         if guard is None:
             raise RequestError(
                 f"{name_with_pid(task)} is under no guard. Those that are were started "
@@ -225,11 +225,11 @@ class Guards:
             )
         from watchdog_app.guard import control
 
-        return task, partial(control.ask, guard.socket_path, _request(params))
+        return task, partial(control.send_request, guard.socket_path, _supervisor_request(params))
 
-    def _changed(self, name: str, guard: GuardRecord, before: str) -> None:
-        quiet = _shown(guard.state).urgency is None
-        if quiet and (guard.state != "running" or before not in _TOLD_WHEN_OVER):
+    def _report_change(self, name: str, guard: GuardRecord, before: str) -> None:
+        quiet = _style(guard.state).urgency is None
+        if quiet and (guard.state != "running" or before not in _REPORTED_WHEN_OVER):
             return
         if guard.state == "refusing":
             mono_s = time.monotonic()
@@ -240,7 +240,7 @@ class Guards:
         now = time.time()
         text = _report(guard)
         self._log.warning(f"a guard is {guard.state}", pid=guard.pid, name=guard.name)
-        key = next((key for key, value in self._of.items() if value == name), None)
+        key = next((key for key, value in self._by_task.items() if value == name), None)
         notification = _notification(guard, text, key, now)
         entry = Entry(
             now,
@@ -250,33 +250,33 @@ class Guards:
                 "decision_kind": "hold" if guard.stopped else f"guard {guard.state}",
                 "name": guard.name,
                 "text": text.split("\n")[0],
-                "guard": guard_of(guard).to_json(),
+                "guard": to_status(guard).to_json(),
             },
             guard.pid,
             guard.name,
         )
         task = next((task for task in self._observer.tasks() if task.key == key), None)
-        self._news.append((notification, entry, task))
+        self._events.append((notification, entry, task))
 
 
 def _report(guard: GuardRecord) -> str:
-    """What is said of a guard; loaded once there is one, as `process` and `control`: 0.2 MB."""
+    """The report on a guard; the module is loaded with the first guard: 0.2 MB."""
     from watchdog_app.guard import messages
 
     return messages.report(guard)
 
 
-def _swept(_: object, error: Exception | None) -> None:
+def _raise_error(_: object, error: Exception | None) -> None:
     if error is not None:
         raise error
 
 
 def _group_name(folder: str) -> str:
-    """A guard's group as `cgroup.name_of` names it."""
+    """A guard's group as `cgroup.guard_group_name` names it."""
     return os.path.basename(folder.rstrip("/")).removesuffix(".scope")
 
 
-def guard_of(guard: GuardRecord) -> records.Guard:
+def to_status(guard: GuardRecord) -> records.Guard:
     """A guard as clients and the journal know it."""
     newest = guard.rescues[-1] if guard.rescues else None
     return records.Guard.from_object(
@@ -290,7 +290,7 @@ def guard_of(guard: GuardRecord) -> records.Guard:
     )
 
 
-def _request(params: LimitGuard) -> dict[str, Any]:
+def _supervisor_request(params: LimitGuard) -> dict[str, Any]:
     # As the guard's own socket calls them.
     wanted = {
         "limit_bytes": params.limit_bytes,
@@ -301,7 +301,7 @@ def _request(params: LimitGuard) -> dict[str, Any]:
     given = {name: value for name, value in wanted.items() if value}
     if len(given) != 1:
         raise RequestError(
-            "Give one of limit_bytes, more, unlimited and end, and no other.", BAD_PARAMS
+            "Give one of limit_bytes, more, unlimited and end, and no other.", INVALID_PARAMS
         )
     return given
 
@@ -329,8 +329,8 @@ def _notification(
         id=f"guard-{guard.pid}-{guard.state}-{now:.3f}",
         incident="",
         stage="pause" if guard.state in ("stopped", "ending") else "warn",
-        urgency=_shown(guard.state).urgency or "normal",
-        title=f"{_shown(guard.state).title}: {clean(guard.name)}",
+        urgency=_style(guard.state).urgency or "normal",
+        title=f"{_style(guard.state).title}: {clean(guard.name)}",
         body=title if actions else text,
         task=pid,
         unix_s=now,
@@ -346,7 +346,7 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
     Args:
         group: folder of its memory group, as last seen.
     """
-    guard = record.of(key.pid, key.start_time, group)
+    guard = record.find(key.pid, key.start_time, group)
     if guard is None:
         return None
     from watchdog_app.guard import messages
@@ -354,39 +354,41 @@ def guard_end(key: ProcessKey, group: str | None) -> GuardEnd | None:
     limit = "" if guard.follows_machine else f"{guard.limit_bytes >> 20}M"
     return GuardEnd(
         limit_bytes=guard.limit_bytes,
-        next_limit=messages.next_limit(guard) if messages.full(guard) else limit,
+        next_limit=messages.next_limit(guard) if messages.was_full(guard) else limit,
         limit=limit,
-        refused=guard.state == "refusing" or _was_refused(guard),
+        refused=guard.state == "refusing" or _was_just_refused(guard),
         ended=messages.cause_of_end(guard),
         held=messages.stopped_at_end(guard),
         last_message=""
         if not guard.events
         else str(guard.events[-1].get("text", "")).partition("\n")[0],
-        rescue=_copied_rescue(guard, key.pid),
+        rescue=_newest_copy(guard, key.pid),
     )
 
 
-def _was_refused(guard: GuardRecord) -> bool:
-    """Just now: a MemoryError gives back what it was about, and the guard is calm again."""
-    since = time.time() - _JUST_NOW_S
+def _was_just_refused(guard: GuardRecord) -> bool:
+    """Whether memory was refused lately: after a MemoryError the guard runs normally again."""
+    since = time.time() - _RECENTLY_S
     return any(
         each.get("kind") == "refusing" and float(each.get("unix_s") or 0.0) > since
         for each in guard.events
     )
 
 
-def _copied_rescue(guard: GuardRecord, pid: int) -> RescueRecord | None:
+def _newest_copy(guard: GuardRecord, pid: int) -> RescueRecord | None:
     for each in reversed(guard.rescues):
         path, step = each.get("path"), each.get("step")
         if each.get("pid") != pid or not isinstance(path, str) or not isinstance(step, int):
             continue
         size = each.get("bytes")
         at = guard.saved_unix_s or 0.0
-        return RescueRecord(path, step, size if isinstance(size, int) else _size(path), 0.0, at)
+        return RescueRecord(
+            path, step, size if isinstance(size, int) else _folder_bytes(path), 0.0, at
+        )
     return None
 
 
-def _size(path: str) -> int:
+def _folder_bytes(path: str) -> int:
     """Of a rescue on disk; 0 where it is not there any more."""
     try:
         with os.scandir(path) as files:

@@ -30,7 +30,7 @@ from watchdog_app.core.model.decisions import Assessment, Incident, Stage
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.resource import SPECS
 from watchdog_app.core.model.tasks import name_with_pid
-from watchdog_app.daemon.agents import Agent, Agents, record
+from watchdog_app.daemon.agents import Agent, Agents, to_record
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.observer import Observer
 from watchdog_app.daemon.pauses import Pauses
@@ -39,7 +39,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.core.diagnosis.stall_reasons import StallReason
 
-_DUMP_S = 3.0  # an agent's own thread runs within milliseconds where it can run at all
+_DUMP_TIMEOUT_S = 3.0  # an agent's own thread runs within milliseconds where it can run at all
 _MOST_CHARS = 60_000  # of the frames of one dump: it has to fit into a message, escaped
 _MOST_AGENTS = 8
 _MOST_OPEN = 64  # questions that wait: each is kept until it is answered
@@ -47,10 +47,10 @@ _MOST_OPEN = 64  # questions that wait: each is kept until it is answered
 _TRACE_S = 5.0  # by ourselves, where there is so much time
 _TRACE_SHARE = 0.5  # of the time that is left, else
 _LEAST_TRACE_S = 1.0
-_GRACE_S = 15.0  # beyond the time that was asked for: a machine short of memory is slow
+_TRACE_GRACE_S = 15.0  # beyond the time that was asked for: a machine short of memory is slow
 _MOST_REMEMBERED = 256
 
-Seen = tuple[tuple[ProcessThreads, ...], float]  # what the kernel tells, and when
+KernelThreads = tuple[tuple[ProcessThreads, ...], float]  # what the kernel tells, and when
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class _Question:
     task: Task
     until_mono_s: float
     waiting: set[ProcessKey]  # agents that have not answered
-    over: Callable[[_Question], None]  # called once: all have answered, or it is too late
+    on_answered: Callable[[_Question], None]  # called once: all have answered, or it is too late
     stacks: dict[int, list[ThreadState]] = field(default_factory=dict)  # by pid
     growth: MemoryGrowth | None = None
 
@@ -76,7 +76,7 @@ class Inspections:
         pauses: says whom we have stopped.
         worker: reads where threads stand: that waits until an exec of their process is over
             (lock_trace in the kernel's fs/proc/base.c), and there may be hundreds of threads.
-        grew: takes what grows in a task.
+        on_growth: called with a task and what grows in it.
         log: of the daemon.
     """
 
@@ -84,16 +84,16 @@ class Inspections:
     observer: Observer
     pauses: Pauses
     worker: Worker
-    grew: Callable[[ProcessKey, MemoryGrowth], None]
+    on_growth: Callable[[ProcessKey, MemoryGrowth], None]
     log: Log
     _open: dict[str, _Question] = field(default_factory=dict, init=False)
     _asked: int = field(default=0, init=False)
     # Incident and task, the oldest first.
-    _looked: dict[tuple[str, ProcessKey], None] = field(default_factory=dict, init=False)
+    _traced: dict[tuple[str, ProcessKey], None] = field(default_factory=dict, init=False)
 
-    def look(self, trace: bool) -> None:
+    def inspect(self, trace: bool) -> None:
         """
-        Ask about what the last look has shown; to be called after each.
+        Ask agents about stalls and growth in the last look; to be called after each look.
 
         Args:
             trace: the configuration allows to trace allocations.
@@ -104,8 +104,10 @@ class Inspections:
         for task in look.tasks:
             if task.key in look.result.stalled:
                 with suppress(RequestError):  # too many are asked already
-                    self.dump(task, now_mono_s, partial(self._stalled, task.key))
-        for task, incident in self._growing(look.result.incidents, look.tasks) if trace else ():
+                    self.dump(task, now_mono_s, partial(self._report_stall, task.key))
+        for task, incident in (
+            self._growing_tasks(look.result.incidents, look.tasks) if trace else ()
+        ):
             self.log.info("looking for what grows", task=task.name, incident=incident.id)
             seconds = trace_s(look.result.assessments.get(incident.resource))
             with suppress(RequestError):
@@ -123,9 +125,11 @@ class Inspections:
         Raises:
             RequestError: too many questions wait.
         """
-        agents = self.agents.within(task)[:_MOST_AGENTS]
-        over = partial(self._read_threads, done)
-        self._ask(task, agents, "agent.stacks", over, until_mono_s=now_mono_s + _DUMP_S)
+        agents = self.agents.connected_in(task)[:_MOST_AGENTS]
+        on_answered = partial(self._read_threads, done)
+        self._ask(
+            task, agents, "agent.stacks", on_answered, until_mono_s=now_mono_s + _DUMP_TIMEOUT_S
+        )
 
     def trace(
         self,
@@ -146,26 +150,28 @@ class Inspections:
         Raises:
             RequestError: it has no agent that trains, or too many questions wait.
         """
-        agent = self._trains(task)
+        agent = self._training_agent(task)
         if agent is None:
             raise RequestError(
                 f"{name_with_pid(task)} holds no agent that trains now: what grows in "
                 "it can only be seen from inside. See: watchdog agent",
                 REFUSED,
             )
-        until_mono_s = now_mono_s + seconds + _GRACE_S
-        over: Callable[[_Question], None] = lambda question: done(question.growth)  # noqa: E731
-        self._ask(task, [agent], "agent.leaks", over, until_mono_s=until_mono_s, seconds=seconds)
+        until_mono_s = now_mono_s + seconds + _TRACE_GRACE_S
+        on_answered: Callable[[_Question], None] = lambda question: done(question.growth)  # noqa: E731
+        self._ask(
+            task, [agent], "agent.leaks", on_answered, until_mono_s=until_mono_s, seconds=seconds
+        )
 
-    def stacked(self, agent: Agent, params: requests.Stacked) -> None:
+    def receive_stacks(self, agent: Agent, params: requests.Stacked) -> None:
         """
-        Take in the stacks that an agent tells.
+        Receive the stacks of an agent.
 
         Args:
             agent: that answers.
             params: its answer.
         """
-        question = self._waits_for(params.request, agent)
+        question = self._waiting_question(params.request, agent)
         if question is None:
             return
         question.stacks[agent.key.pid] = [
@@ -177,34 +183,34 @@ class Inspections:
             )
             for each in params.values()["threads"]
         ]
-        self._answered(params.request, agent)
+        self._mark_answered(params.request, agent)
 
-    def leaked(self, agent: Agent, params: requests.Leaked) -> None:
+    def receive_growth(self, agent: Agent, params: requests.Leaked) -> None:
         """
-        Take in what an agent has seen growing; one that is killed may have told a part.
+        Receive what an agent has seen growing; it may be a first part.
 
         Args:
             agent: that answers.
             params: its answer.
         """
-        question = self._waits_for(params.request, agent)
+        question = self._waiting_question(params.request, agent)
         if question is None:
             return
-        found, key = record(MemoryGrowth, params), question.task.key
+        found, key = to_record(MemoryGrowth, params), question.task.key
         if found.lines or found.tensors:
-            self.observer.ask(lambda engine: engine.growth_seen(key, found))
-            self.grew(key, found)  # it is asked for when the task has ended, too
+            self.observer.call_engine(lambda engine: engine.growth_seen(key, found))
+            self.on_growth(key, found)  # it is asked for when the task has ended, too
         if not params.interim:
             question.growth = found
-            self._answered(params.request, agent)
+            self._mark_answered(params.request, agent)
 
     def expire(self, now_mono_s: float) -> None:
-        """Take in what was seen of threads; end what was not answered in time."""
+        """Collect thread dumps; end questions that were not answered in time."""
         self.worker.collect()
         for ident, question in list(self._open.items()):
             gone = all(self.agents.get(key) is None for key in question.waiting)
             if gone or now_mono_s >= question.until_mono_s:
-                self._end(ident)
+                self._close(ident)
 
     def next_deadline_mono_s(self) -> float | None:
         """When `expire` has something to do."""
@@ -242,7 +248,7 @@ class Inspections:
         task: Task,
         agents: Sequence[Agent],
         method: str,
-        over: Callable[[_Question], None],
+        on_answered: Callable[[_Question], None],
         *,
         until_mono_s: float,
         **params: Any,
@@ -253,42 +259,42 @@ class Inspections:
         self._asked += 1
         ident = f"{method}-{self._asked}"
         waiting = {agent.key for agent in agents}
-        self._open[ident] = _Question(task, until_mono_s, waiting, over)
+        self._open[ident] = _Question(task, until_mono_s, waiting, on_answered)
         for agent in agents:
             self.agents.send(agent, method, {"request": ident, **params})
         if not agents:
-            self._end(ident)
+            self._close(ident)
 
-    def _waits_for(self, ident: str, agent: Agent) -> _Question | None:
+    def _waiting_question(self, ident: str, agent: Agent) -> _Question | None:
         """The question of this id, if this agent has not answered it."""
         question = self._open.get(ident)
         return question if question is not None and agent.key in question.waiting else None
 
-    def _answered(self, ident: str, agent: Agent) -> None:
+    def _mark_answered(self, ident: str, agent: Agent) -> None:
         waiting = self._open[ident].waiting
         waiting.discard(agent.key)
         if not waiting:
-            self._end(ident)
+            self._close(ident)
 
-    def _end(self, ident: str) -> None:
+    def _close(self, ident: str) -> None:
         question = self._open.pop(ident)
-        question.over(question)
+        question.on_answered(question)
 
     def _read_threads(self, done: Callable[[ThreadDump], None], question: _Question) -> None:
         keys = tuple(member.key for member in question.task.members)
         self.worker.submit(
-            partial(_seen, keys),
-            lambda seen, _: done(self._made(question, seen or ((), time.monotonic()))),
+            partial(_dump_threads, keys),
+            lambda seen, _: done(self._build_dump(question, seen or ((), time.monotonic()))),
         )
 
-    def _made(self, question: _Question, seen: Seen) -> ThreadDump:
-        """What the kernel and the agents tell, as one dump."""
+    def _build_dump(self, question: _Question, seen: KernelThreads) -> ThreadDump:
+        """Merge the data of the kernel and of the agents into one dump."""
         looks, seen_mono_s = seen
-        asked = {agent.key.pid for agent in self.agents.within(question.task)}
+        asked = {agent.key.pid for agent in self.agents.connected_in(question.task)}
         left = _MOST_CHARS
         processes = []
         for look in looks:
-            threads, left = _merged(look.threads, question.stacks.get(look.pid, []), left)
+            threads, left = _merge_threads(look.threads, question.stacks.get(look.pid, []), left)
             processes.append(replace(look, threads=threads, agent=look.pid in asked))
         silent = {key.pid for key in question.waiting} & asked
         # The agent that trains is the one whose silence says something.
@@ -301,36 +307,36 @@ class Inspections:
         last_seen_s = max(0.0, seen_mono_s - view.reported_mono_s)
         return ThreadDump(tuple(processes), answered, view.place, last_seen_s)
 
-    def _stalled(self, key: ProcessKey, dump: ThreadDump) -> None:
+    def _report_stall(self, key: ProcessKey, dump: ThreadDump) -> None:
         task = next((each for each in self.observer.tasks() if each.key == key), None)
         if task is not None:
-            self.observer.ask(lambda engine: engine.threads_seen(task, dump))
+            self.observer.call_engine(lambda engine: engine.threads_seen(task, dump))
 
-    def _growing(
+    def _growing_tasks(
         self, incidents: Iterable[Incident], tasks: Iterable[Task]
     ) -> list[tuple[Task, Incident]]:
         """
-        Tasks that make memory run out, each with the incident; each pair once.
+        Tasks that exhaust memory, with the incident; each pair is returned once.
 
         From the stage `warn` on, where the task has an agent that trains.
         """
-        everyone = {task.key: task for task in tasks}
+        tasks_by_key = {task.key: task for task in tasks}
         found = []
         for incident in incidents:
             if incident.stage < Stage.WARN or not SPECS[incident.resource.kind].of_ram:
                 continue
             for contributor in incident.contributors[:1]:
-                task, about = everyone.get(contributor.task), (incident.id, contributor.task)
-                if task is None or about in self._looked or self._trains(task) is None:
+                task, about = tasks_by_key.get(contributor.task), (incident.id, contributor.task)
+                if task is None or about in self._traced or self._training_agent(task) is None:
                     continue
-                self._looked[about] = None
-                while len(self._looked) > _MOST_REMEMBERED:
-                    del self._looked[next(iter(self._looked))]
+                self._traced[about] = None
+                while len(self._traced) > _MOST_REMEMBERED:
+                    del self._traced[next(iter(self._traced))]
                 found.append((task, incident))
         return found
 
-    def _trains(self, task: Task) -> Agent | None:
-        agents = self.agents.within(task)
+    def _training_agent(self, task: Task) -> Agent | None:
+        agents = self.agents.connected_in(task)
         return next((each for each in agents if each.view.training), None)
 
 
@@ -341,13 +347,13 @@ def trace_s(assessment: Assessment | None) -> float:
     return min(_TRACE_S, max(_LEAST_TRACE_S, _TRACE_SHARE * assessment.forecast.eta_s))
 
 
-def _seen(keys: Iterable[ProcessKey]) -> Seen:
+def _dump_threads(keys: Iterable[ProcessKey]) -> KernelThreads:
     from watchdog_app.machine.sensors import thread_dump  # asked for seldom
 
     return thread_dump.dump(keys), time.monotonic()
 
 
-def _merged(
+def _merge_threads(
     seen: Iterable[ThreadState], stacks: Iterable[ThreadState], left: int
 ) -> tuple[tuple[ThreadState, ...], int]:
     """The kernel's threads with Python's names and stacks; those that only Python knows behind."""

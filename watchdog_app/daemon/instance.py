@@ -12,7 +12,7 @@ from watchdog_app.base import paths
 from watchdog_app.base.errors import AlreadyRunning, WatchdogError
 from watchdog_app.base.runtime_dir import private_folder
 
-_LONGER = 20  # times the interval of the unit, under pressure: ten minutes for 30 s
+_PRESSURE_FACTOR = 20  # times the interval of the unit, under pressure: ten minutes for 30 s
 _CALM_S = 60.0
 
 
@@ -27,9 +27,9 @@ class InstanceLock:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._handle = self._take()
+        self._handle = self._acquire()
 
-    def _take(self) -> int:
+    def _acquire(self) -> int:
         try:
             handle = os.open(
                 self.path,
@@ -52,7 +52,7 @@ class InstanceLock:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             os.close(handle)
-            pid = holder(self.path)
+            pid = holder_pid(self.path)
             who = f" (pid {pid})" if pid else ""
             raise AlreadyRunning(
                 f"Your watchdog daemon is already running{who}. "
@@ -63,7 +63,7 @@ class InstanceLock:
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         return handle
 
-    def keep(self) -> bool:
+    def reacquire(self) -> bool:
         """
         Take the lock again if somebody cleaned the folder; False: another daemon has it now.
         """
@@ -73,7 +73,7 @@ class InstanceLock:
                 return True
         try:
             private_folder(os.path.dirname(self.path))
-            handle = self._take()
+            handle = self._acquire()
         except AlreadyRunning:
             return False
         os.close(self._handle)
@@ -85,7 +85,7 @@ class InstanceLock:
         os.close(self._handle)
 
 
-def holder(path: str) -> int | None:
+def holder_pid(path: str) -> int | None:
     """
     Pid of the process that holds the lock at `path`, None when nobody does.
 
@@ -106,11 +106,11 @@ def holder(path: str) -> int | None:
         os.close(handle)
 
 
-def holds(pid: int, path: str) -> bool:
+def is_held_by(pid: int, path: str) -> bool:
     """
-    Whether a process has the lock's file open, as the kernel says and not as the file does.
+    Whether a process has the lock's file open, according to the kernel.
 
-    A lock of another user's is held by nobody: who made it could name anybody.
+    False for a file of another user, who could have written any pid into it.
 
     Args:
         pid: of the process.
@@ -146,20 +146,20 @@ class ServiceManager:
         limit_us = os.environ.pop("WATCHDOG_USEC", "")
         pid = os.environ.pop("WATCHDOG_PID", "")
         wanted = limit_us.isdigit() and (not pid or pid == str(os.getpid()))
-        self.beat_s: float | None = int(limit_us) / 2e6 if wanted and int(limit_us) else None
-        self._limit_us = int(limit_us) if self.beat_s is not None else 0
+        self.heartbeat_s: float | None = int(limit_us) / 2e6 if wanted and int(limit_us) else None
+        self._limit_us = int(limit_us) if self.heartbeat_s is not None else 0
         self._pressed_mono_s: float | None = None  # when last, while the interval is lengthened
 
     def ready(self) -> None:
         """The daemon answers."""
         self._send("READY=1")
 
-    def alive(self, now_mono_s: float, *, pressed: bool = False) -> None:
+    def heartbeat(self, now_mono_s: float, *, pressed: bool = False) -> None:
         """
-        The loop turns; to be said every `beat_s` seconds.
+        Send WATCHDOG=1; to be called every `heartbeat_s` seconds.
 
-        Under memory pressure a turn can take minutes: systemd is told to wait longer for the next
-        word, until it has been calm for a minute. (EXTEND_TIMEOUT_USEC= is for start and stop.)
+        Under memory pressure a turn can take minutes. Then WATCHDOG_USEC= is raised, until memory
+        has been free for a minute. (EXTEND_TIMEOUT_USEC= is for start and stop.)
 
         Args:
             now_mono_s: now.
@@ -170,11 +170,11 @@ class ServiceManager:
             self._pressed_mono_s = now_mono_s
         elif longer and now_mono_s - (self._pressed_mono_s or 0.0) >= _CALM_S:
             self._pressed_mono_s = None
-        words = "WATCHDOG=1"
+        message = "WATCHDOG=1"
         if longer is not (self._pressed_mono_s is not None):
-            factor = 1 if longer else _LONGER
-            words = f"WATCHDOG_USEC={factor * self._limit_us}\n{words}"
-        self._send(words)
+            factor = 1 if longer else _PRESSURE_FACTOR
+            message = f"WATCHDOG_USEC={factor * self._limit_us}\n{message}"
+        self._send(message)
 
     def stopping(self) -> None:
         """The end has begun."""

@@ -1,5 +1,5 @@
 """
-The last look at each task: who has ended cannot be looked at any more.
+The last look at each task, for the diagnosis after its end.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class LastSeen:
         self._on_gpu: set[ProcessKey] = set()  # uses a GPU, or did
         self._full_space: dict[ProcessKey, tuple[str, float]] = {}  # no address space left; when
 
-    def learn(self, look: Look, missing: Set[ProcessKey]) -> None:
+    def update(self, look: Look, missing: Set[ProcessKey]) -> None:
         """
-        One more look.
+        Update from one more look.
 
         Args:
             look: that was taken just now.
@@ -64,9 +64,9 @@ class LastSeen:
         for key in self._full_space.keys() - self._looks.keys():
             del self._full_space[key]
 
-    def learn_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
+    def update_growth(self, task: ProcessKey, growth: MemoryGrowth) -> None:
         """
-        An agent has told what grows in its task, which may end before the next look.
+        Record what an agent reported as growing; its task may end before the next look.
 
         Args:
             task: that grows.
@@ -85,7 +85,7 @@ class LastSeen:
         """Return the last look with a task in it; without one, the last look."""
         return (None if task is None else self._looks.get(task.key)) or self._latest
 
-    def on_gpu(self, task: ProcessKey) -> bool:
+    def used_gpu(self, task: ProcessKey) -> bool:
         """Whether a task used a GPU."""
         return task in self._on_gpu
 
@@ -103,10 +103,10 @@ class LastSeen:
             "swap_free_bytes": memory.swap_free_bytes,
         }
         groups = [kind for kind, spec in SPECS.items() if spec.of_group]
-        limit = None if task is None else _reading(look, task.key, *groups)
+        limit = None if task is None else _find_reading(look, task.key, *groups)
         if limit is not None:
             found |= {
-                "group_high": _is_slowed(look, limit.key.subject),
+                "group_high": _is_throttled(look, limit.key.subject),
                 "group_label": limit.label,
                 "group_limit_bytes": limit.limit,
                 "group_used_bytes": limit.used,
@@ -119,7 +119,7 @@ class LastSeen:
         space, seen_mono_s = self._full_space.get(task.key, (None, float("-inf")))
         # What stands still asks for nothing: a paused task ended in another way.
         full = not task.paused and time.monotonic() - seen_mono_s <= _UNWINDING_S
-        limit = None if look is None else _reading(look, task.key, ResourceKind.RLIMIT_AS)
+        limit = None if look is None else _find_reading(look, task.key, ResourceKind.RLIMIT_AS)
         return {
             "card_fault": self.card_faults.get(task.key),
             "device_full": None if look is None else device_full(task, look.readings),
@@ -128,14 +128,14 @@ class LastSeen:
         }
 
 
-def _reading(look: Look, task: ProcessKey, *kinds: ResourceKind) -> Reading | None:
+def _find_reading(look: Look, task: ProcessKey, *kinds: ResourceKind) -> Reading | None:
     """The last reading of these kinds that a task is in."""
     found = [each for each in look.readings if each.key.kind in kinds and task in each.tasks]
     return found[-1] if found else None
 
 
-def _is_slowed(look: Look, group: str) -> bool:
-    """Whether the limit of a group is memory.high, or memory.high lies below it."""
+def _is_throttled(look: Look, group: str) -> bool:
+    """Whether memory.high, which slows down, limits a group before memory.max does."""
     return any(
         each.path == group
         and each.high_bytes is not None

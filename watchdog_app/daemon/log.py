@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable
 from watchdog_app.core.model.machine import Fault
 
 _PRIORITY = {"debug": 7, "info": 6, "warning": 4, "error": 3}
-_MOST_BYTES = 2048  # below PIPE_BUF: a pipe that is writable takes such a line whole
+_MOST_LINE_BYTES = 2048  # below PIPE_BUF: a pipe that is writable takes such a line whole
 _MOST_FILE_BYTES = 1024 * 1024  # and as much once more of what was before
-_LOOK_EVERY_BYTES = 64 * 1024
+_CHECK_EVERY_BYTES = 64 * 1024
 
 
 class Log:
@@ -37,7 +37,7 @@ class Log:
         self.verbose = verbose
         self._fd = fd
         self._path = path
-        self._unlooked_bytes = 0
+        self._unchecked_bytes = 0
         self._systemd = _is_journal(fd)
 
     def debug(self, message: str, **values: object) -> None:
@@ -65,24 +65,24 @@ class Log:
             line = f"<{_PRIORITY[level]}>{text}"
         else:
             line = f"{time.strftime('%Y-%m-%dT%H:%M:%S')} {level} {text}"
-        data = line.encode("utf-8", "backslashreplace")[: _MOST_BYTES - 1] + b"\n"
+        data = line.encode("utf-8", "backslashreplace")[: _MOST_LINE_BYTES - 1] + b"\n"
         try:
             if not select.select((), (self._fd,), (), 0)[1]:
                 return
             os.write(self._fd, data)
         except (OSError, ValueError):  # the terminal is gone, or was closed before we came
             return
-        self._unlooked_bytes += len(data)
-        if self._path is not None and self._unlooked_bytes >= _LOOK_EVERY_BYTES:
-            self._unlooked_bytes = 0
+        self._unchecked_bytes += len(data)
+        if self._path is not None and self._unchecked_bytes >= _CHECK_EVERY_BYTES:
+            self._unchecked_bytes = 0
             try:
-                _begin_anew(self._fd, self._path)
+                _rotate(self._fd, self._path)
             except OSError:  # a full disk, or a folder that is not ours: as it is
                 pass
 
 
-def _begin_anew(fd: int, path: str) -> None:
-    """A new file at `path` where that is what `fd` leads to and it is full; the old one stays."""
+def _rotate(fd: int, path: str) -> None:
+    """Rotate the log at `path`, if `fd` leads to it and it is full; the old file is kept."""
     here = os.fstat(fd)
     if here.st_size <= _MOST_FILE_BYTES or not os.path.samestat(here, os.stat(path)):
         return
@@ -125,8 +125,10 @@ class Faults:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._own: dict[str, Fault] = {}
-        self._seen: dict[str, Fault] = {}  # those of the sensors, as the last snapshot had them
+        self._daemon_faults: dict[str, Fault] = {}
+        self._sensor_faults: dict[
+            str, Fault
+        ] = {}  # those of the sensors, as the last snapshot had them
 
     def put(self, source: str, message: str, remedy: str | None = None) -> None:
         """
@@ -137,44 +139,44 @@ class Faults:
             message: why, and what that means.
             remedy: what to do; None: nothing is known.
         """
-        before = self._own.get(source)
-        self._own[source] = Fault(source, message, remedy)
+        before = self._daemon_faults.get(source)
+        self._daemon_faults[source] = Fault(source, message, remedy)
         if before is None or before.message != message:
             self._log.warning(message, source=source)
 
     def clear(self, source: str) -> None:
         """It works again."""
-        if self._own.pop(source, None) is not None:
+        if self._daemon_faults.pop(source, None) is not None:
             self._log.info("works again", source=source)
 
-    def take(self, sensed: Iterable[Fault]) -> None:
-        """The faults of the latest snapshot."""
+    def update_sensor_faults(self, sensed: Iterable[Fault]) -> None:
+        """Replace the faults of the sensors by those of the latest snapshot."""
         now = {fault.source: fault for fault in sensed}
         for source, fault in now.items():
-            if source not in self._seen:
+            if source not in self._sensor_faults:
                 self._log.warning(fault.message, source=source)
-        for source in self._seen.keys() - now.keys():
+        for source in self._sensor_faults.keys() - now.keys():
             self._log.info("works again", source=source)
-        self._seen = now
+        self._sensor_faults = now
 
-    def guard(self, what: str, step: Callable[[], object]) -> None:
+    def run_step(self, what: str, step: Callable[[], object]) -> None:
         """
-        Carry out a step of the loop; a failure of ours in it never ends the watching.
+        Run a step of the loop; an exception in it becomes a fault and is not raised.
 
         Args:
             what: names the step.
-            step: raises what it never should, or not.
+            step: may raise any exception.
         """
         try:
             step()
         except Exception as error:
-            self.failed(what, error)
+            self.report_failure(what, error)
         else:
             self.clear(f"daemon.{what}")
 
-    def failed(self, what: str, error: Exception) -> None:
+    def report_failure(self, what: str, error: Exception) -> None:
         """
-        A part of the daemon raised what it never should.
+        Report an unexpected exception in a part of the daemon.
 
         Args:
             what: names the part.
@@ -193,4 +195,4 @@ class Faults:
 
     def all(self) -> list[Fault]:
         """Those in force."""
-        return [*self._own.values(), *self._seen.values()]
+        return [*self._daemon_faults.values(), *self._sensor_faults.values()]

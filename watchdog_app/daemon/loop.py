@@ -17,16 +17,16 @@ from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.exit_monitor import Exit
 from watchdog_app.daemon.instance import InstanceLock, ServiceManager
 from watchdog_app.daemon.log import Log
-from watchdog_app.daemon.pace import LATE, Clocks
+from watchdog_app.daemon.pace import LOOP_LAG, Clocks
 from watchdog_app.daemon.parts import Parts
 from watchdog_app.daemon.status import Look
 from watchdog_app.machine.sensors import groups
 
-_DURABLE_S = 0.1  # waited for a disk by all notable ends of one turn
-_CHORES_S = 3.0
-_STATE_S = 15.0
-_GARBAGE_S = 60.0
-_PRESSED_PERCENT = 10.0  # of the time somebody waits for memory
+_DURABLE_TIMEOUT_S = 0.1  # waited for a disk by all notable ends of one turn
+_HOUSEKEEPING_INTERVAL_S = 3.0
+_STATE_INTERVAL_S = 15.0
+_GARBAGE_INTERVAL_S = 60.0
+_PRESSURE_PERCENT = 10.0  # of the time somebody waits for memory
 
 
 class Loop:
@@ -47,59 +47,59 @@ class Loop:
         self._service_manager = service_manager
         self._log = log
         self._clocks = Clocks()
-        self._next_chores_mono_s = 0.0
+        self._next_housekeeping_mono_s = 0.0
         self._next_state_mono_s = 0.0
-        self._next_beat_mono_s = 0.0
+        self._next_heartbeat_mono_s = 0.0
         self._next_garbage_mono_s = 0.0
 
     def run(self) -> None:
         """Look, decide, act, answer, until told to end."""
         while not self._control.stopping:
-            self._turn()
+            self._run_once()
 
-    def _turn(self) -> None:
-        parts, guard = self._parts, self._parts.faults.guard
+    def _run_once(self) -> None:
+        parts, run_step = self._parts, self._parts.faults.run_step
         parts.poller.wait(self._wait_s(time.monotonic()))
-        guard("wakeups", self._take_wakeup)
-        guard("agents", self._end_agents)
-        guard("exits", partial(self.take_exits, time.monotonic()))
-        guard("requests", parts.server.serve)
-        guard("guards", self._announce)
+        run_step("wakeups", self._handle_wakeup)
+        run_step("agents", self._report_ended_agents)
+        run_step("exits", partial(self.report_exits, time.monotonic()))
+        run_step("requests", parts.server.serve)
+        run_step("guards", self._announce_guard_events)
         now = time.monotonic()
-        guard("chores", partial(self._collect, now))
+        run_step("chores", partial(self._collect_results, now))
         if parts.observer.wants_tick:
             parts.pace.look_now()
         if now >= parts.pace.next_look_mono_s:
-            guard("look", self.look)
-        if now >= self._next_chores_mono_s:
-            self._next_chores_mono_s = now + _CHORES_S
-            guard("chores", partial(self._chores, now))
+            run_step("look", self.look)
+        if now >= self._next_housekeeping_mono_s:
+            self._next_housekeeping_mono_s = now + _HOUSEKEEPING_INTERVAL_S
+            run_step("chores", partial(self._housekeeping, now))
         if self.reloading:
             self.reloading = False
-            guard("reload", self._reload)
-        if self._service_manager.beat_s is not None and now >= self._next_beat_mono_s:
-            self._next_beat_mono_s = now + self._service_manager.beat_s
-            self._service_manager.alive(now, pressed=self._pressed())
+            run_step("reload", self._reload)
+        if self._service_manager.heartbeat_s is not None and now >= self._next_heartbeat_mono_s:
+            self._next_heartbeat_mono_s = now + self._service_manager.heartbeat_s
+            self._service_manager.heartbeat(now, pressed=self._is_under_pressure())
 
     def look(self) -> None:
         """Look at the machine once, and do all that follows from it."""
-        parts, guard = self._parts, self._parts.faults.guard
-        began = parts.pace.begins()
+        parts, run_step = self._parts, self._parts.faults.run_step
+        began = parts.pace.started()
         spent_s = time.thread_time()
         wanted_s = parts.pace.settings.interval_s
         try:
             wanted_s = self._look(began)
         finally:
-            parts.pace.ends(wanted_s, time.thread_time() - spent_s)
-        self._tell_lateness()
+            parts.pace.ended(wanted_s, time.thread_time() - spent_s)
+        self._report_lateness()
         tasks = parts.observer.tasks()
-        guard("exits", partial(parts.missed_exits.keep, parts.observer.latest))
-        guard("restarts", partial(self._follow_kernels, tasks))
-        guard("inspections", partial(parts.inspections.look, parts.pace.settings.trace))
+        run_step("exits", partial(parts.missed_exits.save_alive, parts.observer.latest))
+        run_step("restarts", partial(self._follow_restarts, tasks))
+        run_step("inspections", partial(parts.inspections.inspect, parts.pace.settings.trace))
         self._control.cost.update(time.monotonic())
 
-    def take_exits(self, now_mono_s: float) -> None:
-        """Write down who has ended and tell of it."""
+    def report_exits(self, now_mono_s: float) -> None:
+        """Record processes that have ended, and report them."""
         parts = self._parts
         for entry in parts.missed_exits.ended(now_mono_s):
             self._log.warning(str(entry.data["text"]))
@@ -112,44 +112,44 @@ class Loop:
         for entry in notable:
             self._log.warning(str(entry.data["text"]))
         if notable:  # on the disk when this returns, unless it is slow
-            parts.journal.durable(notable, _DURABLE_S)
+            parts.journal.durable(notable, _DURABLE_TIMEOUT_S)
         parts.pace.look_soon()
-        for each in exits:  # one that cannot be told keeps no other from being told
-            parts.faults.guard("exits", partial(self._report, each))
+        for each in exits:  # one that cannot be reported must not keep back the others
+            parts.faults.run_step("exits", partial(self._report_exit, each))
 
     # One look
 
     def _look(self, began_mono_s: float) -> float:
         """Measure and act on it. Returns the seconds to the next look."""
-        parts, guard = self._parts, self._parts.faults.guard
-        self._heed_clocks()
+        parts, run_step = self._parts, self._parts.faults.run_step
+        self._check_clocks()
         before = parts.observer.latest
         look = parts.observer.look(parts.guards.limits())
         if look is not None:
-            guard("exits", partial(self._follow, look))
-            guard("decisions", partial(self._decide, look))
-            guard("announcements", parts.checkpoints.considered)
-            guard("journal", partial(self._record, look))
-            guard("pauses", parts.pauses.review)
-            guard("status", partial(self._control.publish, began_mono_s))
-        return self._wanted_s(look, before)
+            run_step("exits", partial(self._follow, look))
+            run_step("decisions", partial(self._carry_out_decisions, look))
+            run_step("announcements", parts.checkpoints.acknowledge_announcements)
+            run_step("journal", partial(self._record, look))
+            run_step("pauses", parts.pauses.remove_ended)
+            run_step("status", partial(self._control.publish, began_mono_s))
+        return self._next_interval_s(look, before)
 
     def _follow(self, look: Look) -> None:
         self._parts.exit_monitor.follow(look)
-        self.take_exits(time.monotonic())
+        self.report_exits(time.monotonic())
 
-    def _report(self, ended: Exit) -> None:
-        """Tell people of an end where the engine says so."""
+    def _report_exit(self, ended: Exit) -> None:
+        """Notify people of an exit if the engine decides so."""
         parts, look, task = self._parts, self._parts.observer.latest, ended.task
         decisions: Sequence[Decision] = ()
         if ended.notable and task is not None and look is not None:
-            decisions = parts.observer.ask(
+            decisions = parts.observer.call_engine(
                 lambda engine: engine.task_ended(task, ended.view, ended.cause, look.snapshot)
             )
             if decisions:
                 parts.executor.carry_out(decisions, {task.key: task})
         decision = decisions[0] if decisions else None
-        restarted = parts.restarts.ended(task, decision, ended.mono_s)
+        restarted = parts.restarts.task_ended(task, decision, ended.mono_s)
         if restarted is not None:
             self._notify(*restarted)
 
@@ -157,17 +157,17 @@ class Loop:
         """Notify people of a task that may have ended."""
         self._parts.executor.carry_out([decision], {task.key: task})
 
-    def _follow_kernels(self, tasks: Sequence[Task]) -> None:
-        """Kernels that were restarted keep their snoozes; people hear of it after a notable end."""
+    def _follow_restarts(self, tasks: Sequence[Task]) -> None:
+        """Move snoozes to restarted kernels; notify people after a notable exit."""
         parts = self._parts
-        for restart in parts.restarts.take(tasks):
-            self._control.follow(restart.before, restart.now)
+        for restart in parts.restarts.update(tasks):
+            self._control.move_snoozes(restart.before, restart.now)
             parts.journal.add(restart.entry)
             if restart.notified is not None:
                 self._notify(*restart.notified)
-        parts.kept_state.keep_kernels()
+        parts.state_store.save_kernels()
 
-    def _decide(self, look: Look) -> None:
+    def _carry_out_decisions(self, look: Look) -> None:
         parts = self._parts
         if not look.result.decisions:
             return
@@ -179,7 +179,7 @@ class Loop:
         if true:
             parts.executor.carry_out(true, tasks if tasks is not None else before)
         if any(decision.kind is DecisionKind.NOTIFY for decision in true):
-            parts.kept_state.keep_engine()  # if this daemon is killed now, the next repeats none
+            parts.state_store.save_engine()  # if this daemon is killed now, the next repeats none
 
     def _record(self, look: Look) -> None:
         parts = self._parts
@@ -189,7 +189,7 @@ class Loop:
         if entries:
             parts.journal.add(*entries)
 
-    def _wanted_s(self, look: Look | None, before: Look | None) -> float:
+    def _next_interval_s(self, look: Look | None, before: Look | None) -> float:
         """Seconds to the next look, as the policy and people want it."""
         parts = self._parts
         usual_s = parts.pace.settings.interval_s
@@ -206,17 +206,17 @@ class Loop:
             usual_s=usual_s,
         )
 
-    def _tell_lateness(self) -> None:
+    def _report_lateness(self) -> None:
         late = self._parts.pace.loop_lag.fault(time.monotonic())
         if late is None:
-            self._parts.faults.clear(LATE)
+            self._parts.faults.clear(LOOP_LAG)
         else:
             self._parts.faults.put(late.source, late.message, late.remedy)
 
-    def _heed_clocks(self) -> None:
-        slept_s, set_s = self._clocks.look()
+    def _check_clocks(self) -> None:
+        slept_s, set_s = self._clocks.poll()
         if slept_s:
-            self._parts.observer.ask(lambda engine: engine.reset_trends())
+            self._parts.observer.call_engine(lambda engine: engine.reset_trends())
             self._control.note(f"the machine slept for {format_duration(slept_s)}")
         if set_s:
             way = "forward" if set_s > 0 else "back"
@@ -228,28 +228,28 @@ class Loop:
         with suppress(ConfigError):  # it is a fault by now, and in the log
             self._control.reload()
 
-    def _take_wakeup(self) -> None:
-        """Pressure, or a memory group that nears its limit: look soon."""
+    def _handle_wakeup(self) -> None:
+        """Look soon after memory pressure, or when a memory group nears its limit."""
         wakeup = self._parts.observer.triggers.take()
         if wakeup is not None:
             self._log.debug("woken", source=wakeup.source, path=wakeup.path)
             self._parts.pace.look_soon()
 
-    def _end_agents(self) -> None:
-        """Agents whose processes have ended, where no handle has said so."""
-        for agent in self._parts.agents.gone():
+    def _report_ended_agents(self) -> None:
+        """Report agents whose processes have ended without an event on a pidfd."""
+        for agent in self._parts.agents.ended():
             self._parts.exit_monitor.agent_ended(agent)
 
-    def _announce(self) -> None:
-        for notification, entry, task in self._parts.guards.take_news():
+    def _announce_guard_events(self) -> None:
+        for notification, entry, task in self._parts.guards.take_events():
             self._parts.executor.announce(notification, entry, task)
 
-    def _collect(self, now_mono_s: float) -> None:
-        """Whatever other threads and processes have finished, and whatever is overdue."""
+    def _collect_results(self, now_mono_s: float) -> None:
+        """Collect results of threads and processes; end what is overdue."""
         parts = self._parts
         if parts.journal.reopened:
             parts.journal.reopened = False
-            parts.kept_state.keep_engine()
+            parts.state_store.save_engine()
         parts.journal.collect()
         parts.pauses.collect()
         parts.worker.collect()
@@ -257,24 +257,24 @@ class Loop:
         parts.supervisors.collect()
         parts.checkpoints.expire(now_mono_s)
         parts.inspections.expire(now_mono_s)
-        parts.dispatcher.look(now_mono_s)
+        parts.dispatcher.poll(now_mono_s)
         while parts.journal.notes:
             self._log.warning(parts.journal.notes.popleft())
 
-    def _chores(self, now_mono_s: float) -> None:
+    def _housekeeping(self, now_mono_s: float) -> None:
         parts = self._parts
-        if not self._lock.keep():  # then the socket that is there is the other one's
+        if not self._lock.reacquire():  # then the socket that is there is the other one's
             self._log.error("another daemon has taken over; this one ends")
             self._control.stopping = True
             return
-        self._control.end_quiet()
+        self._control.expire_quiet()
         parts.server.restore_socket()
-        parts.pauses.keep()
+        parts.pauses.rewrite_missing()
         if now_mono_s >= self._next_state_mono_s:
-            self._next_state_mono_s = now_mono_s + _STATE_S
-            parts.kept_state.keep_engine(if_new=True)
+            self._next_state_mono_s = now_mono_s + _STATE_INTERVAL_S
+            parts.state_store.save_engine(if_new=True)
         if now_mono_s >= self._next_garbage_mono_s:
-            self._next_garbage_mono_s = now_mono_s + _GARBAGE_S
+            self._next_garbage_mono_s = now_mono_s + _GARBAGE_INTERVAL_S
             own_process.collect_garbage()
 
     def _wait_s(self, now_mono_s: float) -> float:
@@ -282,7 +282,10 @@ class Loop:
         if parts.server.busy:
             return 0.0
         # Chores wait for the next look where that comes soon.
-        due = [parts.pace.next_look_mono_s, self._next_chores_mono_s + _CHORES_S]
+        due = [
+            parts.pace.next_look_mono_s,
+            self._next_housekeeping_mono_s + _HOUSEKEEPING_INTERVAL_S,
+        ]
         for deadline in (
             parts.checkpoints.next_deadline_mono_s(),
             parts.inspections.next_deadline_mono_s(),
@@ -290,17 +293,17 @@ class Loop:
             parts.missed_exits.next_deadline_mono_s(),
             parts.dispatcher.next_deadline_mono_s(),
             parts.server.next_deadline_mono_s(),
-            self._next_beat_mono_s if self._service_manager.beat_s is not None else None,
+            self._next_heartbeat_mono_s if self._service_manager.heartbeat_s is not None else None,
         ):
             if deadline is not None:
                 due.append(deadline)
         return max(0.0, min(due) - now_mono_s)
 
-    def _pressed(self) -> bool:
-        """Whether memory is so short that a turn of the loop may be held up for minutes."""
+    def _is_under_pressure(self) -> bool:
+        """Whether memory is so short that one turn of the loop may take minutes."""
         look = self._parts.observer.latest
         if look is None:
             return False
         pressure = look.snapshot.host.pressure
-        short = pressure is not None and pressure.some_avg10 >= _PRESSED_PERCENT
+        short = pressure is not None and pressure.some_avg10 >= _PRESSURE_PERCENT
         return short or any(fault.source == groups.MEMBERSHIPS for fault in look.snapshot.faults)

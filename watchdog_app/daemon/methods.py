@@ -20,7 +20,7 @@ from watchdog_app.core.model.agent import MemoryGrowth, ThreadDump
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import find_task, name_with_pid
 from watchdog_app.daemon.agent_methods import AgentMethods, Answer, Method
-from watchdog_app.daemon.checkpoints import Rescue, no_agent
+from watchdog_app.daemon.checkpoints import Rescue, no_agent_message
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
@@ -58,7 +58,7 @@ class Methods(AgentMethods):
         function, record = self.table.get(method), requests.METHODS.get(method)
         try:
             if function is None or record is None:
-                reply.error(jsonrpc.NO_SUCH_METHOD, f"There is no method {method[:80]!r}.")
+                reply.error(jsonrpc.METHOD_NOT_FOUND, f"There is no method {method[:80]!r}.")
                 return
             if not connection.greeted and method != "hello":
                 reply.error(jsonrpc.REFUSED, "Say hello first.")
@@ -81,7 +81,7 @@ class Methods(AgentMethods):
 
     def ready(self, connection: Connection) -> bool:
         """Whether a request may be answered now: people want to see the machine as it is."""
-        if connection.role == "agent" or not connection.greeted or self._parts.pace.fresh:
+        if connection.role == "agent" or not connection.greeted or self._parts.pace.is_fresh:
             return True
         self._parts.pace.look_now()
         return False
@@ -123,8 +123,8 @@ class Methods(AgentMethods):
         return {}
 
     def _task_pause(self, connection: Connection, params: requests.PauseTask, reply: Reply) -> None:
-        task = self._find(params.task)
-        self._not_held(task)
+        task = self._find_task(params.task)
+        self._refuse_stopped_by_guard(task)
 
         def done(found: Paused | Exception) -> None:
             if isinstance(found, Exception):
@@ -132,16 +132,16 @@ class Methods(AgentMethods):
                 return
             pids = [key.pid for key in found.keys]
             kind, method = task.kind.value, found.method
-            reply.result({**_about(task), "kind": kind, "pids": pids, "method": method})
+            reply.result({**_task_fields(task), "kind": kind, "pids": pids, "method": method})
             self._parts.pace.look_soon()
 
-        self._parts.executor.request_pause(task, _who(connection), done)
+        self._parts.executor.request_pause(task, _client_name(connection), done)
 
     def _task_resume(
         self, connection: Connection, params: requests.ResumeTask, reply: Reply
     ) -> Answer:
         wanted = params.task
-        chosen = self._parts.pauses.all() if wanted is None else [self._paused(wanted)]
+        chosen = self._parts.pauses.all() if wanted is None else [self._find_pause(wanted)]
         if not chosen:
             return {"resumed": []}
         kinds = {task.key: task.kind.value for task in self._parts.observer.tasks()}
@@ -167,29 +167,31 @@ class Methods(AgentMethods):
 
         for pause in chosen:
             try:
-                self._parts.executor.request_resume(pause, _who(connection), partial(end, pause))
+                self._parts.executor.request_resume(
+                    pause, _client_name(connection), partial(end, pause)
+                )
             except RequestError as error:
                 end(pause, error)
         return None
 
-    def _find(self, wanted: str) -> Task:
+    def _find_task(self, wanted: str) -> Task:
         """The task that is meant, of the last look."""
         return find_task(wanted, self._parts.observer.tasks())
 
-    def _paused(self, wanted: str) -> Pause:
-        """The pause of the task that was meant; what we did not pause is not ours to wake."""
+    def _find_pause(self, wanted: str) -> Pause:
+        """Find the pause of a task; what another program stopped is refused."""
         for held in self._parts.pauses.all():
             # Also where the last look did not see it, and for a worker that is a task by now.
             if wanted.strip() in {str(held.task.pid), *(str(key.pid) for key in held.paused.keys)}:
                 return held
-        task = self._find(wanted)
+        task = self._find_task(wanted)
         pause = self._parts.pauses.get(task.key)
         if pause is not None:
             return pause
         for held in self._parts.pauses.all():
             if task.key in held.paused.keys:
                 return held
-        self._not_held(task)
+        self._refuse_stopped_by_guard(task)
         if task.paused:
             raise RequestError(
                 f"{name_with_pid(task)} was not paused by watchdog, as far as its records say, but "
@@ -198,10 +200,10 @@ class Methods(AgentMethods):
             )
         raise RequestError(f"{name_with_pid(task)} is not paused.")
 
-    def _not_held(self, task: Task) -> None:
-        """What stands still under its guard would take a signal only after it, unexpectedly."""
-        self._parts.guards.look()
-        held = self._parts.guards.stopped(task.key)
+    def _refuse_stopped_by_guard(self, task: Task) -> None:
+        """Refuse a task that its guard has stopped: it would take a signal only afterwards."""
+        self._parts.guards.refresh()
+        held = self._parts.guards.stopped_reason(task.key)
         if held is not None:
             raise RequestError(held)
 
@@ -218,26 +220,28 @@ class Methods(AgentMethods):
             if wait and found and all(rescue.status != "requested" for rescue in found):
                 reply.result({"requests": [*answers, *(rescue.to_json() for rescue in found)]})
 
-        self._parts.guards.look()
+        self._parts.guards.refresh()
         for task in chosen:
-            held = self._parts.guards.stopped(task.key)
+            held = self._parts.guards.stopped_reason(task.key)
             if held is not None:
-                answers.append(_refused(task, held))
+                answers.append(_refusal(task, held))
                 continue
-            if task.paused and self._parts.agents.within(task):
-                answers.append(_refused(task, "It is paused and cannot save. Resume it first."))
+            if task.paused and self._parts.agents.connected_in(task):
+                answers.append(_refusal(task, "It is paused and cannot save. Resume it first."))
                 continue
-            asked = self._parts.executor.request_checkpoint(task, _who(connection), timeout_s, done)
+            asked = self._parts.executor.request_checkpoint(
+                task, _client_name(connection), timeout_s, done
+            )
             found += asked
             if not asked and wanted is not None:
                 view = self._parts.agents.view_of(task)
-                answers.append(_refused(task, no_agent(task, time.time(), view)))
+                answers.append(_refusal(task, no_agent_message(task, time.time(), view)))
         if not found or not wait:
             return {"requests": [*answers, *(rescue.to_json() for rescue in found)]}
         return None
 
     def _task_stacks(self, _: Connection, params: requests.DumpStacks, reply: Reply) -> None:
-        task, inspections = self._find(params.task), self._parts.inspections
+        task, inspections = self._find_task(params.task), self._parts.inspections
 
         def done(dump: ThreadDump) -> None:
             reasons = [
@@ -249,12 +253,12 @@ class Methods(AgentMethods):
                 }
                 for each in inspections.reasons(task.key, dump)
             ]
-            reply.result({**_about(task), **codec.encode(dump), "reasons": reasons})
+            reply.result({**_task_fields(task), **codec.encode(dump), "reasons": reasons})
 
         inspections.dump(task, time.monotonic(), done)
 
     def _task_leaks(self, _: Connection, params: requests.FindLeaks, reply: Reply) -> None:
-        task = self._find(params.task)
+        task = self._find_task(params.task)
 
         def done(growth: MemoryGrowth | None) -> None:
             if growth is None:
@@ -265,7 +269,7 @@ class Methods(AgentMethods):
                 )
             else:
                 advice = list(about_growth(growth))
-                reply.result({**_about(task), **codec.encode(growth), "advice": advice})
+                reply.result({**_task_fields(task), **codec.encode(growth), "advice": advice})
 
         self._parts.inspections.trace(task, params.seconds, time.monotonic(), done)
 
@@ -274,15 +278,15 @@ class Methods(AgentMethods):
         guards = self._parts.guards
         if self._parts.supervisors.waiting >= _MOST_LIMITS:
             raise RequestError("Too many wait for their guards. Ask again.", jsonrpc.REFUSED)
-        task, ask = guards.limit(params)
+        task, ask = guards.prepare_limit(params)
 
-        def done(said: Any, error: Exception | None) -> None:
+        def done(answer: Any, error: Exception | None) -> None:
             if error is not None:
                 reply.error(jsonrpc.REFUSED, str(error))
             else:
-                self._log.info("a guard was told", task=task.name, pid=task.key.pid, said=said)
-                guards.look()
-                reply.result({**_about(task), "text": said})
+                self._log.info("a guard was told", task=task.name, pid=task.key.pid, said=answer)
+                guards.refresh()
+                reply.result({**_task_fields(task), "text": answer})
 
         self._parts.supervisors.submit(ask, done)
 
@@ -290,17 +294,17 @@ class Methods(AgentMethods):
         self, connection: Connection, params: requests.SetProtection, _: Reply
     ) -> Answer:
         if params.on and params.for_s is not None:
-            raise RequestError("Parameter for_s goes with on = false.", jsonrpc.BAD_PARAMS)
-        return self._control.protect(params.on, params.for_s, _who(connection))
+            raise RequestError("Parameter for_s goes with on = false.", jsonrpc.INVALID_PARAMS)
+        return self._control.protect(params.on, params.for_s, _client_name(connection))
 
     def _snooze(
         self, connection: Connection, params: requests.SnoozeNotifications, _: Reply
     ) -> Answer:
         incident, wanted = params.incident, params.task
         if incident is not None and wanted is not None:
-            raise RequestError("Give incident or task, not both.", jsonrpc.BAD_PARAMS)
-        task = None if wanted is None else self._find(wanted)
-        return self._control.snooze(incident, task, params.for_s, _who(connection))
+            raise RequestError("Give incident or task, not both.", jsonrpc.INVALID_PARAMS)
+        task = None if wanted is None else self._find_task(wanted)
+        return self._control.snooze(incident, task, params.for_s, _client_name(connection))
 
     def _config(self, *_: object) -> Answer:
         return {"settings": self._control.settings()}
@@ -351,19 +355,19 @@ class Methods(AgentMethods):
         self._parts.journal.ask(job, done, lambda: reply.wanted)
 
     def _history(self, _: Connection, params: requests.History, reply: Reply) -> None:
-        wanted = {**self._wanted(params), "fold_saves": True}
-        self._read(lambda journal: {"entries": journal.history(**wanted)}, reply)
+        wanted = {**self._journal_query(params), "fold_saves": True}
+        self._query_journal(lambda journal: {"entries": journal.history(**wanted)}, reply)
 
     def _series(self, _: Connection, params: requests.Series, reply: Reply) -> None:
-        wanted = self._wanted(params)
-        self._read(lambda journal: {"series": journal.series(**wanted)}, reply)
+        wanted = self._journal_query(params)
+        self._query_journal(lambda journal: {"series": journal.series(**wanted)}, reply)
 
-    def _wanted(self, params: requests.History | requests.Series) -> dict[str, Any]:
-        """What is asked for; a kernel goes by all the processes that it had."""
+    def _journal_query(self, params: requests.History | requests.Series) -> dict[str, Any]:
+        """The parameters of a query; for a kernel all processes that it had."""
         task, pids = self._parts.observer.kernels.journal_query(params.task)
         return {**params.values(), "task": task, "pids": pids}
 
-    def _read(self, job: Callable[[Journal], dict[str, Any]], reply: Reply) -> None:
+    def _query_journal(self, job: Callable[[Journal], dict[str, Any]], reply: Reply) -> None:
         def done(found: dict[str, Any] | None, error: Exception | None) -> None:
             if error is not None:
                 reply.error(jsonrpc.REFUSED, str(error))
@@ -373,14 +377,14 @@ class Methods(AgentMethods):
         self._parts.journal.ask(job, done, lambda: reply.wanted)
 
 
-def _about(task: Task) -> dict[str, Any]:
+def _task_fields(task: Task) -> dict[str, Any]:
     return {"task": task.key.pid, "name": task.name}
 
 
-def _who(connection: Connection) -> str:
+def _client_name(connection: Connection) -> str:
     pid = f" (pid {connection.peer.pid})" if connection.peer.pid else ""
     return f"the {connection.role}{pid}"
 
 
-def _refused(task: Task, detail: str) -> dict[str, Any]:
-    return {**_about(task), "status": "refused", "detail": detail, "rescue": None}
+def _refusal(task: Task, detail: str) -> dict[str, Any]:
+    return {**_task_fields(task), "status": "refused", "detail": detail, "rescue": None}

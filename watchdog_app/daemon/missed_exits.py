@@ -1,8 +1,8 @@
 """
-What ended while nobody watched: with the machine, or while no daemon ran.
+Exits that no daemon saw: with the machine, or while no daemon ran.
 
-The journal holds who was alive. The next daemon looks who still is, and whether the machine was
-started anew: then it went down, and the last readings may say of what.
+The journal lists the tasks that were alive. The next daemon checks which still run, and whether the
+machine was restarted: then the last readings may show why it went down.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from watchdog_app.core.model.exits import (
     UnitEnd,
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
-from watchdog_app.daemon.recorder import KeptState
+from watchdog_app.daemon.recorder import StateStore
 from watchdog_app.daemon.status import Look
 from watchdog_app.history.entries import about_task, exit_entry
 from watchdog_app.history.journal import Entry, Journal
@@ -38,21 +38,21 @@ from watchdog_app.machine.sensors.exits import KERNELS
 from watchdog_app.machine.sensors.systemd_units import UnitQuestion, UnitQuestions
 
 STATE = "alive"
-_KEEP_S = 15.0  # between two lists: as often as the engine's state is kept
-_KEEP_ANYWAY_S = 60.0  # rescues and ages change as well
-_LONG_S = 60.0  # what runs for less than that is not missed
+_SAVE_INTERVAL_S = 15.0  # between two lists: as often as the engine's state is kept
+_SAVE_UNCHANGED_INTERVAL_S = 60.0  # rescues and ages change as well
+_LEAST_AGE_S = 60.0  # what runs for less than that is not missed
 _MOST_TASKS = 50
-_LAST_S = 310.0  # of readings: what stands still is written some five minutes apart
+_READINGS_S = 310.0  # of readings: what stands still is written some five minutes apart
 _FRESH_S = 60.0
-_HOT = 5.0  # degrees below the limit, at the last reading
-_EMPTY = 0.95  # of a battery
+_HOT_MARGIN_CELSIUS = 5.0  # degrees below the limit, at the last reading
+_EMPTY_RATIO = 0.95  # of a battery
 
 _Diagnosis = tuple[Cause, list[Evidence]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Missed:
-    """One that was alive when the last daemon wrote that down, and is gone."""
+    """A task that was alive in the last daemon's list, and has ended."""
 
     kept: Mapping[str, Any]  # as it was written down
     facts: ExitFacts  # from the counts of then and now
@@ -65,139 +65,143 @@ class _Missed:
 
 class MissedExits:
     """
-    Keeps in the journal who is alive, and writes down who is not any more.
+    Saves the tasks that are alive, and records those that ended unseen.
 
     Args:
-        kept_state: where that is kept.
-        lives: whether a process runs.
+        state_store: where that is kept.
+        is_alive: whether a process runs.
         units: asks systemd.
     """
 
     def __init__(
-        self, kept_state: KeptState, lives: Callable[[ProcessKey], bool], units: UnitQuestions
+        self, state_store: StateStore, is_alive: Callable[[ProcessKey], bool], units: UnitQuestions
     ) -> None:
-        self._kept_state = kept_state
-        self._lives = lives
+        self._state_store = state_store
+        self._is_alive = is_alive
         self._units = units
-        self._kept: frozenset[ProcessKey] = frozenset()
-        self._kept_mono_s = float("-inf")
-        self._waiting: list[_Missed] = []
+        self._saved_keys: frozenset[ProcessKey] = frozenset()
+        self._saved_mono_s = float("-inf")
+        self._pending: list[_Missed] = []
 
-    def look(self, journal: Journal | None) -> None:
-        """Find who has ended since the last daemon, or with the machine."""
+    def find(self, journal: Journal | None) -> None:
+        """Find tasks that ended since the last daemon, or with the machine."""
 
         if journal is not None:
-            self._kept_state.take(journal, STATE, partial(self._find, journal))
+            self._state_store.restore(journal, STATE, partial(self._find_missed, journal))
 
     def ended(self, now_mono_s: float) -> list[Entry]:
         """
-        Entries of those that `look` has found, each once: what systemd says is waited for.
+        Entries of those that `find` has found, each once: what systemd says is waited for.
 
         One whose state in the journal is damaged raises, once, and is left out then.
         """
         self._units.collect()
         entries = []
-        for missed in list(self._waiting):
+        for missed in list(self._pending):
             if missed.question is None or missed.question.over(now_mono_s):
-                self._waiting.remove(missed)
-                entries.append(_entry(missed))
+                self._pending.remove(missed)
+                entries.append(_missed_entry(missed))
         return entries
 
     def next_deadline_mono_s(self) -> float | None:
         """When `ended` has something to give at the latest."""
-        questions = [missed.question for missed in self._waiting]
+        questions = [missed.question for missed in self._pending]
         return min((each.until_mono_s if each else 0.0 for each in questions), default=None)
 
-    def keep(self, look: Look | None) -> None:
-        """Write down who lives: when others do than before, and now and then."""
+    def save_alive(self, look: Look | None) -> None:
+        """Save the tasks that are alive: after a change, and now and then."""
         if look is None:
             return
-        waited_s = look.snapshot.mono_s - self._kept_mono_s
+        waited_s = look.snapshot.mono_s - self._saved_mono_s
         keys = frozenset(task.key for task in look.tasks)
-        if waited_s < _KEEP_S or (keys == self._kept and waited_s < _KEEP_ANYWAY_S):
+        if waited_s < _SAVE_INTERVAL_S or (
+            keys == self._saved_keys and waited_s < _SAVE_UNCHANGED_INTERVAL_S
+        ):
             return
-        self._kept, self._kept_mono_s = keys, look.snapshot.mono_s
+        self._saved_keys, self._saved_mono_s = keys, look.snapshot.mono_s
         unix_s = look.snapshot.unix_s
-        living = [_living(task, look.agents.get(task.key)) for task in _worth_it(look, unix_s)]
+        living = [
+            _task_record(task, look.agents.get(task.key)) for task in _tasks_to_save(look, unix_s)
+        ]
         host_kills = cgroups.host_oom_kills()
-        self._kept_state.put(STATE, unix_s=unix_s, host_kills=host_kills, tasks=living)
+        self._state_store.put(STATE, unix_s=unix_s, host_kills=host_kills, tasks=living)
 
-    def _find(self, journal: Journal, state: Mapping[str, Any], same_boot: bool) -> None:
-        """Those that the last daemon saw alive and that are gone wait for what systemd says."""
+    def _find_missed(self, journal: Journal, state: Mapping[str, Any], same_boot: bool) -> None:
+        """Queue tasks of the last daemon that have ended, until systemd has answered."""
         now_unix_s, host_kills = time.time(), cgroups.host_oom_kills()
         newest = journal.history(limit=1)
         seen_unix_s = max(
             float(state.get("unix_s") or 0.0), *(float(each["unix_s"]) for each in newest), 0.0
         )
-        machine = None if same_boot else _machine_down(journal, seen_unix_s)
+        machine = None if same_boot else _diagnose_machine_down(journal, seen_unix_s)
         folder = os.path.abspath(paths.state_dir())
         for kept in state.get("tasks") or []:
             key = ProcessKey(int(kept["pid"]), int(kept["start_time"]))
-            if (same_boot and self._lives(key)) or _is_written_down(journal, key):
+            if (same_boot and self._is_alive(key)) or _has_exit_entry(journal, key):
                 continue
             group, words = kept.get("group"), crash_reports.read(folder, key)
             facts = ExitFacts(
                 pid=key.pid,
                 group=group,
                 group_kills_before=kept.get("group_kills"),
-                group_kills_after=_kills(group),
+                group_kills_after=_group_kills(group),
                 host_kills_before=state.get("host_kills"),
                 host_kills_after=host_kills,
                 counted=_between(float(state.get("unix_s") or seen_unix_s), now_unix_s),
                 words=words,
             )
             question = None
-            if machine is None and _said(words) is None:
+            if machine is None and _last_error_text(words) is None:
                 question = self._units.ask(group, key.pid, seen_unix_s)
             missed = _Missed(kept, facts, key, seen_unix_s, now_unix_s, machine, question)
-            self._waiting.append(missed)
+            self._pending.append(missed)
 
 
-def _worth_it(look: Look, unix_s: float) -> Sequence[Task]:
-    """Tasks that would be missed: kernels, trainings, and what has run for long."""
+def _tasks_to_save(look: Look, unix_s: float) -> Sequence[Task]:
+    """Tasks worth saving: kernels, trainings, and those that have run for a minute."""
     found = [
         task
         for task in look.tasks
         if task.kind in KERNELS
         or task.key in look.agents
-        or unix_s - (task.info.started_unix_s or unix_s) >= _LONG_S
+        or unix_s - (task.info.started_unix_s or unix_s) >= _LEAST_AGE_S
     ]
     return found[:_MOST_TASKS]
 
 
-def _living(task: Task, view: AgentState | None) -> dict[str, Any]:
+def _task_record(task: Task, view: AgentState | None) -> dict[str, Any]:
     """A task as the journal keeps it."""
     return {
         "pid": task.key.pid,
         "start_time": task.key.start_time,
         "name": task.name,
         "group": task.info.cgroup,
-        "group_kills": _kills(task.info.cgroup),
+        "group_kills": _group_kills(task.info.cgroup),
         "rescue": codec.encode(None if view is None else view.rescue),
         "about": about_task(task.info, task.rss_bytes, view),
     }
 
 
-def _kills(group: str | None) -> int | None:
+def _group_kills(group: str | None) -> int | None:
     return None if group is None else cgroups.group_oom_kills(group)
 
 
-def _is_written_down(journal: Journal, key: ProcessKey) -> bool:
-    """Whether its end was seen after it was last written down as alive."""
-    told = journal.history(task=str(key.pid), kinds=("death", "end"), limit=20)
-    return any(each.get("start_time") == key.start_time for each in told)
+def _has_exit_entry(journal: Journal, key: ProcessKey) -> bool:
+    """Whether the journal has an entry for the end of a process."""
+    entries = journal.history(task=str(key.pid), kinds=("death", "end"), limit=20)
+    return any(each.get("start_time") == key.start_time for each in entries)
 
 
-def _entry(missed: _Missed) -> Entry:
-    """The end of one as the journal keeps it, with what systemd has said."""
+def _missed_entry(missed: _Missed) -> Entry:
+    """The journal entry of a missed exit, with the answer of systemd."""
     unit = None if missed.question is None else missed.question.answer
     if missed.machine is not None:
         (cause, evidence), unix_s = missed.machine, missed.seen_unix_s
     else:
-        (cause, evidence), unix_s = _unseen(missed, unit), missed.now_unix_s
-    said = _said(missed.facts.words)
-    if said is not None:
-        evidence = [*evidence, Evidence("python", f"Python wrote: {said}.")]
+        (cause, evidence), unix_s = _diagnose_unseen(missed, unit), missed.now_unix_s
+    error_text = _last_error_text(missed.facts.words)
+    if error_text is not None:
+        evidence = [*evidence, Evidence("python", f"Python wrote: {error_text}.")]
     about = dict(missed.kept.get("about") or {})
     return exit_entry(
         missed.key,
@@ -214,16 +218,16 @@ def _entry(missed: _Missed) -> Entry:
     )
 
 
-def _unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
-    """Why one ended while no daemon ran."""
+def _diagnose_unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
+    """Diagnose an exit that happened while no daemon ran."""
     facts = replace(missed.facts, unit=unit)
     cause = diagnose(facts)
     evidence = [each for each in evidence_of(facts) if each.source in ("systemd", "count")]
     between = f"{_between(missed.seen_unix_s, missed.now_unix_s)}, while no watchdog ran"
-    words, said = facts.words, _said(facts.words)
-    if words is not None and said is not None:
+    words, error_text = facts.words, _last_error_text(facts.words)
+    if words is not None and error_text is not None:
         kind = CauseKind.SIGNAL if words.fatal else CauseKind.FAILED
-        cause = Cause(kind, f"ended {between}: {said}", Certainty.EXACT)
+        cause = Cause(kind, f"ended {between}: {error_text}", Certainty.EXACT)
     # Others may have been killed as well in all that time: the machine's count alone says nothing.
     elif cause.kind in (CauseKind.OOM_DAEMON, CauseKind.GROUP_LIMIT):
         likely = "" if cause.text.startswith("most likely") else "most likely "
@@ -234,20 +238,20 @@ def _unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
     return cause, evidence
 
 
-def _said(words: LastError | None) -> str | None:
-    """The error that Python wrote down, and where; None: nothing."""
+def _last_error_text(words: LastError | None) -> str | None:
+    """The error that Python wrote before the end, and its line; None: nothing."""
     if words is None or not (words.fatal or words.error):
         return None
     at = "" if words.place is None else f" at {words.place}"
     return f"{words.fatal or words.error}{at}"
 
 
-def _machine_down(journal: Journal, seen_unix_s: float) -> _Diagnosis:
-    """Why the machine went down, as far as the last readings say."""
+def _diagnose_machine_down(journal: Journal, seen_unix_s: float) -> _Diagnosis:
+    """Diagnose why the machine went down, from the last readings."""
     text = "It ran when it was last seen, and the machine has been restarted since."
     evidence = [Evidence("boot", text)]
     newest = journal.history(limit=1, kinds=("daemon",))
-    level = _last_reading(journal, seen_unix_s)
+    level = _shutdown_reading(journal, seen_unix_s)
     if (
         newest
         and newest[0].get("what") == "stopped"
@@ -265,31 +269,33 @@ def _machine_down(journal: Journal, seen_unix_s: float) -> _Diagnosis:
         )
         evidence.append(Evidence("boot", text, Certainty.UNKNOWN))
         why, certainty = "why is not known", Certainty.UNKNOWN
-    text = f"ended with the machine, which went down at about {_clock(seen_unix_s)}: {why}"
+    text = f"ended with the machine, which went down at about {_format_time(seen_unix_s)}: {why}"
     return Cause(CauseKind.MACHINE_DOWN, text, certainty), evidence
 
 
-def _last_reading(journal: Journal, seen_unix_s: float) -> tuple[str, str] | None:
-    """What was about to switch the machine off, the likeliest: reading and reason."""
-    begin_unix_s, end_unix_s = seen_unix_s - _LAST_S, seen_unix_s + _FRESH_S
+def _shutdown_reading(journal: Journal, seen_unix_s: float) -> tuple[str, str] | None:
+    """Heat or an empty battery that may have switched the machine off: reading and reason."""
+    begin_unix_s, end_unix_s = seen_unix_s - _READINGS_S, seen_unix_s + _FRESH_S
     heat, battery = [], []
-    for one in journal.series(None, begin_unix_s, end_unix_s, 5000):
-        unix_s, used, limit = one["points"][-1][:3]
+    for series in journal.series(None, begin_unix_s, end_unix_s, 5000):
+        unix_s, used, limit = series["points"][-1][:3]
         if used is None or not limit:
             continue
-        if one["kind"] == "temperature" and used >= limit - _HOT:
+        if series["kind"] == "temperature" and used >= limit - _HOT_MARGIN_CELSIUS:
             level = f"{used:.0f} °C of {limit:.0f} °C"
-            heat.append((f"{one['name']} was at {level} at {_clock(unix_s)}.", f"heat, {level}"))
-        elif one["kind"] == "battery" and used >= _EMPTY * limit:
+            heat.append(
+                (f"{series['name']} was at {level} at {_format_time(unix_s)}.", f"heat, {level}")
+            )
+        elif series["kind"] == "battery" and used >= _EMPTY_RATIO * limit:
             left = f"{100 * (1 - used / limit):.0f} % left"
-            text = f"{one['name']} had {left} at {_clock(unix_s)}."
+            text = f"{series['name']} had {left} at {_format_time(unix_s)}."
             battery.append((text, f"an empty battery, {left}"))
     return next(iter(heat + battery), None)
 
 
 def _between(begin_unix_s: float, end_unix_s: float) -> str:
-    return f"between {_clock(begin_unix_s)} and {_clock(end_unix_s)}"
+    return f"between {_format_time(begin_unix_s)} and {_format_time(end_unix_s)}"
 
 
-def _clock(unix_s: float) -> str:
+def _format_time(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(unix_s))

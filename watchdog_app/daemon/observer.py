@@ -29,12 +29,12 @@ from watchdog_app.machine import process_control
 from watchdog_app.machine.sensors.machine import Machine
 from watchdog_app.machine.sensors.triggers import Triggers
 
-_TORN_S = 0.2  # between the figures of one look
-_FAILURES = 3  # in a row before the engine is made anew
+_MOST_INTERRUPTION_S = 0.2  # between the figures of one look
+_MOST_FAILURES = 3  # in a row before the engine is made anew
 
-EMPTY: Mapping[str, int] = {}
+NO_LIMITS: Mapping[str, int] = {}
 
-Parts = tuple[Snapshot, tuple[Task, ...], tuple[Reading, ...]]
+Measurement = tuple[Snapshot, tuple[Task, ...], tuple[Reading, ...]]
 
 
 class Observer:
@@ -67,7 +67,7 @@ class Observer:
         self._engine = self._new_engine()
         self._failures = 0
         self.kernels = KernelRegistry()
-        self._guard_limits = EMPTY
+        self._guard_limits = NO_LIMITS
         self._grouped: tuple[Snapshot | None, tuple[Task, ...]] = (None, ())
 
     def tasks(self) -> Sequence[Task]:
@@ -78,12 +78,12 @@ class Observer:
         """Return those of the latest look."""
         return () if self.latest is None else self.latest.readings
 
-    def group_of(self, key: ProcessKey) -> str | None:
+    def cgroup_of(self, key: ProcessKey) -> str | None:
         """Folder of the memory group of a process, by the latest look; None: not known."""
         info = None if self.latest is None else self.latest.snapshot.infos.get(key)
         return None if info is None else info.cgroup
 
-    def look(self, guard_limits: Mapping[str, int] = EMPTY) -> Look | None:
+    def look(self, guard_limits: Mapping[str, int] = NO_LIMITS) -> Look | None:
         """
         One tick: sample, group, forecast, decide. None: nothing could be read.
 
@@ -115,7 +115,7 @@ class Observer:
         )
         with suppress(OSError, SensorError):
             self.triggers.update(snapshot.cgroups)
-        self._faults.take((*snapshot.faults, *self.triggers.faults))
+        self._faults.update_sensor_faults((*snapshot.faults, *self.triggers.faults))
         seen = {task.key: self._agents.view_of(task) for task in tasks}
         by_task = {key: view for key, view in seen.items() if view is not None}
         self.latest = Look(snapshot, tasks, readings, result, by_task)
@@ -133,13 +133,13 @@ class Observer:
         if parts is None:
             return list(decisions), [], None
         _, tasks, readings = parts
-        true = [decision for decision in decisions if self._holds(decision, readings)]
+        true = [decision for decision in decisions if self._still_holds(decision, readings)]
         false = [decision for decision in decisions if decision not in true]
         return true, false, {task.key: task for task in tasks}
 
     def record(self, outcome: Outcome) -> None:
         """Tell the engine what became of a decision."""
-        self.ask(lambda engine: engine.record(outcome))
+        self.call_engine(lambda engine: engine.record(outcome))
 
     @property
     def wants_tick(self) -> bool:
@@ -156,14 +156,14 @@ class Observer:
         actions, rules = self._settings.actions, self._settings.rules
         return allowed(actions, rules, task, ResourceKind.GUARD).notify
 
-    def protect(self, on: bool) -> None:
-        """Decide again, or decide nothing and go on watching."""
+    def set_protecting(self, on: bool) -> None:
+        """Switch decisions on, or off; watching continues."""
         self._protecting = on
         self._engine.protecting = on
 
     def load(self, state: Any, log: Log) -> None:
         """
-        Go on where an earlier daemon's engine left off.
+        Restore the engine's state of an earlier daemon.
 
         Args:
             state: from `Engine.dump`, or anything.
@@ -175,16 +175,16 @@ class Observer:
             self._engine = self._new_engine()
             log.info("the forecast starts again", reason=error)
 
-    def ask(self, question: Callable[[Engine], Any]) -> Any:
-        """Something else of the engine; None when it fails."""
+    def call_engine(self, question: Callable[[Engine], Any]) -> Any:
+        """Call a function with the engine and return its result; None when it fails."""
         try:
             return question(self._engine)
         except Exception as error:
             self._engine_failed(error)
             return None
 
-    def state_of(self, key: ProcessKey) -> str | None:
-        """One letter as in /proc/PID/stat, D on the way to a stop; None when it is gone."""
+    def process_state(self, key: ProcessKey) -> str | None:
+        """The state letter of /proc/PID/stat, D before a stop takes effect; None: it has ended."""
         try:
             state = self.machine.read_process(key).state
         except SensorError:
@@ -192,7 +192,7 @@ class Observer:
         return "D" if state in "RS" and process_control.stopping(key) else state
 
     def close(self) -> None:
-        """Give back what is held open."""
+        """Close the sensors."""
         self.triggers.close()
         self.machine.close()
 
@@ -203,11 +203,11 @@ class Observer:
         engine.protecting = self._protecting
         return engine
 
-    def _measure(self, views: Collection[AgentState]) -> Parts | None:
+    def _measure(self, views: Collection[AgentState]) -> Measurement | None:
         try:
-            snapshot = self._sample()
-            tasks = self.kernels.with_notebook_names(self._group(snapshot))
-            tasks = as_held(tasks, self._engine.held, process_control.stopping)
+            snapshot = self._read_machine()
+            tasks = self.kernels.with_notebook_names(self._group_tasks(snapshot))
+            tasks = mark_stopping(tasks, self._engine.held, process_control.stopping)
             readings = readings_of(snapshot, tasks, views, self._guard_limits)
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
             self._faults.put(
@@ -219,7 +219,7 @@ class Observer:
         self._faults.clear("machine")
         return snapshot, tasks, readings
 
-    def _sample(self) -> Snapshot:
+    def _read_machine(self) -> Snapshot:
         """
         The machine, read in one go.
 
@@ -229,11 +229,11 @@ class Observer:
         began, spent_s = time.monotonic(), time.thread_time()
         snapshot = self.machine.sample(began, time.time())
         held_up_s = (time.monotonic() - began) - (time.thread_time() - spent_s)
-        if held_up_s > _TORN_S:
+        if held_up_s > _MOST_INTERRUPTION_S:
             return self.machine.sample(time.monotonic(), time.time())
         return snapshot
 
-    def _group(self, snapshot: Snapshot) -> tuple[Task, ...]:
+    def _group_tasks(self, snapshot: Snapshot) -> tuple[Task, ...]:
         """The tasks; those of the look before where not one process has done anything."""
         before, tasks = self._grouped
         if before is not None and before.infos is snapshot.infos:
@@ -246,8 +246,8 @@ class Observer:
         self._grouped = (snapshot, tasks)
         return tasks
 
-    def _holds(self, decision: Decision, readings: Sequence[Reading]) -> bool:
-        return self.ask(lambda engine: engine.still_holds(decision, readings)) is not False
+    def _still_holds(self, decision: Decision, readings: Sequence[Reading]) -> bool:
+        return self.call_engine(lambda engine: engine.still_holds(decision, readings)) is not False
 
     def _engine_failed(self, error: Exception) -> None:
         self._failures += 1
@@ -256,18 +256,18 @@ class Observer:
             f"The forecast failed: {error!r}. The daemon tries again at the next look.",
             "Please report this with the daemon's log.",
         )
-        if self._failures >= _FAILURES:
+        if self._failures >= _MOST_FAILURES:
             self._engine = self._new_engine()
             self._failures = 0
 
 
-def as_held(
+def mark_stopping(
     tasks: tuple[Task, ...], held: Container[ProcessKey], stopping: Callable[[ProcessKey], bool]
 ) -> tuple[Task, ...]:
     """
-    The tasks of a look; of those that are `held`, whoever is on its way to stop waits (D).
+    Return the tasks with state D for paused ones whose processes have not stopped yet.
 
-    What a guard has frozen (cgroup v2) looks asleep, and would seem to run again.
+    A process that a guard has frozen (cgroup v2) looks asleep, and would seem to run again.
 
     Args:
         tasks: of the look.
@@ -275,13 +275,13 @@ def as_held(
         stopping: whether a process has been sent SIGSTOP and has not come to it.
     """
     return tuple(
-        _waiting(task)
+        _in_disk_sleep(task)
         if task.key in held and task.members[0].state in "RS" and stopping(task.key)
         else task
         for task in tasks
     )
 
 
-def _waiting(task: Task) -> Task:
+def _in_disk_sleep(task: Task) -> Task:
     root, *others = task.members
     return replace(task, members=(replace(root, state="D"), *others))

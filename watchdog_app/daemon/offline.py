@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str, Any]] | None:
     """
-    Let go on what a daemon has paused; what runs again, as the protocol's `task.resume` says it.
+    Resume what a daemon has paused; return what runs again, as the protocol's `task.resume`.
 
     What was stopped by anybody else, such as with Ctrl-Z, is left alone.
 
@@ -42,25 +42,25 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
     """
     from watchdog_app.machine import process_control
 
-    found = _standing(thaw=True)
+    found = _read_pauses(thaw=True)
     if found is None:
         return None
     refused: list[str] = []
     resumed = []
     entries: list[Entry] = []
-    left = {pause.task: pause for pause in found}
-    for pause in _chosen(found, task):
+    remaining = {pause.task: pause for pause in found}
+    for pause in _select(found, task):
         try:
             runs = process_control.resume(pause.paused)
         except TargetDenied as error:
             refused.append(str(error))
             continue
-        del left[pause.task]
-        entries += _entries(pause, len(runs))
+        del remaining[pause.task]
+        entries += _resume_entries(pause, len(runs))
         resumed.append(
             {"task": pause.task.pid, "name": pause.name, "pids": [key.pid for key in runs]}
         )
-    _keep(left.values(), entries)
+    _save(remaining.values(), entries)
     if failures is not None:
         failures += refused
     elif refused:
@@ -70,13 +70,13 @@ def resume(task: str | None, failures: list[str] | None = None) -> list[dict[str
 
 def paused() -> list[dict[str, Any]]:
     """
-    What a daemon that is gone has paused and still stands: `{task, name, reason, at_unix_s}` each.
+    Pauses of an earlier daemon that still hold: `{task, name, reason, at_unix_s}` each.
 
     `at_unix_s` is None where the daemon ended before it could tell. Never raises: what cannot be
     read is not known.
     """
     try:
-        found = _standing(thaw=False)
+        found = _read_pauses(thaw=False)
     except (WatchdogError, OSError):
         return []
     return [
@@ -90,7 +90,7 @@ def paused() -> list[dict[str, Any]]:
     ]
 
 
-def _standing(*, thaw: bool) -> list[Pause] | None:
+def _read_pauses(*, thaw: bool) -> list[Pause] | None:
     """
     The pauses that stand; None: nothing is written down.
 
@@ -103,7 +103,7 @@ def _standing(*, thaw: bool) -> list[Pause] | None:
     try:
         stored = pauses.read(pauses.folders(), boot_id())
     except WatchdogError as error:
-        raise WatchdogError(f"{error}{stopped()}") from error
+        raise WatchdogError(f"{error}{stopped_tasks()}") from error
     if stored is None:
         return None
     if not stored:
@@ -121,11 +121,11 @@ def _standing(*, thaw: bool) -> list[Pause] | None:
         if thaw:
             for each in stored:
                 pauses.thaw_unfinished(each)
-        found = [pauses.standing(each, state_of) for each in stored]
+        found = [pauses.still_paused(each, state_of) for each in stored]
     return [pause for pause in found if pause is not None]
 
 
-def _entries(pause: Pause, count: int) -> list[Entry]:
+def _resume_entries(pause: Pause, count: int) -> list[Entry]:
     """Return the entries of the request and of its outcome, as a daemon writes them."""
     from watchdog_app.core.model.decisions import DecisionKind, Outcome, OutcomeStatus
     from watchdog_app.history.entries import outcome_entry, request_entry
@@ -141,9 +141,9 @@ def _entries(pause: Pause, count: int) -> list[Entry]:
     ]
 
 
-def _keep(left: Iterable[Pause], entries: Iterable[Entry]) -> None:
-    """As far as the disk allows: what runs again is known as such also by its state."""
-    content = pauses.encoded(boot_id(), left)
+def _save(remaining: Iterable[Pause], entries: Iterable[Entry]) -> None:
+    """Save the remaining pauses and the entries, as far as the disk allows."""
+    content = pauses.encode_file(boot_id(), remaining)
     for folder in pauses.folders():
         with suppress(OSError):
             pauses.write(folder, content)
@@ -159,7 +159,7 @@ def _keep(left: Iterable[Pause], entries: Iterable[Entry]) -> None:
             journal.add(entries)
 
 
-def _chosen(standing: Sequence[Pause], task: str | None) -> Sequence[Pause]:
+def _select(standing: Sequence[Pause], task: str | None) -> Sequence[Pause]:
     if task is None:
         return standing
     pid = pid_in(task)
@@ -174,7 +174,7 @@ def _chosen(standing: Sequence[Pause], task: str | None) -> Sequence[Pause]:
             return found
         if found:
             break
-    listed = tuple({"pid": one.task.pid, "name": one.name} for one in standing)
+    listed = tuple({"pid": pause.task.pid, "name": pause.name} for pause in standing)
     what = "No task" if not found else f"{len(found)} tasks"
     raise TaskNotFound(
         f"{what} that watchdog has paused answers to {task!r}. No daemon runs, so that only "
@@ -184,9 +184,9 @@ def _chosen(standing: Sequence[Pause], task: str | None) -> Sequence[Pause]:
     )
 
 
-def stopped() -> str:
+def stopped_tasks() -> str:
     """
-    Which tasks stand still, where nobody knows any more who has stopped them.
+    Which tasks are stopped, where the record of pauses cannot be read.
 
     A sentence with a space before it; empty when there is none.
     """

@@ -21,9 +21,9 @@ from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.machine import ProcessKey
 
 REASON = "copied from outside after it was stopped"
-_DEADLINE_S = 600.0
+_COPY_DEADLINE_S = 600.0
 _LINGER_S = 1.0
-_END_S = 1.0  # for a copy to end that was told to
+_CLOSE_TIMEOUT_S = 1.0  # for a copy to end that was told to
 _MODULE = "watchdog_app.guard.copier"
 
 Copied = Callable[[dict[str, Any]], None]  # with the words of `guard.copier`
@@ -38,9 +38,9 @@ class OutOfProcessCopies:
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        self._where: str | None = None
+        self._folder: str | None = None
         self._pages: dict[ProcessKey, str] = {}
-        self._asked: set[ProcessKey] = set()
+        self._every_batch: set[ProcessKey] = set()
         self._worker = Worker(wake, _LINGER_S)  # one copy at a time: memory is short
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
@@ -51,11 +51,11 @@ class OutOfProcessCopies:
         from watchdog_app.rescue.segment import segment_folder as pages
 
         try:
-            if self._where is None:
-                self._where = pages.folder()
-                pages.make_folder(self._where)
-            pages.remove_ended(self._where)  # also of whoever ended without a word
-            path = pages.segment_path(self._where, key.pid, key.start_time)
+            if self._folder is None:
+                self._folder = pages.folder()
+                pages.make_folder(self._folder)
+            pages.remove_ended(self._folder)  # also of whoever ended without a word
+            path = pages.segment_path(self._folder, key.pid, key.start_time)
             if not os.path.exists(path):  # else an earlier daemon has made it
                 pages.make_segment(path)
             pages.permit(path, os.getpid())
@@ -73,8 +73,8 @@ class OutOfProcessCopies:
             on: a resource is near.
         """
         path = self._pages.get(key)
-        if path is not None and (key in self._asked) is not on:
-            (self._asked.add if on else self._asked.discard)(key)
+        if path is not None and (key in self._every_batch) is not on:
+            (self._every_batch.add if on else self._every_batch.discard)(key)
             # It is there: `page` was called.
             from watchdog_app.rescue.segment import segment_folder as pages
 
@@ -93,45 +93,52 @@ class OutOfProcessCopies:
         path = self._pages.get(key)
         if path is None:
             return False
-        words = [str(key.pid), str(key.start_time), path, directory, str(_DEADLINE_S), REASON]
+        arguments = [
+            str(key.pid),
+            str(key.start_time),
+            path,
+            directory,
+            str(_COPY_DEADLINE_S),
+            REASON,
+        ]
 
         def copied(answer: bytes | None, error: Exception | None) -> None:
-            done({"error": str(error)} if answer is None else _read(answer))
+            done({"error": str(error)} if answer is None else _parse_answer(answer))
 
-        self._worker.submit(partial(self._run, words), copied)
+        self._worker.submit(partial(self._run, arguments), copied)
         return True
 
     def collect(self) -> None:
-        """Take in the copies that are over."""
+        """Collect the copies that have ended."""
         self._worker.collect()
 
     def forget(self, key: ProcessKey) -> None:
         """The training, or its process, has ended."""
-        self._asked.discard(key)
+        self._every_batch.discard(key)
         path = self._pages.pop(key, None)
         if path is not None:
             with suppress(OSError):
                 os.unlink(path)
 
     def close(self) -> None:
-        """End what runs. Pages of trainings that are still there stay for the next daemon."""
+        """End a running copy. Pages of running trainings stay for the next daemon."""
         self._closed = True
         child = self._child
         if child is not None:
             with suppress(OSError):
                 os.killpg(child.pid, signal.SIGTERM)
-        self._worker.close(_END_S)
-        if self._where is not None:
+        self._worker.close(_CLOSE_TIMEOUT_S)
+        if self._folder is not None:
             from watchdog_app.rescue.segment import segment_folder as pages
 
-            pages.remove_unused(self._where)
+            pages.remove_unused(self._folder)
 
-    def _run(self, words: list[str]) -> bytes:
-        """In the worker's thread: what the copying process says."""
+    def _run(self, arguments: list[str]) -> bytes:
+        """Run the copying process in the worker's thread; return its output."""
         if self._closed:
             raise OSError("the daemon ends")
         with subprocess.Popen(
-            [*children.argv_of(_MODULE), *words],
+            [*children.argv_of(_MODULE), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -144,7 +151,7 @@ class OutOfProcessCopies:
                 self._child = None
 
 
-def _read(answer: bytes) -> dict[str, Any]:
+def _parse_answer(answer: bytes) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(answer)
     except ValueError:

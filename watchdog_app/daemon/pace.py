@@ -16,14 +16,14 @@ from watchdog_app.base.text.quantities import format_duration
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.core.model.settings import WatchSettings
 
-_LEAST_S = 2.0  # less is the drift of a clock that is being corrected
+_LEAST_STEP_S = 2.0  # less is the drift of a clock that is being corrected
 _BUSY_SHARE = 0.25  # looking may take this share of a core, however short the interval
 
 LATE_S = 0.25  # less is how machines at work are
-_TELL_S = 1.0
-_OVER_S = 60.0
-_MOST = 600  # late looks remembered
-LATE = "loop_lag"  # source of the fault
+_REPORT_FROM_S = 1.0
+_WINDOW_S = 60.0
+_MOST_REMEMBERED = 600  # late looks remembered
+LOOP_LAG = "loop_lag"  # source of the fault
 
 
 class LoopLag:
@@ -36,11 +36,11 @@ class LoopLag:
 
     def __init__(self) -> None:
         self.missed = 0
-        self._late: deque[tuple[float, float]] = deque(maxlen=_MOST)  # when, by how much
+        self._late: deque[tuple[float, float]] = deque(maxlen=_MOST_REMEMBERED)  # when, by how much
 
-    def begins(self, due_mono_s: float, now_mono_s: float, interval_s: float) -> float:
+    def record(self, due_mono_s: float, now_mono_s: float, interval_s: float) -> float:
         """
-        A look begins now that was due at `due_mono_s`; by how many seconds it is late.
+        Record that a look starts; return by how many seconds it is late.
 
         Args:
             due_mono_s: when it should have begun; not in the future.
@@ -56,17 +56,17 @@ class LoopLag:
     def latest_s(self, now_mono_s: float) -> float:
         """By how much the latest look of the last minute was late; 0: none by over 0.25 s."""
         late = self._late
-        while late and now_mono_s - late[0][0] > _OVER_S:
+        while late and now_mono_s - late[0][0] > _WINDOW_S:
             late.popleft()
         return max((by_s for _, by_s in late), default=0.0)
 
     def fault(self, now_mono_s: float) -> Fault | None:
         """What people should know: looks of the last minute were late by a second or more."""
         late_s = self.latest_s(now_mono_s)
-        if late_s < _TELL_S:
+        if late_s < _REPORT_FROM_S:
             return None
         return Fault(
-            LATE,
+            LOOP_LAG,
             f"A look at the machine came {format_duration(late_s)} late. "
             "Growth meanwhile was not seen.",
             "Where this repeats, leave the daemon a part of a core: start jobs with nice, or with "
@@ -90,22 +90,22 @@ class Pace:
         self._due_mono_s: float | None = None  # when the next look should begin; None: the first
 
     @property
-    def fresh(self) -> bool:
+    def is_fresh(self) -> bool:
         """Whether the latest look shows the machine as it is."""
         # From its end: a look that lasts longer than the interval shows the machine as it is, too.
         return time.monotonic() - self._ended_mono_s < self.settings.interval_s
 
-    def begins(self) -> float:
-        """A look begins: now, in monotonic seconds. The next one is due an interval later."""
+    def started(self) -> float:
+        """Record that a look starts now; return that time. The next is due an interval later."""
         began = self._began_mono_s = time.monotonic()
         self.next_look_mono_s = began + self.interval_s
         if self._due_mono_s is not None:
-            self.loop_lag.begins(min(self._due_mono_s, began), began, self.interval_s)
+            self.loop_lag.record(min(self._due_mono_s, began), began, self.interval_s)
         return began
 
-    def ends(self, wanted_s: float, computed_s: float) -> None:
+    def ended(self, wanted_s: float, computed_s: float) -> None:
         """
-        The look has ended, or has failed.
+        Record that the look has ended, or has failed; schedule the next one.
 
         Args:
             wanted_s: from its beginning to the next one, as the policy and people want it.
@@ -122,7 +122,7 @@ class Pace:
         """Do not wait for the next look, but do not look more often than allowed."""
         earliest = self._began_mono_s + self.settings.fast_interval_s
         self.next_look_mono_s = min(self.next_look_mono_s, earliest)
-        self._due_now()
+        self._bring_due_time_forward()
 
     def look_now(self) -> None:
         """
@@ -132,9 +132,9 @@ class Pace:
         often this happens is bounded by how often a training can save.
         """
         self.next_look_mono_s = 0.0
-        self._due_now()
+        self._bring_due_time_forward()
 
-    def _due_now(self) -> None:
+    def _bring_due_time_forward(self) -> None:
         # Asked for in between: not late by the time that nobody had asked.
         if self._due_mono_s is not None:
             asked = max(self.next_look_mono_s, time.monotonic())
@@ -163,9 +163,9 @@ class Clocks:
         self._mono, self._boot, self._wall = mono, boot, wall
         self._last = mono(), boot(), wall()
 
-    def look(self) -> tuple[float, float]:
+    def poll(self) -> tuple[float, float]:
         """
-        What happened since the call before.
+        Compare the clocks with the call before.
 
         Returns:
             Seconds that the machine slept; seconds by which the wall clock was put forward, or back
@@ -174,5 +174,5 @@ class Clocks:
         before, self._last = self._last, (self._mono(), self._boot(), self._wall())
         mono_s, boot_s, wall_s = (now - then for now, then in zip(self._last, before, strict=True))
         slept_s, set_s = boot_s - mono_s, wall_s - boot_s
-        slept_s = slept_s if slept_s >= _LEAST_S else 0.0
-        return slept_s, set_s if abs(set_s) >= _LEAST_S else 0.0
+        slept_s = slept_s if slept_s >= _LEAST_STEP_S else 0.0
+        return slept_s, set_s if abs(set_s) >= _LEAST_STEP_S else 0.0

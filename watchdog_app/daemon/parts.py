@@ -25,7 +25,7 @@ from watchdog_app.daemon.out_of_process import OutOfProcessCopies
 from watchdog_app.daemon.pace import Pace
 from watchdog_app.daemon.pauses import Pauses
 from watchdog_app.daemon.poller import Poller, Waker
-from watchdog_app.daemon.recorder import KeptState, Recorder
+from watchdog_app.daemon.recorder import Recorder, StateStore
 from watchdog_app.daemon.restarts import Restarts
 from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.history.writer import JournalWriter
@@ -57,7 +57,7 @@ class Parts:
         """What waits and wakes, the socket, the journal, the threads."""
         settings = self.settings
         self.faults = Faults(self._log)
-        self.poller = poller = Poller(partial(self.faults.failed, "connections"))
+        self.poller = poller = Poller(partial(self.faults.report_failure, "connections"))
         self.waker = Waker(poller)
         self.socket_path = os.path.join(folder, os.path.basename(paths.socket_path()))
         self.server = RpcServer(poller, self.socket_path, self._log)
@@ -86,7 +86,7 @@ class Parts:
             triggers=Triggers(self.poller, self.waker.wake),
         )
         self.guards = Guards(self.observer, self._log)
-        self.kept_state = KeptState(self.observer, self.journal, self._boot, self._log)
+        self.state_store = StateStore(self.observer, self.journal, self._boot, self._log)
         self.recorder = Recorder(self._boot)
 
     def _make_executor(self, folder: str) -> None:
@@ -95,7 +95,7 @@ class Parts:
             (folder, os.path.abspath(paths.state_dir())),
             self._boot,
             faults=self.faults,
-            state_of=self.observer.state_of,
+            state_of=self.observer.process_state,
             wake=self.waker.wake,
             log=self._log,
         )
@@ -111,14 +111,14 @@ class Parts:
             notification_filter=self.notification_filter,
             observer=self.observer,
             guards=self.guards,
-            kept_state=self.kept_state,
+            state_store=self.state_store,
             log=self._log,
         )
 
     def _make_exits(self) -> None:
         """Who has ended, and why; what agents are asked."""
         units = UnitQuestions(self.waker.wake)
-        self.missed_exits = MissedExits(self.kept_state, self.observer.machine.alive, units)
+        self.missed_exits = MissedExits(self.state_store, self.observer.machine.alive, units)
         self.restarts = Restarts(self.observer.kernels)
         self.exit_monitor = ExitMonitor(
             self.poller,
@@ -133,6 +133,6 @@ class Parts:
             observer=self.observer,
             pauses=self.pauses,
             worker=Worker(self.waker.wake),
-            grew=self.exit_monitor.seen.learn_growth,
+            on_growth=self.exit_monitor.last_seen.update_growth,
             log=self._log,
         )

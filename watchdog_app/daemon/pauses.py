@@ -1,5 +1,5 @@
 """
-What watchdog has paused: known over any end of the daemon, shown, and always to be undone.
+What watchdog has paused, kept in a file so that any later daemon can resume it.
 
 All pauses are in one file that is written to two folders; the newer copy counts. The copy in the
 runtime folder is written before the first signal and needs no disk: even a kill -9 in the middle
@@ -34,7 +34,7 @@ _MAX_BYTES = 4 << 20
 _VERSION = 2
 _BY_A_PERSON = "asked for by "
 
-_NOBODY = Paused((), "sigstop", 0.0)
+_NOTHING_PAUSED = Paused((), "sigstop", 0.0)
 
 StateOf = Callable[[ProcessKey], str | None]  # one letter as in /proc; None: gone
 
@@ -46,14 +46,14 @@ class Pause:
     task: ProcessKey
     name: str
     reason: str
-    paused: Paused = _NOBODY  # what was stopped
+    paused: Paused = _NOTHING_PAUSED  # what was stopped
     intended: tuple[ProcessKey, ...] = ()  # who is about to be stopped as well
     stopped_before: tuple[ProcessKey, ...] = ()  # of the same family, by somebody else
 
 
-def standing(pause: Pause, state_of: StateOf) -> Pause | None:
+def still_paused(pause: Pause, state_of: StateOf) -> Pause | None:
     """
-    Return what stands of a pause that an earlier daemon wrote down.
+    Return what still holds of a pause that an earlier daemon recorded.
 
     Args:
         pause: from the file.
@@ -151,7 +151,7 @@ def read(where: tuple[str, str], boot: str) -> tuple[Pause, ...] | None:
     damaged = ""
     for folder in where:
         try:
-            copy = codec.decode(_Copy, json.loads(_content(os.path.join(folder, FILE))))
+            copy = codec.decode(_Copy, json.loads(_read_content(os.path.join(folder, FILE))))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except (OSError, ValueError, RecursionError) as error:
@@ -169,7 +169,7 @@ def write(folder: str, content: bytes) -> None:
     Replace the copy in a folder.
 
     Args:
-        content: from `encoded`.
+        content: from `encode_file`.
 
     Raises:
         OSError: it cannot be written; the old copy stays.
@@ -178,7 +178,7 @@ def write(folder: str, content: bytes) -> None:
     write_whole(os.path.join(folder, FILE), content, 0o600, durable=False)
 
 
-def encoded(boot: str, pauses: Iterable[Pause]) -> bytes:
+def encode_file(boot: str, pauses: Iterable[Pause]) -> bytes:
     """
     Return the content of a copy that is newer than all before.
 
@@ -190,7 +190,7 @@ def encoded(boot: str, pauses: Iterable[Pause]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def _content(path: str) -> bytes:
+def _read_content(path: str) -> bytes:
     with open(path, "rb", opener=at_once) as file:
         found = os.fstat(file.fileno())
         # It says which processes to signal: nobody else may have written it.
@@ -229,13 +229,13 @@ class Pauses:
         self._log = log
         self._pauses: dict[ProcessKey, Pause] = {}
         self._intents: dict[ProcessKey, Pause] = {}  # tasks that are being stopped
-        self._pending: set[ProcessKey] = set()  # not seen stopped yet
+        self._not_seen_stopped: set[ProcessKey] = set()  # not seen stopped yet
         self._recovered: list[Pause] = []  # of an earlier daemon, and not reported
         self._failures: dict[str, str] = {}  # by folder: why its copy is older
         self._content = b""
-        self._copier = Worker(wake)  # a state folder that hangs delays no pause
+        self._state_writer = Worker(wake)  # a state folder that hangs delays no pause
 
-    def intend(
+    def record_intent(
         self, task: Task, family: Iterable[tuple[ProcessKey, bool]], reason: str, timeout_s: float
     ) -> bool:
         """
@@ -263,12 +263,12 @@ class Pauses:
         return copied.wait(timeout_s) and self._state not in self._failures
 
     def cancel(self, task: ProcessKey) -> None:
-        """Nobody was stopped."""
+        """Remove an intent: no process was stopped."""
         if self._intents.pop(task, None) is not None or self._failures:
             self._write()
 
     def add(self, pause: Pause) -> Pause:
-        """It is paused; what stands. A second pause of the same task adds what it stopped."""
+        """Add a pause; return all of it. A second pause of a task adds the processes it stopped."""
         before = self._pauses.get(pause.task)
         if before is not None:
             keys = tuple(dict.fromkeys((*before.paused.keys, *pause.paused.keys)))
@@ -277,13 +277,13 @@ class Pauses:
             pause = replace(pause, paused=paused, reason=before.reason)
         self._intents.pop(pause.task, None)
         self._pauses[pause.task] = pause
-        self._pending.add(pause.task)
+        self._not_seen_stopped.add(pause.task)
         self._write()
         return pause
 
     def remove(self, task: ProcessKey) -> None:
-        """It runs again, or is gone."""
-        self._pending.discard(task)
+        """Remove the pause of a task that runs again or has ended."""
+        self._not_seen_stopped.discard(task)
         if self._pauses.pop(task, None) is not None or self._failures:
             self._write()
 
@@ -300,7 +300,7 @@ class Pauses:
         return list(self._pauses.values())
 
     def recover(self) -> None:
-        """Take over the pauses that an earlier daemon left."""
+        """Restore the pauses of an earlier daemon."""
         try:
             stored = read(self._folders, self._boot)
         except WatchdogError as error:
@@ -308,10 +308,10 @@ class Pauses:
             return
         for found in stored or ():
             thaw_unfinished(found)
-            pause = standing(found, self._state_of)
+            pause = still_paused(found, self._state_of)
             if pause is not None:
                 self._pauses[pause.task] = pause
-                self._pending.add(pause.task)
+                self._not_seen_stopped.add(pause.task)
                 self._recovered.append(pause)
                 self._log.info("still paused since before", task=pause.name, pid=pause.task.pid)
         if stored:
@@ -319,7 +319,7 @@ class Pauses:
 
     def take_unreported(self, held: Container[ProcessKey]) -> list[Pause]:
         """
-        Return the recovered pauses that neither the engine nor a person knows of, each once.
+        Return recovered pauses that neither engine nor people know, each once.
 
         The engine resumes what it has paused when there is room. It does not know a pause that the
         end of the daemon cut short, nor any pause if its state was lost.
@@ -335,51 +335,51 @@ class Pauses:
             and not (pause.reason.startswith(_BY_A_PERSON) and pause.paused.at_unix_s > 0)
         ]
 
-    def review(self) -> list[Pause]:
+    def remove_ended(self) -> list[Pause]:
         """Remove and return the pauses that somebody else ended, or whose processes are gone."""
         found = []
         for pause in list(self._pauses.values()):
             states = {self._state_of(key) for key in pause.paused.keys}
             if states & {"T", "t"}:  # t: a debugger looks at it, which ends no pause
-                self._pending.discard(pause.task)
+                self._not_seen_stopped.discard(pause.task)
                 continue
             # SIGSTOP takes effect when a system call returns: of a dead network disk after hours.
             # One that had stopped shows like that, too, while its guard is frozen (cgroup v1).
-            if "D" in states and (pause.task in self._pending or not states & {"R", "S"}):
+            if "D" in states and (pause.task in self._not_seen_stopped or not states & {"R", "S"}):
                 continue
             self._log.info("a paused task runs again or is gone", pid=pause.task.pid)
             self.remove(pause.task)
             found.append(pause)
         return found
 
-    def keep(self) -> None:
+    def rewrite_missing(self) -> None:
         """Write the copies again if that failed, or if somebody cleaned the runtime folder."""
-        if self._failures or (self._pauses and self._is_gone()):
+        if self._failures or (self._pauses and self._is_removed()):
             self._write()
 
     def collect(self) -> None:
-        """Take in what became of the copies in the state folder."""
-        self._copier.collect()
+        """Collect the results of writing to the state folder."""
+        self._state_writer.collect()
 
     def close(self, timeout_s: float) -> None:
         """Finish the copies, if that takes no longer than `timeout_s`."""
-        self._copier.close(timeout_s)
+        self._state_writer.close(timeout_s)
 
     def _write(self) -> threading.Event:
         """Write the runtime copy now; return what is set when the state copy was tried."""
-        self._content = encoded(self._boot, {**self._pauses, **self._intents}.values())
-        self._put(self._runtime, self._content)
+        self._content = encode_file(self._boot, {**self._pauses, **self._intents}.values())
+        self._write_copy(self._runtime, self._content)
         copied = threading.Event()
 
         def copy() -> None:
-            self._put(self._state, self._content)  # the newest: an older one may have waited
+            self._write_copy(self._state, self._content)  # the newest: an older one may have waited
             copied.set()
 
-        self._copier.submit(copy, lambda _, __: self._report())
-        self._report()
+        self._state_writer.submit(copy, lambda _, __: self._report_failures())
+        self._report_failures()
         return copied
 
-    def _put(self, folder: str, content: bytes) -> None:
+    def _write_copy(self, folder: str, content: bytes) -> None:
         try:
             write(folder, content)
         except OSError as error:
@@ -387,7 +387,7 @@ class Pauses:
         else:
             self._failures.pop(folder, None)
 
-    def _report(self) -> None:
+    def _report_failures(self) -> None:
         failures = [f"{folder}: {why}" for folder, why in tuple(self._failures.items())]
         if not failures:
             self._faults.clear(_SOURCE)
@@ -399,7 +399,7 @@ class Pauses:
             "kill -CONT PID",
         )
 
-    def _is_gone(self) -> bool:
+    def _is_removed(self) -> bool:
         with suppress(OSError):
             os.lstat(os.path.join(self._runtime, FILE))
             return False

@@ -17,11 +17,11 @@ from watchdog_app.base.linux.files import handle_share
 from watchdog_app.base.linux.process import open_pidfd
 from watchdog_app.core.model.machine import ProcessKey
 
-_MOST = 500  # handles of processes
+_MOST_HANDLES = 500  # handles of processes
 READ = select.POLLIN
 WRITE = select.POLLOUT
 
-Ready = Callable[[int], None]
+Callback = Callable[[int], None]
 
 
 class Poller:
@@ -29,26 +29,26 @@ class Poller:
     Calls back with the events of each descriptor that is ready.
 
     Args:
-        failed: told of an exception in a callback; the others are called all the same.
+        failed: called with an exception of a callback; the other callbacks still run.
     """
 
     def __init__(self, failed: Callable[[Exception], None]) -> None:
         self._failed = failed
         self._is_epoll = hasattr(select, "epoll")
         self._poll: Any = select.epoll() if self._is_epoll else select.poll()
-        self._ready: dict[int, Ready] = {}
+        self._callbacks: dict[int, Callback] = {}
 
-    def add(self, fd: int, events: int, ready: Ready) -> None:
+    def add(self, fd: int, events: int, callback: Callback) -> None:
         """
-        Call `ready(events)` whenever `fd` has one of `events`, an error or a hang-up.
+        Call `callback(events)` whenever `fd` has one of `events`, an error or a hang-up.
 
         Args:
             fd: is watched until `remove`.
             events: READ, WRITE, or those of epoll(7).
-            ready: called with the events that came.
+            callback: called with the events that came.
         """
         self._poll.register(fd, events)
-        self._ready[fd] = ready
+        self._callbacks[fd] = callback
 
     def change(self, fd: int, events: int) -> None:
         """
@@ -61,8 +61,8 @@ class Poller:
         self._poll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
-        """No more calls for `fd`; to be called before it is closed."""
-        if self._ready.pop(fd, None) is None:
+        """Stop watching `fd`; to be called before it is closed."""
+        if self._callbacks.pop(fd, None) is None:
             return
         with suppress(OSError, KeyError):
             self._poll.unregister(fd)
@@ -72,18 +72,18 @@ class Poller:
         timeout_s = max(0.0, timeout_s)
         # epoll takes seconds, poll milliseconds
         events = self._poll.poll(timeout_s if self._is_epoll else timeout_s * 1000)
-        for fd, happened in events:
-            ready = self._ready.get(fd)  # an earlier call may have removed it
-            if ready is not None:
+        for fd, occurred in events:
+            callback = self._callbacks.get(fd)  # an earlier call may have removed it
+            if callback is not None:
                 try:
-                    ready(happened)
+                    callback(occurred)
                 except Exception as error:  # one bad client must not end the loop
                     self._failed(error)
         return bool(events)
 
     def close(self) -> None:
         """Stop waiting for anything."""
-        self._ready.clear()
+        self._callbacks.clear()
         if self._is_epoll:
             self._poll.close()
 
@@ -104,12 +104,12 @@ class Waker:
         return self._write
 
     def wake(self) -> None:
-        """The wait ends now, or the next one at once."""
+        """End the current wait, or else the next one at once."""
         with suppress(OSError):  # full: it will wake anyhow
             os.write(self._write, b"\0")
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._poller.remove(self._read)
         os.close(self._read)
         os.close(self._write)
@@ -144,7 +144,7 @@ class PidFds:
     def add(self, key: ProcessKey) -> None:
         """Follow this one, too."""
         self.release(key)
-        handle = open_pidfd(key.pid) if len(self._handles) < handle_share(_MOST) else None
+        handle = open_pidfd(key.pid) if len(self._handles) < handle_share(_MOST_HANDLES) else None
         self._handles[key] = handle
         if handle is not None:
             self._poller.add(handle, READ, lambda _: self._end(key))
@@ -161,7 +161,7 @@ class PidFds:
             os.close(handle)
 
     def close(self) -> None:
-        """Give all handles back."""
+        """Close all handles."""
         self.follow(())
 
     def _end(self, key: ProcessKey) -> None:

@@ -20,8 +20,8 @@ from watchdog_app.history.series import Pace, Point, SeriesPoints, Thinner
 from watchdog_app.history.writer import JournalWriter
 
 _ENGINE, _KERNELS = "engine", "kernels"
-_KEPT_S = 1200.0  # a state is of use to the next daemon for an hour
-_COARSE_S = 0.9  # at rest no series needs more than a sample a second
+_REWRITE_AFTER_S = 1200.0  # a state is of use to the next daemon for an hour
+_MIN_INTERVAL_S = 0.9  # at rest no series needs more than a sample a second
 
 
 class Recorder:
@@ -37,7 +37,7 @@ class Recorder:
         """New points worth keeping."""
         paces = {key: _pace(each) for key, each in look.result.assessments.items()}
         alarm = Pace.ALARM in paces.values()
-        if not alarm and look.snapshot.mono_s - self._sampled_mono_s < _COARSE_S:
+        if not alarm and look.snapshot.mono_s - self._sampled_mono_s < _MIN_INTERVAL_S:
             return []
         self._sampled_mono_s = look.snapshot.mono_s
         found: list[SeriesPoints] = []
@@ -113,9 +113,9 @@ def _incident_entry(incident: Incident, now_unix_s: float) -> Entry:
     )
 
 
-class KeptState:
+class StateStore:
     """
-    Keeps the state of the engine, the names and restarts of kernels, and what others `put`.
+    Saves the state of the engine, of kernels and of other parts in the journal.
 
     Args:
         observer: has the engine and the kernels.
@@ -134,15 +134,15 @@ class KeptState:
         self._kernels = 0  # the revision that was written down last
 
     def put(self, key: str, **data: Any) -> None:
-        """Write a state down; it replaces the one of this key."""
+        """Save a state; it replaces the one of this key."""
         state = {"boot": self._boot, **data}
         self._journal.submit(partial(Journal.put_state, key=key, data=state))
 
-    def take(
+    def restore(
         self, journal: Journal | None, key: str, load: Callable[[Mapping[str, Any], bool], object]
     ) -> None:
         """
-        Take over what an earlier daemon kept.
+        Restore a state that an earlier daemon saved.
 
         Args:
             journal: as that daemon left it; None: it cannot be read.
@@ -159,7 +159,7 @@ class KeptState:
             self._log.error("what was known before is lost", of=key, error=repr(error))
 
     def recover(self, journal: Journal | None) -> None:
-        """Take over what an earlier daemon knew of the engine and of kernels."""
+        """Restore the engine and the kernels of an earlier daemon."""
 
         def engine(state: Mapping[str, Any], same_boot: bool) -> None:
             if same_boot:
@@ -169,28 +169,28 @@ class KeptState:
             if same_boot:
                 self._observer.kernels.load(state.get("kernels"))
 
-        self.take(journal, _ENGINE, engine)
-        self.take(journal, _KERNELS, kernels)
+        self.restore(journal, _ENGINE, engine)
+        self.restore(journal, _KERNELS, kernels)
 
-    def keep_engine(self, *, if_new: bool = False) -> None:
+    def save_engine(self, *, if_new: bool = False) -> None:
         """
-        Write down what the engine knows.
+        Save the state of the engine.
 
         Args:
-            if_new: not what was written some minutes ago and is the same but for the clocks.
+            if_new: skip a state that equals the one saved some minutes ago, but for the clocks.
         """
-        dump = self._observer.ask(lambda engine: engine.dump())
+        dump = self._observer.call_engine(lambda engine: engine.dump())
         if dump is None:
             return
         known = {**dump, "mono_s": None, "unix_s": None}
         now = time.monotonic()
-        if if_new and known == self._engine and now - self._engine_mono_s < _KEPT_S:
+        if if_new and known == self._engine and now - self._engine_mono_s < _REWRITE_AFTER_S:
             return
         self._engine, self._engine_mono_s = known, now
         self.put(_ENGINE, dump=dump)
 
-    def keep_kernels(self) -> None:
-        """Write down what is new of kernels. At every look: mostly nothing is."""
+    def save_kernels(self) -> None:
+        """Save the kernels if they have changed since the last call."""
         kernels = self._observer.kernels
         if kernels.revision != self._kernels:
             self._kernels = kernels.revision

@@ -1,5 +1,5 @@
 """
-Kernels that Jupyter restarts: what was asked for and noted of the old process goes to the new one.
+Kernels that Jupyter restarts: snoozes and records move from the old process to the new one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from watchdog_app.history.journal import Entry
 
 T = TypeVar("T")
 
-_MOST = 100
+_MOST_REMEMBERED = 100
 # Jupyter's restarter looks every 3 s and starts at once; a loaded machine takes its time.
-_AFTER_S = 120.0
+_RESTART_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,11 @@ class Restarts:
         self._ends: dict[ProcessKey, _End] = {}
         self._restarts: dict[ProcessKey, tuple[Restart, float]] = {}  # whose end is not known yet
 
-    def ended(
+    def task_ended(
         self, task: Task | None, notified: Decision | None, mono_s: float | None = None
     ) -> Notified | None:
         """
-        A task has ended.
+        Record the end of a task.
 
         Args:
             task: None: it never was in a look.
@@ -78,41 +78,41 @@ class Restarts:
         end = _End(task, notified, time.monotonic() if mono_s is None else mono_s)
         restarted = self._restarts.pop(task.key, None)
         if restarted is not None:  # its cause was waited for meanwhile
-            return _again(*restarted, end)
-        _put(self._ends, task.key, end)
+            return _restart_notification(*restarted, end)
+        _remember(self._ends, task.key, end)
         return None
 
-    def take(self, tasks: Sequence[Task]) -> list[KernelRestart]:
-        """Those of one more look; what is new."""
+    def update(self, tasks: Sequence[Task]) -> list[KernelRestart]:
+        """Return the restarts that one more look shows."""
         found = []
         for restart in self._kernels.update(tasks):
             end = self._ends.pop(restart.before, None)
             notified = None
             if end is None:
-                _put(self._restarts, restart.before, (restart, time.monotonic()))
+                _remember(self._restarts, restart.before, (restart, time.monotonic()))
             else:
-                notified = _again(restart, time.monotonic(), end)
-            entry = _entry(restart, end, time.time())
+                notified = _restart_notification(restart, time.monotonic(), end)
+            entry = _restart_entry(restart, end, time.time())
             found.append(KernelRestart(restart.before, restart.now.key, entry, notified))
         return found
 
 
-def _again(restart: Restart, seen_mono_s: float, end: _End) -> Notified | None:
-    """The notification that a kernel whose end was told runs again."""
+def _restart_notification(restart: Restart, seen_mono_s: float, end: _End) -> Notified | None:
+    """The notification that a kernel runs again after a reported end."""
     after_s = max(0.0, seen_mono_s - end.mono_s)
-    if end.notified is None or after_s > _AFTER_S:
+    if end.notified is None or after_s > _RESTART_WITHIN_S:
         return None
-    again = _decision(restart, end.notified, after_s)
-    return replace(again, notification=notification(again, end.task)), end.task
+    decision = _restart_decision(restart, end.notified, after_s)
+    return replace(decision, notification=notification(decision, end.task)), end.task
 
 
-def _put(known: dict[ProcessKey, T], key: ProcessKey, value: T) -> None:
-    while len(known) >= _MOST:
+def _remember(known: dict[ProcessKey, T], key: ProcessKey, value: T) -> None:
+    while len(known) >= _MOST_REMEMBERED:
         del known[next(iter(known))]
     known[key] = value
 
 
-def _entry(restart: Restart, end: _End | None, unix_s: float) -> Entry:
+def _restart_entry(restart: Restart, end: _End | None, unix_s: float) -> Entry:
     task, before = restart.now, restart.before
     text = (
         f"The kernel of {clean(task.name)} was restarted: process {before.pid} became "
@@ -131,7 +131,7 @@ def _entry(restart: Restart, end: _End | None, unix_s: float) -> Entry:
     return Entry(unix_s, "restart", data, task.key.pid, task.name, path)
 
 
-def _decision(restart: Restart, notified: Decision, after_s: float) -> Decision:
+def _restart_decision(restart: Restart, notified: Decision, after_s: float) -> Decision:
     return replace(
         notified,
         id=f"{notified.id}-restarted",

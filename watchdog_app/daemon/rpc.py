@@ -49,7 +49,7 @@ _MAX_HELD_BYTES = 32 * 1024 * 1024  # unread answers and unserved lines of all c
 _CHECK_HELD_BYTES = 64 * 1024  # of one client, from which on the sum is checked
 _SKIP_UNREAD_BYTES = 64 * 1024  # no status is added on top of this much
 
-_UNWRITABLE = (ProtocolError, TypeError, ValueError, RecursionError)
+_ENCODE_ERRORS = (ProtocolError, TypeError, ValueError, RecursionError)
 
 Fit = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -356,8 +356,8 @@ class RpcServer:
         if connection.closed:
             return
         try:
-            line = _line(message, "result", fit)
-        except _UNWRITABLE as error:
+            line = _encode_fitting(message, "result", fit)
+        except _ENCODE_ERRORS as error:
             self._log.error("an answer could not be written", error=error)
             if "id" not in message:
                 return
@@ -380,8 +380,8 @@ class RpcServer:
         if not subscribers:
             return 0
         try:
-            line = _line(jsonrpc.notification(method, params), "params", fit)
-        except _UNWRITABLE as error:
+            line = _encode_fitting(jsonrpc.notification(method, params), "params", fit)
+        except _ENCODE_ERRORS as error:
             self._log.error("a notification could not be written", error=error)
             return 0
         count = 0
@@ -417,10 +417,10 @@ class RpcServer:
         if not connection.write(line):
             self._log.debug("a client that does not read was dropped", pid=connection.peer.pid)
             self.drop(connection)
-        elif connection.unread_bytes > _CHECK_HELD_BYTES and not self._affordable():
+        elif connection.unread_bytes > _CHECK_HELD_BYTES and not self._within_memory_limit():
             self.drop(connection)
         elif connection.unread_bytes and not before:
-            self._listen_to(connection)
+            self._update_events(connection)
 
     # Turns
 
@@ -442,7 +442,7 @@ class RpcServer:
         now = time.monotonic()
         self._spent_s = 0.0
         end = now + _TURN_S
-        self._keep_deadlines(now)
+        self._check_deadlines(now)
         while self._queue and time.monotonic() < end:
             connection = self._queue.popleft()
             if connection.closed:
@@ -452,7 +452,7 @@ class RpcServer:
             else:
                 self._read(connection, 1)
 
-    def _keep_deadlines(self, now: float) -> None:
+    def _check_deadlines(self, now: float) -> None:
         for connection in list(self._connections.values()):
             if not connection.greeted and now >= connection.opened_mono_s + GREETING_S:
                 self.drop(connection)
@@ -470,7 +470,7 @@ class RpcServer:
                 self.drop(connection)
                 return
             if not connection.unread_bytes:
-                self._listen_to(connection)
+                self._update_events(connection)
         if not events & ~WRITE:
             return
         if connection.queued:
@@ -504,7 +504,7 @@ class RpcServer:
             self.drop(connection)
             return
         connection.add_lines(lines, data.count(b"\n") - len(lines))
-        if connection.held_bytes > _CHECK_HELD_BYTES and not self._affordable():
+        if connection.held_bytes > _CHECK_HELD_BYTES and not self._within_memory_limit():
             self.drop(connection)
             return
         self._serve(connection, most)
@@ -527,7 +527,7 @@ class RpcServer:
             self._enqueue(connection)
         elif connection.queued:
             connection.queued = False
-            self._listen_to(connection)
+            self._update_events(connection)
 
     def _receive(self, connection: Connection, line: bytes) -> None:
         try:
@@ -555,19 +555,19 @@ class RpcServer:
         (self._queue if where is None else where).append(connection)
         if not connection.queued:
             connection.queued = True
-            self._listen_to(connection)
+            self._update_events(connection)
 
-    def _listen_to(self, connection: Connection) -> None:
+    def _update_events(self, connection: Connection) -> None:
         """Wait for the events that concern a client now."""
         events = 0 if connection.queued else READ
         self._poller.change(connection.fd, events | (WRITE if connection.unread_bytes else 0))
 
-    def _affordable(self) -> bool:
+    def _within_memory_limit(self) -> bool:
         """Whether all clients together take an acceptable amount of memory."""
         return sum(c.held_bytes for c in self._connections.values()) <= _MAX_HELD_BYTES
 
 
-def _line(message: dict[str, Any], part: str, fit: Fit | None) -> bytes:
+def _encode_fitting(message: dict[str, Any], part: str, fit: Fit | None) -> bytes:
     """Encode the message; if it is too long, shorten this part of it with `fit`."""
     try:
         return encode(message)

@@ -46,20 +46,20 @@ _LISTS: dict[str, tuple[float, Rank, str]] = {
     "problems": (1 / 16, lambda _: (), "problems"),
     "incidents": (
         1 / 8,
-        lambda each: (each["closed_unix_s"] is not None, _urgency(each)),
+        lambda each: (each["closed_unix_s"] is not None, _stage_order(each)),
         "incidents",
     ),
     # Those of one process each are many, that of the machine is one.
     "resources": (
         3 / 16,
-        lambda each: (_urgency(each), each["kind"] == "rlimit_as", -(each["ratio"] or 0)),
+        lambda each: (_stage_order(each), each["kind"] == "rlimit_as", -(each["ratio"] or 0)),
         "resources",
     ),
     "gpus": (1 / 8, lambda _: (), "GPUs"),
     "tasks": (
         1.0,
         lambda each: (
-            _urgency(each),
+            _stage_order(each),
             each["state"] not in ("paused", "stopped"),
             -(each["ram_bytes"] or 0),
         ),
@@ -130,7 +130,7 @@ def status(
         cards=cards,
         faults=faults,
         paused=ours,
-        held={key: _guard_and_size(guard) for key, guard in guards.items() if guard.stopped},
+        held={key: _limit_arguments(guard) for key, guard in guards.items() if guard.stopped},
     )
     # Only now: the headline names what fills up, and not its GPU.
     raise_levels(gpus, resources, incidents)
@@ -252,8 +252,8 @@ def _resource(
         reading,
         kind=kind_name(reading.key),
         subject=reading.key.subject,
-        used=_whole(reading.used, reading.unit),
-        limit=_whole(reading.limit, reading.unit),
+        used=_whole_bytes(reading.used, reading.unit),
+        limit=_whole_bytes(reading.limit, reading.unit),
         ratio=reading.used / reading.limit if reading.limit > 0 else None,
         display=spec.display.value,
         on_icon=spec.on_icon,
@@ -268,11 +268,11 @@ def _resource(
         found.growth = assessment.regime.value
         found.slope_per_s = assessment.slope_per_s
         found.reason = assessment.why
-        _put_eta(found, assessment.forecast)
+        _set_eta(found, assessment.forecast)
     return found
 
 
-def _put_eta(record: records.Resource | records.Task, forecast: decisions.Forecast | None) -> None:
+def _set_eta(record: records.Resource | records.Task, forecast: decisions.Forecast | None) -> None:
     if forecast is not None:
         record.eta_s = forecast.eta_s
         record.eta_low_s, record.eta_high_s = forecast.low_s, forecast.high_s
@@ -313,7 +313,7 @@ def _task(
         found.stage = outlook.stage.name.lower()
         found.level = outlook.level
         found.reason = outlook.why
-        _put_eta(found, outlook.forecast)
+        _set_eta(found, outlook.forecast)
     return found
 
 
@@ -416,12 +416,12 @@ def _hardware(snapshot: machine.Snapshot) -> records.Hardware:
     )
 
 
-def _guard_and_size(guard: records.Guard) -> str:
+def _limit_arguments(guard: records.Guard) -> str:
     """What `watchdog limit` is to be given, to let a stopped guard go on."""
     return f"{guard.pid} {size_above(max(guard.limit_bytes or 0, guard.used_bytes or 0))}"
 
 
-def _whole(value: float, unit: str) -> float:
+def _whole_bytes(value: float, unit: str) -> float:
     return int(value) if unit == "bytes" and abs(value) < float("inf") else value
 
 
@@ -439,12 +439,12 @@ def fit(status: dict[str, Any], most_bytes: int = MAX_LINE_BYTES) -> dict[str, A
     found = dict(status)
     for name in ("host", "daemon", "hardware"):
         if _size(found[name]) > _LARGE_PART_BYTES:
-            found[name] = _cut(found[name])
+            found[name] = _truncate(found[name])
     rest = {name: value for name, value in found.items() if name not in _LISTS}
     left = most_bytes - _ENVELOPE_BYTES - _size(rest)
     missing = []
     for name, (share, rank, word) in _LISTS.items():
-        kept, size = _kept(status[name], min(left, int(share * most_bytes)), rank)
+        kept, size = _fit_entries(status[name], min(left, int(share * most_bytes)), rank)
         left -= size
         found[name] = kept
         if len(kept) < len(status[name]):
@@ -458,7 +458,7 @@ def fit(status: dict[str, Any], most_bytes: int = MAX_LINE_BYTES) -> dict[str, A
     return found
 
 
-def _kept(entries: list[Entry], room: int, rank: Rank) -> tuple[list[Entry], int]:
+def _fit_entries(entries: list[Entry], room: int, rank: Rank) -> tuple[list[Entry], int]:
     """What has room, the first by rank, in the order in which it was; and its bytes."""
     chosen: dict[int, Entry] = {}
     used = 0
@@ -466,7 +466,7 @@ def _kept(entries: list[Entry], room: int, rank: Rank) -> tuple[list[Entry], int
         entry = entries[index]
         size = _size(entry) + 1
         if size > _LARGE_ENTRY_BYTES:
-            entry = _cut(entry)
+            entry = _truncate(entry)
             size = _size(entry) + 1
         if used + size <= room:
             chosen[index] = entry
@@ -474,7 +474,7 @@ def _kept(entries: list[Entry], room: int, rank: Rank) -> tuple[list[Entry], int
     return [chosen[index] for index in sorted(chosen)], used
 
 
-def _urgency(entry: Entry) -> int:
+def _stage_order(entry: Entry) -> int:
     return -_STAGES.index(entry["stage"])
 
 
@@ -482,11 +482,11 @@ def _size(value: Any) -> int:
     return len(json.dumps(value, separators=(",", ":")))
 
 
-def _cut(value: Any) -> Any:
+def _truncate(value: Any) -> Any:
     if isinstance(value, str):
         return shortened(value, _MOST_CHARS if value.isascii() else _MOST_FOREIGN_CHARS)
     if isinstance(value, Mapping):
-        return {key: _cut(item) for key, item in value.items()}
+        return {key: _truncate(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_cut(item) for item in value[:_MOST_ITEMS]]
+        return [_truncate(item) for item in value[:_MOST_ITEMS]]
     return value

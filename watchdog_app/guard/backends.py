@@ -1,9 +1,9 @@
 """
 Which kind of memory group a program gets: cgroup v1, a scope of systemd, or cgroup v2.
 
-    group = create(name_of(pid, start_time), limit_bytes)
+    group = create(guard_group_name(pid, start_time), limit_bytes)
     group.enter(pid)
-    group.hold()
+    group.enforce_limit()
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from contextlib import suppress
 
 from watchdog_app.base.errors import ActionError
 from watchdog_app.base.linux.process import start_time
-from watchdog_app.guard.cgroup import PREFIX, Cgroup, enclosing
+from watchdog_app.guard.cgroup import PREFIX, Cgroup, enclosing_path
 from watchdog_app.guard.cgroup_v1 import CgroupV1
 from watchdog_app.guard.cgroup_v2 import CgroupV2, Scope
 
 ROOT = "/sys/fs/cgroup"
-_NEW_S = 60.0
+_MIN_AGE_S = 60.0
 _SPARE_BYTES = 1 << 20
 
 
@@ -43,7 +43,7 @@ def create(name: str, limit_bytes: int, swap_bytes: int = 0, root: str = ROOT) -
         scopes = [Scope] if os.path.isdir("/run/systemd/system") else []
         kinds = [CgroupV1, *scopes, CgroupV2]
     for kind in kinds:
-        group = kind.make(root, name, limit_bytes, swap_bytes)
+        group = kind.create(root, name, limit_bytes, swap_bytes)
         if group is not None:
             return group
     raise ActionError(
@@ -52,10 +52,10 @@ def create(name: str, limit_bytes: int, swap_bytes: int = 0, root: str = ROOT) -
     )
 
 
-def existing(
+def open_existing(
     path: str, limit_bytes: int = 0, swap_bytes: int = 0, freezer: str | None = None
 ) -> Cgroup:
-    """The group of a guard, which is entered, by its folders."""
+    """Return the existing group of a guard, by its folders."""
     if os.path.exists(f"{path}/memory.oom_control"):
         return CgroupV1(path, limit_bytes, swap_bytes, freezer)
     return CgroupV2(path, limit_bytes, swap_bytes)
@@ -75,10 +75,10 @@ def release_orphan(path: str, limit_bytes: int | None = None) -> None:
     if PREFIX not in path:
         return
     name = os.path.basename(path)
-    places = (f"{ROOT}/freezer{base.rstrip('/')}/{name}" for base in (enclosing("freezer"), "")
+    places = (f"{ROOT}/freezer{base.rstrip('/')}/{name}" for base in (enclosing_path("freezer"), "")
               if base is not None)  # fmt: skip
     freezer = next((each for each in places if os.path.isdir(each)), None)
-    group = existing(path, freezer=freezer)
+    group = open_existing(path, freezer=freezer)
     group.lift_limit()
     if limit_bytes is not None:
         # In version 2 a limit below what is used kills at once.
@@ -87,22 +87,22 @@ def release_orphan(path: str, limit_bytes: int | None = None) -> None:
     group.remove()
 
 
-def remove_strays() -> None:
-    """Empty groups go whose programs have ended, and whose supervisors could not do it any more."""
+def remove_empty_groups() -> None:
+    """Remove empty groups whose programs and supervisors have ended."""
     for name in ("memory", "freezer", ""):
-        own = enclosing(name)
+        own = enclosing_path(name)
         for base in () if own is None else dict.fromkeys((own.rstrip("/"), "")):
             folder = f"{ROOT}/{name}{base}"
             with suppress(OSError):
-                for each in [one for one in os.listdir(folder) if _is_stray(folder, one)]:
+                for each in [one for one in os.listdir(folder) if _is_orphaned(folder, one)]:
                     with suppress(OSError):  # somebody is in it, and it stays
                         os.rmdir(f"{folder}/{each}")
 
 
-def _is_stray(folder: str, name: str) -> bool:
+def _is_orphaned(folder: str, name: str) -> bool:
     pid, _, began = name.removeprefix(PREFIX).removesuffix(".scope").partition("-")
     if not (name.startswith(PREFIX) and pid.isdecimal() and began.isdecimal()):
         return False
     # A new one may be of another PID namespace, whose program has not entered it yet.
-    new = time.time() - os.stat(f"{folder}/{name}").st_mtime < _NEW_S
+    new = time.time() - os.stat(f"{folder}/{name}").st_mtime < _MIN_AGE_S
     return not new and start_time(int(pid)) != int(began)

@@ -1,8 +1,8 @@
 """
 A memory group of one program's own: what both versions of control groups share.
 
-The kernel kills at its limit, as in any group, until `hold`: from then on whoever meets the limit
-waits, and everyone in the group can be frozen for a copy, or stopped as Ctrl-Z does it.
+The kernel kills at its limit, as in any group, until `enforce_limit`. From then on a process that
+reaches the limit waits, and every process can be frozen for a copy, or stopped as Ctrl-Z does it.
 
 Sources: kernel, Documentation/admin-guide/cgroup-v1/memory.rst (10. OOM control),
 cgroup-v1/freezer-subsystem.rst, cgroup-v2.rst (memory interface files, cgroup.freeze).
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "watchdog-guard-"
 LEAST_LIMIT_BYTES: Final = 32 << 20  # below this a Python does not even start
-_STOP_S = 3.0  # a throttled task (cgroup v2) sleeps up to 2 s before it takes a signal
-_ROOM_BYTES = 4 << 20  # who waits at the limit takes no signal before it has its page
+_STOP_TIMEOUT_S = 3.0  # a throttled task (cgroup v2) sleeps up to 2 s before it takes a signal
+_SIGNAL_ROOM_BYTES = 4 << 20  # who waits at the limit takes no signal before it has its page
 _POLL_S = 0.002
-_END_S = 2.0
-_EXITING = (b"do_exit",)  # the kernel function that such a thread waits in
+_CLOSE_TIMEOUT_S = 2.0
+_EXITING_WAITS = (b"do_exit",)  # the kernel function that such a thread waits in
 # The launcher enters the group and then becomes the command: same pid, nothing charged before.
-_ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
+_ENTER_SCRIPT = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 
 
 class Cgroup:
@@ -49,12 +49,12 @@ class Cgroup:
         kind: "cgroup v1", "cgroup v2" or "systemd scope", for people.
         path: folder in the memory hierarchy; empty: a scope before its first process.
         freezer: folder in the freezer hierarchy of version 1, where there is one.
-        tells_near: an event tells that the limit comes near: nobody has to look often.
+        signals_near_limit: an event signals that the limit is near: polling can be slow.
     """
 
     kind = ""
     version = 0
-    tells_near = False
+    signals_near_limit = False
     freezer: str | None = None
 
     def __init__(self, path: str, limit_bytes: int, swap_bytes: int = 0) -> None:
@@ -79,32 +79,32 @@ class Cgroup:
         """Another limit, at once; `swap_bytes`: None: as before."""
         raise NotImplementedError
 
-    def hold(self) -> None:
-        """From now on the limit holds; until then, and after `lift_limit`, it kills."""
+    def enforce_limit(self) -> None:
+        """Stop the kernel from killing at the limit: processes wait there until `lift_limit`."""
         raise NotImplementedError
 
-    def keep_limit(self) -> None:
-        """Write the limits again where somebody else has written others."""
+    def rewrite_limit(self) -> None:
+        """Write the limits again if another program, such as systemd, has changed them."""
 
     def lift_limit(self) -> None:
-        """The kernel's own ways again: nobody in the group waits for ever."""
+        """Let the kernel kill at the limit again, so that no process waits for ever."""
         raise NotImplementedError
 
-    def events(self, near_bytes: int) -> list[tuple[int, int]]:
-        """(descriptor, poll mask) of what tells that the limit, or `near_bytes`, was met."""
+    def open_events(self, near_bytes: int) -> list[tuple[int, int]]:
+        """Open descriptors that signal the limit or `near_bytes`: (descriptor, poll mask) each."""
         raise NotImplementedError
 
-    def clear(self, fd: int) -> None:
-        """Take an event away, so that the next one is heard."""
+    def clear_event(self, fd: int) -> None:
+        """Reset an event, so that the next one is signalled."""
         raise NotImplementedError
 
     def at_limit(self) -> bool:
-        """Somebody waits for memory, and nothing is left that could be given back."""
+        """Whether a process waits for memory and the kernel can reclaim none."""
         raise NotImplementedError
 
     def freeze(self) -> bool:
-        """A barrier for a copy; False: somebody still runs."""
-        self._note_stopped()
+        """Freeze every process, for a copy. False: a process still runs."""
+        self._record_stopped()
         return self._freeze()
 
     def usage(self) -> Usage:
@@ -130,12 +130,12 @@ class Cgroup:
         """
         if again:
             self._stopped_before = set()
-        self._note_stopped()
+        self._record_stopped()
         self._stopped, self._frozen = True, False
-        if not self._note_parents(again):
+        if not self._record_parents(again):
             self._frozen = self.freeze()
             return False
-        end_mono_s = time.monotonic() + _STOP_S
+        end_mono_s = time.monotonic() + _STOP_TIMEOUT_S
         while not self.is_stopped():
             if time.monotonic() > end_mono_s:
                 self._frozen = self.freeze()
@@ -143,7 +143,7 @@ class Cgroup:
             self._signal(signal.SIGSTOP)
             with suppress(OSError):
                 used = self.usage().used_bytes
-                self.set_limit(max(self.limit_bytes, used + _ROOM_BYTES))
+                self.set_limit(max(self.limit_bytes, used + _SIGNAL_ROOM_BYTES))
             self._unfreeze()
             pause_end = time.monotonic() + 0.1
             while not self.is_stopped() and time.monotonic() < pause_end:
@@ -152,7 +152,7 @@ class Cgroup:
         return True
 
     def resume(self, everyone: bool = False) -> None:
-        """Everyone runs whom `stop` or `freeze` has stopped; `everyone`: and whoever else did."""
+        """Resume what `stop` or `freeze` has stopped; with `everyone` all processes."""
         self._unfreeze()
         before, self._stopped_before = self._stopped_before or set(), None
         if self._stopped or everyone:
@@ -162,10 +162,10 @@ class Cgroup:
 
     def is_stopped(self) -> bool:
         """Whether every thread is stopped."""
-        return all_halted(self.pids(), waits=_EXITING)
+        return all_halted(self.pids(), waits=_EXITING_WAITS)
 
     def was_continued(self) -> bool:
-        """Whether somebody else has let run what `stop` has stopped."""
+        """Whether another program has resumed what `stop` has stopped."""
         return self._stopped and not self._frozen and not self.is_stopped()
 
     def remove(self) -> bool:
@@ -184,7 +184,7 @@ class Cgroup:
 
     def command(self, argv: Sequence[str]) -> list[str]:
         """The same command, to be started so that it runs inside the group."""
-        return ["/bin/sh", "-c", _ENTER, self.path, *argv]
+        return ["/bin/sh", "-c", _ENTER_SCRIPT, self.path, *argv]
 
     def oom_kills(self) -> int | None:
         """Processes of the group that the kernel has killed for memory; None: not known."""
@@ -192,19 +192,19 @@ class Cgroup:
 
     def close(self) -> None:
         """Kill whatever still runs in the group and remove it."""
-        end_mono_s = time.monotonic() + _END_S
+        end_mono_s = time.monotonic() + _CLOSE_TIMEOUT_S
         while not self.remove() and time.monotonic() < end_mono_s:
             self._signal(signal.SIGKILL)
             time.sleep(0.02)  # killed processes leave the group when they are reaped
 
-    def _note_stopped(self) -> None:
-        """Before anybody is frozen: a stopped thread looks asleep then."""
+    def _record_stopped(self) -> None:
+        """Record who is stopped before a freeze: a stopped thread looks asleep after it."""
         if self._stopped_before is None:
             stats = (read_stat(pid) for pid in self.pids())
             self._stopped_before = {each.pid for each in stats if each and each.state in "Tt"}
 
-    def _note_parents(self, again: bool) -> bool:
-        """Note who may stop when somebody in the group does; False: a parent is another user's."""
+    def _record_parents(self, again: bool) -> bool:
+        """Record parents that stop with a child, such as sudo. False: one is another user's."""
         pids = self.pids()
         stats = [stat for stat in map(read_stat, pids) if stat is not None]
         self._parents = []
@@ -230,7 +230,7 @@ class Cgroup:
         raise NotImplementedError
 
     def _unfreeze(self) -> None:
-        """Let run who was not stopped by a signal."""
+        """End the freeze; processes that a signal has stopped stay stopped."""
         raise NotImplementedError
 
     def _signal(self, number: int, but: Collection[int] = ()) -> None:
@@ -256,17 +256,17 @@ def _may_signal(pid: int) -> bool:
     return True
 
 
-def name_of(pid: int, start_time: int) -> str:
-    """The folder's name of the guard of a process."""
+def guard_group_name(pid: int, start_time: int) -> str:
+    """The name of the group of a program's guard."""
     return f"{PREFIX}{pid}-{start_time}"
 
 
-def guard_of(pid: int, proc: str = "/proc") -> str | None:
+def guard_of_process(pid: int, proc: str = "/proc") -> str | None:
     """The name of the guard that a process is in; None: it is in none. It can wait for a lock."""
-    return next(filter(None, map(guard_in, memberships(pid, proc).values())), None)
+    return next(filter(None, map(guard_in_path, memberships(pid, proc).values())), None)
 
 
-def guard_in(path: str) -> str | None:
+def guard_in_path(path: str) -> str | None:
     """The name of the guard in the path of a group; None: it leads through none."""
     for part in path.split("/"):
         if part.startswith(PREFIX):
@@ -274,14 +274,14 @@ def guard_in(path: str) -> str | None:
     return None
 
 
-def enclosing(name: str, proc: str = "/proc") -> str | None:
+def enclosing_path(name: str, proc: str = "/proc") -> str | None:
     """Path of the group around this process's guard, if any (`memory`, `freezer`, '' for v2)."""
     path = memberships(proc=proc).get(name)
-    return None if path is None else outside(path)
+    return None if path is None else path_outside(path)
 
 
-def outside(path: str) -> str:
-    """The group in which a guard lies, for a path in or below one; others as they are."""
+def path_outside(path: str) -> str:
+    """The path of the group above a guard, for a path in or below one; other paths unchanged."""
     parts = path.split("/")
     for at, part in enumerate(parts):
         if part.startswith(PREFIX):

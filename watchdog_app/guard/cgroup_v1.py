@@ -17,7 +17,7 @@ from contextlib import suppress
 from watchdog_app.base.linux.cgroups import Group
 from watchdog_app.base.linux.files import write_bytes
 from watchdog_app.base.linux.process import all_halted
-from watchdog_app.guard.cgroup import Cgroup, enclosing
+from watchdog_app.guard.cgroup import Cgroup, enclosing_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ class CgroupV1(Cgroup):
         self._events: list[int] = []
 
     @classmethod
-    def make(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
-        """A new one below our own group, or below the top; None where that is refused."""
-        own = enclosing("memory")
+    def create(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
+        """Create a group below our own group, or below the top; None if the kernel refuses."""
+        own = enclosing_path("memory")
         if own is None or not os.path.isdir(f"{root}/memory"):
             return None
         for base in dict.fromkeys((f"{root}/memory{own.rstrip('/')}", f"{root}/memory")):
@@ -53,7 +53,7 @@ class CgroupV1(Cgroup):
                 os.mkdir(group.path)
                 with suppress(OSError):
                     group.set_limit(limit_bytes)
-                    group.freezer = _freezer(root, name)
+                    group.freezer = _create_freezer(root, name)
                     return group
                 os.rmdir(group.path)
         return None
@@ -79,8 +79,8 @@ class CgroupV1(Cgroup):
         self._write("memory.swappiness", 60 if self.swap_bytes else 0)
         self.limit_bytes = limit_bytes
 
-    def hold(self) -> None:
-        """As `Cgroup.hold`."""
+    def enforce_limit(self) -> None:
+        """As `Cgroup.enforce_limit`."""
         self._write("memory.oom_control", 1)
 
     def lift_limit(self) -> None:
@@ -88,18 +88,18 @@ class CgroupV1(Cgroup):
         with suppress(OSError):
             self._write("memory.oom_control", 0)
 
-    def events(self, near_bytes: int) -> list[tuple[int, int]]:
-        """As `Cgroup.events`; earlier ones are closed."""
+    def open_events(self, near_bytes: int) -> list[tuple[int, int]]:
+        """As `Cgroup.open_events`; earlier ones are closed."""
         self._close_events()
-        self._listen("memory.oom_control", "")
-        self.tells_near = False
+        self._register_event("memory.oom_control", "")
+        self.signals_near_limit = False
         with suppress(OSError):
-            self._listen("memory.usage_in_bytes", str(near_bytes))
-            self.tells_near = True
+            self._register_event("memory.usage_in_bytes", str(near_bytes))
+            self.signals_near_limit = True
         return [(fd, select.POLLIN) for fd in self._events]
 
-    def clear(self, fd: int) -> None:
-        """As `Cgroup.clear`."""
+    def clear_event(self, fd: int) -> None:
+        """As `Cgroup.clear_event`."""
         with suppress(BlockingIOError):
             os.read(fd, 8)
 
@@ -133,7 +133,7 @@ class CgroupV1(Cgroup):
         if self.freezer is not None:
             Group(self.freezer, 1).thaw()
 
-    def _listen(self, name: str, argument: str) -> None:
+    def _register_event(self, name: str, argument: str) -> None:
         if sys.platform != "linux":
             raise OSError("no events")
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -150,8 +150,8 @@ class CgroupV1(Cgroup):
         self._events.clear()
 
 
-def _freezer(root: str, name: str) -> str | None:
-    own = enclosing("freezer")
+def _create_freezer(root: str, name: str) -> str | None:
+    own = enclosing_path("freezer")
     for path in () if own is None else dict.fromkeys((own.rstrip("/"), "")):
         folder = f"{root}/freezer{path}/{name}"
         with suppress(OSError):

@@ -14,7 +14,7 @@ import select
 from contextlib import suppress
 
 from watchdog_app.base.linux.cgroups import Group, memberships
-from watchdog_app.guard.cgroup import Cgroup, enclosing
+from watchdog_app.guard.cgroup import Cgroup, enclosing_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 _FREEZE_DEADLINE_S = 5.0  # a throttled task sleeps up to 2 s before it can be frozen
 _FULL_SHARE = 0.98
-_LEAST_ABOVE_BYTES = 64 << 20
-_ABOVE_SHARE = 16  # of the limit: what may be taken between the event and the freeze
+_LEAST_MARGIN_BYTES = 64 << 20
+_MARGIN_SHARE = 16  # of the limit: what may be taken between the event and the freeze
 _MANAGER = (
     "org.freedesktop.systemd1",
     "/org/freedesktop/systemd1",
     "org.freedesktop.systemd1.Manager",
 )
-_PATIENCE_S = 10.0
+_SYSTEMD_TIMEOUT_S = 10.0
 _POLL_S = 0.01
 
 
@@ -47,18 +47,18 @@ class CgroupV2(Cgroup):
         self._high = ""  # what memory.high says since we last wrote it; empty: the limit kills
 
     @classmethod
-    def make(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
-        """A new one below the nearest group above us that hands memory out; None: none does."""
-        path = enclosing("")
+    def create(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
+        """Create a group below the nearest parent that delegates memory; None if there is none."""
+        path = enclosing_path("")
         while path is not None:
             path = path.rstrip("/")
             group = cls(f"{root}{path}/{name}", limit_bytes, swap_bytes)
-            if group._made():
+            if group._try_create():
                 return group
             path = os.path.dirname(path) if path else None
         return None
 
-    def _made(self) -> bool:
+    def _try_create(self) -> bool:
         above = os.path.dirname(self.path)
         with suppress(OSError):
             with open(f"{above}/cgroup.subtree_control") as file:
@@ -77,16 +77,16 @@ class CgroupV2(Cgroup):
         self.limit_bytes = limit_bytes
         self.swap_bytes = self.swap_bytes if swap_bytes is None else swap_bytes
         if self._high:
-            self.hold()
+            self.enforce_limit()
         else:
             self._write("memory.max", limit_bytes)
             self._limit_swap()
 
-    def hold(self) -> None:
-        """As `Cgroup.hold`."""
+    def enforce_limit(self) -> None:
+        """As `Cgroup.enforce_limit`."""
         # The reserve that is taken back may have been used; a user may want less than there is.
         filled = max(self.limit_bytes, int(self._read("memory.current") or 0))
-        most = filled + max(_LEAST_ABOVE_BYTES, filled // _ABOVE_SHARE)
+        most = filled + max(_LEAST_MARGIN_BYTES, filled // _MARGIN_SHARE)
         # Raised from above, lowered from below: the one that kills is never the lower one.
         now = self._read("memory.max").strip()
         steps = [("memory.high", self.limit_bytes), ("memory.max", most)]
@@ -97,11 +97,11 @@ class CgroupV2(Cgroup):
         self._limit_swap()
         self._high = self._read("memory.high")
 
-    def keep_limit(self) -> None:
-        """As `Cgroup.keep_limit`: a systemd that is reloaded writes its own, which are none."""
+    def rewrite_limit(self) -> None:
+        """As `Cgroup.rewrite_limit`: systemd removes the limits when it is reloaded."""
         if self._high and self._read("memory.high") not in ("", self._high):
             with suppress(OSError):
-                self.hold()
+                self.enforce_limit()
 
     def lift_limit(self) -> None:
         """As `Cgroup.lift_limit`: what lies beyond the limit kills again, nothing slows down."""
@@ -109,16 +109,16 @@ class CgroupV2(Cgroup):
         with suppress(OSError):
             self._write("memory.high", "max")
 
-    def events(self, near_bytes: int) -> list[tuple[int, int]]:
-        """As `Cgroup.events`; cgroup v2 tells of the limit alone."""
+    def open_events(self, near_bytes: int) -> list[tuple[int, int]]:
+        """As `Cgroup.open_events`; cgroup v2 tells of the limit alone."""
         del near_bytes
         if self._event is None:
             self._event = os.open(f"{self.path}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
-        self.clear(self._event)
+        self.clear_event(self._event)
         return [(self._event, select.POLLPRI)]
 
-    def clear(self, fd: int) -> None:
-        """As `Cgroup.clear`: reading is what arms it."""
+    def clear_event(self, fd: int) -> None:
+        """As `Cgroup.clear_event`: reading is what arms it."""
         with suppress(OSError):
             os.pread(fd, 4096, 0)
 
@@ -163,8 +163,8 @@ class Scope(CgroupV2):
         self._unit = f"{name}.scope"
 
     @classmethod
-    def make(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
-        """A scope to be, where a manager of this user's answers; None: none does."""
+    def create(cls, root: str, name: str, limit_bytes: int, swap_bytes: int) -> Self | None:
+        """Return a scope to be started, if this user's systemd answers; else None."""
         with suppress(OSError):
             if _busctl("get-property", *_MANAGER, "Version").returncode == 0:
                 return cls(root, name, limit_bytes, swap_bytes)
@@ -191,7 +191,7 @@ class Scope(CgroupV2):
         )
         if done.returncode:
             raise OSError(done.stderr.strip() or "systemd refused a scope")
-        end_mono_s = time.monotonic() + _PATIENCE_S
+        end_mono_s = time.monotonic() + _SYSTEMD_TIMEOUT_S
         while time.monotonic() < end_mono_s:
             path = memberships(pid).get("", "")
             if path.endswith(f"/{self._unit}"):  # until then it may be in another guard's
@@ -206,7 +206,7 @@ class Scope(CgroupV2):
     def command(self, argv: Sequence[str]) -> list[str]:
         """As `Cgroup.command`: systemd-run makes the scope and then becomes the command."""
         return [
-            *("systemd-run", *_user(), "--scope", "--quiet", f"--unit={self._unit}"),
+            *("systemd-run", *_user_option(), "--scope", "--quiet", f"--unit={self._unit}"),
             f"--property=MemoryMax={self.limit_bytes}",
             f"--property=MemorySwapMax={self.swap_bytes}",
             *("--", *argv),
@@ -219,18 +219,18 @@ class Scope(CgroupV2):
     def close(self) -> None:
         """As `Cgroup.close`; systemd removes it."""
         with suppress(OSError):
-            _run(["systemctl", *_user(), "kill", "--signal=KILL", self._unit])
+            _run_command(["systemctl", *_user_option(), "kill", "--signal=KILL", self._unit])
 
 
-def _user() -> list[str]:
+def _user_option() -> list[str]:
     return ["--user"] if os.getuid() else []
 
 
 def _busctl(*words: str) -> subprocess.CompletedProcess[str]:
-    return _run(["busctl", *_user(), *words])
+    return _run_command(["busctl", *_user_option(), *words])
 
 
-def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+def _run_command(argv: list[str]) -> subprocess.CompletedProcess[str]:
     """
     Ask this user's systemd, root's being the machine's.
 
@@ -250,7 +250,7 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_PATIENCE_S,
+            timeout=_SYSTEMD_TIMEOUT_S,
             stdin=subprocess.DEVNULL,
             env=env,
         )

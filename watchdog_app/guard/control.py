@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 _MOST_BYTES = 4096
 _MOST_CLIENTS = 16
-_ANSWER_S = 10.0
+_ANSWER_TIMEOUT_S = 10.0
 
 
-def ask(path: str, request: dict[str, Any]) -> str:
+def send_request(path: str, request: dict[str, Any]) -> str:
     """
-    Tell the supervisor that listens at `path`; what it says to it.
+    Send a request to the supervisor that listens at `path`; return its answer.
 
     Raises:
         TargetGone: nobody listens: the guard, or its supervisor, is gone.
         ActionError: the supervisor refused, and says why; or it did not answer.
     """
     try:
-        with transport.connect(path, _ANSWER_S) as connection:
+        with transport.connect(path, _ANSWER_TIMEOUT_S) as connection:
             if not transport.peer(connection).trusted:
                 raise ActionError("A stranger listens in the place of the guard's supervisor.")
             connection.sendall(json.dumps(request).encode() + b"\n")
@@ -53,15 +53,15 @@ def ask(path: str, request: dict[str, Any]) -> str:
 
 class Listener:
     """
-    Where a supervisor hears requests.
+    Receives the requests to a supervisor.
 
-    Nothing here waits for a client: whoever connects and says nothing holds up nobody.
+    Nothing here waits for a client: one that connects and sends nothing delays no other.
     """
 
     def __init__(
         self,
         path: str,
-        carry_out: Callable[[dict[str, Any]], str],
+        handle: Callable[[dict[str, Any]], str],
         watch: Callable[[int, Callable[[], None]], None],
         forget: Callable[[int], None],
     ) -> None:
@@ -70,22 +70,22 @@ class Listener:
 
         Args:
             path: of the socket; its folder is the user's own.
-            carry_out: given a request, says what was done; raises ActionError where it refuses.
+            handle: carries out a request and returns what was done; raises ActionError to refuse.
             watch, forget: of the loop that tells when somebody connects or says something.
 
         Raises:
             OSError: the folder cannot be written.
         """
         self._socket = transport.listen(path, _MOST_CLIENTS)
-        self._carry_out = carry_out
+        self._handle = handle
         self._watch = watch
         self._forget = forget
-        self._heard: dict[socket.socket, bytes] = {}  # the first to come first
+        self._received: dict[socket.socket, bytes] = {}  # the first to come first
         watch(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
         """Listen no longer."""
-        for connection in list(self._heard):
+        for connection in list(self._received):
             self._drop(connection)
         self._forget(self._socket.fileno())
         self._socket.close()
@@ -95,15 +95,15 @@ class Listener:
             connection, _ = self._socket.accept()
         except OSError:
             return
-        self._heard[connection] = b""
+        self._received[connection] = b""
         connection.setblocking(False)
-        self._watch(connection.fileno(), lambda: self._hear(connection))
+        self._watch(connection.fileno(), lambda: self._receive(connection))
         if not transport.peer(connection).trusted:
             self._drop(connection)
-        elif len(self._heard) > _MOST_CLIENTS:  # a request is said at once: that one is silent
-            self._drop(next(iter(self._heard)))
+        elif len(self._received) > _MOST_CLIENTS:  # a request is said at once: that one is silent
+            self._drop(next(iter(self._received)))
 
-    def _hear(self, connection: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         try:
             more = connection.recv(_MOST_BYTES)
         except BlockingIOError:
@@ -111,7 +111,7 @@ class Listener:
         except OSError:
             self._drop(connection)
             return
-        found = self._heard[connection] = self._heard[connection] + more
+        found = self._received[connection] = self._received[connection] + more
         if more and not found.endswith(b"\n") and len(found) < _MOST_BYTES:
             return
         with suppress(OSError):
@@ -120,7 +120,7 @@ class Listener:
         self._drop(connection)
 
     def _drop(self, connection: socket.socket) -> None:
-        if self._heard.pop(connection, None) is not None:
+        if self._received.pop(connection, None) is not None:
             self._forget(connection.fileno())
             connection.close()
 
@@ -132,6 +132,6 @@ class Listener:
         if not isinstance(request, dict):
             return {"ok": False, "text": "That is no request."}
         try:
-            return {"ok": True, "text": self._carry_out(request)}
+            return {"ok": True, "text": self._handle(request)}
         except ActionError as error:
             return {"ok": False, "text": str(error)}

@@ -5,7 +5,7 @@ A rescue copied from outside: of a training that stands still and can do nothing
 
 That says one line of JSON: `path`, `step`, `bytes` and `seconds` of the rescue, or `error`.
 
-`look` says whether that is possible now, `copy` does it. The process should be stopped or frozen
+`check` says whether that is possible now, `copy` does it. The process should be stopped or frozen
 meanwhile; that nothing moved is checked before the rescue begins to count in any case. What is
 written is what the agent would have written at the boundary that it published, byte for byte but
 for the times.
@@ -46,7 +46,7 @@ class CopyError(WatchdogError):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CopyCheck:
     """
     Whether a training can be copied as it stands.
 
@@ -63,19 +63,19 @@ class Look:
     directory: str | None = None  # where the rescue would go
 
 
-def look(pid: int, start_time: int, segment: str) -> Look:
+def check(pid: int, start_time: int, segment: str) -> CopyCheck:
     """
-    Whether process `pid` can be copied now, of what it says in the segment at path `segment`.
+    Whether process `pid` can be copied now, according to its segment.
 
     Costs a millisecond, and never raises of what is in the segment.
     """
     try:
         with Segment(segment) as found:
-            return _look(pid, start_time, found)
+            return _check_segment(pid, start_time, found)
     except FileNotFoundError:
-        return Look("none", 0, 0, 0, "there is no segment")
+        return CopyCheck("none", 0, 0, 0, "there is no segment")
     except (OSError, SegmentDamaged) as error:
-        return Look("damaged", 0, 0, 0, str(error))
+        return CopyCheck("damaged", 0, 0, 0, str(error))
 
 
 def copy(  # noqa: PLR0917 - as the words of the command line
@@ -103,62 +103,66 @@ def copy(  # noqa: PLR0917 - as the words of the command line
     end_mono_s = time.monotonic() + deadline_s
     try:
         with Segment(segment) as found, ProcessMemory(pid) as memory:
-            seen = _look(pid, start_time, found, memory)
+            checked = _check_segment(pid, start_time, found, memory)
             published = found.newest()
-            if seen.state != "ready" or published is None:
-                raise CopyError(f"process {pid} cannot be copied: {seen.why}")
-            snapshot = _read(pid, published)
+            if checked.state != "ready" or published is None:
+                raise CopyError(f"process {pid} cannot be copied: {checked.why}")
+            snapshot = _read_snapshot(pid, published)
             _check_directory(pid, snapshot.directory, directory)
-            moved = partial(_moved, snapshot, memory)
-            still = partial(_check_still, pid, start_time, found, seen.sequence, moved)
+            detect_change = partial(_detect_change, snapshot, memory)
+            check_unchanged = partial(
+                _check_unchanged, pid, start_time, found, checked.sequence, detect_change
+            )
 
             def progress(done: int, total: int) -> None:
                 if time.monotonic() > end_mono_s:
                     raise CopyError(f"the time was up with {done} of {total} bytes written")
                 if done >= total:  # all is read, and nothing counts yet
-                    still()
+                    check_unchanged()
 
-            return _write(snapshot, memory, progress, reason)
+            return _write_rescue(snapshot, memory, progress, reason)
     except (OSError, WatchdogError) as error:
         if isinstance(error, CopyError):
             raise
         raise CopyError(f"process {pid} was not copied: {error}") from error
 
 
-def _look(pid: int, start_time: int, segment: Segment, memory: ProcessMemory | None = None) -> Look:
+def _check_segment(
+    pid: int, start_time: int, segment: Segment, memory: ProcessMemory | None = None
+) -> CopyCheck:
     sequence, step = segment.sequence, segment.step
     if segment.owner is None:
-        return Look("none", sequence, step, 0, "its agent has not come to its segment yet")
+        return CopyCheck("none", sequence, step, 0, "its agent has not come to its segment yet")
     if segment.owner != (pid, start_time) or start_time_of(pid) != start_time:
-        return Look("damaged", sequence, step, 0, "the segment is another process's")
+        return CopyCheck("damaged", sequence, step, 0, "the segment is another process's")
     if segment.reason is not None:
-        return Look("none", sequence, step, 0, segment.reason)
+        return CopyCheck("none", sequence, step, 0, segment.reason)
     if sequence % 2:
-        return Look("in_step", sequence, step, 0, "it is in the middle of a step")
+        return CopyCheck("in_step", sequence, step, 0, "it is in the middle of a step")
     published = segment.newest()
     if published is None:
-        return Look("none", sequence, step, 0, "it has published nothing yet")
+        return CopyCheck("none", sequence, step, 0, "it has published nothing yet")
     known = published.state_bytes
     if published.sequence != sequence:
         late = (
             f"what it laid ready to be saved is of step {published.step}, and it stands at {step}"
         )
-        return Look("stale", sequence, step, known, late)
+        return CopyCheck("stale", sequence, step, known, late)
     try:
-        snapshot = _read(pid, published)
+        snapshot = _read_snapshot(pid, published)
         if memory is None:
             with ProcessMemory(pid) as opened:
-                why = _moved(snapshot, opened)
+                why = _detect_change(snapshot, opened)
         else:
-            why = _moved(snapshot, memory)
+            why = _detect_change(snapshot, memory)
     except (OSError, SnapshotDamaged) as error:
-        return Look("damaged", sequence, step, 0, _reason(error))
+        return CopyCheck("damaged", sequence, step, 0, _error_message(error))
     if why is not None:
-        return Look("in_step", sequence, step, known, why, snapshot.directory)
-    return Look("ready", sequence, snapshot.step, known, None, snapshot.directory)
+        return CopyCheck("in_step", sequence, step, known, why, snapshot.directory)
+    return CopyCheck("ready", sequence, snapshot.step, known, None, snapshot.directory)
 
 
-def _read(pid: int, raw: RawSnapshot) -> Snapshot:
+def _read_snapshot(pid: int, raw: RawSnapshot) -> Snapshot:
     """
     The snapshot, with no more bytes than the process can have.
 
@@ -169,17 +173,17 @@ def _read(pid: int, raw: RawSnapshot) -> Snapshot:
     return snapshots.read(raw.body, most_bytes=0 if statm is None else statm.size_bytes)
 
 
-def _moved(snapshot: Snapshot, memory: ProcessMemory) -> str | None:
-    """What tells that the large tensors are not as they were published; None where nothing does."""
+def _detect_change(snapshot: Snapshot, memory: ProcessMemory) -> str | None:
+    """Why the large tensors differ from what was published; None if they do not."""
     for marker in snapshot.markers:
         if int.from_bytes(memory.read([(marker.address, 8)]), "little") != marker.value:
             return "its step has begun to change the weights"
-    if memory.read(_sampled(snapshot)) != snapshot.samples:
+    if memory.read(_sample_ranges(snapshot)) != snapshot.samples:
         return "its weights have been changed since the last boundary"
     return None
 
 
-def _sampled(snapshot: Snapshot) -> Sequence[tuple[int, int]]:
+def _sample_ranges(snapshot: Snapshot) -> Sequence[tuple[int, int]]:
     return [
         (each.address + place, snapshots.SAMPLE_BYTES)
         for each in snapshot.tensors
@@ -188,25 +192,29 @@ def _sampled(snapshot: Snapshot) -> Sequence[tuple[int, int]]:
     ]
 
 
-def _check_still(
-    pid: int, start_time: int, segment: Segment, sequence: int, moved: Callable[[], str | None]
+def _check_unchanged(
+    pid: int,
+    start_time: int,
+    segment: Segment,
+    sequence: int,
+    detect_change: Callable[[], str | None],
 ) -> None:
     """
-    Before the rescue begins to count.
+    Check that the training has not moved, before the rescue becomes valid.
 
     Raises:
         CopyError: the training has moved meanwhile.
     """
     if segment.sequence != sequence:
         raise CopyError(f"process {pid} went on while it was copied")
-    why = moved()
+    why = detect_change()
     if why is not None or start_time_of(pid) != start_time:
         raise CopyError(f"process {pid} went on while it was copied: {why or 'it has ended'}")
 
 
 def _check_directory(pid: int, named: str, registered: str | None) -> None:
     """
-    Write nowhere but where the training itself would.
+    Check that the rescue goes to the folder that the training itself writes to.
 
     Raises:
         CopyError: the folder is not the one that was registered, or not this user's.
@@ -223,7 +231,7 @@ def _check_directory(pid: int, named: str, registered: str | None) -> None:
         )
 
 
-def _reason(error: Exception) -> str:
+def _error_message(error: Exception) -> str:
     if isinstance(error, PermissionError):
         return (
             "its memory may not be read by this process: the kernel's Yama restricts it "
@@ -233,13 +241,13 @@ def _reason(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Remote(TensorEntry):
-    """A tensor that is read piece by piece from where it lies; see `stream.FilledPart`."""
+class _RemoteTensor(TensorEntry):
+    """A tensor that is read piece by piece from the training's memory; see `stream.FilledPart`."""
 
     fill: Callable[[memoryview, int], None]
 
 
-def _write(
+def _write_rescue(
     snapshot: Snapshot, memory: ProcessMemory, progress: Callable[[int, int], None], reason: str
 ) -> SavedRescue:
     """
@@ -254,23 +262,23 @@ def _write(
         raise RescueError(f"{snapshot.owner!r} is no owner of rescues.")
     meta = {**snapshot.meta, "reason": reason}
     with acting_for(owner):
-        store = RescueStore(snapshot.directory, snapshot.keep, run=_run(snapshot))
+        store = RescueStore(snapshot.directory, snapshot.keep, run=_run_of_snapshot(snapshot))
         try:
-            entries = [_entry(each, memory) for each in snapshot.tensors]
+            entries = [_tensor_entry(each, memory) for each in snapshot.tensors]
             return store.save(entries, meta, progress, step=snapshot.step)
         finally:
             store.close()
 
 
-def _run(snapshot: Snapshot) -> Run | None:
-    """The run that the training has said to be; its lock is the training's."""
+def _run_of_snapshot(snapshot: Snapshot) -> Run | None:
+    """The run that the training has recorded; the training keeps its lock."""
     noted = snapshot.meta.get(runs.KEY)
     run = noted.get("id") if isinstance(noted, dict) else None
     known = isinstance(run, str) and run_lock.ID.fullmatch(run) is not None
     return Run(str(run), snapshot.directory) if known else None
 
 
-def _entry(tensor: Tensor, memory: ProcessMemory) -> TensorEntry:
+def _tensor_entry(tensor: Tensor, memory: ProcessMemory) -> TensorEntry:
     about = (tensor.name, tensor.dtype, tensor.shape, tensor.nbytes)
     value, begin = tensor.value, tensor.address
     if begin is None:
@@ -279,16 +287,16 @@ def _entry(tensor: Tensor, memory: ProcessMemory) -> TensorEntry:
     def fill(place: memoryview, at: int) -> None:
         memory.read_into(place, begin + at)
 
-    return _Remote(*about, _nowhere, fill)
+    return _RemoteTensor(*about, _no_local_data, fill)
 
 
-def _nowhere() -> memoryview:
+def _no_local_data() -> memoryview:
     raise RescueError("This tensor lies in another process.")
 
 
-def main(words: Sequence[str]) -> int:
-    """Copy what `words` name; 0 where a rescue was saved."""
-    pid, start_time, segment, directory, deadline_s, reason = words
+def main(arguments: Sequence[str]) -> int:
+    """Copy what `arguments` name; 0 where a rescue was saved."""
+    pid, start_time, segment, directory, deadline_s, reason = arguments
     try:
         saved = copy(int(pid), int(start_time), segment, directory, float(deadline_s), reason)
     except CopyError as error:

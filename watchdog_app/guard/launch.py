@@ -19,7 +19,7 @@ from watchdog_app.base.errors import ActionError, WatchdogError
 from watchdog_app.base.linux.cgroups import Room
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.guard import backends, cgroup, limits, messages, process, reservation
-from watchdog_app.guard.record import GuardRecord, prepare
+from watchdog_app.guard.record import GuardRecord, make_folder
 from watchdog_app.rescue.segment.segment import ENVIRONMENT
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """What was had: a line for people, and what the program's environment gets."""
+    """The result: a line for people, and variables for the program's environment."""
 
     line: str
     environment: dict[str, str]
@@ -66,16 +66,16 @@ def enter(options: Options) -> Entered:
     began = start_time(pid) if sys.platform == "linux" else None
     if began is None:
         return _limit_reservations(options, "this system has no memory groups")
-    inside = cgroup.guard_of(pid)
+    inside = cgroup.guard_of_process(pid)
     if inside is not None and options.limit_bytes is None and not options.notebook:
         return Entered("watchdog: guard: the one that is around this shell already", {})
-    free = _free_here()
-    limits.check(options.limit_bytes, options.reserve_bytes, options.swap_bytes, free)
+    free = _available_room()
+    limits.check_sizes(options.limit_bytes, options.reserve_bytes, options.swap_bytes, free)
     reserve, limit = options.reserve_bytes, options.limit_bytes
     reserve = limits.LEAST_RESERVE_BYTES if reserve is None else reserve
     limit = limits.default_limit(reserve, free) if limit is None else limit
     try:
-        group = backends.create(cgroup.name_of(pid, began), limit, options.swap_bytes)
+        group = backends.create(cgroup.guard_group_name(pid, began), limit, options.swap_bytes)
     except ActionError as error:
         return _limit_reservations(options, str(error))
     record = GuardRecord(
@@ -96,9 +96,9 @@ def enter(options: Options) -> Entered:
     )
     try:
         runtime_dir.private_folder(runtime_dir.make())
-        prepare(record.pid, record.start_time)
-        process.sweep()
-        return _enter(group, record)
+        make_folder(record.pid, record.start_time)
+        process.adopt_orphans()
+        return _enter_group(group, record)
     except (OSError, WatchdogError) as error:
         with suppress(OSError):
             group.lift_limit()
@@ -107,35 +107,35 @@ def enter(options: Options) -> Entered:
         return _limit_reservations(options, str(error))
 
 
-def _enter(group: Cgroup, record: GuardRecord) -> Entered:
+def _enter_group(group: Cgroup, record: GuardRecord) -> Entered:
     order, to_supervisor = os.pipe()
     answer, from_supervisor = os.pipe()
     try:
-        with _closing(order, from_supervisor):
-            process.begin(record.folder, order, from_supervisor)
-        with _closing(to_supervisor):
+        with _closing_fds(order, from_supervisor):
+            process.start_supervisor(record.folder, order, from_supervisor)
+        with _closing_fds(to_supervisor):
             group.enter(record.pid)
             record.group, record.freezer = group.path, group.freezer
             os.write(to_supervisor, json.dumps(record.to_json()).encode())
-        said = process.hear(answer)
+        answer_text = process.read_answer(answer)
     finally:
         os.close(answer)
-    if said != process.READY:
+    if answer_text != process.READY:
         group.leave(record.pid)
-        raise OSError(said.decode(errors="replace") or "its supervisor did not start")
+        raise OSError(answer_text.decode(errors="replace") or "its supervisor did not start")
     if record.refuse:
         with suppress(OSError, ValueError):
-            reservation.begin(record.limit_bytes, record.reserve_bytes)
-    line = messages.started(record)
+            reservation.limit_this_process(record.limit_bytes, record.reserve_bytes)
+    line = messages.start_line(record)
     if not record.follows_machine:
         free = limits.room_around(group.path).free_bytes
-        told = limits.warning(record.limit_bytes, record.reserve_bytes, free)
-        line += f"\nwatchdog: {told}" if told else ""
+        warning = limits.warning(record.limit_bytes, record.reserve_bytes, free)
+        line += f"\nwatchdog: {warning}" if warning else ""
     return Entered(line, {ENVIRONMENT: record.segments})
 
 
 @contextmanager
-def _closing(*fds: int) -> Iterator[None]:
+def _closing_fds(*fds: int) -> Iterator[None]:
     """Close these at the end of a block, whatever comes of it."""
     try:
         yield
@@ -144,30 +144,30 @@ def _closing(*fds: int) -> Iterator[None]:
             os.close(fd)
 
 
-def check(limit_bytes: int | None, reserve_bytes: int | None, swap_bytes: int) -> None:
+def check_sizes(limit_bytes: int | None, reserve_bytes: int | None, swap_bytes: int) -> None:
     """
     Refuse sizes for later starts that can never be had here.
 
     Raises:
         UsageError: which, and why.
     """
-    total = _free_here().total_bytes
-    limits.check(limit_bytes, reserve_bytes, swap_bytes, Room(total, total))
+    total = _available_room().total_bytes
+    limits.check_sizes(limit_bytes, reserve_bytes, swap_bytes, Room(total, total))
 
 
-def _free_here() -> Room:
-    """What a guard would have that began here, outside of the one around us."""
-    folder = f"{backends.ROOT}/memory{cgroup.enclosing('memory')}"
+def _available_room() -> Room:
+    """The memory available to a new guard here, outside of the guard around us."""
+    folder = f"{backends.ROOT}/memory{cgroup.enclosing_path('memory')}"
     if not os.path.isdir(folder):
-        folder = f"{backends.ROOT}{cgroup.enclosing('') or ''}"
+        folder = f"{backends.ROOT}{cgroup.enclosing_path('') or ''}"
     return limits.room_around(os.path.join(folder.rstrip("/"), "guard"))
 
 
 def _limit_reservations(options: Options, why: str) -> Entered:
-    """No group: what this process and its children may reserve is limited, each by itself."""
+    """Without a group: limit what this process and each of its children may reserve."""
     limit = options.limit_bytes
     if limit is None and sys.platform == "linux":
-        limit = limits.default_limit(0, _free_here())
+        limit = limits.default_limit(0, _available_room())
     if limit is None or not options.refuse or sys.platform == "win32":
         return Entered(f"watchdog: no guard: {why}", {})
     import resource
@@ -195,7 +195,7 @@ def is_notebook(words: Sequence[str]) -> bool:
     )
 
 
-def name_of(words: Sequence[str], env: Mapping[str, str], folder: str) -> str:
+def display_name(words: Sequence[str], env: Mapping[str, str], folder: str) -> str:
     """
     What people would call a command: its script or notebook, else its program.
 

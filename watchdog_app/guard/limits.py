@@ -39,7 +39,7 @@ def room_around(group: str | None) -> Room:
 
 
 def margin_bytes(free: Room) -> int:
-    """What is left to everybody else."""
+    """Bytes that a guard leaves to other programs and the kernel."""
     share = free.total_bytes // _MARGIN_SHARE
     return min(max(share, _LEAST_MARGIN_BYTES), _MOST_MARGIN_BYTES)
 
@@ -68,25 +68,25 @@ def share_of(own: GuardRecord, others: Sequence[GuardRecord], free: Room) -> int
         # and may use of the margin what would otherwise keep everybody waiting. It keeps that as it
         # runs: taken back, it would be stopped again, and so each in turn until nothing is left.
         kept = max(margin_bytes(free) // 2, own.reserve_bytes if own.agents else 0)
-        runs = not own.stopped or max([own, *others], key=_protection) is own
+        runs = not own.stopped or max([own, *others], key=_priority) is own
         return own.used_bytes + (max(0, free.free_bytes - kept) if runs else 0)
     # Who stands still needs no reserve any more, and leaves what is free to those who run.
     spare = free.free_bytes - margin_bytes(free)
     spare -= sum(each.reserve_bytes for each in (own, *others) if not each.stopped)
     sharing = [own, *(each for each in others if not each.stopped)]
     # Without an agent before with; then the oldest rescue, or none; then the largest.
-    first = min(sharing, key=_protection) if len(sharing) > 1 else None
+    first = min(sharing, key=_priority) if len(sharing) > 1 else None
     weights = [_UNPROTECTED if each is first else _PROTECTED for each in sharing]
     return own.used_bytes + max(0, spare) * weights[0] // sum(weights)
 
 
-def _protection(guard: GuardRecord) -> tuple[bool, float, int, int]:
+def _priority(guard: GuardRecord) -> tuple[bool, float, int, int]:
     return guard.agents > 0, guard.saved_unix_s or 0.0, -guard.used_bytes, guard.pid
 
 
-def check(limit: int | None, reserve: int | None, swap: int, free: Room) -> None:
+def check_sizes(limit: int | None, reserve: int | None, swap: int, free: Room) -> None:
     """
-    Refuse what holds no program, or promises what is not there.
+    Refuse sizes that hold no program, or that the machine does not have.
 
     Args:
         limit, reserve, swap: bytes as somebody asked for; None: not asked for.

@@ -15,7 +15,7 @@ from watchdog_app.base.text.quantities import (
     guard_level,
     size_above,
 )
-from watchdog_app.guard.policy import ASKED
+from watchdog_app.guard.policy import ASKED_BY_PERSON
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _NEAR_SHARE = 0.9  # of the limit
 _PIDFD_GETFD = 438  # the same number on every architecture
 
 
-def started(record: GuardRecord) -> str:
+def start_line(record: GuardRecord) -> str:
     """One line at the start: which guard, and what it does."""
     return (
         f"watchdog: guard: limit {format_bytes(record.limit_bytes)}"
@@ -54,23 +54,23 @@ _REPORTS = {
 def report(record: GuardRecord) -> str:
     """What has happened to a guard, by its state; several lines."""
     prompt = "" if record.notebook else " Where a shell shows its prompt, fg brings it back."
-    again = _again(record)
+    again = _restart_command(record)
     return _REPORTS.get(record.state, "{who} continues; its limit is {limit}.{prompt}").format(
         who=f"{_plain(record.name)} (pid {record.pid})",
         pid=record.pid,
         limit=format_bytes(record.limit_bytes),
-        saved=_rescue(record),
+        saved=_rescue_text(record),
         choices=choices(record),
         next=next_limit(record),
         again=again,
-        where=_where(record),
-        higher=f"\nStart it again with a higher one: {again}" if full(record) else "",
+        where=_end_reason(record),
+        higher=f"\nStart it again with a higher one: {again}" if was_full(record) else "",
         prompt=prompt,
     )
 
 
 def choices(record: GuardRecord) -> str:
-    """What can be done about one that is stopped, with the words to type."""
+    """The commands that resume or end a stopped guard, one a line."""
     lines = [
         f"Resume it:     watchdog limit {record.pid} {next_limit(record)}",
         f"With no limit: watchdog limit {record.pid} --go-on   (the kernel may kill it then)",
@@ -86,29 +86,31 @@ def choices(record: GuardRecord) -> str:
 
 
 def cause_of_end(record: GuardRecord) -> str | None:
-    """Of what a program in it died, where its guard ended it: goes after its name; else None."""
+    """Why the guard ended its program, to follow the program's name; None: it did not."""
     if record.state != "ending":
         return None
-    return f"ended by its guard{_where(record)}"
+    return f"ended by its guard{_end_reason(record)}"
 
 
-def full(record: GuardRecord) -> bool:
-    """Whether one that ends needs a higher limit; a person may have ended it far below that."""
+def was_full(record: GuardRecord) -> bool:
+    """Whether the guard ended at its limit; a person may have ended it far below."""
     near = record.used_bytes >= _NEAR_SHARE * record.limit_bytes
     # What it uses is read again while it ends, and may be little by then.
     kinds = [each.get("kind") for each in record.events]
     before = [kind for kind in kinds if kind in ("stopped", "running", "unlimited")]
-    return near or before[-1:] == ["stopped"] or record.because != ASKED
+    return near or before[-1:] == ["stopped"] or record.because != ASKED_BY_PERSON
 
 
-def _where(record: GuardRecord) -> str:
-    """Where and why it is ended."""
-    limit = f" at its memory limit of {format_bytes(record.limit_bytes)}" if full(record) else ""
+def _end_reason(record: GuardRecord) -> str:
+    """At which limit and why it is ended."""
+    limit = (
+        f" at its memory limit of {format_bytes(record.limit_bytes)}" if was_full(record) else ""
+    )
     return f"{limit}: {_plain(record.because)}" if record.because else limit
 
 
 def stopped_at_end(record: GuardRecord) -> str | None:
-    """Of what stood at its limit when it ended: goes after "ended"; None: it did not."""
+    """That it was stopped at its limit when it ended, to follow "ended"; None: it was not."""
     if record.state not in ("stopped", "exiting"):
         return None
     who = "it was interrupted while " if record.state == "exiting" else ""
@@ -116,8 +118,8 @@ def stopped_at_end(record: GuardRecord) -> str | None:
     return f"{since}{who}it was stopped at its memory limit of {format_bytes(record.limit_bytes)}"
 
 
-def past(record: GuardRecord) -> str:
-    """What came of a guard that is over, in a sentence or two; empty where nothing happened."""
+def past_summary(record: GuardRecord) -> str:
+    """A summary of a guard that has ended, in a sentence or two; empty if nothing happened."""
     who = f"{_plain(record.name)} (pid {record.pid})"
     kinds = [str(each.get("kind")) for each in record.events]
     limit = format_bytes(record.limit_bytes)
@@ -136,14 +138,14 @@ def past(record: GuardRecord) -> str:
     again = ""
     if (
         record.state != "unlimited"
-        and full(record)
+        and was_full(record)
         and (record.state != "running" or "refusing" in kinds)
     ):
-        again = f" Start it again with a higher one: {_again(record)}"
-    return f"{text} {_rescue(record)}{again}"
+        again = f" Start it again with a higher one: {_restart_command(record)}"
+    return f"{text} {_rescue_text(record)}{again}"
 
 
-def explained(record: GuardRecord) -> str:
+def explanation(record: GuardRecord) -> str:
     """For `watchdog explain`: which guard, how full, and what its state means."""
     level = guard_level(record, automatic=record.follows_machine)
     text = (
@@ -153,7 +155,7 @@ def explained(record: GuardRecord) -> str:
     return text if record.state == "running" else f"{text}\n{report(record)}"
 
 
-def _rescue(record: GuardRecord) -> str:
+def _rescue_text(record: GuardRecord) -> str:
     newest = record.rescues[-1] if record.rescues else None
     old = ""
     if newest is not None:
@@ -178,7 +180,7 @@ def _rescue(record: GuardRecord) -> str:
     return f"Its work could not be saved{': ' if because else ''}{because}.{old}{lost}"
 
 
-def _again(record: GuardRecord) -> str:
+def _restart_command(record: GuardRecord) -> str:
     command = f"watchdog exec --limit {next_limit(record)} -- ..."
     return (
         f"{command}   (it finds its rescue and resumes, or says how)" if record.rescues else command

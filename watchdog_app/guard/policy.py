@@ -63,7 +63,7 @@ class Action(Enum):
 Actions = tuple[Action, ...]
 
 MOST_OF_RESERVE: Final = 0.75
-ASKED: Final = "somebody asked for that"
+ASKED_BY_PERSON: Final = "somebody asked for that"
 _ROOM_AGAIN: Final = 0.95  # of the limit: below it the program simply runs
 _SAVE_DEADLINE_S: Final = 60.0  # a step, and the save after it
 _EXIT_DEADLINE_S: Final = 30.0
@@ -128,29 +128,31 @@ class Policy:
         self.since_mono_s = 0.0
         self.copies = CopyResults(0, 0, 0)
         self.because = ""  # why it is stopped or ended, for people
-        self._spent = False  # the reserve for a boundary was given, and no more waiting helps
+        self._reserve_spent = (
+            False  # the reserve for a boundary was given, and no more waiting helps
+        )
         self._finishing_since = 0.0
         self._early_from: State | None = None  # copied beforehand; where it goes on after that
         self._refused = False  # what was refused was needed all the same
         self._end_wanted = False  # it is saved first
 
     @property
-    def still(self) -> bool:
-        """Everyone in the guard stands still."""
+    def is_halted(self) -> bool:
+        """Whether every process in the guard is frozen or stopped."""
         return self.state in (State.COPYING, State.STOPPED)
 
     @property
-    def early(self) -> bool:
-        """What is copied now is for later: it goes on as it did right after that."""
+    def is_early_copy(self) -> bool:
+        """Whether this copy is made in advance; the program continues right after it."""
         return self._early_from is not None
 
     @property
-    def renewing(self) -> bool:
-        """The same, of what is refused memory already."""
+    def is_renewing(self) -> bool:
+        """Whether this copy renews the rescue of a program that is refused memory."""
         return self._early_from is State.REFUSING
 
     def limit_met(self, now: float) -> Actions:
-        """Somebody waits for memory that the group does not have."""
+        """A process waits for memory that the group does not have."""
         state = self.state
         if state is State.FINISHING:  # what is there is copied, or nothing is
             return self._copy(now, True, "the reserve was used up before its step ended")
@@ -168,22 +170,22 @@ class Policy:
         return ()
 
     def copied(self, now: float, copies: CopyResults) -> Actions:
-        """Copying has ended; everyone stands still."""
+        """Copying has ended; every process is still frozen."""
         if self.state is not State.COPYING:
             return ()
         if self._early_from is not None:
             if copies.complete:
                 self.copies = copies
-            self._enter(self._early_from, now)
+            self._set_state(self._early_from, now)
             self._early_from = None
             return (Action.RESUME,)
         if not self._refused or copies.complete:
             self.copies = copies
-        if not copies.in_step or self._spent:
-            return self._settle(now)
+        if not copies.in_step or self._reserve_spent:
+            return self._choose_after_copy(now)
         again = self._finishing_since > 0.0  # it left the boundary before it stood still
         self._finishing_since = self._finishing_since or now
-        self._enter(State.FINISHING, self._finishing_since)
+        self._set_state(State.FINISHING, self._finishing_since)
         if again:
             return (Action.RESUME,)
         return (Action.GIVE_MOST, Action.REQUEST_SAVE, Action.RESUME)
@@ -198,7 +200,7 @@ class Policy:
         if self.state not in (State.RUNNING, State.REFUSING):
             return ()
         self._early_from = self.state
-        self._enter(State.COPYING, now)
+        self._set_state(State.COPYING, now)
         return (Action.FREEZE, Action.COPY)
 
     def boundary(self, now: float) -> Actions:
@@ -210,7 +212,7 @@ class Policy:
         if self.state is not State.FINISHING:
             return ()
         self.copies = CopyResults(agents, agents, 0)
-        return (Action.FREEZE, *self._settle(now))
+        return (Action.FREEZE, *self._choose_after_copy(now))
 
     def tick(self, now: float, held_bytes: int, limit_bytes: int) -> Actions:
         """
@@ -240,7 +242,7 @@ class Policy:
         """A signal that ends or interrupts waits for somebody who is stopped."""
         if self.state is not State.STOPPED:
             return ()
-        self._enter(State.EXITING, now)
+        self._set_state(State.EXITING, now)
         return (Action.GIVE_ALL, Action.RESUME)
 
     def continued(self, now: float) -> Actions:
@@ -260,8 +262,8 @@ class Policy:
             return ()
         if self.state in running and not self._end_wanted:
             self._end_wanted = True
-            return self._copy(now, False, ASKED)
-        return self._end(now, ASKED)
+            return self._copy(now, False, ASKED_BY_PERSON)
+        return self._end(now, ASKED_BY_PERSON)
 
     def no_limit_wanted(self, now: float) -> Actions:
         """Somebody wants it to have whatever the machine has."""
@@ -270,15 +272,15 @@ class Policy:
     def _copy(self, now: float, spent: bool, why: str = "") -> Actions:
         if self.state is not State.FINISHING:
             self._finishing_since = 0.0
-        self._enter(State.COPYING, now)
+        self._set_state(State.COPYING, now)
         self._early_from = None
-        self._spent = spent
+        self._reserve_spent = spent
         self.because = why
         return (Action.FREEZE, Action.COPY)
 
-    def _settle(self, now: float) -> Actions:
+    def _choose_after_copy(self, now: float) -> Actions:
         if self._end_wanted:
-            return self._end(now, ASKED)
+            return self._end(now, ASKED_BY_PERSON)
         if self._refused:
             self._refused = False
             stop = self.notebook or self.at_limit is AtLimit.HOLD
@@ -297,7 +299,7 @@ class Policy:
 
     def _choose(self, now: float, choice: AtLimit, because: str) -> Actions:
         state, actions = AFTER_SAVE[choice]
-        self._enter(state, now)
+        self._set_state(state, now)
         self.because = because
         return actions
 
@@ -306,39 +308,39 @@ class Policy:
 
     def _run(self, now: float, quiet: bool = False) -> Actions:
         self._end_wanted = False
-        self._enter(State.RUNNING, now)
+        self._set_state(State.RUNNING, now)
         self.because = ""
         steps = (Action.TAKE_BACK, Action.ALLOW, Action.RESUME)
         return steps if quiet else (*steps, Action.REPORT)
 
-    def _enter(self, state: State, now: float) -> None:
+    def _set_state(self, state: State, now: float) -> None:
         self.state = state
         self.since_mono_s = now
 
 
 _NEAR_SHARE: Final = 0.85  # of the limit: one copy beforehand
-_AGAIN_S: Final = 120.0
+_COPY_AGAIN_S: Final = 120.0
 _MOST_TRIES: Final = 25  # that come to nothing, until it has been away from its limit
 _RETRY_S: Final = 0.1  # longer with each that came to nothing: a disk that is full
-_LEAST_S: Final = 0.25
-_COSTS: Final = 4.0  # times what a copy takes, in which everyone stands still
-_SHARE: Final = 0.1  # of the time since it is refused memory
+_LEAST_INTERVAL_S: Final = 0.25
+_COPY_COST_FACTOR: Final = 4.0  # times the duration of a copy, which stops every process
+_ELAPSED_SHARE: Final = 0.1  # of the time since it is refused memory
 
 
 class CopySchedule:
     """
-    When a rescue is copied that nothing has stopped for.
+    When a rescue is copied although the limit was not reached.
 
-    Near the limit once beforehand, as nobody foretells anything here. And anew while memory is
-    refused: an allocation that fails can end the program from within a library, without a word.
-    What is lost then is a tenth of the time since, a quarter of a second, or four copies' time.
+    Once near the limit, as the guard has no forecast. And again while memory is refused: a failed
+    allocation can end the program from within a library, without a message. What is lost then is a
+    tenth of the time since, a quarter of a second, or four times the duration of a copy.
     """
 
     def __init__(self) -> None:
         self._copied_mono_s = self._tried_mono_s = float("-inf")
         self._tries = 0
         self._refusing_since: float | None = None
-        self._renewed_mono_s = self._took_s = 0.0
+        self._renewed_mono_s = self._copy_duration_s = 0.0
 
     def due(self, now: float, share: float, state: State, agents: int) -> bool:
         """
@@ -353,7 +355,11 @@ class CopySchedule:
         if state is State.REFUSING:
             if self._refusing_since is None:
                 self._refusing_since = self._renewed_mono_s = now
-            wait_s = max(_LEAST_S, _COSTS * self._took_s, _SHARE * (now - self._refusing_since))
+            wait_s = max(
+                _LEAST_INTERVAL_S,
+                _COPY_COST_FACTOR * self._copy_duration_s,
+                _ELAPSED_SHARE * (now - self._refusing_since),
+            )
             return now - self._renewed_mono_s >= wait_s
         if state is not State.COPYING:
             self._refusing_since = None
@@ -363,7 +369,7 @@ class CopySchedule:
         if state is not State.RUNNING or not agents or self._tries >= _MOST_TRIES:
             return False
         waited_s = now - self._tried_mono_s
-        return now - self._copied_mono_s > _AGAIN_S and waited_s >= _RETRY_S * self._tries
+        return now - self._copied_mono_s > _COPY_AGAIN_S and waited_s >= _RETRY_S * self._tries
 
     def tried(self, now: float) -> None:
         """A copy begins; it may come to nothing."""
@@ -372,7 +378,7 @@ class CopySchedule:
 
     def ended(self, now: float, began: float, complete: bool) -> None:
         """A copy has ended; `complete`: every training was copied."""
-        self._renewed_mono_s, self._took_s = now, now - began
+        self._renewed_mono_s, self._copy_duration_s = now, now - began
         if complete:
             self._copied_mono_s = now
             self._tries = 0

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from watchdog_app.guard.supervisor import Supervisor
 
 READY = b"ready"
-KEPT = "another supervisor keeps it"
-_SLOW = b"its supervisor did not answer"
-_READY_S = 20.0  # a machine that swaps takes its time
-_ADOPTION_S = 5.0
+ALREADY_SUPERVISED = "another supervisor keeps it"
+_NO_ANSWER = b"its supervisor did not answer"
+_READY_TIMEOUT_S = 20.0  # a machine that swaps takes its time
+_ADOPTION_TIMEOUT_S = 5.0
 _MODULE = "watchdog_app.guard.process"
 _LOCK = "supervisor.lock"
 _MOST_RESTARTS, _WITHIN_S = 5, 60.0
@@ -45,7 +45,7 @@ _MOST_RESTARTS, _WITHIN_S = 5, 60.0
 # For who wants a supervisor ----------------------------------------------------------------
 
 
-def begin(folder: str, record: int, answer: int) -> None:
+def start_supervisor(folder: str, record: int, answer: int) -> None:
     """
     Start the supervisor of a guard that is being made.
 
@@ -61,9 +61,9 @@ def begin(folder: str, record: int, answer: int) -> None:
     os.waitpid(_spawn("begin", folder, record, answer), 0)  # it is nobody's child then
 
 
-def adopt(folder: str, patience_s: float = _READY_S) -> bool:
+def adopt(folder: str, timeout_s: float = _READY_TIMEOUT_S) -> bool:
     """
-    Start a supervisor for a guard that has none any more; False: there can be none.
+    Start a supervisor for a guard that has lost its own; False: none can be started.
 
     One that is not ready in time may still come, on a machine that is too busy.
     """
@@ -73,7 +73,7 @@ def adopt(folder: str, patience_s: float = _READY_S) -> bool:
         middle = _spawn("adopt", folder, fds[1])
         os.close(fds.pop())
         os.waitpid(middle, 0)
-        return hear(fds[0], patience_s) in (READY, KEPT.encode(), _SLOW)
+        return read_answer(fds[0], timeout_s) in (READY, ALREADY_SUPERVISED.encode(), _NO_ANSWER)
     except OSError:
         return False
     finally:
@@ -81,37 +81,37 @@ def adopt(folder: str, patience_s: float = _READY_S) -> bool:
             os.close(fd)
 
 
-def hear(fd: int, patience_s: float = _READY_S) -> bytes:
-    """What a supervisor says that was started: READY, or why it does not keep the guard."""
-    if not select.select([fd], [], [], patience_s)[0]:
-        return _SLOW
+def read_answer(fd: int, timeout_s: float = _READY_TIMEOUT_S) -> bytes:
+    """The answer of a supervisor that was started: READY, or why it failed."""
+    if not select.select([fd], [], [], timeout_s)[0]:
+        return _NO_ANSWER
     return os.read(fd, 4096) or b"its supervisor ended"
 
 
-def sweep() -> None:
+def adopt_orphans() -> None:
     """
-    Look after guards whose supervisor and standby were killed at one blow.
+    Start supervisors for guards whose supervisor and standby were both killed.
 
-    They get another supervisor, which goes on where that one stood. Where none can be had the
-    kernel's own ways hold in them again, so that nobody waits for ever. What is empty goes.
+    The new supervisor continues in the state of the old one. If none can be started, the kernel
+    kills at the limit again, so that no process waits for ever. Empty groups are removed.
     """
     from watchdog_app.guard import backends, record
 
     for folder in record.folders():
         found = record.read(folder)
-        if found is None or _is_kept(found):
+        if found is None or _is_supervised(found):
             continue
-        if not record.is_there(found):
+        if not record.group_exists(found):
             found.remove()
-        elif not adopt(folder, _ADOPTION_S):
+        elif not adopt(folder, _ADOPTION_TIMEOUT_S):
             with suppress(OSError):
                 backends.release_orphan(found.group or "")
                 found.remove()
-    backends.remove_strays()
+    backends.remove_empty_groups()
 
 
-def _is_kept(record: GuardRecord) -> bool:
-    """Whether a supervisor or its standby lives."""
+def _is_supervised(record: GuardRecord) -> bool:
+    """Whether the supervisor or its standby runs."""
     from watchdog_app.base.linux.process import read_stat
 
     # Not of a zombie: where nobody collects those, they would keep a guard for ever.
@@ -123,49 +123,49 @@ def _is_kept(record: GuardRecord) -> bool:
 
 
 def _spawn(role: str, folder: str, *fds: int) -> int:
-    """A process in one of the roles; its pid. Raises OSError."""
+    """Start a process in one of the roles; return its pid. Raises OSError."""
     from watchdog_app.base.children import bare_argv_of
 
     if sys.platform == "win32":
         raise OSError("no memory groups")
     for fd in fds:
         os.set_inheritable(fd, True)
-    words = [*bare_argv_of(_MODULE), role, folder, *(str(fd) for fd in fds)]
-    return os.posix_spawn(words[0], words, os.environ)
+    arguments = [*bare_argv_of(_MODULE), role, folder, *(str(fd) for fd in fds)]
+    return os.posix_spawn(arguments[0], arguments, os.environ)
 
 
 # The process -------------------------------------------------------------------------------
 
 
-def main(words: Sequence[str]) -> NoReturn:
-    """Be what `words` say, to the end of the guard."""
-    role, folder, *rest = words
+def main(arguments: Sequence[str]) -> NoReturn:
+    """Run in the role that `arguments` name, until the guard ends."""
+    role, folder, *rest = arguments
     fds = [int(each) for each in rest]
     if role != "standby" and os.fork():
         os._exit(0)  # whoever started it has no child of its own by us
     os.setsid()
     os.umask(0o077)
-    _leave_everything(*fds)
+    _detach(*fds)
     code, answer = 1, fds[-1] if fds else None
     try:
         _name_process("watchdog-standby")
-        _lock(folder, wait=role == "standby")
+        _acquire_lock(folder, wait=role == "standby")
         _name_process("watchdog-guard")
-        supervisor = _ready(folder, role, fds)
+        supervisor = _create_supervisor(folder, role, fds)
         if answer is not None:
-            _say(answer, READY if supervisor is not None else b"it ends again and again")
+            _send_answer(answer, READY if supervisor is not None else b"it ends again and again")
             answer = None
         if supervisor is not None:
             _supervise(supervisor)
         code = 0
     except BaseException as error:
         if answer is not None:
-            _say(answer, str(error).encode()[:500] or b"its supervisor failed")
+            _send_answer(answer, str(error).encode()[:500] or b"its supervisor failed")
     finally:
         os._exit(code)
 
 
-def _lock(folder: str, wait: bool) -> None:
+def _acquire_lock(folder: str, wait: bool) -> None:
     """
     Hold the guard's lock as long as this process lives; children of it do not.
 
@@ -179,12 +179,12 @@ def _lock(folder: str, wait: bool) -> None:
         fd = os.open(os.path.join(folder, _LOCK), flags, 0o600)
         fcntl.lockf(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise OSError(KEPT) from error
+        raise OSError(ALREADY_SUPERVISED) from error
 
 
-def _ready(folder: str, role: str, fds: list[int]) -> Supervisor | None:
+def _create_supervisor(folder: str, role: str, fds: list[int]) -> Supervisor | None:
     """
-    A supervisor for which the limit holds; None: the guard is over.
+    Create a supervisor and enforce the limit; None: the guard has ended.
 
     Raises:
         OSError: why there is none.
@@ -192,48 +192,52 @@ def _ready(folder: str, role: str, fds: list[int]) -> Supervisor | None:
     from watchdog_app.base import own_process
     from watchdog_app.guard import backends, cgroup, policy, record, supervisor
 
-    outside = _is_outside()
+    outside = _leave_own_guard()
     if role == "begin":
         with open(fds[0], "rb") as pipe:
             found = record.parse(pipe.read(), folder)  # nothing: its process has given up
     else:
         found = record.read(folder)
-        if role == "standby" and (found is None or not record.is_there(found)):
+        if role == "standby" and (found is None or not record.group_exists(found)):
             return None
         if not outside:
             raise OSError("its supervisor cannot leave the guard that it was started in")
     # A record is a file: only the group of that very program is ever written to.
     name = os.path.basename((found.group or "") if found is not None else "")
-    if found is None or name.removesuffix(".scope") != cgroup.name_of(found.pid, found.start_time):
+    if found is None or name.removesuffix(".scope") != cgroup.guard_group_name(
+        found.pid, found.start_time
+    ):
         raise OSError("its supervisor was given no guard")
-    group = backends.existing(found.group or "", found.limit_bytes, found.swap_bytes, found.freezer)
+    group = backends.open_existing(
+        found.group or "", found.limit_bytes, found.swap_bytes, found.freezer
+    )
     found.supervisor_pid, found.standby_pid = os.getpid(), 0
-    made = supervisor.Supervisor(group, found)
+    created = supervisor.Supervisor(group, found)
     if role != "begin":
-        had = "supervisor" if role == "standby" else "supervisor and its standby"
-        found.note("supervisor", f"The guard's {had} had ended; another one took over.")
-        if _is_too_often(found):
+        ended_name = "supervisor" if role == "standby" else "supervisor and its standby"
+        found.note("supervisor", f"The guard's {ended_name} had ended; another one took over.")
+        if _restarted_too_often(found):
             # Somebody may be killed then, and nobody waits for ever.
             group.lift_limit()
             group.resume(everyone=found.stopped)
             return None
-        made.take_over(policy.State(found.state))
-    _have_standby(made)  # first: what `open` writes names it
-    made.open()
+        created.take_over(policy.State(found.state))
+    _start_standby(created)  # first: what `open` writes names it
+    created.open()
     own_process.last_to_be_killed()
     own_process.settle_garbage()
     own_process.lock_memory()
-    return made
+    return created
 
 
-def _is_too_often(record: GuardRecord) -> bool:
+def _restarted_too_often(record: GuardRecord) -> bool:
     since = time.time() - _WITHIN_S
     at = [each.get("unix_s") for each in record.events if each.get("kind") == "supervisor"]
     return sum(isinstance(one, float) and one > since for one in at) > _MOST_RESTARTS
 
 
 def _supervise(supervisor: Supervisor) -> None:
-    """To the end of the guard; the next supervisor tells of an error."""
+    """Run until the guard ends; the next supervisor reports an error."""
     try:
         supervisor.run()
         supervisor.close()
@@ -244,7 +248,7 @@ def _supervise(supervisor: Supervisor) -> None:
         raise
 
 
-def _have_standby(supervisor: Supervisor, restarts: int = 0) -> None:
+def _start_standby(supervisor: Supervisor, restarts: int = 0) -> None:
     """Start the standby, and another one whenever it ends."""
     with suppress(OSError):
         pid = _spawn("standby", supervisor.record.folder)
@@ -256,7 +260,7 @@ def _have_standby(supervisor: Supervisor, restarts: int = 0) -> None:
             os.close(handle)
             os.waitpid(pid, 0)
             if restarts < _MOST_RESTARTS:
-                _have_standby(supervisor, restarts + 1)
+                _start_standby(supervisor, restarts + 1)
 
         supervisor.watch(handle, ended)
 
@@ -267,39 +271,39 @@ def _name_process(name: str) -> None:
         file.write(name[:15])
 
 
-def _leave_everything(*keep: int) -> None:
-    """Hold no terminal, no folder and no open file but these, and hear no terminal's signals."""
+def _detach(*keep: int) -> None:
+    """Detach from terminal and folder, close all files but `keep`, ignore terminal signals."""
     os.chdir("/")
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    begin = 3
+    start_supervisor = 3
     for fd in sorted(keep):
-        os.closerange(begin, fd)
-        begin = fd + 1
-    os.closerange(begin, os.sysconf("SC_OPEN_MAX"))
+        os.closerange(start_supervisor, fd)
+        start_supervisor = fd + 1
+    os.closerange(start_supervisor, os.sysconf("SC_OPEN_MAX"))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     sys.stdout = sys.stderr = None
 
 
-def _is_outside() -> bool:
-    """Leave the guard that this supervisor was started in; whether it is out."""
+def _leave_own_guard() -> bool:
+    """Move this process out of the guard that it was started in; whether that worked."""
     from watchdog_app.base.linux.files import write_bytes
     from watchdog_app.guard import cgroup
 
-    if cgroup.guard_of(os.getpid()) is None:
+    if cgroup.guard_of_process(os.getpid()) is None:
         return True
     for controller in ("memory", "freezer", ""):
-        path = cgroup.enclosing(controller)
+        path = cgroup.enclosing_path(controller)
         if path is not None:
             with suppress(OSError):
                 procs = f"/sys/fs/cgroup/{controller}{path}/cgroup.procs"
                 write_bytes(procs, b"%d" % os.getpid())
-    return cgroup.guard_of(os.getpid()) is None
+    return cgroup.guard_of_process(os.getpid()) is None
 
 
-def _say(fd: int, what: bytes) -> None:
+def _send_answer(fd: int, what: bytes) -> None:
     with suppress(OSError):  # whoever started it was killed meanwhile: then the guard is empty
         os.write(fd, what)
         os.close(fd)

@@ -79,7 +79,7 @@ class GuardRecord:
             if key in values:
                 setattr(self, key, values[key])
             value = getattr(self, key, self)
-            if not any(_IS[each](value) for each in kind.split(" | ")):
+            if not any(_TYPE_CHECKS[each](value) for each in kind.split(" | ")):
                 raise TypeError(f"a guard's {key} is no {kind}")
 
     def __eq__(self, other: object) -> bool:
@@ -131,16 +131,16 @@ class GuardRecord:
         os.rename(f"{path}.new", path)
 
     def remove(self) -> None:
-        """Take the folder away; how it stood at last is kept for whoever asks later."""
+        """Remove the folder; save the last record among those of ended guards."""
         if self.supervisor_pid:
             with suppress(OSError):  # a full disk loses no more than that
-                self._keep()
+                self._save_past()
         with suppress(OSError):
             for name in sorted(os.listdir(self.folder)):  # the record first, the lock last
                 os.unlink(os.path.join(self.folder, name))
             os.rmdir(self.folder)
 
-    def _keep(self) -> None:
+    def _save_past(self) -> None:
         from watchdog_app.base import durable
 
         where = past_folder()
@@ -160,7 +160,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_IS: dict[str, Callable[[Any], bool]] = {
+_TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "int": lambda value: _is_number(value) and isinstance(value, int) and value >= 0,
     "float": _is_number,
     "bool": lambda value: isinstance(value, bool),
@@ -172,37 +172,40 @@ _IS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def root() -> str:
-    """Where the folders of all guards of this user are."""
+def guards_folder() -> str:
+    """The folder that holds the folders of this user's guards."""
     return os.path.join(os.path.abspath(paths.runtime_dir()), "guard")
 
 
 def past_folder() -> str:
-    """Where the records of guards are that are over."""
+    """The folder with the records of guards that have ended."""
     return os.path.join(os.path.abspath(paths.state_dir()), "guards")
 
 
 def folder_of(pid: int, start_time: int) -> str:
     """The folder of one guard."""
-    return os.path.join(root(), f"{pid}.{start_time}")
+    return os.path.join(guards_folder(), f"{pid}.{start_time}")
 
 
 def folders() -> list[str]:
     """The folders of this user's guards, whatever is in them."""
     try:
-        return [os.path.join(root(), name) for name in sorted(os.listdir(root()))[:_MOST_GUARDS]]
+        return [
+            os.path.join(guards_folder(), name)
+            for name in sorted(os.listdir(guards_folder()))[:_MOST_GUARDS]
+        ]
     except OSError:
         return []
 
 
-def every() -> list[GuardRecord]:
+def read_all() -> list[GuardRecord]:
     """Every guard that has a file, by pid; what cannot be read is left out."""
     found = [read(folder) for folder in folders()]
-    return [record for record in found if record is not None and is_there(record)]
+    return [record for record in found if record is not None and group_exists(record)]
 
 
-def past() -> list[GuardRecord]:
-    """Those that are over, the newest first."""
+def read_past() -> list[GuardRecord]:
+    """The guards that have ended, the newest first."""
     try:
         names = [name for name in os.listdir(past_folder()) if name.endswith(".json")]
     except OSError:
@@ -212,9 +215,9 @@ def past() -> list[GuardRecord]:
     return sorted(known, key=lambda guard: -(guard.ended_unix_s or 0.0))
 
 
-def of(pid: int, start_time: int, group: str | None = None) -> GuardRecord | None:
+def find(pid: int, start_time: int, group: str | None = None) -> GuardRecord | None:
     """
-    The guard that a process was in which has just ended, over or not; None: none is known.
+    Find the guard of a process that has just ended; None: none is known.
 
     Args:
         pid, start_time: of the process.
@@ -224,12 +227,12 @@ def of(pid: int, start_time: int, group: str | None = None) -> GuardRecord | Non
     base = os.path.basename((group or "").rstrip("/")).removesuffix(".scope")
     if base.startswith(PREFIX):
         name = base.removeprefix(PREFIX).replace("-", ".", 1)
-    found = read(os.path.join(root(), name))
+    found = read(os.path.join(guards_folder(), name))
     return found or read_file(os.path.join(past_folder(), f"{name}.json"))
 
 
-def is_there(record: GuardRecord) -> bool:
-    """Whether its group is there."""
+def group_exists(record: GuardRecord) -> bool:
+    """Whether its group still exists."""
     return record.group is None or os.path.isdir(record.group)
 
 
@@ -261,18 +264,18 @@ def parse(text: bytes, folder: str) -> GuardRecord | None:
     return record if os.path.basename(folder) == f"{record.pid}.{record.start_time}" else None
 
 
-def prepare(pid: int, start_time: int) -> str:
+def make_folder(pid: int, start_time: int) -> str:
     """
     Make the folder of a guard.
 
     Raises:
         OSError: it cannot be made, or is somebody else's.
     """
-    os.makedirs(os.path.dirname(root()), mode=0o700, exist_ok=True)
-    for each in (root(), folder_of(pid, start_time)):
+    os.makedirs(os.path.dirname(guards_folder()), mode=0o700, exist_ok=True)
+    for each in (guards_folder(), folder_of(pid, start_time)):
         os.makedirs(each, mode=0o700, exist_ok=True)
         if paths.foreign(os.lstat(each)) or os.path.islink(each):
             raise PermissionError(f"{each} is somebody else's")
     if sys.platform != "win32":
-        os.chmod(root(), 0o700)
+        os.chmod(guards_folder(), 0o700)
     return folder_of(pid, start_time)

@@ -30,9 +30,9 @@ _SLACK_SHARE = 16
 # Libraries make a thread for each processor in their first instant: one of OpenBLAS reserves
 # 40 MiB as NumPy is imported, any other its stack of 8 MiB.
 _PROCESSOR_BYTES = 48 << 20
-_MOST_OF_LIMIT = 2  # three times the limit is refused on any machine
+_MOST_LIMIT_SHARE = 2  # three times the limit is refused on any machine
 _FROZEN_SLACK_BYTES = 4 << 20  # when everything further is refused: small objects still fit
-_EVERYTHING_BYTES = 1 << 46
+_UNLIMITED_BYTES = 1 << 46
 
 
 class ReservationLimit:
@@ -43,10 +43,10 @@ class ReservationLimit:
     """
 
     def __init__(self) -> None:
-        self._set: dict[int, tuple[int, int, int]] = {}  # by pid: start time, ours, soft before
+        self._applied: dict[int, tuple[int, int, int]] = {}  # by pid: start time, ours, soft before
         self._frozen = False
 
-    def follow(
+    def update(
         self, pids: Iterable[int], room_bytes: int, limit_bytes: int, reserve_bytes: int
     ) -> None:
         """
@@ -60,48 +60,48 @@ class ReservationLimit:
             reserve_bytes: above it.
         """
         if not self._frozen:
-            self._all(pids, max(0, room_bytes) + slack_bytes(limit_bytes, reserve_bytes))
+            self._apply(pids, max(0, room_bytes) + slack_bytes(limit_bytes, reserve_bytes))
 
     def freeze(self, pids: Iterable[int]) -> None:
-        """Refuse whatever is more than they have now, until `follow` after `unfreeze`."""
+        """Refuse whatever is more than they have now, until `update` after `unfreeze`."""
         self._frozen = True
-        self._all(pids, _FROZEN_SLACK_BYTES)
+        self._apply(pids, _FROZEN_SLACK_BYTES)
 
     def unfreeze(self) -> None:
-        """The next `follow` widens the limits again."""
+        """The next `update` widens the limits again."""
         self._frozen = False
 
     def lift(self, pids: Iterable[int]) -> None:
-        """Refuse nothing from now on, nobody; children have inherited what was set before."""
-        self._all(pids, _EVERYTHING_BYTES)
-        self.take_back()
+        """Remove the limits of these processes; children have inherited the earlier ones."""
+        self._apply(pids, _UNLIMITED_BYTES)
+        self.restore()
 
-    def take_back(self) -> None:
-        """Everybody's limits as they were."""
+    def restore(self) -> None:
+        """Restore the limits that the processes had before."""
         import resource
 
-        for pid, (began, ours, before) in self._set.items():
+        for pid, (began, ours, before) in self._applied.items():
             with suppress(OSError, ValueError):
                 soft, hard = resource.prlimit(pid, resource.RLIMIT_DATA)
                 if soft == ours and start_time(pid) == began:
                     resource.prlimit(pid, resource.RLIMIT_DATA, (before, hard))
-        self._set.clear()
+        self._applied.clear()
 
-    def _all(self, pids: Iterable[int], more_bytes: int) -> None:
-        some = list(pids)[:_MOST_PROCESSES]
-        found = {pid: _limit(pid, more_bytes, self._set.get(pid)) for pid in some}
-        self._set = {pid: each for pid, each in found.items() if each is not None}
+    def _apply(self, pids: Iterable[int], more_bytes: int) -> None:
+        limited = list(pids)[:_MOST_PROCESSES]
+        found = {pid: _limit_process(pid, more_bytes, self._applied.get(pid)) for pid in limited}
+        self._applied = {pid: each for pid, each in found.items() if each is not None}
 
 
 def slack_bytes(limit_bytes: int, reserve_bytes: int) -> int:
     """What may be reserved beyond the room that is left: the reserve carries it, if it is used."""
     slack = min(max(limit_bytes // _SLACK_SHARE, _LEAST_SLACK_BYTES), _MOST_SLACK_BYTES)
-    threads = min((os.cpu_count() or 1) * _PROCESSOR_BYTES, limit_bytes * _MOST_OF_LIMIT)
+    threads = min((os.cpu_count() or 1) * _PROCESSOR_BYTES, limit_bytes * _MOST_LIMIT_SHARE)
     return max(slack, threads, int(reserve_bytes * MOST_OF_RESERVE))
 
 
-def begin(limit_bytes: int, reserve_bytes: int) -> None:
-    """Limit this process, about to become the program, before any supervisor looks at it."""
+def limit_this_process(limit_bytes: int, reserve_bytes: int) -> None:
+    """Limit this process, before it becomes the program and before a supervisor sees it."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -112,7 +112,7 @@ def begin(limit_bytes: int, reserve_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (wanted, hard))
 
 
-def _limit(
+def _limit_process(
     pid: int, more_bytes: int, known: tuple[int, int, int] | None
 ) -> tuple[int, int, int] | None:
     if sys.platform != "linux":

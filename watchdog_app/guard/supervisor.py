@@ -39,20 +39,20 @@ _NEAR_SHARE = 0.8  # of the limit: from here on agents publish after every batch
 _WRITE_EVERY_S = 5.0
 _CHANGED_SHARE = 0.02  # of the limit: less is no news
 _ROOM_AGAIN_BYTES = 16 << 20
-_TERM_S = 5.0  # after SIGTERM, before SIGKILL
-_BATCH_BYTES = 1 << 20  # what processors have charged beforehand
+_TERM_TIMEOUT_S = 5.0  # after SIGTERM, before SIGKILL
+_CHARGE_BATCH_BYTES = 1 << 20  # what processors have charged beforehand
 _FILL_BYTES_PER_S = 2e9  # as fast as one process fills memory
 _FASTEST_S, _SLOWEST_S = 0.1, 1.0
-# How long it may wait for its next look, by state; while it runs that depends.
+# Seconds between two ticks, by state; while it runs `_wait_s` computes them.
 _WAIT_S = {
     State.COPYING: 0.02,
     State.FINISHING: 0.02,
     State.STOPPED: 0.2,
     **dict.fromkeys((State.REFUSING, State.EXITING, State.ENDING), 0.05),
 }
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
-_ENDS_MASK = sum(1 << (number - 1) for number in _ENDS)
-_MOST_ASKED = 100  # of a storm of forks only the program itself is looked at
+_ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
+_ENDING_MASK = sum(1 << (number - 1) for number in _ENDING_SIGNALS)
+_MOST_CHECKED = 100  # with more processes only the program itself is checked
 
 
 class Supervisor:
@@ -87,9 +87,9 @@ class Supervisor:
             Action.RESUME: group.resume,
             Action.COPY: self._copy,
             Action.REQUEST_SAVE: self._trainings.request_save,
-            Action.GIVE_MOST: lambda: self._give(MOST_OF_RESERVE),
-            Action.GIVE_ALL: lambda: self._give(1.0),
-            Action.TAKE_BACK: lambda: self._give(0.0),
+            Action.GIVE_MOST: lambda: self._set_limit_with_reserve(MOST_OF_RESERVE),
+            Action.GIVE_ALL: lambda: self._set_limit_with_reserve(1.0),
+            Action.TAKE_BACK: lambda: self._set_limit_with_reserve(0.0),
             Action.LIFT: self._lift_limit,
             Action.REFUSE: lambda: self._freeze_reservations(True),
             Action.ALLOW: lambda: self._freeze_reservations(False),
@@ -98,7 +98,7 @@ class Supervisor:
         }
 
     def take_over(self, state: State) -> None:
-        """After the end of an earlier supervisor: stand where it stood; before `open`."""
+        """Continue in the state of an earlier supervisor; to be called before `open`."""
         record, policy = self.record, self.policy
         # What the group may hold now: with the reserve, where that was given.
         spent = state in (State.REFUSING, State.ENDING)
@@ -117,16 +117,16 @@ class Supervisor:
 
     def open(self) -> None:
         """
-        Be ready: from here on the limit holds.
+        Enforce the limit and listen for requests.
 
         Raises:
             OSError: the kernel refuses something that a guard needs.
         """
-        self.group.hold()
-        self._hear_events()
+        self.group.enforce_limit()
+        self._register_events()
         with suppress(OSError):
             self._listener = Listener(
-                self.record.socket_path, self._carry_out, self.watch, self.forget
+                self.record.socket_path, self._handle_request, self.watch, self.forget
             )
         with suppress(OSError):
             handle = os.pidfd_open(self.record.pid)
@@ -140,25 +140,25 @@ class Supervisor:
         self._poll.register(fd, select.POLLIN)
 
     def forget(self, fd: int) -> None:
-        """Watch it no longer."""
+        """Stop watching `fd`."""
         if self._handlers.pop(fd, None) is not None:
             self._poll.unregister(fd)
 
     def run(self) -> None:
-        """Until the group is empty."""
+        """Wait and act until the group is empty."""
         while True:
             for fd, _ in self._poll.poll(self._wait_s() * 1000):
                 if fd in self._handlers:
                     self._handlers[fd]()
             try:
-                if not self.look(time.monotonic()):
+                if not self.tick(time.monotonic()):
                     return
             except FileNotFoundError:  # the group is gone
                 return
 
-    def look(self, now: float) -> bool:
-        """One turn; False when nobody is in the group any more."""
-        self.group.keep_limit()
+    def tick(self, now: float) -> bool:
+        """Read usage, act on it, write the record; False when the group is empty."""
+        self.group.rewrite_limit()
         usage = self.group.usage()
         self._held_bytes, self._used_bytes = usage.held_bytes, usage.used_bytes
         pids = self.group.pids()
@@ -167,29 +167,29 @@ class Supervisor:
         policy = self.policy
         if policy.state is State.ENDING:
             self._end()
-        elif not policy.still and self.group.at_limit():
-            self._act(policy.limit_met(now))
+        elif not policy.is_halted and self.group.at_limit():
+            self._execute(policy.limit_met(now))
         else:
-            self._act(policy.tick(now, self._held_bytes, self.record.limit_bytes))
+            self._execute(policy.tick(now, self._held_bytes, self.record.limit_bytes))
             if self._copy_is_due(now) and self._trainings.all_fresh():
                 if policy.state is State.RUNNING:
                     self._schedule.tried(now)
-                self._act(policy.copy_early(now))
+                self._execute(policy.copy_early(now))
         if policy.state is State.COPYING:
-            self._take_copies(now)
+            self._collect_copies(now)
         elif policy.state is State.FINISHING:
             self._wait_for_boundary(now)
         elif policy.state is State.STOPPED:
-            self._look_at_stopped(now, pids)
-        self._follow(now, pids)
+            self._check_stopped(now, pids)
+        self._update_limits(now, pids)
         self._write()
         return True
 
     def close(self) -> None:
-        """The group is empty, or is to be nobody's business any more."""
+        """Lift the limit, resume every process and remove the group if it is empty."""
         self._trainings.close()
         if self._reservations is not None:
-            self._reservations.take_back()
+            self._reservations.restore()
         if self._listener is not None:
             self._listener.close()
         self.group.lift_limit()
@@ -199,46 +199,46 @@ class Supervisor:
 
     # What the policy wants
 
-    def _act(self, actions: tuple[Action, ...]) -> None:
+    def _execute(self, actions: tuple[Action, ...]) -> None:
         for each in actions:
             self._actions[each]()
 
     def _stop(self) -> None:
         self.group.stop()
-        self._give(0.0)
+        self._set_limit_with_reserve(0.0)
 
     def _copy(self) -> None:
         policy = self.policy
-        if not policy.early:
+        if not policy.is_early_copy:
             self.record.since_unix_s = time.time()
             self.record.note("limit", policy.because or "Its limit was met.")
-        elif not policy.renewing:  # of which there may be hundreds
+        elif not policy.is_renewing:  # of which there may be hundreds
             self.record.note("copy", "Its limit is near.")
         self._write(always=True)
         self._trainings.copy(self.group.pids())
 
-    def _give(self, share: float) -> None:
-        """The limit, and so much of the reserve."""
-        self._allow(self.record.limit_bytes + int(self.record.reserve_bytes * share))
+    def _set_limit_with_reserve(self, share: float) -> None:
+        """Set the limit plus this share of the reserve."""
+        self._set_group_limit(self.record.limit_bytes + int(self.record.reserve_bytes * share))
 
-    def _allow(self, limit_bytes: int) -> None:
+    def _set_group_limit(self, limit_bytes: int) -> None:
         with suppress(OSError):
             try:
                 self.group.set_limit(limit_bytes)
             except OSError:  # v1 refuses a limit below what is used: then exactly that
-                self.group.set_limit(self.group.usage().used_bytes + _BATCH_BYTES)
+                self.group.set_limit(self.group.usage().used_bytes + _CHARGE_BATCH_BYTES)
 
     def _lift_limit(self) -> None:
-        """All that the machine has; where that ends the kernel kills."""
+        """Give the program all memory of the machine; there the kernel kills."""
         # First: without its limit it runs at once, and would be refused what it asks for.
         if self._reservations is not None:
             self._reservations.lift(self.group.pids())
         free = limits.room_around(self.group.path)
         spare = free.free_bytes - limits.margin_bytes(free) // 2
         self.record.limit_bytes = self._held_bytes + max(0, spare)
-        self._give(0.0)
+        self._set_limit_with_reserve(0.0)
         self.group.lift_limit()
-        self._hear_events()
+        self._register_events()
 
     def _freeze_reservations(self, on: bool) -> None:
         if self._reservations is not None:
@@ -249,13 +249,13 @@ class Supervisor:
                 self._follow_reservations(self.group.pids())
 
     def _end(self) -> None:
-        """SIGTERM first where the program can still hear it, then SIGKILL, and let them die."""
+        """Send SIGTERM, after some seconds or at the limit SIGKILL, and resume the processes."""
         now = time.monotonic()
         if self._killed_at is None:
             self._killed_at = now
-            self._give(1.0)
+            self._set_limit_with_reserve(1.0)
             number = signal.SIGTERM
-        elif now - self._killed_at > _TERM_S or self.group.at_limit():
+        elif now - self._killed_at > _TERM_TIMEOUT_S or self.group.at_limit():
             number = signal.SIGKILL
         else:
             return
@@ -270,13 +270,13 @@ class Supervisor:
         record.because = self.policy.because
         record.used_bytes = self._held_bytes
         record.since_unix_s = time.time()
-        self._take_results()
+        self._record_results()
         text = messages.report(record)
         record.note(record.state, text)
         self._write(always=True)
         messages.write_to_terminal(record.pid, text)
 
-    def _take_results(self) -> None:
+    def _record_results(self) -> None:
         trainings, record = self._trainings, self.record
         copies = trainings.copies
         record.agents = max(copies.agents, trainings.agents)
@@ -288,74 +288,74 @@ class Supervisor:
 
     # What happens
 
-    def _take_copies(self, now: float) -> None:
+    def _collect_copies(self, now: float) -> None:
         copies = self._trainings.finished(now)
         if copies is None:
             return
-        if copies.complete or not self.policy.early:
-            self._take_results()
+        if copies.complete or not self.policy.is_early_copy:
+            self._record_results()
         self._schedule.ended(now, self.policy.since_mono_s, copies.complete)
-        self._act(self.policy.copied(now, copies))
+        self._execute(self.policy.copied(now, copies))
 
     def _wait_for_boundary(self, now: float) -> None:
         trainings = self._trainings
         if trainings.at_boundary(now):
-            self._act(self.policy.boundary(now))
+            self._execute(self.policy.boundary(now))
         elif trainings.all_answered(now):
             copies = trainings.copies
-            self._act(
+            self._execute(
                 self.policy.saved(now, copies.agents)
                 if copies.complete
                 else self.policy.boundary(now)
             )
 
-    def _look_at_stopped(self, now: float, pids: list[int]) -> None:
-        """Whether a signal waits for anybody, or somebody lets it run."""
-        asked = pids if len(pids) <= _MOST_ASKED else [self.record.pid]
-        if any(signals(each)[0] & _ENDS_MASK for each in asked):
-            self._act(self.policy.signal_waits(now))
+    def _check_stopped(self, now: float, pids: list[int]) -> None:
+        """Act on a pending signal, and on a SIGCONT that another program has sent."""
+        checked = pids if len(pids) <= _MOST_CHECKED else [self.record.pid]
+        if any(signals(each)[0] & _ENDING_MASK for each in checked):
+            self._execute(self.policy.signal_waits(now))
         elif self.group.was_continued():
-            self._act(self.policy.continued(now))
+            self._execute(self.policy.continued(now))
 
     def _copy_is_due(self, now: float) -> bool:
         share = self._held_bytes / max(1, self.record.limit_bytes)
         return self._schedule.due(now, share, self.policy.state, self._trainings.agents)
 
-    def _hear_events(self) -> None:
+    def _register_events(self) -> None:
         for fd in self._events:
             self.forget(fd)
         self._events = []
-        for fd, mask in self.group.events(int(self.record.limit_bytes * _NEAR_SHARE)):
+        for fd, mask in self.group.open_events(int(self.record.limit_bytes * _NEAR_SHARE)):
             self._events.append(fd)
-            self._handlers[fd] = lambda fd=fd: self.group.clear(fd)  # type: ignore[misc]
+            self._handlers[fd] = lambda fd=fd: self.group.clear_event(fd)  # type: ignore[misc]
             self._poll.register(fd, mask)
 
-    def _carry_out(self, request: dict[str, Any]) -> str:
-        """Raises ActionError: it cannot be, and why."""
+    def _handle_request(self, request: dict[str, Any]) -> str:
+        """Carry out a request; return what was done. Raises ActionError with the reason."""
         now, record = time.monotonic(), self.record
         if request.get("end") is True:
-            self._act(self.policy.end_wanted(now))
+            self._execute(self.policy.end_wanted(now))
             return f"{record.name} is being ended."
         if request.get("go_on") is True:
             record.follows_machine = False
-            self._act(self.policy.no_limit_wanted(now))
+            self._execute(self.policy.no_limit_wanted(now))
             return f"{record.name} continues without a limit of its own."
         held = self.group.usage().held_bytes
-        wanted = self._wanted_limit(request, held)
+        wanted = self._requested_limit(request, held)
         record.follows_machine = False
         if self.policy.state is State.UNLIMITED:
-            self.group.hold()
+            self.group.enforce_limit()
         self._set_limit(wanted)
-        said = f"The limit of {record.name} is {format_bytes(wanted)} now"
+        answer = f"The limit of {record.name} is {format_bytes(wanted)} now"
         if wanted <= held:
-            said += f"; it holds {format_bytes(held)} already and is stopped at once"
+            answer += f"; it holds {format_bytes(held)} already and is stopped at once"
         else:
-            self._act(self.policy.limit_raised(now))
+            self._execute(self.policy.limit_raised(now))
         self._write(always=True)
-        return f"{said}."
+        return f"{answer}."
 
-    def _wanted_limit(self, request: dict[str, Any], held: int) -> int:
-        """Raises ActionError: it is no limit, too little for anything, or more than there is."""
+    def _requested_limit(self, request: dict[str, Any], held: int) -> int:
+        """The limit that was asked for. Raises ActionError: no number, too low, or too high."""
         free = limits.room_around(self.group.path).free_bytes
         wanted = request.get("limit_bytes")
         if request.get("more") is True:  # a button: as much as the report says, or as there is
@@ -377,16 +377,16 @@ class Supervisor:
 
     def _set_limit(self, limit_bytes: int) -> None:
         self.record.limit_bytes = limit_bytes
-        self._give(0.0)
-        self._hear_events()
+        self._set_limit_with_reserve(0.0)
+        self._register_events()
         self._follow_reservations(self.group.pids())  # before anybody runs again
 
     # What goes on all the time
 
-    def _follow(self, now: float, pids: list[int]) -> None:
+    def _update_limits(self, now: float, pids: list[int]) -> None:
         record = self.record
         near = self._held_bytes > record.limit_bytes * _NEAR_SHARE
-        self._trainings.look(pids, near or self.policy.state is not State.RUNNING)
+        self._trainings.update(pids, near or self.policy.state is not State.RUNNING)
         self._follow_reservations(pids)
         if now < self._next_machine:
             return
@@ -397,7 +397,7 @@ class Supervisor:
             self._follow_machine(now)
 
     def raise_reserve(self, state_bytes: int) -> None:
-        """Keep enough to save so much, where there is room and nobody chose; never less."""
+        """Raise the reserve for a state of this size, if the user chose none and there is room."""
         record = self.record
         wanted = limits.reserve_for(state_bytes)
         if record.follows_state and wanted > record.reserve_bytes:
@@ -408,7 +408,7 @@ class Supervisor:
     def _follow_reservations(self, pids: list[int]) -> None:
         if self._reservations is not None and self.policy.state is not State.UNLIMITED:
             limit, reserve = self.record.limit_bytes, self.record.reserve_bytes
-            self._reservations.follow(pids, limit - self._held_bytes, limit, reserve)
+            self._reservations.update(pids, limit - self._held_bytes, limit, reserve)
 
     def _follow_machine(self, now: float) -> None:
         state, record = self.policy.state, self.record
@@ -416,24 +416,24 @@ class Supervisor:
             return
         record.used_bytes, record.state = self._held_bytes, state.value
         record.agents = max(record.agents, self._trainings.agents)
-        others = [each for each in records.every() if each.follows_machine]
+        others = [each for each in records.read_all() if each.follows_machine]
         others = [each for each in others if each.folder != record.folder]
         limit = limits.share_of(record, others, limits.room_around(self.group.path))
         if state is State.STOPPED:
             if limit > self._held_bytes + max(_ROOM_AGAIN_BYTES, self._held_bytes // 10):
                 self._set_limit(limit)
-                self._act(self.policy.limit_raised(now))
+                self._execute(self.policy.limit_raised(now))
         elif abs(limit - record.limit_bytes) > record.limit_bytes * _CHANGED_SHARE:
             self._set_limit(max(limit, LEAST_LIMIT_BYTES))
 
     def _wait_s(self) -> float:
-        """Seconds, at most, until the next look: what the kernel tells of comes at once."""
+        """Seconds to wait for an event of the kernel before the next tick."""
         state, limit = self.policy.state, self.record.limit_bytes
         if state in _WAIT_S:
             return _WAIT_S[state]
         if self._copy_is_due(time.monotonic()):  # at the next boundary
             return _WAIT_S[State.COPYING]
-        if self.group.tells_near and self._used_bytes < limit * _NEAR_SHARE:
+        if self.group.signals_near_limit and self._used_bytes < limit * _NEAR_SHARE:
             return _SLOWEST_S
         # Page cache may have met that long ago, and tells no more what the program takes.
         room = max(0, limit - self._held_bytes)

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _IN_STEP = frozenset(("in_step", "stale"))
 _ASKABLE = frozenset(("none", "damaged", "failed"))
 _MOST_SEGMENTS = 64
-_PACE_S = 2.0
+_RATE_WINDOW_S = 2.0
 _SLOW_STEP_S = 0.2  # a snapshot takes a millisecond at most
 _MOST_BYTES = 16384  # of a result
 _COPY_DEADLINE_S = 120.0
-_ASK_DEADLINE_S = 60.0
-_LATE_ANSWER_S = 2.0  # of a training that was asked to save and has been stopped since
+_SAVE_DEADLINE_S = 60.0
+_LATE_ANSWER_TIMEOUT_S = 2.0  # of a training that was asked to save and has been stopped since
 
 
 class Trainings:
@@ -65,12 +65,12 @@ class Trainings:
         self._children: list[_Child] = []
         self._results: dict[int, Result] = {}
         self._asked: list[int] = []  # pids, since the last copy
-        self._paces: dict[str, tuple[int, float, bool]] = {}  # sequence, when, slow
+        self._step_rates: dict[str, tuple[int, float, bool]] = {}  # sequence, when, slow
 
     @property
     def agents(self) -> int:
-        """Processes that publish themselves."""
-        return len(self._owned())
+        """The number of processes that publish their state."""
+        return len(self._owned_segments())
 
     def state_bytes(self) -> int:
         """What a save of all of them would write, as they have published; 0: nothing yet."""
@@ -82,8 +82,8 @@ class Trainings:
             segment_folder.make_folder(self._folder)
             segment_folder.make_spare(self._folder)
 
-    def look(self, pids: list[int], every_batch: bool) -> None:
-        """New segments and ended ones; how often they are to be filled, and who will read."""
+    def update(self, pids: list[int], every_batch: bool) -> None:
+        """Open new segments, remove ended ones, set how often they are written and who reads."""
         try:
             names = [name for name in os.listdir(self._folder) if name.count(".") == 1]
         except OSError:
@@ -92,7 +92,7 @@ class Trainings:
         names = [name for name in names if name.replace(".", "").isdigit()]
         for name in names[:_MOST_SEGMENTS]:
             if name.split(".")[0] not in alive:
-                self._let_go(name)
+                self._close_segment(name)
                 with suppress(OSError):
                     os.unlink(os.path.join(self._folder, name))
             elif name not in self._segments:
@@ -114,34 +114,34 @@ class Trainings:
         """
         if not self._asked:
             self._drop_children()
-        latest_mono_s = time.monotonic() + _LATE_ANSWER_S
+        latest_mono_s = time.monotonic() + _LATE_ANSWER_TIMEOUT_S
         for child in self._children:
-            child.end_by(latest_mono_s)
+            child.shorten_deadline(latest_mono_s)
         asked = {pid: self._results[pid] for pid in self._asked if pid in self._results}
         self._results = {pid: result for pid, result in asked.items() if result.get("ok")}
         self._asked = []
-        self.look(pids, True)
+        self.update(pids, True)
         known = {*self._results, *(child.pid for child in self._children)}
-        for pid, start_time, path in self._owned():
+        for pid, start_time, path in self._owned_segments():
             if pid not in known:
-                self._begin(pid, partial(_copy, pid, start_time, path), _COPY_DEADLINE_S)
+                self._start_child(pid, partial(_copy, pid, start_time, path), _COPY_DEADLINE_S)
 
     def request_save(self) -> None:
         """Have the daemon ask those that cannot be copied at any boundary."""
-        self._asked = [pid for pid in self._results if self._state_of(pid) in _ASKABLE]
+        self._asked = [pid for pid in self._results if self._copy_state(pid) in _ASKABLE]
         for pid in self._asked:
             del self._results[pid]
-            self._begin(pid, partial(_request_save, pid), _ASK_DEADLINE_S)
+            self._start_child(pid, partial(_request_save, pid), _SAVE_DEADLINE_S)
 
     def finished(self, now: float) -> CopyResults | None:
-        """What came of `copy`; None while it goes on."""
+        """The results of `copy`; None while it runs."""
         if not self._all_ended(now):
             return None
-        states = [self._state_of(pid) for pid in self._results]
-        return self._count(sum(state in _IN_STEP | _ASKABLE for state in states))
+        states = [self._copy_state(pid) for pid in self._results]
+        return self._summarize_results(sum(state in _IN_STEP | _ASKABLE for state in states))
 
     def all_fresh(self) -> bool:
-        """Every training has published where it stands, as far as one can see from here."""
+        """Whether every training has published its current boundary."""
         return bool(self._segments) and all(each.fresh for each in self._segments.values())
 
     def at_boundary(self, now: float) -> bool:
@@ -150,23 +150,23 @@ class Trainings:
             return False
         waiting = [
             self._segments.get(f"{pid}.{start_time}")
-            for pid, start_time, _ in self._owned()
-            if self._state_of(pid) in _IN_STEP
+            for pid, start_time, _ in self._owned_segments()
+            if self._copy_state(pid) in _IN_STEP
         ]
         return bool(waiting) and all(each is not None and each.fresh for each in waiting)
 
     def all_answered(self, now: float) -> bool:
-        """Everybody that was asked has answered, and nobody else is waited for."""
+        """Whether every training that was asked has answered, and none is in a step."""
         if not self._asked or not self._all_ended(now):
             return False
-        self._count(0)
-        return not any(self._state_of(pid) in _IN_STEP for pid in self._results)
+        self._summarize_results(0)
+        return not any(self._copy_state(pid) in _IN_STEP for pid in self._results)
 
     def close(self) -> None:
-        """Give everything back, the folder of segments too."""
+        """End the children, close the segments and remove their folder."""
         self._drop_children()
         for name in list(self._segments):
-            self._let_go(name)
+            self._close_segment(name)
         with suppress(OSError):
             for name in os.listdir(self._folder):
                 os.unlink(os.path.join(self._folder, name))
@@ -178,16 +178,16 @@ class Trainings:
 
         So a jump from rest, which nobody sees coming, finds a fresh one.
         """
-        before, at, slow = self._paces.get(name, (sequence, now, False))
-        if now - at >= _PACE_S:
+        before, at, slow = self._step_rates.get(name, (sequence, now, False))
+        if now - at >= _RATE_WINDOW_S:
             steps = max(0, sequence - before) / 2
             slow = 0 < steps and (now - at) / steps >= _SLOW_STEP_S
-        elif name in self._paces:
+        elif name in self._step_rates:
             return slow
-        self._paces[name] = (sequence, now, slow)
+        self._step_rates[name] = (sequence, now, slow)
         return slow
 
-    def _owned(self) -> list[tuple[int, int, str]]:
+    def _owned_segments(self) -> list[tuple[int, int, str]]:
         found = []
         for name, each in self._segments.items():
             owner = each.owner
@@ -195,10 +195,10 @@ class Trainings:
                 found.append((*owner, each.path))
         return found
 
-    def _state_of(self, pid: int) -> str:
+    def _copy_state(self, pid: int) -> str:
         return str(self._results.get(pid, {}).get("state", ""))
 
-    def _begin(self, pid: int, work: Callable[[], Result], deadline_s: float) -> None:
+    def _start_child(self, pid: int, work: Callable[[], Result], deadline_s: float) -> None:
         try:
             child = _Child(pid, work, deadline_s, self._forget)
         except OSError as error:
@@ -217,7 +217,7 @@ class Trainings:
                 self.rescues.append(rescue)
         return not self._children
 
-    def _count(self, in_step: int) -> CopyResults:
+    def _summarize_results(self, in_step: int) -> CopyResults:
         failed = [each for each in self._results.values() if not each.get("ok")]
         why = str(failed[0].get("why", ""))[:300] if failed else ""
         total = len(self._results)
@@ -229,8 +229,8 @@ class Trainings:
             child.has_ended(float("inf"))
         self._children = []
 
-    def _let_go(self, name: str) -> None:
-        self._paces.pop(name, None)
+    def _close_segment(self, name: str) -> None:
+        self._step_rates.pop(name, None)
         found = self._segments.pop(name, None)
         if found is not None:
             found.close()
@@ -263,7 +263,7 @@ class _Child:
         self.fd, write = os.pipe()
         self._end_mono_s = time.monotonic() + deadline_s
         self._forget = forget
-        self._said = b""
+        self._output = b""
         os.set_blocking(self.fd, False)
         try:
             self._child = os.fork()
@@ -272,11 +272,11 @@ class _Child:
             os.close(write)
             raise
         if self._child == 0:
-            _be_child(self.fd, write, work)
+            _run_child(self.fd, write, work)
         os.close(write)
 
-    def end_by(self, mono_s: float) -> None:
-        """Bring its deadline forward."""
+    def shorten_deadline(self, mono_s: float) -> None:
+        """Move its deadline to an earlier time."""
         self._end_mono_s = min(self._end_mono_s, mono_s)
 
     def has_ended(self, now: float) -> bool:
@@ -290,13 +290,13 @@ class _Child:
             return True
         try:
             while more := os.read(self.fd, _MOST_BYTES):
-                self._said += more
+                self._output += more
         except BlockingIOError:
             return False
         except OSError:
             pass
         try:
-            found = json.loads(self._said)
+            found = json.loads(self._output)
         except ValueError:
             found = None
         nothing = {"ok": False, "why": "the copier ended without a word"}
@@ -311,7 +311,7 @@ class _Child:
             os.waitpid(self._child, 0)
 
 
-def _be_child(read: int, write: int, work: Callable[[], Result]) -> None:
+def _run_child(read: int, write: int, work: Callable[[], Result]) -> None:
     code = 1
     try:
         os.close(read)
@@ -330,7 +330,7 @@ def _copy(pid: int, start_time: int, path: str) -> Result:
     """Copy one training that stands still: {"ok", "path", "step"} or {"ok", "state", "why"}."""
     from watchdog_app.guard import copier
 
-    found = copier.look(pid, start_time, path)
+    found = copier.check(pid, start_time, path)
     if found.state != "ready":
         return {"ok": False, "state": found.state, "why": found.why or found.state}
     try:
@@ -351,8 +351,8 @@ def _request_save(pid: int) -> Result:
                 "task.checkpoint",
                 task=str(pid),
                 wait=True,
-                timeout_s=_ASK_DEADLINE_S * 0.9,
-                reply_timeout_s=_ASK_DEADLINE_S,
+                timeout_s=_SAVE_DEADLINE_S * 0.9,
+                reply_timeout_s=_SAVE_DEADLINE_S,
             )
     except WatchdogError as error:
         return {"ok": False, "state": "failed", "why": str(error)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import EXIT_OK, AlreadyRunning, WatchdogError
-from watchdog_app.client.feed import Feed, why_gone
+from watchdog_app.client.feed import Feed, disconnect_reason
 from watchdog_app.tray import backends, labels
 from watchdog_app.tray.commands import Commands, button_command
 from watchdog_app.tray.menu_model import Command, CommandKind
@@ -71,7 +71,9 @@ class Companion:
         self._login_read_mono_s = 0.0
         self._dark_panel = _dark_panel(options.theme)
         self._view = TrayView(self._render_icon, lambda: self._at_login)
-        self._feed = Feed(self._on_status, self._on_notification, role="tray", pace_s=_SLOW_POLL_S)
+        self._feed = Feed(
+            self._on_status, self._on_notification, role="tray", interval_s=_SLOW_POLL_S
+        )
         self._commands = Commands(
             notify=lambda notification: self._show_notification(notification, lambda *_: None),
             on_done=self._command_done,
@@ -122,14 +124,14 @@ class Companion:
         if (status is not None) != self._had_status:
             if status is not None:
                 _log("connected to the daemon." if self._had_status is not None else "running.")
-            elif self._had_status or why_gone(error) is not None:
+            elif self._had_status or disconnect_reason(error) is not None:
                 _log(f"{error} The tray icon waits for it.")
             else:
                 _log("no daemon runs yet. Start it with: watchdog start")
             self._had_status = status is not None
-        state = self._view.update(status, why_gone(error))
+        state = self._view.update(status, disconnect_reason(error))
         fast = state.is_active or time.monotonic() < self._fast_until_mono_s
-        self._feed.set_pace(_FAST_POLL_S if fast else _SLOW_POLL_S)
+        self._feed.set_interval(_FAST_POLL_S if fast else _SLOW_POLL_S)
         if status is not None and self._notifications is not None:
             self._notifications.close_outdated(status)
 
@@ -173,20 +175,20 @@ class Companion:
 
     def _command_done(self) -> None:
         self._update_login_state()
-        self._feed.look_soon()
+        self._feed.refresh()
 
     def _update_login_state(self) -> None:
         if self._login is not None:
             before, self._at_login = self._at_login, self._login.state()
             if before != self._at_login:
-                self._feed.look_soon()
+                self._feed.refresh()
 
     def _menu_opened(self) -> None:
         """Bring the menu up to date, and keep it so every second for a while."""
         self._fast_until_mono_s = time.monotonic() + _OPEN_MENU_S
         self._view.on_menu_opened()
-        self._feed.set_pace(_FAST_POLL_S)
-        self._feed.look_soon()
+        self._feed.set_interval(_FAST_POLL_S)
+        self._feed.refresh()
         # Desktops have settings of their own for what starts at login.
         if time.monotonic() >= self._login_read_mono_s + _OPEN_MENU_S / 10:
             self._login_read_mono_s = time.monotonic()
@@ -311,7 +313,7 @@ class Companion:
             except Exception as error:  # it is tried again with the next picture
                 _log(f"the tray has not taken the icon: {error!r}.")
             self._view.attach(shown, state)
-            self._feed.look_soon()
+            self._feed.refresh()
             if self._stopping.is_set():
                 shown.stop()
 

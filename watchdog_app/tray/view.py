@@ -71,11 +71,11 @@ class TrayView:
             self._slots.reassign(self._status)
             self._show_menu()
 
-    def update(self, status: Status | None, why_gone: str | None = None) -> TrayState:
+    def update(self, status: Status | None, disconnect_reason: str | None = None) -> TrayState:
         """Show this status; None: there is no daemon."""
         with self._lock:
             self._status = status
-            self._state = _tray_state(status, why_gone, time.time())
+            self._state = _tray_state(status, disconnect_reason, time.time())
             if self._icon is not None:
                 self._draw()
                 self._dock_again()
@@ -110,11 +110,13 @@ class TrayView:
             self._icon.icon = self._icon.icon
 
 
-def _tray_state(status: Status | None, why_gone: str | None, now_unix_s: float) -> TrayState:
+def _tray_state(
+    status: Status | None, disconnect_reason: str | None, now_unix_s: float
+) -> TrayState:
     if status is not None:
         return tray_state(status, now_unix_s)
-    if why_gone is None:
+    if disconnect_reason is None:
         return NO_DAEMON
     return TrayState(
-        NO_DAEMON.picture, "The daemon cannot be reached", why_gone[:120], is_active=False
+        NO_DAEMON.picture, "The daemon cannot be reached", disconnect_reason[:120], is_active=False
     )

@@ -100,7 +100,7 @@ def test_a_pause_of_what_waits_stands_until_it_has_stopped_or_run(waiting: Proce
     paused = process_control.pause([waiting])
     pauses = standing_pauses(tmp_path, lambda key: state(key.pid) or None)
     pauses.add(Pause(waiting, "train.py", "asked for", paused))
-    ended = pauses.review
+    ended = pauses.remove_ended
     child = child_of(waiting.pid)
     assert [] == ended(), "it waits"
     os.kill(child, signal.SIGKILL)

@@ -231,7 +231,9 @@ def _current_guard() -> GuardRecord | None:
         return None
     from watchdog_app.guard import cgroup, record
 
-    found = record.read(os.path.join(record.root(), name))
-    if found is None or cgroup.guard_of(os.getpid()) != cgroup.name_of(found.pid, found.start_time):
+    found = record.read(os.path.join(record.guards_folder(), name))
+    if found is None or cgroup.guard_of_process(os.getpid()) != cgroup.guard_group_name(
+        found.pid, found.start_time
+    ):
         return None
     return found

@@ -14,7 +14,7 @@ from typing import Protocol
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.core.model.settings import NotifySettings
 
-_DOES_SOMETHING = frozenset(("save", "pause", "resume"))
+_ACTION_KEYS = frozenset(("save", "pause", "resume"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ def open_channels(settings: NotifySettings) -> Sequence[Channel]:
     return found
 
 
-def to_type(notification: Notification) -> list[str]:
+def action_commands(notification: Notification) -> list[str]:
     """
-    What does in a terminal what the buttons would do, where a notification is shown without any.
+    The commands of a notification's buttons, for channels that show no buttons.
 
-    Without what its text says already, and without what only shows more.
+    Commands that its text names already, or that only show more, are left out.
     """
     return [
         each.command
         for each in notification.actions
-        if each.key in _DOES_SOMETHING and each.command and each.command not in notification.body
+        if each.key in _ACTION_KEYS and each.command and each.command not in notification.body
     ]

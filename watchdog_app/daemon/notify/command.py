@@ -21,7 +21,7 @@ from watchdog_app.core.model.decisions import Notification
 from watchdog_app.daemon.notify import Delivery
 
 TIMEOUT_S = 10.0
-_TOLD = 300  # characters of what a failed command wrote
+_MOST_OUTPUT_CHARS = 300  # characters of what a failed command wrote
 
 
 class CommandChannel:
@@ -57,20 +57,22 @@ class CommandChannel:
                     start_new_session=True,
                 )
             except (OSError, ValueError) as error:
-                return self._failed(f"it could not be started: {error}")
+                return self._failure(f"it could not be started: {error}")
             children.ordinary(process.pid)
             try:
                 process.communicate(json.dumps(notification.to_json()).encode(), self._timeout_s)
             except subprocess.TimeoutExpired:
-                _end(process)
-                return self._failed(f"it did not end within {self._timeout_s:g} s and was ended")
+                _kill(process)
+                return self._failure(f"it did not end within {self._timeout_s:g} s and was ended")
             if process.returncode == 0:
                 return Delivery(True)
             output.seek(0)
-            said = clean(output.read(4 * _TOLD).decode("utf-8", "replace"), _TOLD)
-            return self._failed(f"it ended with status {process.returncode}: {said}")
+            output_text = clean(
+                output.read(4 * _MOST_OUTPUT_CHARS).decode("utf-8", "replace"), _MOST_OUTPUT_CHARS
+            )
+            return self._failure(f"it ended with status {process.returncode}: {output_text}")
 
-    def _failed(self, why: str) -> Delivery:
+    def _failure(self, why: str) -> Delivery:
         return Delivery(False, f"{clean(self._argv[0], 100)} of notify.command: {why}")
 
 
@@ -91,7 +93,7 @@ def variables(notification: Notification) -> dict[str, str]:
     }
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes]) -> None:
     """End it and all of its session that did not leave the group."""
     with suppress(ProcessLookupError, PermissionError):  # it has just ended, or is somebody else's
         os.killpg(process.pid, signal.SIGKILL)

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from watchdog_app.base import children
 from watchdog_app.core.model.decisions import Notification
-from watchdog_app.daemon.notify import Delivery, to_type
+from watchdog_app.daemon.notify import Delivery, action_commands
 
 DEADLINE_S = 8.0
 # GNOME refuses more than about one a second (ExcessNotificationGeneration).
-_GAP_S = 1.0
+_LEAST_GAP_S = 1.0
 _MOST_REMEMBERED = 64
 
 
@@ -62,11 +62,11 @@ class DesktopChannel:
     def send(self, notification: Notification) -> Delivery:
         """Show it; blocks up to the deadline, and a second more right after another one."""
         if self._last_mono_s is not None:
-            self._sleep(max(0.0, _GAP_S - (self._clock() - self._last_mono_s)))
+            self._sleep(max(0.0, _LEAST_GAP_S - (self._clock() - self._last_mono_s)))
         place = (notification.incident, notification.task)
-        body = "\n".join([notification.body, *to_type(notification)])
+        body = "\n".join([notification.body, *action_commands(notification)])
         request = {**notification.to_json(), "body": body, "replaces": self._shown.get(place, 0)}
-        answer = self._ask(request)
+        answer = self._run_helper(request)
         self._last_mono_s = self._clock()
         number = answer.get("number")
         if notification.incident and isinstance(number, int) and number > 0:
@@ -76,7 +76,7 @@ class DesktopChannel:
             self._shown[place] = number
         return Delivery(answer.get("delivered") is True, str(answer.get("detail", "")))
 
-    def _ask(self, request: Mapping[str, object]) -> dict[str, object]:
+    def _run_helper(self, request: Mapping[str, object]) -> dict[str, object]:
         """The helper's answer; a helper that gives none is an answer too."""
         try:
             done = subprocess.run(
@@ -99,8 +99,8 @@ class DesktopChannel:
         except (ValueError, IndexError):
             answer = None
         if not isinstance(answer, dict):
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            last = said[-1][:200] if said else "it said nothing"
+            error_lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+            last = error_lines[-1][:200] if error_lines else "it said nothing"
             status = done.returncode
             return {
                 "detail": f"the helper for desktop notifications failed (status {status}): {last}"

@@ -26,7 +26,7 @@ def main() -> int:
     try:
         request = json.loads(sys.stdin.buffer.read())
     except ValueError as error:
-        answer = _no(f"the notification could not be read: {error}")
+        answer = _not_delivered(f"the notification could not be read: {error}")
     else:
         answer = show(request)
     os.write(answer_fd, json.dumps(answer).encode() + b"\n")
@@ -35,10 +35,10 @@ def main() -> int:
 
 def show(request: Mapping[str, Any]) -> dict[str, Any]:
     """Show a notification in the best way that this system has."""
-    return _by_dbus(request) if _HAS_DBUS else _by_plyer(request)
+    return _show_by_dbus(request) if _HAS_DBUS else _show_by_plyer(request)
 
 
-def _by_dbus(request: Mapping[str, Any]) -> dict[str, Any]:
+def _show_by_dbus(request: Mapping[str, Any]) -> dict[str, Any]:
     from watchdog_app.base.dbus import Unreachable, show_once
 
     replaces = request.get("replaces")
@@ -50,30 +50,30 @@ def _by_dbus(request: Mapping[str, Any]) -> dict[str, Any]:
             replaces=replaces if isinstance(replaces, int) and replaces > 0 else 0,
         )
     except Unreachable as error:
-        return _no(str(error))
+        return _not_delivered(str(error))
     return {"delivered": True, "detail": "", "number": number}
 
 
-def _by_plyer(request: Mapping[str, Any]) -> dict[str, Any]:
+def _show_by_plyer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         from plyer import notification
 
         notification.notify(
-            title=_no_option(str(request.get("title", ""))),
-            message=_no_option(str(request.get("body", ""))),
+            title=_not_an_option(str(request.get("title", ""))),
+            message=_not_an_option(str(request.get("body", ""))),
             app_name=_APP,
         )
     except Exception as error:
-        return _no(f"plyer could not show it: {type(error).__name__}: {error}")
+        return _not_delivered(f"plyer could not show it: {type(error).__name__}: {error}")
     return {"delivered": True, "detail": "", "number": 0}
 
 
-def _no_option(text: str) -> str:
-    """For the programs that plyer starts."""
+def _not_an_option(text: str) -> str:
+    """Prefix a space, so that programs that plyer starts take the text for no option."""
     return f" {text}" if text.startswith("-") else text
 
 
-def _no(detail: str) -> dict[str, Any]:
+def _not_delivered(detail: str) -> dict[str, Any]:
     return {"delivered": False, "detail": detail, "number": 0}
 
 

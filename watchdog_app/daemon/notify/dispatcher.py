@@ -29,7 +29,7 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify import Channel, Delivery, open_channels
 from watchdog_app.daemon.rpc import RpcServer
 
-_ACKNOWLEDGE_S = 2.0  # a tray is given this long to acknowledge
+_ACKNOWLEDGE_TIMEOUT_S = 2.0  # a tray is given this long to acknowledge
 _LINGER_S = 1.0
 
 OnOutcome = Callable[[bool, str], None]  # delivered, detail
@@ -37,7 +37,7 @@ OnOutcome = Callable[[bool, str], None]  # delivered, detail
 _MOST_SNOOZES = 64
 _MOST_REMEMBERED = 256
 # What is told also while protection is off: what has happened, and not what may.
-_FACTS = frozenset(
+_ALWAYS_SENT = frozenset(
     (
         "exited",
         "stopped",
@@ -54,12 +54,12 @@ _FACTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """A moment after which something is over."""
+    """A deadline on two clocks."""
 
     mono_s: float
     unix_s: float
 
-    def over(self, mono_s: float, unix_s: float) -> bool:
+    def has_passed(self, mono_s: float, unix_s: float) -> bool:
         """
         Whether either clock has come to it.
 
@@ -79,16 +79,16 @@ class Snooze:
     name: str | None
     until: Until
 
-    def covers(self, notification: Notification) -> bool:
-        """Whether this notification is meant."""
+    def matches(self, notification: Notification) -> bool:
+        """Whether this snooze suppresses the notification."""
         if self.incident is not None:
             return notification.incident == self.incident
         return self.task is None or notification.task == self.task
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What the next daemon goes on with."""
+class _SavedState:
+    """The saved state for the next daemon."""
 
     mono_s: float  # when it was written down
     protecting: bool
@@ -129,7 +129,7 @@ class NotificationFilter:
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
-        """Other settings from now on."""
+        """Use other settings from now on."""
         self._hours = settings.notify.quiet_hours
 
     def protect(self, on: bool, for_s: float | None = None) -> None:
@@ -141,7 +141,7 @@ class NotificationFilter:
             for_s: how long it does not; None: until it is switched on.
         """
         self.protecting = on
-        self._until = None if on or for_s is None else self._after(for_s)
+        self._until = None if on or for_s is None else self._until_after(for_s)
 
     def snooze(
         self, incident: str | None, task: int | None, name: str | None, for_s: float
@@ -156,24 +156,28 @@ class NotificationFilter:
             for_s: how long; 0: no longer.
         """
         meant = (incident, task)
-        self._snoozes = [one for one in self._snoozes if (one.incident, one.task) != meant]
+        self._snoozes = [
+            snooze for snooze in self._snoozes if (snooze.incident, snooze.task) != meant
+        ]
         if for_s <= 0:
             self._ended = True
             return None
-        found = Snooze(incident, task, name, self._after(for_s))
+        found = Snooze(incident, task, name, self._until_after(for_s))
         self._snoozes = [*self._snoozes[-_MOST_SNOOZES + 1 :], found]
         return found
 
-    def follow(self, before: int, now: int) -> bool:
+    def move_snoozes(self, before: int, now: int) -> bool:
         """
-        A task goes on under another pid: its snoozes too. Whether there are any.
+        Move the snoozes of a task to another pid; whether there are any.
 
         Args:
             before: pid of the root until now.
             now: pid of the root from now on.
         """
-        found = [one for one in self._snoozes if one.task == before]
-        self._snoozes = [replace(one, task=now) if one in found else one for one in self._snoozes]
+        found = [snooze for snooze in self._snoozes if snooze.task == before]
+        self._snoozes = [
+            replace(snooze, task=now) if snooze in found else snooze for snooze in self._snoozes
+        ]
         return bool(found)
 
     def reason(self, notification: Notification) -> str | None:
@@ -182,7 +186,7 @@ class NotificationFilter:
 
         What is critical comes through everything but protection that is switched off.
         """
-        why = self._why(notification)
+        why = self._suppression_reason(notification)
         if why is not None:
             self.suppressed += 1
         elif notification.incident:
@@ -190,19 +194,19 @@ class NotificationFilter:
             self._notified.append(notification.incident)
         return why
 
-    def look(self) -> tuple[bool, frozenset[str]]:
+    def expire(self) -> tuple[bool, frozenset[str]]:
         """
-        What has ended since the last call.
+        End what has passed since the last call.
 
         Returns:
             Whether protection has come on by itself, and incidents to be told anew.
         """
-        back_on = self._until is not None and self._until.over(*self._now())
+        back_on = self._until is not None and self._until.has_passed(*self._clock_times())
         if back_on:
             self.protect(True)
-        over = [one for one in self._snoozes if one.until.over(*self._now())]
-        self._snoozes = [one for one in self._snoozes if one not in over]
-        quiet = self.hours() is not None
+        over = [snooze for snooze in self._snoozes if snooze.until.has_passed(*self._clock_times())]
+        self._snoozes = [snooze for snooze in self._snoozes if snooze not in over]
+        quiet = self.quiet_hours() is not None
         ended = bool(over) or self._ended or (self._was_quiet and not quiet)
         self._was_quiet, self._ended = quiet, False
         if not ended or quiet:
@@ -210,13 +214,13 @@ class NotificationFilter:
         due, self.pending = self.pending, set()
         return back_on, frozenset(due)
 
-    def hours(self) -> str | None:
+    def quiet_hours(self) -> str | None:
         """The quiet hours that it is now; None: none."""
         if not self._hours:
             return None
         time.tzset()  # a laptop travels
         now = time.localtime(self._wall())
-        return quiet_at(self._hours, now.tm_hour, now.tm_min)
+        return quiet_span_at(self._hours, now.tm_hour, now.tm_min)
 
     @property
     def protection(self) -> records.Protection:
@@ -227,23 +231,28 @@ class NotificationFilter:
     @property
     def snoozed(self) -> tuple[records.Snooze, ...]:
         """As the status object has it."""
-        standing = (one for one in self._snoozes if not one.until.over(*self._now()))
+        standing = (
+            snooze for snooze in self._snoozes if not snooze.until.has_passed(*self._clock_times())
+        )
         return tuple(
-            records.Snooze.from_object(one, until_unix_s=one.until.unix_s) for one in standing
+            records.Snooze.from_object(snooze, until_unix_s=snooze.until.unix_s)
+            for snooze in standing
         )
 
     def dump(self) -> Any:
-        """Plain values from which another daemon goes on."""
+        """The state as JSON values, for the next daemon."""
         snoozes, pending = tuple(self._snoozes), tuple(sorted(self.pending))
-        return codec.encode(_Kept(self._mono(), self.protecting, self._until, snoozes, pending))
+        return codec.encode(
+            _SavedState(self._mono(), self.protecting, self._until, snoozes, pending)
+        )
 
-    def knows(self, incident: str) -> bool:
+    def knows_incident(self, incident: str) -> bool:
         """Whether a notification of this incident went out or was suppressed, lately."""
         return incident in self.pending or incident in self._notified
 
     def load(self, value: Any, same_boot: bool) -> None:
         """
-        Go on where `dump` left off; what has ended meanwhile is over.
+        Restore the state of `dump`; what has ended meanwhile is dropped.
 
         Args:
             value: from `dump`.
@@ -252,7 +261,7 @@ class NotificationFilter:
         Raises:
             ValueError: these are not its values. Nothing was changed.
         """
-        kept: _Kept = codec.decode(_Kept, value)
+        kept: _SavedState = codec.decode(_SavedState, value)
         # The running time goes on from what was left: the wall clock may have been set since.
         shift_s = self._mono() - kept.mono_s
 
@@ -261,37 +270,37 @@ class NotificationFilter:
 
         self.protecting, self._until = kept.protecting, kept.until and later(kept.until)
         self._snoozes = [
-            replace(one, until=later(one.until))
-            for one in kept.snoozes
-            if same_boot or (one.incident is None and one.task is None)
+            replace(snooze, until=later(snooze.until))
+            for snooze in kept.snoozes
+            if same_boot or (snooze.incident is None and snooze.task is None)
         ]
         self.pending = set(kept.pending) if same_boot else set()
 
-    def _why(self, notification: Notification) -> str | None:
-        if not self.protecting and notification.topic not in _FACTS:
-            self._keep_pending(notification)
+    def _suppression_reason(self, notification: Notification) -> str | None:
+        if not self.protecting and notification.topic not in _ALWAYS_SENT:
+            self._add_pending(notification)
             return "Suppressed: protection is switched off."
         if notification.urgency == "critical":
             return None
-        hours = self.hours()
+        hours = self.quiet_hours()
         if hours is not None:
-            self._keep_pending(notification)
+            self._add_pending(notification)
             return f"Suppressed: it is quiet from {hours.replace('-', ' to ')}."
-        for one in self._snoozes:
-            if one.covers(notification) and not one.until.over(*self._now()):
-                self._keep_pending(notification)
-                at = time.strftime("%H:%M", time.localtime(one.until.unix_s))
+        for snooze in self._snoozes:
+            if snooze.matches(notification) and not snooze.until.has_passed(*self._clock_times()):
+                self._add_pending(notification)
+                at = time.strftime("%H:%M", time.localtime(snooze.until.unix_s))
                 return f"Suppressed: snoozed until {at}."
         return None
 
-    def _now(self) -> tuple[float, float]:
+    def _clock_times(self) -> tuple[float, float]:
         return self._mono(), self._wall()
 
-    def _after(self, for_s: float) -> Until:
-        mono_s, unix_s = self._now()
+    def _until_after(self, for_s: float) -> Until:
+        mono_s, unix_s = self._clock_times()
         return Until(mono_s + for_s, unix_s + for_s)
 
-    def _keep_pending(self, notification: Notification) -> None:
+    def _add_pending(self, notification: Notification) -> None:
         if (
             notification.incident
             and notification.topic == "warning"
@@ -300,7 +309,7 @@ class NotificationFilter:
             self.pending.add(notification.incident)
 
 
-def quiet_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
+def quiet_span_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
     """
     The first of these hours that this time of day falls into; None: it is not quiet.
 
@@ -320,7 +329,7 @@ def quiet_at(spans: Sequence[str], hour: int, minute: int) -> str | None:
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Unacknowledged:
     """A notification that trays have and have not acknowledged."""
 
     notification: Notification
@@ -337,7 +346,7 @@ class Dispatcher:
     Args:
         server: whose clients may show it.
         settings: which channels there are.
-        wake: ends the loop's wait: `look` has something to do.
+        wake: ends the loop's wait: `poll` has something to do.
         log: of the daemon.
         opened: makes the channels.
         clock: monotonic seconds.
@@ -360,15 +369,15 @@ class Dispatcher:
         self._server = server
         self._wake = wake
         self._log = log
-        self._opened = opened
+        self._open_channels = opened
         self._clock = clock
         self._workers: dict[str, Worker] = {}  # by channel
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, _Unacknowledged] = {}
         self.apply(settings)
 
     def apply(self, settings: NotifySettings) -> None:
-        """Where notifications go from now on."""
-        self._channels = self._opened(settings)
+        """Open the channels of other settings."""
+        self._channels = self._open_channels(settings)
 
     def show(
         self, notification: Notification, on_outcome: OnOutcome, task: Task | None = None
@@ -388,14 +397,14 @@ class Dispatcher:
         )
         trays = self._server.publish("notifications", "notification", record.to_json())
         if trays:
-            until = self._clock() + _ACKNOWLEDGE_S
-            self._waiting[notification.id] = _Waiting(notification, on_outcome, until, trays)
+            until = self._clock() + _ACKNOWLEDGE_TIMEOUT_S
+            self._waiting[notification.id] = _Unacknowledged(notification, on_outcome, until, trays)
         else:
             self._send(self._channels, notification, on_outcome)
 
     def acknowledge(self, id_: str, delivered: bool, detail: str, follower: bool = False) -> None:
         """
-        A tray says what became of a notification; of several, the first that showed it counts.
+        Record the answer of a tray; of several trays the first that showed it counts.
 
         Args:
             id_: of the notification.
@@ -412,7 +421,7 @@ class Dispatcher:
         if not delivered or follower:
             waiting.trays -= 1
             if waiting.trays <= 0:
-                self._give_up(id_)
+                self._send_unacknowledged(id_)
             return
         del self._waiting[id_]
         detail = detail or "shown by the tray"
@@ -421,29 +430,29 @@ class Dispatcher:
         if others:
             self._send(others, waiting.notification, waiting.on_outcome, detail)
         else:
-            self._end(waiting.on_outcome, True, detail)
+            self._report_outcome(waiting.on_outcome, True, detail)
 
-    def look(self, now_mono_s: float) -> None:
-        """Call back what has finished; give up waiting where that has been long enough."""
+    def poll(self, now_mono_s: float) -> None:
+        """Collect results of channels; send by other channels what no tray has acknowledged."""
         for worker in self._workers.values():
             worker.collect()
         for id_, waiting in list(self._waiting.items()):
             if now_mono_s >= waiting.until_mono_s:
-                self._give_up(id_)
+                self._send_unacknowledged(id_)
 
     def next_deadline_mono_s(self) -> float | None:
-        """When `look` has something to do."""
+        """When `poll` has something to do."""
         return min((waiting.until_mono_s for waiting in self._waiting.values()), default=None)
 
     def close(self, timeout_s: float) -> None:
         """Show what is waiting, as far as that takes no longer than `timeout_s`."""
         end_mono_s = self._clock() + timeout_s
         for id_ in list(self._waiting):
-            self._give_up(id_)
+            self._send_unacknowledged(id_)
         for worker in self._workers.values():
             worker.close(max(0.0, end_mono_s - self._clock()))
 
-    def _give_up(self, id_: str) -> None:
+    def _send_unacknowledged(self, id_: str) -> None:
         waiting = self._waiting.pop(id_)
         self._send(self._channels, waiting.notification, waiting.on_outcome, waiting.written)
 
@@ -465,20 +474,22 @@ class Dispatcher:
         """
         if not channels:
             detail = "Notifications are switched off: see [notify] in the configuration."
-            self._end(on_outcome, bool(written), "; ".join(filter(None, (written, detail))))
+            self._report_outcome(
+                on_outcome, bool(written), "; ".join(filter(None, (written, detail)))
+            )
             return
         found: dict[str, Delivery] = {}
 
         def done(name: str, delivery: Delivery | None, error: Exception | None) -> None:
             found[name] = delivery or Delivery(False, f"It could not be shown: {error!r}")
             if len(found) == len(channels):
-                self._sent(channels, found, on_outcome, written)
+                self._finish_delivery(channels, found, on_outcome, written)
 
         for channel in channels:
             worker = self._workers.setdefault(channel.name, Worker(self._wake, _LINGER_S))
             worker.submit(partial(channel.send, notification), partial(done, channel.name))
 
-    def _sent(
+    def _finish_delivery(
         self,
         channels: Sequence[Channel],
         found: dict[str, Delivery],
@@ -492,10 +503,10 @@ class Dispatcher:
         by = f"shown by {'+'.join(worked)}" if worked else ""
         shown = bool(worked or written)
         self._note_failure(failures if shown and any(each.needed for each in broken) else "")
-        self._end(on_outcome, shown, "; ".join(filter(None, (written, by, failures))))
+        self._report_outcome(on_outcome, shown, "; ".join(filter(None, (written, by, failures))))
 
     def _note_failure(self, detail: str) -> None:
-        """Shown, and not in every way that was asked for: who relies on that one has to know."""
+        """Set or clear the fault that a notification did not reach all channels."""
         if not detail:
             self.fault = None
             return
@@ -506,7 +517,7 @@ class Dispatcher:
             "Fix it, or remove it from [notify]: watchdog config edit",
         )
 
-    def _end(self, on_outcome: OnOutcome, delivered: bool, detail: str) -> None:
+    def _report_outcome(self, on_outcome: OnOutcome, delivered: bool, detail: str) -> None:
         if delivered:
             self.shown += 1
             self.last_failure = None

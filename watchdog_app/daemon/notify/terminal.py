@@ -8,7 +8,7 @@ from typing import TextIO
 
 from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.decisions import Notification
-from watchdog_app.daemon.notify import Delivery, to_type
+from watchdog_app.daemon.notify import Delivery, action_commands
 
 _LINE = 500
 
@@ -27,7 +27,7 @@ class TerminalChannel:
         at = time.strftime("%H:%M:%S", time.localtime(notification.unix_s))
         lines = [f"[{at}] watchdog: {clean(notification.title, _LINE)}"]
         lines += [f"           {clean(line, _LINE)}" for line in notification.body.splitlines()]
-        lines += [f"           > {clean(line, _LINE)}" for line in to_type(notification)]
+        lines += [f"           > {clean(line, _LINE)}" for line in action_commands(notification)]
         text = "\n".join(lines) + "\n"
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         try:
