@@ -172,7 +172,7 @@ class _Story:
     def explain(self) -> None:
         """What `watchdog explain` says of it."""
         done = subprocess.run(
-            [*children.command(["explain", str(self._pid)])],
+            [*children.watchdog_argv(["explain", str(self._pid)])],
             env={**self._sandbox.env, "COLUMNS": "100"},
             capture_output=True,
             text=True,

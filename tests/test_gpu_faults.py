@@ -201,7 +201,7 @@ def test_the_doctor_without_a_daemon_says_the_same(world, tmp_path):
     """Of what a card tells by itself: the same severity, title and remedy."""
     facts = Tree(tmp_path).gpu().facts(gpu.READER, env=world[1].env(), timeout_s=60.0)
 
-    found = [*cards.answer(facts), *cards.check(facts)]
+    found = [*cards.check_driver(facts), *cards.check(facts)]
 
     for index, (name, row) in enumerate(ROWS.items()):
         if name.startswith("Xid") or name in {"silent", "unreadable"}:

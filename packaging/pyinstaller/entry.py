@@ -12,7 +12,7 @@ def main() -> int:
     """The exit code."""
     _leave_others_their_libraries()
     if sys.argv[1:2] == [children.CHILD]:
-        children.run(sys.argv[2:])
+        children.run_module(sys.argv[2:])
     from watchdog_app.cli import main as command_line
 
     return command_line(["tray"] if _opened_from_a_desktop() else None)

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from watchdog_app.base.linux.files import connection_share, handle_share
+from watchdog_app.base.linux.files import max_connections, max_pidfds
 
 
 @pytest.fixture
@@ -24,6 +24,6 @@ def test_shares_leave_room_for_looking(limited, soft, handles, connections):
     """A quarter of all goes to files of processes, two agents' shares and two of ends follow."""
     limited(soft)
 
-    assert handles == handle_share(500)
-    assert connections == connection_share(500)
+    assert handles == max_pidfds(500)
+    assert connections == max_connections(500)
     assert soft // 4 + 2 * handles + 2 * connections <= soft - 30

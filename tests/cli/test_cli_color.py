@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from watchdog_app.base.text.terminal import Style, style_of
+from watchdog_app.base.text.terminal import Style, make_style
 from watchdog_app.core.model.levels import Level
 
 
@@ -44,7 +44,7 @@ class Terminal(io.StringIO):
 )
 def test_who_decides_about_colour(wanted, when, tty, env):
     """The option, then NO_COLOR, then FORCE_COLOR, then whether a terminal is there."""
-    assert wanted == style_of(when, Terminal(tty=tty), env).color
+    assert wanted == make_style(when, Terminal(tty=tty), env).color
 
 
 @pytest.mark.parametrize("level", list(Level)[1:])
@@ -56,7 +56,7 @@ def test_every_coloured_level_has_a_symbol(level):
 
 def test_a_terminal_without_unicode_gets_ascii():
     """Bars and dots are of characters that the terminal has."""
-    plain = style_of("never", Terminal("iso-8859-1"), {})
+    plain = make_style("never", Terminal("iso-8859-1"), {})
 
     assert "##..~ | " == plain.bar(0.5, 4) + plain.ellipsis + plain.dot
 

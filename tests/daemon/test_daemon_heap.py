@@ -13,13 +13,13 @@ from watchdog_app.base import own_process
 # A large piece comes and goes, from which the C library learns to keep as much; then many smaller.
 PROGRAM = """
 import sys, threading
-from watchdog_app.base.own_process import keep_heap_small
+from watchdog_app.base.own_process import limit_heap
 
 def rss():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 if sys.argv[1] == "small":
-    keep_heap_small()
+    limit_heap()
 bytearray(8_000_000)
 before = rss()
 pieces = [bytearray(100_000) for _ in range(60)]
@@ -57,8 +57,8 @@ def test_a_moment_of_many_answers_leaves_no_memory_held():
 
 LATE = """
 import sys
-from watchdog_app.base.own_process import load_when_used
-load_when_used("inspect", "locale")
+from watchdog_app.base.own_process import load_lazily
+load_lazily("inspect", "locale")
 import watchdog_app.daemon.app
 print(len({"ast", "dis", "tokenize"} & set(sys.modules)))
 import inspect
@@ -76,12 +76,12 @@ def test_what_the_daemon_does_not_use_is_not_loaded():
 # Pieces of a page and less, of which every other is given up: none of them is at the heap's end.
 HOLES = """
 import sys
-from watchdog_app.base.own_process import collect_garbage, keep_heap_small
+from watchdog_app.base.own_process import collect_garbage, limit_heap
 
 def rss():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
-keep_heap_small()
+limit_heap()
 pieces = [bytearray(3000) for _ in range(6000)]
 before = rss()
 for at in range(0, len(pieces), 10):
@@ -106,7 +106,7 @@ def test_what_is_free_between_pieces_in_use_is_given_back():
 def test_there_is_room_for_descriptors_before_they_are_needed():
     """Growing the table later holds a look up by tens of milliseconds."""
     program = (
-        "import re, os; from watchdog_app.base.own_process import allow_many_connections as allow;"
+        "import re, os; from watchdog_app.base.own_process import raise_file_limit as allow;"
         "allow(); print(re.search(r'FDSize:\\s+(\\d+)', open('/proc/self/status').read())[1],"
         "len(os.listdir('/proc/self/fd')))"
     )

@@ -57,7 +57,7 @@ def test_a_low_limit_is_used_up_and_said(limit_kb):
 
 def test_what_is_locked_is_said_with_the_limit_and_both_ways_to_raise_it():
     """The limit of a user's service is that of their manager: limits.conf would not help."""
-    said = own_process.lock_shortfall(120 * 2**20, 25 * 2**20)
+    said = own_process.lock_limit_warning(120 * 2**20, 25 * 2**20)
 
     assert said.startswith("25.0 MiB")
     assert "120 MiB" in said
@@ -80,7 +80,7 @@ def test_locking_all_of_it_does_not_make_it_grow():
 @pytest.mark.parametrize(("score", "told"), [(None, False), (-900, False), (0, True), (100, True)])
 def test_the_order_of_killing_is_told_where_it_is_not_in_our_favour(score, told):
     """A user may not lower it; the log says what that means."""
-    said = own_process.kill_order(score)
+    said = own_process.oom_score_warning(score)
 
     assert told == (said is not None)
     assert said is None or f"oom_score_adj {score}" in said

@@ -12,8 +12,8 @@ from watchdog_app.daemon.pace import LoopLag
 
 AUTOGROUP = """
 import os
-from watchdog_app.base.own_process import go_first
-print(go_first(), open("/proc/self/autogroup").read().split()[-1])
+from watchdog_app.base.own_process import raise_priority
+print(raise_priority(), open("/proc/self/autogroup").read().split()[-1])
 """
 
 
@@ -58,7 +58,7 @@ def test_in_a_session_of_its_own_the_whole_session_goes_first(alone):
 
 COMPUTING = """
 import threading, time
-from watchdog_app.base.own_process import wait_briefly_for_threads
+from watchdog_app.base.own_process import shorten_switch_interval
 
 def look():
     begun = time.perf_counter()
@@ -72,7 +72,7 @@ def compute():
 
 threading.Thread(target=compute, daemon=True).start()
 before = min(look() for _ in range(3))
-wait_briefly_for_threads()
+shorten_switch_interval()
 print(min(look() for _ in range(20)) / before)
 """
 

@@ -10,17 +10,17 @@ from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.missed_exits import MissedExits
 from watchdog_app.daemon.recorder import StateStore
 from watchdog_app.history.journal import Journal
-from watchdog_app.machine.sensors.systemd_units import UnitQuestion
+from watchdog_app.machine.sensors.systemd_units import UnitQuery
 
 
 class Units:
     """Systemd, which answers when the test says so."""
 
     def __init__(self) -> None:
-        self.questions: list[UnitQuestion] = []
+        self.questions: list[UnitQuery] = []
 
-    def ask(self, group: str | None, pid: int, since_unix_s: float) -> UnitQuestion:
-        self.questions.append(UnitQuestion(until_mono_s=100.0))
+    def ask(self, group: str | None, pid: int, since_unix_s: float) -> UnitQuery:
+        self.questions.append(UnitQuery(until_mono_s=100.0))
         return self.questions[-1]
 
     def collect(self) -> None:

@@ -67,7 +67,7 @@ def test_a_driver_that_cannot_begin_is_one_error(tree, stub, expected, code):
 
     facts = tree.facts(gpu.READER, env=stub.env())
 
-    assert {expected: "error"} == troubles(cards.answer(facts))
+    assert {expected: "error"} == troubles(cards.check_driver(facts))
 
 
 def test_a_mismatch_that_the_files_show_is_told_once(tree, stub):
@@ -75,7 +75,7 @@ def test_a_mismatch_that_the_files_show_is_told_once(tree, stub):
     tree.library("550.90.07")
     stub.fail("nvmlInitWithFlags", driver_stub.VERSION_MISMATCH)
 
-    assert {} == troubles(cards.answer(tree.facts(gpu.READER, env=stub.env())))
+    assert {} == troubles(cards.check_driver(tree.facts(gpu.READER, env=stub.env())))
 
 
 def test_a_call_that_never_returns_costs_its_deadline_and_is_named(tree, stub):
@@ -84,7 +84,7 @@ def test_a_call_that_never_returns_costs_its_deadline_and_is_named(tree, stub):
     facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=3.0)
     begun = time.monotonic()
 
-    finding = found(cards.answer(facts))["driver.hung"]
+    finding = found(cards.check_driver(facts))["driver.hung"]
 
     assert "nvmlDeviceGetTemperature" in finding.what
     assert time.monotonic() - begun < 60
@@ -100,7 +100,7 @@ def test_a_card_whose_handle_is_bad_hides_no_other(tree, stub, behaviour):
     stub.fail("nvmlDeviceGetTemperature", behaviour, card=third)
     facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=4.0)
 
-    told = [one for one in cards.answer(facts) if one.severity.value == "error"]
+    told = [one for one in cards.check_driver(facts) if one.severity.value == "error"]
 
     assert ["GPU 0", "GPU 2"] == sorted(
         word for one in told for word in ("GPU 0", "GPU 1", "GPU 2") if word in one.what
@@ -116,7 +116,7 @@ def test_a_memory_call_that_hangs_the_daemon_hangs_the_doctor_as_well(tree, stub
     stub.fail("nvmlDeviceGetMemoryInfo_v2", driver_stub.HANG, card=0)
     facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=4.0)
 
-    assert "GPU 0" in found(cards.answer(facts))["driver.hung"].what
+    assert "GPU 0" in found(cards.check_driver(facts))["driver.hung"].what
     assert ["driver.card"] == [one.id for one in cards.check(facts) if "healthy" in one.what]
     stub.heal()
 
@@ -159,7 +159,7 @@ def test_one_lost_card_hides_no_other(tree, stub):
 
     facts = tree.facts(gpu.READER, env=stub.env())
 
-    assert {"driver.gpu-lost": "error"} == troubles(cards.answer(facts))
+    assert {"driver.gpu-lost": "error"} == troubles(cards.check_driver(facts))
     assert [1] == [one["index"] for one in facts.driver().usable]
 
 
@@ -167,7 +167,7 @@ def test_a_card_that_asks_for_a_reset_is_named(tree, stub):
     """With the command that resets it."""
     stub.fail_all(driver_stub.RESET_REQUIRED, card=1)
 
-    findings = found(cards.answer(tree.facts(gpu.READER, env=stub.env())))
+    findings = found(cards.check_driver(tree.facts(gpu.READER, env=stub.env())))
 
     assert "sudo nvidia-smi --gpu-reset -i 1" in findings["driver.reset-required"].commands[0]
 
@@ -204,7 +204,7 @@ def test_a_sleeping_card_is_left_asleep(tree, stub):
     tree.write("sys/bus/pci/devices/0000:01:00.0/power/runtime_status", "suspended\n")
     facts = tree.facts(gpu.READER, env=stub.env())
 
-    findings = found([*cards.answer(facts), *power.check(facts), *cards.check(facts)])
+    findings = found([*cards.check_driver(facts), *power.check(facts), *cards.check(facts)])
 
     assert not findings["driver.answer"].checked
     assert {} == stub.calls()
@@ -225,7 +225,7 @@ def test_a_gpu_that_only_the_library_shows_is_a_gpu(tmp_path, stub, expected, co
     stub.fail("nvmlInitWithFlags", code)
     facts = tree.facts(gpu.READER, env=stub.env())
 
-    told = troubles([*driver.check(facts), *cards.answer(facts), *cards.check(facts)])
+    told = troubles([*driver.check(facts), *cards.check_driver(facts), *cards.check(facts)])
 
     assert expected == set(told)
     assert (code != driver_stub.DRIVER_NOT_LOADED) is facts.expects_gpu
@@ -237,7 +237,7 @@ def test_a_driver_that_hangs_before_its_first_card_is_told(tmp_path, stub):
     stub.fail("nvmlDeviceGetMemoryInfo_v2", driver_stub.HANG)
     facts = tree.facts(gpu.READER, env=stub.env(), timeout_s=3.0)
 
-    assert {"driver.hung": "error"} == troubles(cards.answer(facts))
+    assert {"driver.hung": "error"} == troubles(cards.check_driver(facts))
     stub.heal()
 
 
@@ -246,7 +246,7 @@ def test_a_container_that_lost_its_right_is_told_apart(tree):
     tree.write(".dockerenv", "")
     facts = tree.facts([{"failed": {"code": driver_stub.UNKNOWN, "said": "Unknown Error"}}])
 
-    assert {"driver.container-lost": "error"} == troubles(cards.answer(facts))
+    assert {"driver.container-lost": "error"} == troubles(cards.check_driver(facts))
 
 
 @pytest.mark.parametrize(
@@ -334,14 +334,14 @@ def test_whatever_the_child_prints_is_no_trouble_of_ours(tree, code):
     facts = tree.facts((sys.executable, "-c", code))
 
     assert not facts.driver().answers
-    assert set(troubles(cards.answer(facts)).values()) <= {"warning", "error"}
+    assert set(troubles(cards.check_driver(facts)).values()) <= {"warning", "error"}
 
 
 def test_a_child_that_cannot_be_started_is_said(tree):
     """Instead of an exception."""
     facts = tree.facts(("/no/such/program",))
 
-    assert {"driver.answer": "warning"} == troubles(cards.answer(facts))
+    assert {"driver.answer": "warning"} == troubles(cards.check_driver(facts))
 
 
 def test_the_command_tells_of_an_initialisation_that_hangs(tmp_path):

@@ -21,7 +21,7 @@ def test_output_and_status_come_back():
     ended = run("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
 
     assert ("out\n", "err\n", 3) == (ended.stdout, ended.stderr, ended.code)
-    assert "it ended with status 3" == ended.ending
+    assert "it ended with status 3" == ended.end_text
 
 
 def test_what_was_said_before_the_deadline_is_kept():
@@ -37,7 +37,7 @@ def test_a_signal_has_its_name():
     """A segmentation fault is the library's, not ours."""
     ended = run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
 
-    assert "it was ended by SIGSEGV" == ended.ending
+    assert "it was ended by SIGSEGV" == ended.end_text
 
 
 def test_more_output_than_is_wanted_neither_blocks_nor_fills_memory():

@@ -192,5 +192,7 @@ def test_the_bus_is_found_without_its_variable(tmp_path):
     """In the runtime folder, where systemd puts it."""
     Path(tmp_path / "bus").touch()
 
-    assert f"unix:path={tmp_path}/bus" == dbus.address({"XDG_RUNTIME_DIR": str(tmp_path)}, 1000)
-    assert dbus.address({}, 4242, str(tmp_path)) is None
+    assert f"unix:path={tmp_path}/bus" == dbus.session_bus_address(
+        {"XDG_RUNTIME_DIR": str(tmp_path)}, 1000
+    )
+    assert dbus.session_bus_address({}, 4242, str(tmp_path)) is None

@@ -122,7 +122,7 @@ def test_packages_are_held_against_driver_and_card(expected, dists, installed, t
 )
 def test_code_runs_on_later_cards_of_its_generation(expected, capability, archs):
     """CUDA's rule of binary compatibility, and code that is compiled at the start."""
-    assert expected is builds.runs_on(capability, archs)
+    assert expected is builds.supports_card(capability, archs)
 
 
 def test_an_old_driver_is_told_with_the_one_that_is_needed():
@@ -358,7 +358,7 @@ def test_the_probe_reads_this_environment_without_importing_it():
     """By the real interpreter; TensorFlow's build is read from its own file."""
     from watchdog_app.doctor.machine import Machine
 
-    seen = environments.look(Machine(), sys.executable, "--python")
+    seen = environments.read_installed(Machine(), sys.executable, "--python")
 
     assert seen.installed.error is None
     assert sys.prefix == seen.installed.values["prefix"]
@@ -380,7 +380,7 @@ def test_the_probe_does_not_hide_modules_of_the_users(tmp_path):
 
     (path,) = [line for line in ended.stdout.splitlines() if line.startswith("PATH")]
     assert str(probe.parent) not in path.split("|")
-    assert "ImportError: told" == environments.read(ended).error
+    assert "ImportError: told" == environments.parse_probe(ended).error
 
 
 @pytest.mark.tensorflow
@@ -389,10 +389,10 @@ def test_the_real_tensorflow_is_imported_and_heard():
     from watchdog_app.doctor.machine import Machine
 
     machine = Machine(timeout_s=200.0)
-    seen = environments.look(machine, sys.executable, "--python")
+    seen = environments.read_installed(machine, sys.executable, "--python")
 
     answer = environments.import_frameworks(
-        machine, seen, None, driver_hangs=False, use_gpu=True, tell=lambda _: None
+        machine, seen, None, driver_hangs=False, use_gpu=True, report_progress=lambda _: None
     )
     said = answer.frameworks["tensorflow"]
 
@@ -468,7 +468,7 @@ def test_names_that_a_version_does_not_have_are_told_with_what_is_lost(tree, tmp
 
     finding = next(
         each
-        for each in frameworks._environment(tree.facts(), keras, RTX)
+        for each in frameworks._environment_findings(tree.facts(), keras, RTX)
         if each.id == "framework.internals"
     )
 

@@ -76,7 +76,7 @@ def test_the_largest_batch_of_an_estimate_fits(world):
     """`watchdog estimate` is asked for the limit that the training then has."""
     limit_mb = 1200
     done = subprocess.run(
-        [*children.command(["estimate", f"{PROGRAMS / 'batch.py'}:build", "--batch", "32"]),
+        [*children.watchdog_argv(["estimate", f"{PROGRAMS / 'batch.py'}:build", "--batch", "32"]),
          "--limit", f"{limit_mb}M", "--json"],
         env=world.env, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
@@ -99,7 +99,7 @@ def test_the_limit_that_is_advised_is_enough(world, tmp_path):
 
     def run(limit):
         return subprocess.run(
-            [*children.command(["exec", "--limit", limit, "--", sys.executable, str(program)])],
+            children.watchdog_argv(["exec", "--limit", limit, "--", sys.executable, str(program)]),
             env=world.env, capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ import pytest
 from watchdog_app.cli import estimate
 from watchdog_app.cli.dispatch import main
 from watchdog_app.estimate.inputs import parse
-from watchdog_app.estimate.record import Estimate, lines_of
+from watchdog_app.estimate.record import Estimate, format_table
 
 SCRIPT = """
 import torch
@@ -220,5 +220,5 @@ def test_the_largest_batch_is_no_more_exact_than_it_can_be(largest, said):
         }
     )  # fmt: skip
 
-    assert 1 == sum(said in line for line in lines_of(estimate))
+    assert 1 == sum(said in line for line in format_table(estimate))
     assert largest == estimate.to_json()["largest_batch"]

@@ -103,7 +103,7 @@ def test_the_largest_batch_fits_and_one_more_does_not():
 
     assert found.largest_batch > 64
     largest = found.largest_batch
-    assert found.roomy_peak_at(largest) <= 2 * GIB < found.roomy_peak_at(largest + 1)
+    assert found.peak_with_spare(largest) <= 2 * GIB < found.peak_with_spare(largest + 1)
     assert 1.05 * found.peak_at(largest) < 2 * GIB  # a tenth to spare
     assert found.fits
     again = estimate(conv(), found.largest_batch, input_shape=(3, 32, 32), optimizer="adam")

@@ -30,7 +30,7 @@ from watchdog_app.base.errors import (
 )
 from watchdog_app.base.linux import cgroups, kernel_log, process
 from watchdog_app.base.text.plain import clean, shell_argument
-from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.base.text.quantities import parse_pid
 from watchdog_app.client import jsonrpc, requests
 from watchdog_app.client.jsonrpc import BadLine, LineDecoder, LineTooLong, decode, encode
 from watchdog_app.core.replay import play, trace
@@ -156,22 +156,22 @@ def group_paths(data: bytes) -> None:
     cgroups.parse_membership(data)
     for hierarchy in cgroups.parse_mountinfo(data):
         for path in cgroups.parse_membership(data).values():
-            cgroups.folder(hierarchy, path)
+            cgroups.group_folder(hierarchy, path)
 
 
 @target
 def kernel_lines(data: bytes) -> None:
     """Records of /dev/kmsg: cards, kills, crashes, tables of processes."""
     events.parse_record(data)
-    found = kernel_log.message_of(data)
+    found = kernel_log.parse_record(data)
     message, at = found if found is not None else (data.decode("utf-8", "replace"), 1.0)
     kernel_events.parse(message, at)
-    table = kernel_events.Table()
+    table = kernel_events.OomTable()
     for line in message.splitlines():
         events.parse_line(line, at)
         kernel_events.parse(line, at)
-        table.take(line, at)
-    table.end()
+        table.add_line(line, at)
+    table.finish()
 
 
 @target
@@ -247,7 +247,7 @@ def journal_rows(data: bytes) -> None:
         text = data.decode("utf-8", "replace")
         journal.add([Entry(1.0, "death", {"text": text}, 1, text, text)])
         # A number is a PID, never a name.
-        wanted = [text] if pid_in(text) in (None, 1) else []
+        wanted = [text] if parse_pid(text) in (None, 1) else []
         assert wanted == [each["text"] for each in journal.history(task=text or None)]
         journal.history(task=f"%{text}_")
         journal.close()

@@ -11,7 +11,7 @@ import pytest
 from support.looks import observer_of
 
 from watchdog_app.base.errors import UsageError
-from watchdog_app.base.linux.cgroups import Room
+from watchdog_app.base.linux.cgroups import AvailableMemory
 from watchdog_app.base.text.quantities import format_bytes, parse_bytes, size_above
 from watchdog_app.cli import limit as limit_command
 from watchdog_app.cli.output import Output
@@ -235,7 +235,7 @@ def test_what_is_ending_is_not_begun_again():
     ]  # fmt: skip
 
 
-FREE = Room(8 * GIB, 16 * GIB)
+FREE = AvailableMemory(8 * GIB, 16 * GIB)
 
 
 def holder(**more):
@@ -270,7 +270,7 @@ def test_who_stands_still_leaves_what_is_free_to_those_who_run():
 
 def test_who_was_let_go_while_all_others_stand_still_keeps_what_it_was_given():
     """Else it is stopped again at once, the next is let go, and all end up with nothing left."""
-    tight = Room(200 * MIB, 2 * GIB)
+    tight = AvailableMemory(200 * MIB, 2 * GIB)
     others = [holder(state="stopped", reserve_bytes=32 * MIB)]
     values = {"reserve_bytes": 32 * MIB, "saved_unix_s": 5.0}
 
@@ -283,7 +283,7 @@ def test_who_was_let_go_while_all_others_stand_still_keeps_what_it_was_given():
 
 def test_where_everybody_stands_still_the_best_protected_goes_on():
     """Nothing would ever be given back otherwise."""
-    tight = Room(400 * MIB, 2 * GIB)
+    tight = AvailableMemory(400 * MIB, 2 * GIB)
     worse = holder(state="stopped", reserve_bytes=0)
     better = holder(state="stopped", reserve_bytes=0, agents=1, saved_unix_s=5.0)
 
@@ -293,7 +293,7 @@ def test_where_everybody_stands_still_the_best_protected_goes_on():
 
 def test_nobody_is_given_less_than_it_holds():
     """A machine that is full already stops it at its next page, and takes nothing back."""
-    assert GIB == share_of(holder(), [], Room(10 * MIB, GIB))
+    assert GIB == share_of(holder(), [], AvailableMemory(10 * MIB, GIB))
 
 
 @pytest.mark.parametrize(

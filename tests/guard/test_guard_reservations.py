@@ -9,7 +9,7 @@ import pytest
 
 from watchdog_app.agent.oom import refused
 from watchdog_app.base.errors import UsageError
-from watchdog_app.base.linux.cgroups import Room
+from watchdog_app.base.linux.cgroups import AvailableMemory
 from watchdog_app.guard import limits
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -111,7 +111,7 @@ def test_no_kernel_is_made_that_could_never_start(desk):
     assert "" == made.stdout
 
 
-FREE = Room(10 * GIB, 16 * GIB)
+FREE = AvailableMemory(10 * GIB, 16 * GIB)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ CLEAN_ENV = {
 OWN_BUSINESS = ("/proc", "/tmp", "/var/cache", "/var/log", "/var/lib/dpkg", "/var/lib/apt")
 LOADED = """
 import watchdog_app.base.vendored as vendored
-vendored.use()
+vendored.add_to_path()
 import pynvml, textual.app
 print(pynvml.__file__, textual.app.__file__)
 """

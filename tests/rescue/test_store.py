@@ -15,7 +15,7 @@ import pytest
 import safetensors
 
 from watchdog_app.base.errors import RescueDamaged, RescueError
-from watchdog_app.base.linux.files import in_memory
+from watchdog_app.base.linux.files import is_in_memory
 from watchdog_app.rescue.checkpoint import names
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed
 from watchdog_app.rescue.checkpoint.format import TensorEntry
@@ -439,9 +439,9 @@ def test_owners_are_told_from_each_other():
 
 def test_a_folder_in_memory_is_recognised(tmp_path):
     """A rescue on tmpfs takes the memory that is short."""
-    assert in_memory("/dev/shm")
-    assert not in_memory("/proc")
-    assert not in_memory(str(tmp_path / "missing"))
+    assert is_in_memory("/dev/shm")
+    assert not is_in_memory("/proc")
+    assert not is_in_memory(str(tmp_path / "missing"))
 
 
 @contextlib.contextmanager

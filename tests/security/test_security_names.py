@@ -18,7 +18,7 @@ from watchdog_app.base.errors import WatchdogError
 from watchdog_app.core.model.decisions import Notification
 from watchdog_app.daemon.notify.command import CommandChannel
 from watchdog_app.history.journal import Entry, Journal
-from watchdog_app.machine.sensors.jupyter import ask, parse_server_info
+from watchdog_app.machine.sensors.jupyter import parse_server_info, request_sessions
 
 SECRET = "s3cr3t0123456789abcdefs3cr3t"
 # Colours, a title for the window, a line more, text from right to left, markup, SQL, a shell.
@@ -108,7 +108,7 @@ def test_a_token_is_in_no_text_of_a_description():
 def test_a_token_is_in_no_error(tmp_path, answer):
     """Of a server that refuses, speaks nonsense, or says nothing; the causes included."""
     with Server(tmp_path, answer) as server, pytest.raises(WatchdogError) as caught:
-        ask(server.info, 5)
+        request_sessions(server.info, 5)
     error: BaseException | None = caught.value
     while error is not None:
         assert SECRET not in f"{error!s} {error!r}"

@@ -25,7 +25,7 @@ from watchdog_app.agent.contain import print_message
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import LIGHTNING, LibraryRescue
 from watchdog_app.agent.state import randomness
-from watchdog_app.base.durable import private
+from watchdog_app.base.durable import open_private
 from watchdog_app.base.errors import RescueMismatch
 
 __all__ = ["resumed"]
@@ -67,7 +67,7 @@ def resumed(directory: str | os.PathLike[str], loader: Iterable[Any]) -> dict[st
         "optimizer_states": rescue.optimizers(),
         "lr_schedulers": rescue.schedulers(),
     }
-    with open(path, "wb", opener=private) as file:
+    with open(path, "wb", opener=open_private) as file:
         torch.save(state, file)
     rescue.went_on()
     return {"train_dataloaders": _Resumed(loader, rescue), "ckpt_path": path}

@@ -21,7 +21,7 @@ import torch
 from watchdog_app.agent.found import libraries
 from watchdog_app.agent.found.libraries import TRANSFORMERS, LibraryRescue
 from watchdog_app.agent.state import randomness
-from watchdog_app.base.durable import private
+from watchdog_app.base.durable import open_private
 from watchdog_app.base.errors import RescueMismatch
 
 __all__ = ["checkpoint"]
@@ -59,10 +59,10 @@ def checkpoint(directory: str | os.PathLike[str]) -> str | None:
         "rng_state.pth": _rng_state(rescue),
     }
     for name, part in parts.items():
-        with open(os.path.join(folder, name), "wb", opener=private) as file:
+        with open(os.path.join(folder, name), "wb", opener=open_private) as file:
             torch.save(part, file)
     state = os.path.join(folder, "trainer_state.json")
-    with open(state, "w", encoding="utf-8", opener=private) as text:
+    with open(state, "w", encoding="utf-8", opener=open_private) as text:
         json.dump(rescue.library["state"], text)
     rescue.went_on()
     return folder

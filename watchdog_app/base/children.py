@@ -3,7 +3,7 @@ Command lines of our own processes: of this very installation, whatever made it.
 
 A Python that has the package runs its modules by `-m`. In a program made by PyInstaller
 `sys.executable` is the program itself and knows no `-m`: there a module follows the word CHILD,
-which packaging/pyinstaller/entry.py hands to `run`.
+which packaging/pyinstaller/entry.py hands to `run_module`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ MODULES = (
 )
 
 
-def frozen() -> bool:
+def is_frozen() -> bool:
     """Whether this program was made by PyInstaller and has an interpreter of its own."""
     return bool(getattr(sys, "frozen", False))
 
 
-def argv_of(module: str) -> tuple[str, ...]:
+def module_argv(module: str) -> tuple[str, ...]:
     """
     What runs one of MODULES as a process of its own; further words may follow.
 
@@ -37,21 +37,21 @@ def argv_of(module: str) -> tuple[str, ...]:
     """
     if module not in MODULES:
         raise ValueError(f"{module} is not run as a process of its own")
-    if frozen():
+    if is_frozen():
         return (sys.executable, CHILD, module)
     # -P: a json.py in the folder that it starts in must not become ours.
     return (sys.executable, "-P", "-m", module)
 
 
-def bare_argv_of(module: str) -> tuple[str, ...]:
+def bare_module_argv(module: str) -> tuple[str, ...]:
     """
-    As `argv_of`, for a module that needs neither site nor the rest of the package: 3 MB less.
+    As `module_argv`, for a module that needs neither site nor the rest of the package: 3 MB less.
 
     Raises:
         ValueError: it is none of MODULES.
     """
-    if frozen() or module not in MODULES:
-        return argv_of(module)
+    if is_frozen() or module not in MODULES:
+        return module_argv(module)
     # -I: nothing of the user's is imported in it. It would also leave out PYTHONHOME, without
     # which a Python that needs it finds nothing.
     flags = ["-I"] if "PYTHONHOME" not in os.environ else ["-P", "-s"]
@@ -62,14 +62,14 @@ def bare_argv_of(module: str) -> tuple[str, ...]:
     return (sys.executable, *flags, "-S", path)
 
 
-def command(words: Sequence[str]) -> list[str]:
+def watchdog_argv(words: Sequence[str]) -> list[str]:
     """What runs `watchdog WORDS`."""
-    if frozen():
+    if is_frozen():
         return [sys.executable, *words]
     return [sys.executable, "-P", "-m", "watchdog_app", *words]
 
 
-def ordinary(pid: int) -> None:
+def reset_priority(pid: int) -> None:
     """
     A process that we started for somebody else is not protected and preferred as the daemon is.
 
@@ -82,7 +82,7 @@ def ordinary(pid: int) -> None:
             os.setpriority(os.PRIO_PROCESS, pid, 0)
 
 
-def run(words: Sequence[str]) -> None:
+def run_module(words: Sequence[str]) -> None:
     """
     Be one of MODULES, in a frozen program.
 

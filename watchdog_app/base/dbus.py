@@ -45,11 +45,11 @@ class CallFailed(Exception):
         self.name = name  # org.freedesktop.DBus.Error....
 
 
-class Unreachable(ActionError):
+class NotificationFailed(ActionError):
     """The notification was not shown; the message says why and what to do."""
 
 
-def address(
+def session_bus_address(
     env: Mapping[str, str] = os.environ, uid: int | None = None, root: str = ""
 ) -> str | None:
     """
@@ -76,7 +76,7 @@ async def connect(where: str | None) -> MessageBus:
     A connection to the session bus.
 
     Args:
-        where: as `address` tells; None leaves it to the library.
+        where: as of `session_bus_address`; None leaves it to the library.
 
     Raises:
         Exception: refused, no such socket, no address, a bad one: the library has many.
@@ -166,7 +166,7 @@ def notify_body(  # noqa: PLR0917 - as Notify has them
     return ["watchdog", replaces, icon, title, body, list(buttons), hints, _BY_ITSELF]
 
 
-def why_not_shown(error: CallFailed) -> str:
+def failure_text(error: CallFailed) -> str:
     """What kept the notification service from showing a notification, and what to do."""
     if error.name == f"{DBUS}.Error.ServiceUnknown":
         return (
@@ -181,7 +181,7 @@ def why_not_shown(error: CallFailed) -> str:
     return f"the notification service refused it: {error}" if error.name else str(error)
 
 
-def show_once(title: str, body: str, urgency: str, replaces: int = 0) -> int:
+def show_notification(title: str, body: str, urgency: str, replaces: int = 0) -> int:
     """
     Show a notification on this session's desktop; the server's id of it.
 
@@ -192,22 +192,24 @@ def show_once(title: str, body: str, urgency: str, replaces: int = 0) -> int:
         replaces: id of an earlier notification that this one takes the place of; 0: none.
 
     Raises:
-        Unreachable: no session bus, no notification service on it, or it refused.
+        NotificationFailed: no session bus, no notification service on it, or it refused.
     """
     try:
         return asyncio.run(asyncio.wait_for(_show(title, body, urgency, replaces), _SHOW_S))
     except TimeoutError:
-        raise Unreachable(f"the notification service did not answer within {_SHOW_S:g} s") from None
+        raise NotificationFailed(
+            f"the notification service did not answer within {_SHOW_S:g} s"
+        ) from None
     except CallFailed as error:
-        raise Unreachable(why_not_shown(error)) from error
+        raise NotificationFailed(failure_text(error)) from error
 
 
 async def _show(title: str, body: str, urgency: str, replaces: int) -> int:
     try:
-        bus = await connect(address())
+        bus = await connect(session_bus_address())
     except Exception as error:  # refused, no such socket, no address, a bad address: one meaning
         # One line: every notification of a machine without a desktop is kept with it.
-        raise Unreachable("no desktop session to show it on (no session bus)") from error
+        raise NotificationFailed("no desktop session to show it on (no session bus)") from error
     service = (bus, NOTIFICATIONS, NOTIFICATIONS_PATH)
     try:
         (known,) = await call(*service, "GetCapabilities")

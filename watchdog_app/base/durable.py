@@ -15,12 +15,12 @@ from contextlib import suppress
 
 from watchdog_app.base import paths
 
-_NEW = ".watchdog-new"
+_TEMPORARY_SUFFIX = ".watchdog-new"
 _PATIENCE_S = 5.0  # another of ours writes the same file right now
 _POLL_S = 0.02
 
 
-def write_whole(
+def write_atomic(
     path: str,
     content: bytes,
     mode: int = 0o644,
@@ -41,8 +41,8 @@ def write_whole(
     Raises:
         OSError: it could not be written; what was there is untouched.
     """
-    temporary = unfinished(path)
-    fd = _claimed(temporary)
+    temporary = temporary_path(path)
+    fd = _open_locked(temporary)
     try:
         try:
             os.ftruncate(fd, 0)
@@ -72,10 +72,10 @@ def write_whole(
         sync_folder(os.path.dirname(path) or ".")
 
 
-def unfinished(path: str) -> str:
-    """Where `write_whole` writes before it renames; there only while it does, or after a kill."""
+def temporary_path(path: str) -> str:
+    """Where `write_atomic` writes before it renames; there only while it does, or after a kill."""
     folder, name = os.path.split(path)
-    return os.path.join(folder, f".{name}{_NEW}")
+    return os.path.join(folder, f".{name}{_TEMPORARY_SUFFIX}")
 
 
 def make_folders(path: str, mode: int = 0o755, mode_above: int = 0o755) -> list[str]:
@@ -111,7 +111,7 @@ def make_folders(path: str, mode: int = 0o755, mode_above: int = 0o755) -> list[
     return made
 
 
-def private(path: str, flags: int) -> int:
+def open_private(path: str, flags: int) -> int:
     """
     An `opener` for `open`: the file is for its owner alone, and no link is followed.
 
@@ -126,7 +126,7 @@ def private(path: str, flags: int) -> int:
     return fd
 
 
-def at_once(path: str, flags: int) -> int:
+def open_nonblocking(path: str, flags: int) -> int:
     """
     An `opener` for `open`: no link is followed, no pipe is waited for.
 
@@ -157,7 +157,7 @@ def sync_folder(folder: str) -> None:
         os.close(fd)
 
 
-def _claimed(temporary: str) -> int:
+def _open_locked(temporary: str) -> int:
     """The file of that name, held by us alone, whatever is in it."""
     end_mono_s = time.monotonic() + _PATIENCE_S
     while True:
@@ -167,8 +167,8 @@ def _claimed(temporary: str) -> int:
         flags |= getattr(os, "O_BINARY", 0)
         fd = os.open(temporary, flags, 0o600)
         try:
-            found = _ours(fd, temporary)
-            if _locked(fd) and _is_at(temporary, found):
+            found = _check_owner(fd, temporary)
+            if _try_lock(fd) and _is_same_file(temporary, found):
                 return fd
         except BaseException:
             os.close(fd)
@@ -179,14 +179,14 @@ def _claimed(temporary: str) -> int:
         time.sleep(_POLL_S)
 
 
-def _ours(fd: int, path: str) -> os.stat_result:
+def _check_owner(fd: int, path: str) -> os.stat_result:
     found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or paths.foreign(found):
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or paths.is_foreign(found):
         raise FileExistsError(errno.EEXIST, "it is no file of ours", path)
     return found
 
 
-def _locked(fd: int) -> bool:
+def _try_lock(fd: int) -> bool:
     try:
         import fcntl
     except ImportError:  # Windows: an open file is not replaced there
@@ -202,7 +202,7 @@ def _locked(fd: int) -> bool:
     return True
 
 
-def _is_at(path: str, found: os.stat_result) -> bool:
+def _is_same_file(path: str, found: os.stat_result) -> bool:
     """Whether the lock file still has its name after the wait."""
     try:
         there = os.lstat(path)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_WORDS = (
+_OUT_OF_MEMORY_TEXTS = (
     "oom when allocating",
     "out of memory",
     "failed to allocate memory",
@@ -27,7 +27,7 @@ _WORDS = (
 )
 _EXHAUSTED = "resource_exhausted"
 # RESOURCE_EXHAUSTED is said of these as well, and no smaller batch helps.
-_OTHERS = (
+_OTHER_TEXTS = (
     "no space left",
     "too many open files",
     "disk quota",
@@ -35,9 +35,9 @@ _OTHERS = (
     "larger than max",
     "quota exc",
 )
-_BY_NAME = re.compile(r"(?:Memory|OutOfMemory)Error$|^ResourceExhaustedError$")
+_MEMORY_ERRORS = re.compile(r"(?:Memory|OutOfMemory)Error$|^ResourceExhaustedError$")
 # Errors of these names are of anything: what their text says decides.
-_OF_ANYTHING = frozenset(
+_GENERIC_ERRORS = frozenset(
     (
         "RuntimeError",
         "OSError",
@@ -50,7 +50,7 @@ _OF_ANYTHING = frozenset(
     )
 )
 _GPU = re.compile(r"(?i)\b(?:cuda|hip|rocm|xpu|mps|cublas\w*|cudnn\w*)\b|\bGPU[_:\s]\d|gpu_\d_bfc")
-_WANTED = re.compile(
+_REQUEST = re.compile(
     r"(?i)(?:tried to allocate|unable to allocate|trying to allocate|allocating) "
     r"(\d+(?:\.\d+)?) ?(?:bytes?|B|([KMGT])i?B)\b"
 )
@@ -73,10 +73,10 @@ def out_of_memory(error: str | None, message: str | None) -> OutOfMemory | None:
         message: first line of its text.
     """
     name, text = (error or "").rpartition(".")[2], message or ""
-    said = says_memory(text)
-    if said is False or not (_BY_NAME.search(name) or (said and name in _OF_ANYTHING)):
+    said = mentions_memory(text)
+    if said is False or not (_MEMORY_ERRORS.search(name) or (said and name in _GENERIC_ERRORS)):
         return None
-    found = _WANTED.search(text)
+    found = _REQUEST.search(text)
     wanted = None
     if found is not None:
         unit = " KMGT".index((found[2] or " ").upper())
@@ -85,11 +85,11 @@ def out_of_memory(error: str | None, message: str | None) -> OutOfMemory | None:
     return OutOfMemory(name == "OutOfMemoryError" or bool(_GPU.search(text)), wanted)
 
 
-def says_memory(text: str) -> bool | None:
+def mentions_memory(text: str) -> bool | None:
     """Whether an error's text says that memory ran out. False: something else; None: neither."""
     folded = text.lower()
-    if any(word in folded for word in _OTHERS):
+    if any(word in folded for word in _OTHER_TEXTS):
         return False
-    if folded.startswith(_EXHAUSTED) or any(word in folded for word in _WORDS):
+    if folded.startswith(_EXHAUSTED) or any(word in folded for word in _OUT_OF_MEMORY_TEXTS):
         return True
     return None

@@ -33,17 +33,17 @@ _MLOCK_ONFAULT = 1
 # Mapped are 170 MB, most of it untouched (stacks and heaps of threads), and it counts.
 _AMPLE_BYTES = 512 * 2**20
 _OOM_SCORE_ADJ = (-900, -500, 0)  # the lowest that we are allowed; -1000 would hide a leak of ours
-_MOST_FILES = 4096
-_FILES_AT_ONCE = 512
+_MAX_FILES = 4096
+_INITIAL_FILES = 512
 # 8 busy loops a core in the same session: a look of 3 ms took 113 ms, with this 18 ms.
 _NICE = -10
 # Python's own is 5 ms.
-_TURN_S = 0.0005
+_SWITCH_INTERVAL_S = 0.0005
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGE_BYTES = 128 * 1024
+_TRIM_THRESHOLD_BYTES = 128 * 1024
 # Answers, and what files are read into: at 128 KiB they left holes between what stays, 1.4 MB after
 # nine minutes of churn; like this 0.9 MB, and no more of them from the sixth minute on.
-_APART_BYTES = 16 * 1024
+_MMAP_THRESHOLD_BYTES = 16 * 1024
 _GARBAGE_OBJECTS = 1000
 
 
@@ -70,7 +70,7 @@ def lock_memory() -> str | None:
 
         libc = ctypes.CDLL(None, use_errno=True)
         if limited:
-            return lock_shortfall(soft, _lock_what_fits(libc, soft))
+            return lock_limit_warning(soft, _lock_within_limit(libc, soft))
         for flags in (
             _MCL_CURRENT | _MCL_FUTURE | _MCL_ONFAULT,  # ONFAULT: what is never touched stays out
             _MCL_CURRENT | _MCL_FUTURE,  # kernels before 4.4
@@ -83,7 +83,7 @@ def lock_memory() -> str | None:
     return f"The daemon's memory could not be locked: {reason}. It may be swapped out."
 
 
-def lock_shortfall(limit_bytes: int, locked_bytes: int) -> str:
+def lock_limit_warning(limit_bytes: int, locked_bytes: int) -> str:
     """
     What it means that no more than `limit_bytes` may be locked, and how to allow more.
 
@@ -101,7 +101,7 @@ def lock_shortfall(limit_bytes: int, locked_bytes: int) -> str:
     )
 
 
-def _lock_what_fits(libc: ctypes.CDLL, limit_bytes: int) -> int:
+def _lock_within_limit(libc: ctypes.CDLL, limit_bytes: int) -> int:
     """
     Lock within the limit what is in memory now; bytes locked.
 
@@ -113,8 +113,8 @@ def _lock_what_fits(libc: ctypes.CDLL, limit_bytes: int) -> int:
     import ctypes
 
     locked = 0
-    for begin, size in _by_worth():
-        for at, run in _present(begin, size):
+    for begin, size in _mappings_by_priority():
+        for at, run in _resident_pages(begin, size):
             length = min(run, limit_bytes - locked)
             if length <= 0:
                 return locked
@@ -124,7 +124,7 @@ def _lock_what_fits(libc: ctypes.CDLL, limit_bytes: int) -> int:
     return locked
 
 
-def _by_worth() -> list[tuple[int, int]]:
+def _mappings_by_priority() -> list[tuple[int, int]]:
     """Our mappings, those first that hurt most when they are gone: (begin, bytes)."""
     found: list[tuple[int, int, int]] = []
     with open("/proc/self/maps") as file:
@@ -141,7 +141,7 @@ def _by_worth() -> list[tuple[int, int]]:
     return [(begin, size) for _, begin, size in sorted(found)]
 
 
-def _present(begin: int, size: int) -> Iterator[tuple[int, int]]:
+def _resident_pages(begin: int, size: int) -> Iterator[tuple[int, int]]:
     """Runs of pages that are in memory: (begin, bytes). Source: pagemap of proc(5), bit 63."""
     page = resource.getpagesize()
     with open("/proc/self/pagemap", "rb", buffering=0) as file:
@@ -163,7 +163,7 @@ def _may_lock_without_limit() -> bool:
     return bool(words) and bool(int(words[0], 16) >> 14 & 1)
 
 
-def last_to_be_killed() -> int | None:
+def lower_oom_score() -> int | None:
     """Lower our own oom_score_adj as far as allowed; the value now in force, None if unknown."""
     path = "/proc/self/oom_score_adj"
     for value in _OOM_SCORE_ADJ:
@@ -175,7 +175,7 @@ def last_to_be_killed() -> int | None:
     return sysfs_int(path)
 
 
-def kill_order(score: int | None) -> str | None:
+def oom_score_warning(score: int | None) -> str | None:
     """What our oom_score_adj means for us, where it is not below that of other programs."""
     if score is None or score < 0:
         return None
@@ -186,7 +186,7 @@ def kill_order(score: int | None) -> str | None:
     )
 
 
-def go_first() -> int:
+def raise_priority() -> int:
     """
     Be given a processor before others, as far as allowed; the nice value now in force.
 
@@ -207,7 +207,7 @@ def go_first() -> int:
     return now
 
 
-def wait_briefly_for_threads() -> None:
+def shorten_switch_interval() -> None:
     """
     Let no thread that computes hold up the loop for long.
 
@@ -216,10 +216,10 @@ def wait_briefly_for_threads() -> None:
     takes large answers apart, a look of 0.7 ms took 136 ms, with this 11 ms. It costs nothing while
     no two threads want to compute: nobody asks then, and at rest the others wait in the kernel.
     """
-    sys.setswitchinterval(_TURN_S)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-def allow_many_connections() -> None:
+def raise_file_limit() -> None:
     """
     Raise the soft limit of open files: every agent holds a connection.
 
@@ -227,15 +227,15 @@ def allow_many_connections() -> None:
     with threads that takes tens of milliseconds (expand_files). Call it before threads are started.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(_MOST_FILES, hard)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(_MAX_FILES, hard)
     if soft < wanted:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     with suppress(OSError), open(os.devnull) as file:  # a limit below
-        os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _FILES_AT_ONCE - 1))
+        os.close(fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _INITIAL_FILES - 1))
 
 
-def keep_heap_small() -> None:
+def limit_heap() -> None:
     """
     Give back at once what a moment has taken: call it before threads are started.
 
@@ -244,13 +244,13 @@ def keep_heap_small() -> None:
     """
     for option, value in (
         (_M_ARENA_MAX, 1),
-        (_M_MMAP_THRESHOLD, _APART_BYTES),
-        (_M_TRIM_THRESHOLD, _LARGE_BYTES),
+        (_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES),
+        (_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES),
     ):
         _call_libc("mallopt", option, value)
 
 
-class _LateModule(ModuleType):
+class _LazyModule(ModuleType):
     """Stands for a module until somebody uses it."""
 
     def __getattr__(self, name: str) -> Any:
@@ -261,7 +261,7 @@ class _LateModule(ModuleType):
         return getattr(import_module(self.__name__), name)
 
 
-def load_when_used(*names: str) -> None:
+def load_lazily(*names: str) -> None:
     """
     Load modules of the standard library when they are used, not when others import them.
 
@@ -270,10 +270,10 @@ def load_when_used(*names: str) -> None:
     1.2 MB. (importlib.util.LazyLoader loads at the import: that looks at the module's `__spec__`.)
     """
     for name in names:
-        sys.modules.setdefault(name, _LateModule(name))
+        sys.modules.setdefault(name, _LazyModule(name))
 
 
-def settle_garbage() -> None:
+def freeze_garbage() -> None:
     """
     What was made at the start lives to the end: never look at it again.
 
@@ -310,7 +310,7 @@ def _call_libc(name: str, *arguments: int) -> None:
         getattr(ctypes.CDLL(None), name)(*arguments)
 
 
-class OwnCost:
+class OwnUsage:
     """Memory and processor time of this very process."""
 
     def __init__(self) -> None:
@@ -335,7 +335,7 @@ class OwnCost:
         self._cpu_s, self._mono_s = now_cpu_s, now_mono_s
 
 
-def terminal_is_gone() -> bool:
+def is_terminal_closed() -> bool:
     """We were started in the foreground of a terminal, and it was closed."""
     try:
         os.tcgetpgrp(0)

@@ -110,12 +110,12 @@ def config_file(env: Mapping[str, str] = os.environ) -> str:
     return os.path.join(_folder(env, "XDG_CONFIG_HOME", ".config"), "config.toml")
 
 
-def foreign(found: os.stat_result) -> bool:
+def is_foreign(found: os.stat_result) -> bool:
     """Whether a file or folder is a stranger's: neither this user nor root owns it."""
     return hasattr(os, "geteuid") and found.st_uid not in (os.geteuid(), 0)
 
 
-def open_to_others(found: os.stat_result) -> bool:
+def is_writable_by_others(found: os.stat_result) -> bool:
     """Whether others may write to a file, or change names in a folder."""
     if not hasattr(os, "geteuid"):
         return False

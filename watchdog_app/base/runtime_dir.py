@@ -31,8 +31,8 @@ def make(env: Mapping[str, str] = os.environ) -> str:
     link = os.path.abspath(paths.runtime_link(env))
     try:
         durable.make_folders(os.path.dirname(link))
-        with _alone(link):
-            return paths.linked_folder(link) or _new_folder(link)
+        with _exclusive_lock(link):
+            return paths.linked_folder(link) or _make_temporary_folder(link)
     except OSError as error:
         raise WatchdogError(
             f"No folder for the daemon's socket could be made: {error}. Let "
@@ -50,7 +50,7 @@ def private_folder(path: str) -> None:
     try:
         above = os.path.dirname(path) or "."
         durable.make_folders(above)  # with nothing that others may change, whatever the umask
-        _check_above(path, os.stat(above))
+        _check_parent(path, os.stat(above))
         with suppress(FileExistsError):
             os.mkdir(path, 0o700)
         # Opened once and judged by the handle: between two looks at a name it can be swapped.
@@ -80,7 +80,7 @@ def private_folder(path: str) -> None:
         os.close(handle)
 
 
-def _check_above(path: str, found: os.stat_result) -> None:
+def _check_parent(path: str, found: os.stat_result) -> None:
     """
     Where others may rename what is ours, they may put a folder of theirs in its place.
 
@@ -89,7 +89,7 @@ def _check_above(path: str, found: os.stat_result) -> None:
     """
     if found.st_mode & stat.S_ISVTX:
         return  # nobody but its owner can, and in a sandbox root's folder seems to be nobody's
-    if paths.foreign(found) or paths.open_to_others(found):
+    if paths.is_foreign(found) or paths.is_writable_by_others(found):
         remedy = "Let WATCHDOG_RUNTIME_DIR name a folder below one of your own."
         if found.st_uid == os.geteuid():
             import shlex
@@ -101,7 +101,7 @@ def _check_above(path: str, found: os.stat_result) -> None:
         )
 
 
-def _new_folder(link: str) -> str:
+def _make_temporary_folder(link: str) -> str:
     import tempfile  # 1 MB, and a session manager has made the folder on most machines
 
     # Not TMPDIR: batch systems set one for each job and remove it with the job.
@@ -119,7 +119,7 @@ def _new_folder(link: str) -> str:
 
 
 @contextmanager
-def _alone(link: str) -> Iterator[None]:
+def _exclusive_lock(link: str) -> Iterator[None]:
     """Two that start at once take turns, so that both come to the same folder."""
     import fcntl
 

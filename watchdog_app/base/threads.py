@@ -22,12 +22,14 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 Done = Callable[[Any, Exception | None], None]
 
-_MOST = 4  # threads: as many processes may keep their locks before others have to wait for them
+_MAX_THREADS = (
+    4  # threads: as many processes may keep their locks before others have to wait for them
+)
 # The usual 8 MB would all be resident in a daemon that locks its memory.
 _STACK_BYTES = 512 * 1024
 _LINGER_S = 1.0  # for the next question: to begin a thread costs three times as much as to wake it
 # Of one look, for all that is read in it: a tenth of what counts as late.
-_LOOK_S = 0.03
+_SAMPLE_WAIT_S = 0.03
 
 
 class _Threads:
@@ -163,7 +165,7 @@ class Question(NamedTuple):
     which: Hashable = None  # tells apart whatever has this pid
 
 
-class _Answer:
+class _PendingRead:
     __slots__ = ("dropped", "error", "ready", "value")
 
     def __init__(self) -> None:
@@ -187,18 +189,18 @@ class Background:
 
     def __init__(self, patience_s: float | None = None, linger_s: float | None = _LINGER_S) -> None:
         self._patience_s = patience_s
-        self._threads = _Threads(_MOST, linger_s)
-        self._left_s = float("inf")  # in the first look there is nothing to miss yet
-        self._answers: dict[Question, _Answer] = {}
+        self._threads = _Threads(_MAX_THREADS, linger_s)
+        self._remaining_s = float("inf")  # in the first look there is nothing to miss yet
+        self._pending: dict[Question, _PendingRead] = {}
 
     @property
-    def spent(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether this look has waited for as long as one may."""
-        return self._left_s <= 0.0
+        return self._remaining_s <= 0.0
 
-    def over(self) -> None:
+    def end_sample(self) -> None:
         """A look is over: the next one may wait again."""
-        self._left_s = _LOOK_S
+        self._remaining_s = _SAMPLE_WAIT_S
 
     def ask(self, question: Question, job: Callable[[], T]) -> T | None:
         """
@@ -213,14 +215,14 @@ class Background:
         Raises:
             Exception: what `job` has raised.
         """
-        answer = self._answers.get(question)
+        answer = self._pending.get(question)
         if answer is None:
-            answer = self._answers[question] = _Answer()
+            answer = self._pending[question] = _PendingRead()
             if self._submit(answer, job) or self._patience_s is None:
                 self._wait(answer)
         if answer.ready.locked():
             return None
-        del self._answers[question]
+        del self._pending[question]
         if answer.error is not None:
             raise answer.error
         value: T = answer.value
@@ -234,30 +236,30 @@ class Background:
         """Let the threads end that have nothing to read."""
         self._threads.close()
 
-    def keep(self, there: Container[int]) -> None:
+    def drop_ended(self, alive: Container[int]) -> None:
         """Forget what was asked of others: they have ended."""
-        for question in [each for each in self._answers if each.pid not in there]:
-            self._answers.pop(question).dropped = True
+        for question in [each for each in self._pending if each.pid not in alive]:
+            self._pending.pop(question).dropped = True
 
-    def forget(self, pid: int) -> None:
+    def drop(self, pid: int) -> None:
         """Forget what was asked of a process."""
-        for question in [each for each in self._answers if each.pid == pid]:
-            self._answers.pop(question).dropped = True
+        for question in [each for each in self._pending if each.pid == pid]:
+            self._pending.pop(question).dropped = True
 
-    def _wait(self, answer: _Answer) -> None:
+    def _wait(self, answer: _PendingRead) -> None:
         if self._patience_s is None:
             answer.ready.acquire()
-        elif self._left_s <= 0.0:
+        elif self._remaining_s <= 0.0:
             return
         else:
             began = monotonic()
-            there = answer.ready.acquire(timeout=min(self._patience_s, self._left_s))
-            self._left_s -= monotonic() - began
+            there = answer.ready.acquire(timeout=min(self._patience_s, self._remaining_s))
+            self._remaining_s -= monotonic() - began
             if not there:
                 return
         answer.ready.release()
 
-    def _submit(self, answer: _Answer, job: Callable[[], Any]) -> bool:
+    def _submit(self, answer: _PendingRead, job: Callable[[], Any]) -> bool:
         """Have it read; whether that begins at once."""
 
         def run() -> None:

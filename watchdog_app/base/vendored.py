@@ -11,7 +11,7 @@ import os
 import sys
 
 
-def use() -> None:
+def add_to_path() -> None:
     """Let this process import them; before the first import of one, in processes that need one."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     folder = os.path.join(package, "_vendor")

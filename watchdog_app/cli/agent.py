@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from watchdog_app.base import paths
-from watchdog_app.base.children import frozen
+from watchdog_app.base.children import is_frozen
 from watchdog_app.base.errors import EXIT_OK, UsageError, WatchdogError
 from watchdog_app.base.text.terminal import counted, plain
 from watchdog_app.cli.output import Output, shorten_path
@@ -105,7 +105,7 @@ def _disable(args: Args, out: Output) -> int:
         out.lines(f"{plain(target.path)} was changed by somebody since; it was left as it is.")
         return EXIT_OK
     removed = bool(report.removed)
-    same = not frozen() and _read_file(target.path) == startup_file.content()
+    same = not is_frozen() and _read_file(target.path) == startup_file.content()
     if not removed and same:
         os.unlink(target.path)  # placed with another state folder
         removed = True

@@ -95,9 +95,9 @@ def run(args: Args, out: Output) -> int:
             signal.signal(number, _exit_on_signal)
     with out.progress() as progress:
         try:
-            report = run_checks(Facts(machine, tell=progress.update), groups)
+            report = run_checks(Facts(machine, report_progress=progress.update), groups)
         finally:
-            children.end_all()
+            children.kill_all()
     if args.json:
         out.json(as_json(report, time.time()))
     else:

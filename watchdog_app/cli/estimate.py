@@ -109,7 +109,7 @@ def run(args: Args, out: Output) -> int:
     if limit is None and not args.gpu:
         from watchdog_app.estimate import limits
 
-        found = limits.tightest()
+        found = limits.tightest_limit()
         if found is not None:
             limit, limit_text = found
     plan = {
@@ -136,9 +136,9 @@ def run(args: Args, out: Output) -> int:
 
 
 def _report_lines(result: dict[str, Any]) -> list[str]:
-    from watchdog_app.estimate.record import Estimate, lines_of
+    from watchdog_app.estimate.record import Estimate, format_table
 
-    lines = [*map(plain, lines_of(Estimate.from_json(result)))]
+    lines = [*map(plain, format_table(Estimate.from_json(result)))]
     measured = result.get("measured")
     if measured:
         measured_bytes, estimated_bytes = measured["peak_bytes"], result["peak_bytes"]

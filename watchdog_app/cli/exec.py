@@ -176,7 +176,7 @@ def _install_kernel(args: Args, name: str) -> list[str]:
 
     trust.refuse_untrusted()
     kernel = pythons.find_kernel(name)
-    command = [*children.command(["exec"]), *_exec_options(args), "--"]
+    command = [*children.watchdog_argv(["exec"]), *_exec_options(args), "--"]
     where = guard_kernel.folder(kernel.name)
     found = guard_kernel.files(kernel, command)
     _open_placed_files().place({os.path.join(where, each): data for each, data in found.items()})

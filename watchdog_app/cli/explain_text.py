@@ -4,7 +4,7 @@ What the daemon explains, folded to the terminal: deaths with their plot, what w
 
 from __future__ import annotations
 
-from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.base.text.quantities import parse_pid
 from watchdog_app.base.text.terminal import Style, pad, plain, plain_block, shorten, width, wrap
 from watchdog_app.cli.history import describe
 from watchdog_app.cli.output import format_timestamp, wrap_lines
@@ -120,7 +120,7 @@ def find_task(status: Status, wanted: str) -> Task | None:
 
     The most exact way of answering to it wins, as in the daemon.
     """
-    pid, folded = pid_in(wanted), wanted.strip().casefold()
+    pid, folded = parse_pid(wanted), wanted.strip().casefold()
 
     def texts(task: Task) -> list[str]:
         if pid is not None:

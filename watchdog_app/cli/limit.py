@@ -7,7 +7,7 @@ import signal
 from typing import Any
 
 from watchdog_app.base.errors import EXIT_OK, TargetGone, TaskNotFound, UsageError, WatchdogError
-from watchdog_app.base.text.quantities import format_bytes, pid_in
+from watchdog_app.base.text.quantities import format_bytes, parse_pid
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli import offline_status
 from watchdog_app.cli.output import Output
@@ -123,7 +123,7 @@ def _find_guard(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
     named = [
         guard
         for guard in guards
-        if (guard.name == name if pid_in(wanted) is None else guard.pid == pid)
+        if (guard.name == name if parse_pid(wanted) is None else guard.pid == pid)
     ]
     if len(named) == 1:
         return named[0]
@@ -140,8 +140,8 @@ def _format_names(guards: list[GuardRecord]) -> str:
 
 
 def _find_pid(wanted: str) -> int | None:
-    if pid_in(wanted) is not None:
-        return pid_in(wanted)
+    if parse_pid(wanted) is not None:
+        return parse_pid(wanted)
     try:  # a notebook's name is known to the daemon alone
         with Client.connect() as daemon:
             tasks = Status.read(daemon.call("status")).tasks

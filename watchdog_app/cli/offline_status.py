@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from watchdog_app.base import paths
-from watchdog_app.base.text.quantities import guard_level, pid_in
+from watchdog_app.base.text.quantities import guard_level, parse_pid
 from watchdog_app.base.text.terminal import plain
 from watchdog_app.cli.output import format_timestamp
 
@@ -166,6 +166,6 @@ def _guard_entries(guard: GuardRecord) -> Iterator[Json]:
 def _matches(guard: GuardRecord, task: str | None) -> bool:
     if task is None:
         return True
-    pid = pid_in(task)
+    pid = parse_pid(task)
     wanted = os.path.basename(task.strip()).casefold()
     return guard.pid == pid if pid is not None else bool(wanted) and wanted in guard.name.casefold()

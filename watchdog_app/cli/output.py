@@ -11,7 +11,7 @@ import sys
 import time
 
 from watchdog_app.base.text.quantities import number_or_none
-from watchdog_app.base.text.terminal import Style, plain_block, shorten, style_of, wrap
+from watchdog_app.base.text.terminal import Style, make_style, plain_block, shorten, wrap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Output:
     @property
     def style(self) -> Style:
         """Colours and symbols of standard output."""
-        return style_of(self._when)
+        return make_style(self._when)
 
     def lines(self, *lines: str) -> None:
         """Print lines for a person, at once."""

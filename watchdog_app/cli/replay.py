@@ -9,7 +9,7 @@ from typing import Any
 
 from watchdog_app import config
 from watchdog_app.base.errors import EXIT_FAILURE, EXIT_OK, ConfigError, UsageError
-from watchdog_app.base.text.terminal import plain, style_of, wrap
+from watchdog_app.base.text.terminal import make_style, plain, wrap
 from watchdog_app.cli.config import warn_of_old_key
 from watchdog_app.cli.output import Output
 from watchdog_app.cli.parser import Args, Parser, duration, size, task_argument, timestamp
@@ -236,7 +236,7 @@ def _print_replay(played: Played, out: Output) -> None:
 
     head, *rest = as_lines(played)
     _print_paragraph(out, head)
-    out.lines("\n".join(plot(as_plot(played), out.columns, style_of())))
+    out.lines("\n".join(plot(as_plot(played), out.columns, make_style())))
     for line in rest:
         # In a pipe a line stays whole, for grep.
         out.lines(*_wrap_report_line(plain(line), out.columns))

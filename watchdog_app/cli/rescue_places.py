@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 
 from watchdog_app.base.errors import WatchdogError
-from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.base.text.quantities import parse_pid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RescueFolders:
         """Whether a program's name, path or pid is meant by a word that a person typed."""
         if not program or not word:
             return False
-        pid = pid_in(word)
+        pid = parse_pid(word)
         if pid is not None or isinstance(program, int):
             return pid == program
         if word.startswith(("./", "../")):

@@ -32,9 +32,9 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the same face
     """Run until told to end."""
-    from watchdog_app.base.own_process import load_when_used
+    from watchdog_app.base.own_process import load_lazily
 
-    load_when_used("inspect", "locale")  # before all else of the daemon is imported
+    load_lazily("inspect", "locale")  # before all else of the daemon is imported
     from watchdog_app.daemon.app import main
 
     return main(args.config, args.verbose)

@@ -94,7 +94,7 @@ def _open_log() -> tuple[str, int]:
 
 def _spawn_daemon(log: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        children.command(["run"]),
+        children.watchdog_argv(["run"]),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

@@ -36,7 +36,7 @@ def run(args: Args, out: Output) -> int:  # noqa: ARG001 - every command has the
         )
     from watchdog_app.base import vendored
 
-    vendored.use()
+    vendored.add_to_path()
     try:
         from watchdog_app.top.app import TopApp
     except ImportError as error:

@@ -263,13 +263,13 @@ def _check_trust(path: str, handle: int) -> None:
     found = os.fstat(handle)
     if not stat.S_ISREG(found.st_mode) and os.path.realpath(path) != os.devnull:
         raise ConfigError(f"{path} is no regular file.")
-    if paths.foreign(found):
+    if paths.is_foreign(found):
         raise ConfigError(
             f"{path} belongs to user {found.st_uid}, who could have commands run in your name "
             "(notify.command); it is not read. If it is meant to be yours: "
             f"sudo chown $(id -u) {shlex.quote(path)}"
         )
-    if stat.S_ISREG(found.st_mode) and paths.open_to_others(found):
+    if stat.S_ISREG(found.st_mode) and paths.is_writable_by_others(found):
         raise ConfigError(
             f"{path} may be written by others (mode {stat.S_IMODE(found.st_mode):04o}), who could "
             "have commands run in your name (notify.command); it is not read. "

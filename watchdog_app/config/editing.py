@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from watchdog_app.base.durable import make_folders, write_whole
+from watchdog_app.base.durable import make_folders, write_atomic
 from watchdog_app.base.errors import ConfigError
 from watchdog_app.config import UNREADABLE, read_file
 from watchdog_app.config.lines import line_of
@@ -206,7 +206,7 @@ def write(path: str, text: str, before: str | None) -> None:
         if before is not None:
             status = os.stat(real)
             mode, owner = status.st_mode & 0o7777, (status.st_uid, status.st_gid)
-        write_whole(real, text.encode("utf-8"), mode, owner if hasattr(os, "chown") else None)
+        write_atomic(real, text.encode("utf-8"), mode, owner if hasattr(os, "chown") else None)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}.") from error
 

@@ -112,18 +112,18 @@ class App:
         """
         parts = self._parts
         _catch_signals(parts.waker.fd, self._stop, self._reload, self._log)
-        nice = own_process.go_first()
-        own_process.wait_briefly_for_threads()
-        own_process.keep_heap_small()
-        own_process.allow_many_connections()
+        nice = own_process.raise_priority()
+        own_process.shorten_switch_interval()
+        own_process.limit_heap()
+        own_process.raise_file_limit()
         with suppress(OSError):
             os.chdir("/")  # keep no disk from being unmounted
         started = self._recover()
         parts.faults.run_step("look", self.loop.look)
         parts.server.open(Methods(parts, self.control, self._log))
         parts.faults.run_step("pauses", self._notify_recovered_pauses)
-        score = own_process.last_to_be_killed()
-        own_process.settle_garbage()
+        score = own_process.lower_oom_score()
+        own_process.freeze_garbage()
         self.control.memory_fault = own_process.lock_memory()
         self._log.info(
             f"watchdog {__version__} started",
@@ -135,7 +135,7 @@ class App:
             nice=nice,
         )
         self.control.note(started)
-        for weakness in (self.control.memory_fault, own_process.kill_order(score)):
+        for weakness in (self.control.memory_fault, own_process.oom_score_warning(score)):
             if weakness:
                 self._log.info(weakness)
         self._service_manager.ready()
@@ -212,7 +212,7 @@ def _catch_signals(
         stop()
 
     def on_hangup(_: int, __: object) -> None:
-        if own_process.terminal_is_gone():
+        if own_process.is_terminal_closed():
             stop()  # it ran in the foreground of a terminal that was closed
         else:
             reload()

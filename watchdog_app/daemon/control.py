@@ -11,7 +11,7 @@ from typing import Any
 
 from watchdog_app import __version__, config
 from watchdog_app.base.errors import ConfigError, RequestError
-from watchdog_app.base.own_process import OwnCost
+from watchdog_app.base.own_process import OwnUsage
 from watchdog_app.core.model import status as records
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.daemon.log import Log
@@ -39,7 +39,7 @@ class Control:
     def __init__(self, parts: Parts, sources: config.Sources, config_path: str, log: Log) -> None:
         self.stopping = False
         self.memory_fault: str | None = None
-        self.cost = OwnCost()
+        self.cost = OwnUsage()
         self._parts = parts
         self._sources = sources
         self._config_path = config_path

@@ -295,7 +295,7 @@ class Executor:
         """Stop a task that is neither being paused nor resumed right now."""
         keys = [member.key for member in task.members]
         others = {other.key for other in self.observer.tasks()} - {task.key}
-        family = process_control.family(keys, others=others)
+        family = process_control.process_tree(keys, others=others)
         self._in_transition.add(task.key)
         if not self.pauses.record_intent(task, family, reason, _INTENT_TIMEOUT_S):
             self.log.warning(

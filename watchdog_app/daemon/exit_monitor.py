@@ -31,7 +31,7 @@ from watchdog_app.daemon.status import Look
 from watchdog_app.history.entries import about_task, exit_entry, surroundings, worker_entry
 from watchdog_app.history.journal import Entry
 from watchdog_app.machine.sensors.exits import KERNELS, ExitEvidence
-from watchdog_app.machine.sensors.systemd_units import UnitQuestion, UnitQuestions
+from watchdog_app.machine.sensors.systemd_units import UnitQueries, UnitQuery
 
 # How it ended shows when its memory is gone; one that a driver holds in its end is not waited for.
 _ENDING_S = 60.0
@@ -67,7 +67,7 @@ class _PendingExit:
     unix_s: float
     grew: dict[str, Any]
     look: Look | None  # the last one with it, or before it
-    question: UnitQuestion | None  # to systemd; None: it is not asked
+    question: UnitQuery | None  # to systemd; None: it is not asked
     gpu_read_mono_s: float | None  # GPUs read from then on show a fault; None: not waited for
     until_mono_s: float  # waited no longer
 
@@ -111,7 +111,7 @@ class ExitMonitor:
         *,
         agents: Agents,
         was_paused: Callable[[ProcessKey], bool],
-        units: UnitQuestions,
+        units: UnitQueries,
         worker_ended: Callable[[], None],
         folder: str | None = None,
     ) -> None:
@@ -158,11 +158,11 @@ class ExitMonitor:
         # is missing. What counts is that it was read some seconds before an end.
         if look.snapshot.mono_s >= self._next_count_mono_s or now.keys() != self._watched.keys():
             self._next_count_mono_s = look.snapshot.mono_s + _COUNT_INTERVAL_S
-            self._counts.count()
+            self._counts.update()
         # Who is missing in this look is asked after next: what was last seen of it still counts.
         self.last_seen.update(look, self._watched.keys() - now.keys())
         groups = {info.cgroup for info in look.snapshot.infos.values() if info.cgroup}
-        self._counts.follow(groups, [w.task.info.cgroup for w in self._watched.values()])
+        self._counts.track(groups, [w.task.info.cgroup for w in self._watched.values()])
         for key, task in now.items():
             watched = self._watched.get(key)
             if watched is None:
@@ -248,7 +248,7 @@ class ExitMonitor:
         if key in self._handled:
             return
         self._handled.append(key)
-        self._counts.count()
+        self._counts.update()
         alive_mono_s = self._sampled_mono_s if watched is None else watched.alive_mono_s
         cpu_limit_s = None if watched is None else watched.cpu_limit_s
         facts = self._exit_facts(
@@ -362,7 +362,7 @@ class ExitMonitor:
         info = self.last_seen.infos.get(key)
         group = info.cgroup if info else task.info.cgroup if task is not None else None
         failed = agent is not None and agent.failed
-        return self._evidence.facts(
+        return self._evidence.collect(
             key,
             task,
             handle,
@@ -387,13 +387,13 @@ class ExitMonitor:
         ]
         if not ended:
             return
-        self._counts.count()
-        named = self._evidence.named()
+        self._counts.update()
+        named = self._evidence.logged_pids()
         for key in ended:
             info = self.last_seen.infos.get(key)
             # Workers come and go by the hundred: only where the kernel has said or counted
             # something is there more to be asked.
-            if info is None or not (key.pid in named or self._counts.rose_in(info.cgroup)):
+            if info is None or not (key.pid in named or self._counts.rose_recently(info.cgroup)):
                 continue
             facts = self._exit_facts(key, before, None, None, alive_mono_s=alive_mono_s)
             cause = diagnose(facts)

@@ -42,7 +42,7 @@ class InstanceLock:
             ) from error
         found = os.fstat(handle)
         # Its content is written over: a second name of a file that matters would be its end.
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or paths.foreign(found):
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or paths.is_foreign(found):
             os.close(handle)
             raise WatchdogError(
                 f"{self.path} is no lock of ours: it is a link, another user's, or not a file. "

@@ -230,7 +230,7 @@ class Loop:
 
     def _handle_wakeup(self) -> None:
         """Look soon after memory pressure, or when a memory group nears its limit."""
-        wakeup = self._parts.observer.triggers.take()
+        wakeup = self._parts.observer.triggers.pop_wakeup()
         if wakeup is not None:
             self._log.debug("woken", source=wakeup.source, path=wakeup.path)
             self._parts.pace.look_soon()

@@ -35,7 +35,7 @@ from watchdog_app.history.entries import about_task, exit_entry
 from watchdog_app.history.journal import Entry, Journal
 from watchdog_app.machine.sensors import crash_reports
 from watchdog_app.machine.sensors.exits import KERNELS
-from watchdog_app.machine.sensors.systemd_units import UnitQuestion, UnitQuestions
+from watchdog_app.machine.sensors.systemd_units import UnitQueries, UnitQuery
 
 STATE = "alive"
 _SAVE_INTERVAL_S = 15.0  # between two lists: as often as the engine's state is kept
@@ -60,7 +60,7 @@ class _Missed:
     seen_unix_s: float  # when it was last known to be alive
     now_unix_s: float
     machine: _Diagnosis | None  # why the machine went down, if it did
-    question: UnitQuestion | None  # to systemd; None: it is not asked
+    question: UnitQuery | None  # to systemd; None: it is not asked
 
 
 class MissedExits:
@@ -74,7 +74,7 @@ class MissedExits:
     """
 
     def __init__(
-        self, state_store: StateStore, is_alive: Callable[[ProcessKey], bool], units: UnitQuestions
+        self, state_store: StateStore, is_alive: Callable[[ProcessKey], bool], units: UnitQueries
     ) -> None:
         self._state_store = state_store
         self._is_alive = is_alive

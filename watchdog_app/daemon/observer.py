@@ -107,7 +107,7 @@ class Observer:
         self._failures = 0
         self._faults.clear("engine")
         self.ticks += 1
-        self.machine.follow_gpus(
+        self.machine.watch_gpus(
             any(
                 key.kind is ResourceKind.GPU_MEMORY and each.stage >= Stage.WATCH
                 for key, each in result.assessments.items()
@@ -189,7 +189,7 @@ class Observer:
             state = self.machine.read_process(key).state
         except SensorError:
             return None
-        return "D" if state in "RS" and process_control.stopping(key) else state
+        return "D" if state in "RS" and process_control.is_stopping(key) else state
 
     def close(self) -> None:
         """Close the sensors."""
@@ -207,7 +207,7 @@ class Observer:
         try:
             snapshot = self._read_machine()
             tasks = self.kernels.with_notebook_names(self._group_tasks(snapshot))
-            tasks = mark_stopping(tasks, self._engine.held, process_control.stopping)
+            tasks = mark_stopping(tasks, self._engine.held, process_control.is_stopping)
             readings = readings_of(snapshot, tasks, views, self._guard_limits)
         except Exception as error:  # a sensor that fails in a way nobody foresaw included
             self._faults.put(

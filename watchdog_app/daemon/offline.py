@@ -11,7 +11,7 @@ from typing import Any
 
 from watchdog_app.base import paths
 from watchdog_app.base.errors import SensorError, TargetDenied, TaskNotFound, WatchdogError
-from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.base.text.quantities import parse_pid
 from watchdog_app.daemon import pauses
 from watchdog_app.daemon.instance import boot_id
 from watchdog_app.daemon.pauses import Pause
@@ -162,7 +162,7 @@ def _save(remaining: Iterable[Pause], entries: Iterable[Entry]) -> None:
 def _select(standing: Sequence[Pause], task: str | None) -> Sequence[Pause]:
     if task is None:
         return standing
-    pid = pid_in(task)
+    pid = parse_pid(task)
     folded = os.path.basename(task.strip()).casefold()
     for fits in (
         lambda pause: pause.task.pid == pid,

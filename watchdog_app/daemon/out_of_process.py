@@ -138,7 +138,7 @@ class OutOfProcessCopies:
         if self._closed:
             raise OSError("the daemon ends")
         with subprocess.Popen(
-            [*children.argv_of(_MODULE), *arguments],
+            [*children.module_argv(_MODULE), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

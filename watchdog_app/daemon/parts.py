@@ -31,7 +31,7 @@ from watchdog_app.daemon.rpc import RpcServer
 from watchdog_app.history.writer import JournalWriter
 from watchdog_app.machine.sensors import open_machine
 from watchdog_app.machine.sensors.machine import PATIENCE_S
-from watchdog_app.machine.sensors.systemd_units import UnitQuestions
+from watchdog_app.machine.sensors.systemd_units import UnitQueries
 from watchdog_app.machine.sensors.triggers import Triggers
 
 
@@ -117,7 +117,7 @@ class Parts:
 
     def _make_exits(self) -> None:
         """Who has ended, and why; what agents are asked."""
-        units = UnitQuestions(self.waker.wake)
+        units = UnitQueries(self.waker.wake)
         self.missed_exits = MissedExits(self.state_store, self.observer.machine.alive, units)
         self.restarts = Restarts(self.observer.kernels)
         self.exit_monitor = ExitMonitor(

@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from watchdog_app.base import codec, paths
-from watchdog_app.base.durable import at_once, make_folders, write_whole
+from watchdog_app.base.durable import make_folders, open_nonblocking, write_atomic
 from watchdog_app.base.errors import WatchdogError
 from watchdog_app.base.text.plain import clean
 from watchdog_app.base.threads import Worker
@@ -81,11 +81,11 @@ def thaw_unfinished(pause: Pause) -> None:
     """
     if not pause.intended:
         return
-    from watchdog_app.machine.process_control.linux import freezer_of
+    from watchdog_app.machine.process_control.linux import find_freezer
 
     pids = {key.pid for key in (*pause.intended, *pause.stopped_before)}
     with suppress(OSError, WatchdogError):
-        freezer = freezer_of(pause.intended[0].pid, pids)
+        freezer = find_freezer(pause.intended[0].pid, pids)
         if freezer is not None:
             freezer.thaw()
 
@@ -175,7 +175,7 @@ def write(folder: str, content: bytes) -> None:
         OSError: it cannot be written; the old copy stays.
     """
     make_folders(folder, 0o700)
-    write_whole(os.path.join(folder, FILE), content, 0o600, durable=False)
+    write_atomic(os.path.join(folder, FILE), content, 0o600, durable=False)
 
 
 def encode_file(boot: str, pauses: Iterable[Pause]) -> bytes:
@@ -191,10 +191,10 @@ def encode_file(boot: str, pauses: Iterable[Pause]) -> bytes:
 
 
 def _read_content(path: str) -> bytes:
-    with open(path, "rb", opener=at_once) as file:
+    with open(path, "rb", opener=open_nonblocking) as file:
         found = os.fstat(file.fileno())
         # It says which processes to signal: nobody else may have written it.
-        if not stat.S_ISREG(found.st_mode) or paths.foreign(found):
+        if not stat.S_ISREG(found.st_mode) or paths.is_foreign(found):
             raise ValueError("it is not a file of this user alone")
         return file.read(_MAX_BYTES)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
-from watchdog_app.base.linux.files import handle_share
+from watchdog_app.base.linux.files import max_pidfds
 from watchdog_app.base.linux.process import open_pidfd
 from watchdog_app.core.model.machine import ProcessKey
 
@@ -144,7 +144,7 @@ class PidFds:
     def add(self, key: ProcessKey) -> None:
         """Follow this one, too."""
         self.release(key)
-        handle = open_pidfd(key.pid) if len(self._handles) < handle_share(_MOST_HANDLES) else None
+        handle = open_pidfd(key.pid) if len(self._handles) < max_pidfds(_MOST_HANDLES) else None
         self._handles[key] = handle
         if handle is not None:
             self._poller.add(handle, READ, lambda _: self._end(key))

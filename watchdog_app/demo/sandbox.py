@@ -117,7 +117,7 @@ class Sandbox:
         Raises:
             WatchdogError: it ended at once; the message holds the end of its log.
         """
-        self._daemon = self._spawn(children.command(["run"]), "daemon.log")
+        self._daemon = self._spawn(children.watchdog_argv(["run"]), "daemon.log")
         socket_path = os.path.join(self.env["WATCHDOG_RUNTIME_DIR"], "daemon.sock")
         deadline = time.monotonic() + timeout_s
         while True:

@@ -21,7 +21,7 @@ _CUDNN = re.compile(r"nvidia-cudnn(?:-cu(\d\d))?$")
 _CPU_ONLY = ("tensorflow-cpu", "intel-tensorflow")
 _TORCH_OF = "torch --index-url https://download.pytorch.org/whl/"
 # A build with CUDA 11, for drivers that know no newer one.
-_WITH_CUDA_11 = {"torch": f"{_TORCH_OF}cu118", "tensorflow": "'tensorflow[and-cuda]==2.14.*'"}
+_CUDA_11_PACKAGES = {"torch": f"{_TORCH_OF}cu118", "tensorflow": "'tensorflow[and-cuda]==2.14.*'"}
 _NEWEST = {"torch": "torch", "tensorflow": "'tensorflow[and-cuda]'"}
 
 
@@ -50,7 +50,7 @@ def check(environment: Environment, target: Target) -> Iterator[Finding]:
         yield finding("framework.shadowed", name=name)
 
 
-def _cuda_of(environment: Environment, framework: str) -> Version:
+def _built_cuda(environment: Environment, framework: str) -> Version:
     """CUDA that a framework was built with; empty: none, or not known."""
     answer = environment.frameworks.get(framework)
     if answer and answer.values.get("cuda"):
@@ -76,8 +76,8 @@ def _driver_and_cards(
     environment: Environment, framework: str, target: Target
 ) -> Iterator[Finding]:
     """A driver older than the CUDA of the framework needs; cards that this CUDA does not know."""
-    cuda = _cuda_of(environment, framework)
-    words = environment.words(framework)
+    cuda = _built_cuda(environment, framework)
+    words = environment.text_values(framework)
     minimum = versions.minimum_driver(cuda)
     if target.driver and minimum and not target.wsl and target.driver < minimum:
         runs_older = framework == "torch" or environment.python_version[:2] <= (3, 11)
@@ -88,7 +88,7 @@ def _driver_and_cards(
             minimum=minimum,
             driver=target.driver,
             major=minimum[0],
-            older=f"{environment.pip} install {_WITH_CUDA_11[framework]}" if fits else "",
+            older=f"{environment.pip} install {_CUDA_11_PACKAGES[framework]}" if fits else "",
             **words,
         )
     answer = environment.frameworks.get(framework)
@@ -101,7 +101,7 @@ def _driver_and_cards(
             severity = Severity.ERROR if framework == "torch" else Severity.WARNING
             words |= {"cuda": cuda[:2], "package": _NEWEST[framework]}
             yield finding("framework.card-too-new", severity=severity, **words)
-        elif versions.gone_from(capability, cuda):
+        elif versions.is_dropped(capability, cuda):
             has_older = framework == "torch" and cuda[0] == 13
             older = f"{environment.pip} install {_TORCH_OF}cu126" if has_older else ""
             words |= {"cuda": cuda[0], "before": cuda[0] - 1, "older": older}
@@ -109,7 +109,7 @@ def _driver_and_cards(
 
 
 def _tensorflow(environment: Environment, target: Target) -> Iterator[Finding]:
-    words, dists = environment.words("tensorflow"), environment.dists
+    words, dists = environment.text_values("tensorflow"), environment.dists
     version, python = versions.parse(words["version"]), environment.python_version
     several = [name for name in TENSORFLOWS if name in dists]
     if len(several) > 1 and set(several) != {"tensorflow", "intel-tensorflow"}:
@@ -158,23 +158,23 @@ def _cuda_libraries(
 
 
 def _torch(environment: Environment, target: Target) -> Iterator[Finding]:
-    words, answer = environment.words("torch"), environment.frameworks.get("torch")
+    words, answer = environment.text_values("torch"), environment.frameworks.get("torch")
     build = _build(environment, "torch_cuda")
     told = answer.values if answer else {}
     known = "cuda" in told or bool(build)
     without = known and not build.get("hip") and not told.get("hip")
-    if (without and not _cuda_of(environment, "torch")) or "+cpu" in words["version"]:
+    if (without and not _built_cuda(environment, "torch")) or "+cpu" in words["version"]:
         yield finding("framework.cpu-only.torch", **words)
         return
     yield from _driver_and_cards(environment, "torch", target)
     archs: list[str] = told.get("arch_list") or []
     for name, capability in target.capabilities if archs else ():
-        if capability and not runs_on(capability, archs):
+        if capability and not supports_card(capability, archs):
             arch = f"sm_{capability[0]}{capability[1]}"
             yield finding("framework.arch", card=name, arch=arch, archs=archs, **words)
 
 
-def runs_on(capability: Version, archs: list[str]) -> bool:
+def supports_card(capability: Version, archs: list[str]) -> bool:
     """
     Whether code for these architectures runs on a card.
 
@@ -200,7 +200,7 @@ def runs_on(capability: Version, archs: list[str]) -> bool:
 def _jax(environment: Environment) -> Iterator[Finding]:
     plugin = any("cuda" in name for name in environment.dists if name.startswith("jax"))
     if not plugin and "cuda" not in environment.dists.get("jaxlib", ""):
-        yield finding("framework.cpu-only.jax", **environment.words("jax"))
+        yield finding("framework.cpu-only.jax", **environment.text_values("jax"))
 
 
 def _cuda_wheels(environment: Environment) -> Iterator[Finding]:

@@ -30,11 +30,11 @@ from watchdog_app.machine.gpu.nvml_driver import Code
 _PROHIBITED, _EXCLUSIVE = 2, (1, 3)  # nvmlComputeMode_t; 1 is an old form of 3
 _LITTLE_LEFT = 0.15
 _SEVERITIES = {Stage.WATCH: Severity.INFO, Stage.WARN: Severity.WARNING, Stage.SAVE: Severity.ERROR}
-_OF_LEVEL = {Level.CRITICAL: Severity.ERROR, Level.WARNING: Severity.WARNING}
+_LEVEL_SEVERITIES = {Level.CRITICAL: Severity.ERROR, Level.WARNING: Severity.WARNING}
 _STATES = {str(state): row for state, row in STATES.items()}
 
 
-def answer(facts: Facts) -> Iterator[Finding]:
+def check_driver(facts: Facts) -> Iterator[Finding]:
     """Ask the driver, in a child: it may hang or crash."""
     machine = facts.machine
     loaded = driver_files.module_loaded(machine)
@@ -52,9 +52,9 @@ def answer(facts: Facts) -> Iterator[Finding]:
     elif answer.crashed_in:
         yield facts.finding("driver.crashed", call=answer.crashed_in, about="", error=answer.error)
     elif answer.answers:
-        yield from _answering(facts, answer)
+        yield from _check_cards(facts, answer)
     elif answer.code == Code.VERSION_MISMATCH:
-        if not driver.differing(machine):  # else told there, with the numbers
+        if not driver.mismatched_libraries(machine):  # else told there, with the numbers
             yield facts.finding("driver.api-mismatch")
     elif answer.code in (Code.UNKNOWN, Code.NO_PERMISSION) and machine.container:
         yield facts.finding("driver.container-lost", error=answer.error)
@@ -66,11 +66,11 @@ def answer(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("driver.init-failed", error=answer.error)
 
 
-def _answering(facts: Facts, answer: Driver) -> Iterator[Finding]:
+def _check_cards(facts: Facts, answer: Driver) -> Iterator[Finding]:
     yield facts.fine(
         "driver.answer",
-        version=versions.show_driver(answer.version) or "of unknown version",
-        cuda=versions.show(answer.cuda) or "unknown",
+        version=versions.format_driver_version(answer.version) or "of unknown version",
+        cuda=versions.format_version(answer.cuda) or "unknown",
         cards=", ".join(map(gpu.label, answer.usable)) or "no card",
     )
     program = facts.machine.command("nvidia-smi") or "not on the PATH; nothing depends on it"
@@ -79,16 +79,18 @@ def _answering(facts: Facts, answer: Driver) -> Iterator[Finding]:
         yield facts.finding("driver.no-cards")
     for card in answer.cards:
         if card.get("failed_in"):
-            yield _failed(facts, card, answer)
+            yield _failed_card(facts, card, answer)
         elif card.get("state") == GpuState.LOST:
-            yield _fault(facts, "driver.gpu-lost", FAULTS[FaultKind.LOST], card)
+            yield _fault_finding(facts, "driver.gpu-lost", FAULTS[FaultKind.LOST], card)
         elif card.get("state") == GpuState.NEEDS_RESET:
-            yield _fault(facts, "driver.reset-required", FAULTS[FaultKind.NEEDS_RESET], card)
+            yield _fault_finding(
+                facts, "driver.reset-required", FAULTS[FaultKind.NEEDS_RESET], card
+            )
         elif card not in answer.usable:
             yield facts.finding("driver.gpu-error", card=gpu.label(card), error=card.get("error"))
 
 
-def _failed(facts: Facts, card: dict[str, Any], answer: Driver) -> Finding:
+def _failed_card(facts: Facts, card: dict[str, Any], answer: Driver) -> Finding:
     """A card on which the driver hung or crashed; the others were asked all the same."""
     name, call = gpu.label(card), card["failed_in"]
     if not card.get("hung"):
@@ -100,7 +102,7 @@ def _failed(facts: Facts, card: dict[str, Any], answer: Driver) -> Finding:
     return facts.finding("driver.hung.card", card=name, **words)
 
 
-def _fault(
+def _fault_finding(
     facts: Facts, entry: str, fault: GpuFault, card: dict[str, Any], *details: str
 ) -> Finding:
     """What a row of the table of faults means for a card."""
@@ -124,7 +126,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     yield from _xids(facts)
     if not facts.expects_gpu or not driver_files.libraries(facts.machine, "libnvidia-ml.so.1"):
         return
-    known = list(_of_daemon(facts))
+    known = list(_daemon_findings(facts))
     yield from (finding for _, finding in known)
     named = {gpu_id.partition("/")[0] for gpu_id, _ in known}
     for card in facts.driver().usable:
@@ -134,7 +136,7 @@ def check(facts: Facts) -> Iterator[Finding]:
             yield facts.fine("driver.card", card=gpu.label(card))
 
 
-def _of_daemon(facts: Facts) -> Iterator[tuple[str, Finding]]:
+def _daemon_findings(facts: Facts) -> Iterator[tuple[str, Finding]]:
     """
     Each card of which the daemon knows something bad: its id, and the finding.
 
@@ -153,7 +155,7 @@ def _of_daemon(facts: Facts) -> Iterator[tuple[str, Finding]]:
             facts.finding(
                 "driver.incident.open",
                 *((f"hit: {', '.join(names)}",) if names else ()),
-                severity=_OF_LEVEL.get(Level.from_json(incident), Severity.INFO),
+                severity=_LEVEL_SEVERITIES.get(Level.from_json(incident), Severity.INFO),
                 label=incident.get("label"),
                 reason=incident.get("reason"),
                 advice=" ".join(map(str, advice)) if isinstance(advice, list) else "",
@@ -162,34 +164,34 @@ def _of_daemon(facts: Facts) -> Iterator[tuple[str, Finding]]:
     for card in objects(status, "gpus"):
         gpu_id, row = str(card.get("id")), _STATES.get(str(card.get("state")))
         if row is not None and not {gpu_id, gpu_id.partition("/")[0]} & named:
-            yield gpu_id, _fault(facts, "driver.incident.state", row, card)
+            yield gpu_id, _fault_finding(facts, "driver.incident.state", row, card)
 
 
 def _health(facts: Facts, card: dict[str, Any]) -> Iterator[Finding]:
     recovery = RECOVERIES.get(str(card.get("recovery_action")))
     if recovery is not None:
-        yield _fault(facts, "driver.recovery", recovery, card)
+        yield _fault_finding(facts, "driver.recovery", recovery, card)
     if card.get("remap_failed"):
-        yield _fault(facts, "driver.remap-failed", FAULTS[FaultKind.REMAP_FAILED], card)
+        yield _fault_finding(facts, "driver.remap-failed", FAULTS[FaultKind.REMAP_FAILED], card)
     elif card.get("remap_pending") or card.get("retired_pending"):
-        yield _fault(facts, "driver.remap-pending", FAULTS[FaultKind.REMAP_PENDING], card)
+        yield _fault_finding(facts, "driver.remap-pending", FAULTS[FaultKind.REMAP_PENDING], card)
     if card.get("ecc_uncorrected"):
         count = f"{card['ecc_uncorrected']} since the driver was loaded"
-        yield _fault(facts, "driver.ecc", FAULTS[FaultKind.ECC], card, count)
+        yield _fault_finding(facts, "driver.ecc", FAULTS[FaultKind.ECC], card, count)
     width, most = card.get("pcie_width"), card.get("pcie_width_max")
     if width and most and width < most:
-        yield _of_card(facts, "driver.pcie-width", card, width=width, most=most)
+        yield _card_finding(facts, "driver.pcie-width", card, width=width, most=most)
 
 
 def _sharing(facts: Facts, card: dict[str, Any]) -> Iterator[Finding]:
     if card.get("compute_mode") == _PROHIBITED:
-        yield _of_card(facts, "driver.compute-mode.prohibited", card)
+        yield _card_finding(facts, "driver.compute-mode.prohibited", card)
     elif card.get("compute_mode") in _EXCLUSIVE:
-        yield _of_card(facts, "driver.compute-mode.exclusive", card)
+        yield _card_finding(facts, "driver.compute-mode.exclusive", card)
     if card.get("partitioned") and not card.get("mig_uuids"):
-        yield _of_card(facts, "driver.mig-empty", card)
+        yield _card_finding(facts, "driver.mig-empty", card)
     if card.get("persistence") == 0 and not facts.machine.is_wsl:
-        yield _of_card(facts, "driver.persistence", card)
+        yield _card_finding(facts, "driver.persistence", card)
     total, free = card.get("memory_total_bytes"), card.get("memory_free_bytes")
     if total and free is not None and free < _LITTLE_LEFT * total:
         names = {one.pid: one.name for one in facts.processes()}
@@ -198,10 +200,10 @@ def _sharing(facts: Facts, card: dict[str, Any]) -> Iterator[Finding]:
             f"pid {pid} ({names.get(pid, 'not in this container, or ended')}): {format_bytes(used)}"
             for pid, used in held[:8]
         ]
-        yield _of_card(facts, "driver.memory-taken", card, *holders, free=free, total=total)
+        yield _card_finding(facts, "driver.memory-taken", card, *holders, free=free, total=total)
 
 
-def _of_card(
+def _card_finding(
     facts: Facts, entry: str, card: dict[str, Any], *details: str, **values: Any
 ) -> Finding:
     words = {"card": gpu.label(card), "index": card.get("index")}

@@ -21,16 +21,16 @@ from typing import IO, Any
 
 from watchdog_app.base.text.quantities import format_duration
 
-_MOST_BYTES = 1 << 18  # of each stream; the rest is read and dropped
+_MAX_BYTES = 1 << 18  # of each stream; the rest is read and dropped
 _AFTER_END_S = 0.5
 
 _lock = threading.Lock()
-_live: set[int] = set()  # groups that were started and not yet ended
-_over = threading.Event()
+_running_groups: set[int] = set()  # groups that were started and not yet ended
+_closed = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ChildResult:
     """What a child wrote, and how it ended."""
 
     stdout: str
@@ -54,7 +54,7 @@ class Ended:
                 yield said
 
     @property
-    def ending(self) -> str:
+    def end_text(self) -> str:
         """How it ended, in words."""
         if self.code is None:
             return f"it did not end within {format_duration(self.seconds)}"
@@ -68,7 +68,7 @@ class Ended:
 
 def run(
     words: Sequence[str], timeout_s: float, env: Mapping[str, str], cwd: str | None = None
-) -> Ended:
+) -> ChildResult:
     """
     Run a program to its end or to its deadline.
 
@@ -79,7 +79,7 @@ def run(
     # An interpreter on a dead network disk hangs in its very start: with vfork this whole process
     # would, and with the lock held so would its end.
     subprocess._USE_VFORK = False  # type: ignore[misc]
-    if _over.is_set():
+    if _closed.is_set():
         raise OSError("the doctor was interrupted")
     child = subprocess.Popen(
         list(words),
@@ -93,8 +93,8 @@ def run(
         bufsize=0,
     )
     with _lock:
-        _live.add(child.pid)
-        if _over.is_set():
+        _running_groups.add(child.pid)
+        if _closed.is_set():
             _kill(child.pid)
     kept = bytearray(), bytearray()
     readers = [
@@ -111,16 +111,16 @@ def run(
         # Also after a good end: what it started must not stay behind.
         with _lock:
             _kill(child.pid)
-            _live.discard(child.pid)
+            _running_groups.discard(child.pid)
     for reader in readers:
         reader.join(_AFTER_END_S)  # a child that hangs in the kernel keeps its pipes open
     out, err = (bytes(each).decode("utf-8", "replace") for each in kept)
     with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel
         child.wait(_AFTER_END_S)
-    return Ended(out, err, code, time.monotonic() - begun)
+    return ChildResult(out, err, code, time.monotonic() - begun)
 
 
-def end_all() -> None:
+def kill_all() -> None:
     """
     Kill whatever still runs, and start nothing more: this process is about to end.
 
@@ -128,8 +128,8 @@ def end_all() -> None:
     is half imported goes on for a minute and with a GiB.
     """
     with _lock:
-        _over.set()
-        for pid in _live:
+        _closed.set()
+        for pid in _running_groups:
             _kill(pid)
 
 
@@ -137,7 +137,7 @@ def _drain(stream: IO[bytes], kept: bytearray) -> None:
     """Read a stream to its end; what is beyond the most is dropped."""
     with stream:
         while chunk := stream.read(1 << 16):
-            if len(kept) < _MOST_BYTES:
+            if len(kept) < _MAX_BYTES:
                 kept.extend(chunk)
 
 

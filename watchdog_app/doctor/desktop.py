@@ -33,7 +33,7 @@ class Bus:
 def check(facts: Facts) -> Iterator[Finding]:
     """The session bus, then who listens on it."""
     machine = facts.machine
-    where = dbus.address(machine.env, machine.uid, machine.root)
+    where = dbus.session_bus_address(machine.env, machine.uid, machine.root)
     program = shlex.join(facts.settings().notify.command)
     if where is None:
         if machine.env.get("DISPLAY") or machine.env.get("WAYLAND_DISPLAY"):
@@ -43,7 +43,7 @@ def check(facts: Facts) -> Iterator[Finding]:
         else:
             yield facts.finding("desktop.session-bus.no-desktop")
         return
-    bus = _ask(where)
+    bus = _query_bus(where)
     if bus.error:
         yield facts.finding("desktop.session-bus.unreachable", address=where, error=bus.error)
         return
@@ -86,10 +86,10 @@ def _gnome_do_not_disturb(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("desktop.do-not-disturb.gnome")
 
 
-def _ask(where: str) -> Bus:
+def _query_bus(where: str) -> Bus:
     """What the bus at an address says. Never raises; takes some seconds at most."""
     try:
-        return asyncio.run(asyncio.wait_for(_answers(where), 3 * _DEADLINE_S))
+        return asyncio.run(asyncio.wait_for(_read_bus(where), 3 * _DEADLINE_S))
     except ImportError as error:
         return Bus(error=f"dbus-fast is not installed ({error})")
     except TimeoutError:
@@ -98,7 +98,7 @@ def _ask(where: str) -> Bus:
         return Bus(error=str(error) or type(error).__name__)
 
 
-async def _answers(where: str) -> Bus:
+async def _read_bus(where: str) -> Bus:
     bus = await asyncio.wait_for(dbus.connect(where), _DEADLINE_S)
     properties = "org.freedesktop.DBus.Properties"
 
@@ -116,20 +116,20 @@ async def _answers(where: str) -> Bus:
 
     silent, server, inhibited, host = None, "", None, None
     try:
-        names = _texts(await ask(DBUS, DBUS_PATH, "ListNames"))
-        activatable = _texts(await ask(DBUS, DBUS_PATH, "ListActivatableNames"))
+        names = _string_set(await ask(DBUS, DBUS_PATH, "ListNames"))
+        activatable = _string_set(await ask(DBUS, DBUS_PATH, "ListActivatableNames"))
         if NOTIFICATIONS in names:
             service = (NOTIFICATIONS, NOTIFICATIONS_PATH)
             try:
                 told = await ask(*service, "GetServerInformation")
                 server = " ".join(str(told[index]) for index in (0, 2) if index < len(told))
-                inhibited = _truth(await ask(*service, "Get", NOTIFICATIONS, "Inhibited"))
+                inhibited = _bool_or_none(await ask(*service, "Get", NOTIFICATIONS, "Inhibited"))
             except TimeoutError:
                 silent = NOTIFICATIONS
         if TRAY in names:
             try:
                 wanted = (TRAY, "IsStatusNotifierHostRegistered")
-                host = _truth(await ask(TRAY, "/StatusNotifierWatcher", "Get", *wanted))
+                host = _bool_or_none(await ask(TRAY, "/StatusNotifierWatcher", "Get", *wanted))
             except TimeoutError:
                 silent = silent or TRAY
     finally:
@@ -137,11 +137,11 @@ async def _answers(where: str) -> Bus:
     return Bus(names, activatable, server, inhibited, host, None, silent)
 
 
-def _texts(body: list[object]) -> frozenset[str]:
+def _string_set(body: list[object]) -> frozenset[str]:
     first = body[0] if body else []
     return frozenset(str(one) for one in first) if isinstance(first, list) else frozenset()
 
 
-def _truth(body: list[object]) -> bool | None:
+def _bool_or_none(body: list[object]) -> bool | None:
     value = getattr(body[0], "value", None) if body else None
     return value if isinstance(value, bool) else None

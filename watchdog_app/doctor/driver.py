@@ -24,11 +24,14 @@ def check(facts: Facts) -> Iterator[Finding]:
         yield facts.finding("driver.device", amd=amd if facts.amd_cards else "")
         return
     yield facts.fine("driver.device", where=_where(facts))
-    if facts.lent_by_windows:
+    if facts.is_wsl_gpu:
         yield from _wsl(facts)
         return
     if loaded:
-        version = versions.show_driver(driver_files.module_version(machine)) or "of unknown version"
+        version = (
+            versions.format_driver_version(driver_files.module_version(machine))
+            or "of unknown version"
+        )
         yield facts.fine("driver.module", version=version)
     elif facts.cards:
         yield _not_loaded(facts)
@@ -45,7 +48,7 @@ def check(facts: Facts) -> Iterator[Finding]:
 def _where(facts: Facts) -> str:
     if facts.cards:
         return f"{len(facts.cards)} on the PCI bus ({', '.join(facts.cards)})"
-    if facts.lent_by_windows:
+    if facts.is_wsl_gpu:
         return "one that Windows lends (WSL)"
     if facts.is_tegra:
         return "part of the chip (Jetson)"
@@ -97,12 +100,12 @@ def _libraries(facts: Facts) -> Iterator[Finding]:
         elif found[0].stub:
             yield facts.finding("driver.stub-library", name=name, path=found[0].path)
         else:
-            shown = versions.show_driver(found[0].version)
+            shown = versions.format_driver_version(found[0].version)
             version = f", version {shown}" if shown else ""
             yield facts.fine(entry, *(one.path for one in found), version=version)
 
 
-def differing(machine: Machine) -> list[driver_files.Library]:
+def mismatched_libraries(machine: Machine) -> list[driver_files.Library]:
     """Libraries that the loader takes first and that are not of the loaded module's version."""
     module = driver_files.module_version(machine)
     return [
@@ -114,7 +117,7 @@ def differing(machine: Machine) -> list[driver_files.Library]:
 
 
 def _versions(facts: Facts) -> Iterator[Finding]:
-    module, wrong = driver_files.module_version(facts.machine), differing(facts.machine)
+    module, wrong = driver_files.module_version(facts.machine), mismatched_libraries(facts.machine)
     if not wrong:
         if module:
             yield facts.fine("driver.version-mismatch")
@@ -122,7 +125,7 @@ def _versions(facts: Facts) -> Iterator[Finding]:
     kind = "newer" if wrong[0].version > module else "older"
     yield facts.finding(
         f"driver.version-mismatch.{'container' if facts.machine.container else kind}",
-        *(f"{one.path}: {versions.show_driver(one.version)}" for one in wrong),
+        *(f"{one.path}: {versions.format_driver_version(one.version)}" for one in wrong),
         library=wrong[0].version,
         module=module,
         folder=os.path.dirname(wrong[0].path),

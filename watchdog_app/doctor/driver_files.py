@@ -54,7 +54,7 @@ def libraries(machine: Machine, name: str) -> list[Library]:
     found: dict[str, Library] = {}
     listed = filter(os.path.isabs, machine.env.get("LD_LIBRARY_PATH", "").split(":"))
     root = machine.root.rstrip("/")
-    for path, _ in loader.copies(name, map(machine.path, listed), root):
+    for path, _ in loader.find_copies(name, map(machine.path, listed), root):
         real = os.path.realpath(path)
         version = _LIBRARY_VERSION.search(real)
         parsed = versions.parse(version[1]) if version else ()

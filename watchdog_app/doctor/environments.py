@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from watchdog_app.base.children import frozen
+from watchdog_app.base.children import is_frozen
 from watchdog_app.base.errors import UsageError
 from watchdog_app.base.text.quantities import GIB
 from watchdog_app.doctor import children, versions
@@ -26,7 +26,7 @@ GIVEN = "--python"  # the source of an environment that was named
 TENSORFLOWS = ("tensorflow", "tensorflow-gpu", "tensorflow-cpu", "tf-nightly", "intel-tensorflow")
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch", "jax": "JAX"}
 
-_NAME_ONE = "Name an interpreter, a virtual environment or a conda environment: --python PATH"
+_PYTHON_HINT = "Name an interpreter, a virtual environment or a conda environment: --python PATH"
 _MARK = "@watchdog-doctor "
 _PROBE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe.py")
 _MOST = 4  # environments; more would take minutes
@@ -93,7 +93,7 @@ class Environment:
         """The pip of this very environment, for commands."""
         return f"{shlex.quote(self.python)} -m pip"
 
-    def words(self, framework: str) -> dict[str, Any]:
+    def text_values(self, framework: str) -> dict[str, Any]:
         """What texts about a framework of this environment name."""
         return {
             "framework": FRAMEWORKS[framework],
@@ -111,22 +111,22 @@ def find(machine: Machine, running: Iterable[Process]) -> list[tuple[str, str]]:
         UsageError: what was given with --python is no interpreter and no environment.
     """
     if machine.python is not None:
-        return [(_given(machine, machine.python), GIVEN)]
+        return [(_resolve_python(machine, machine.python), GIVEN)]
     found: list[tuple[str, str]] = []
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = machine.env.get(variable, "")
-        python = _in_folder(folder) if os.path.isabs(folder) else None
+        python = _python_in_folder(folder) if os.path.isabs(folder) else None
         if python:
             found.append((python, variable))
     for process in running:
-        python = _of_process(machine, process)
+        python = _python_of_process(machine, process)
         if python:
             found.append((python, f"runs now, pid {process.pid}"))
     for name in ("python3", "python"):
         where = machine.command(name)
         if where:
             found.append((machine.path(where), f"{name} on the PATH"))
-    if machine.is_real and sys.executable and not frozen():
+    if machine.is_real and sys.executable and not is_frozen():
         found.append((sys.executable, "watchdog's own"))
     for each in kernels(machine.env, machine.root.rstrip("/")):
         if each.python is not None and os.access(each.python, os.X_OK):
@@ -138,11 +138,11 @@ def find(machine: Machine, running: Iterable[Process]) -> list[tuple[str, str]]:
     return list(distinct.values())[:_MOST]
 
 
-def look(machine: Machine, python: str, source: str) -> Environment:
+def read_installed(machine: Machine, python: str, source: str) -> Environment:
     """What is installed for an interpreter; nothing is imported."""
     # One that was named is waited for: an interpreter on a network disk can need half a minute.
     limit = machine.timeout_s if source == GIVEN else min(_VERSIONS_S, machine.timeout_s)
-    return Environment(python, source, _probe(machine, python, ["versions"], limit))
+    return Environment(python, source, _run_probe(machine, python, ["versions"], limit))
 
 
 def import_frameworks(
@@ -152,18 +152,18 @@ def import_frameworks(
     *,
     driver_hangs: bool,
     use_gpu: bool,
-    tell: Callable[[str], None],
+    report_progress: Callable[[str], None],
 ) -> Environment:
     """
     The environment with what its frameworks say of themselves.
 
     Args:
         machine: where.
-        environment: as `look` found it.
+        environment: as `read_installed` found it.
         available_bytes: RAM that is left; with too little nothing is imported.
         driver_hangs: nothing is imported, since an import would hang with it.
         use_gpu: whether a small computation on the GPU may be tried.
-        tell: is told what is being waited for.
+        report_progress: is told what is being waited for.
     """
     answers: dict[str, Answer] = {}
     for name, title in FRAMEWORKS.items():
@@ -174,13 +174,13 @@ def import_frameworks(
         elif available_bytes is not None and available_bytes < _IMPORT_BYTES:
             answers[name] = Answer(error="too little RAM", cause="framework.use.no-memory")
         else:
-            tell(f"importing {title}")
+            report_progress(f"importing {title}")
             words = [name, "use"] if use_gpu else [name]
-            answers[name] = _probe(machine, environment.python, words, machine.timeout_s)
+            answers[name] = _run_probe(machine, environment.python, words, machine.timeout_s)
     return replace(environment, frameworks=answers)
 
 
-def _probe(machine: Machine, python: str, words: list[str], timeout_s: float) -> Answer:
+def _run_probe(machine: Machine, python: str, words: list[str], timeout_s: float) -> Answer:
     env = {
         **machine.env,
         # What TensorFlow has to say about missing libraries is a message of level 0.
@@ -198,10 +198,10 @@ def _probe(machine: Machine, python: str, words: list[str], timeout_s: float) ->
         ended = children.run([python, _PROBE, *words], timeout_s, env, cwd=folder)
     except OSError as error:
         return Answer(error=f"{python} could not be started: {error.strerror or error}")
-    return read(ended)
+    return parse_probe(ended)
 
 
-def read(ended: children.Ended) -> Answer:
+def parse_probe(ended: children.ChildResult) -> Answer:
     """What a probe's output means; the output may hold anything and end anywhere."""
     values: dict[str, Any] = {}
     step: str | None = None
@@ -217,37 +217,37 @@ def read(ended: children.Ended) -> Answer:
             error = said["error"]
     if error is None and (ended.code != 0 or not heard):
         last = ended.stderr.strip().splitlines()[-1:]
-        error = ended.ending + (f": {last[0].strip()}" if last and not ended.timed_out else "")
+        error = ended.end_text + (f": {last[0].strip()}" if last and not ended.timed_out else "")
         if ended.code == 0:
             error = "it ended well and answered nothing, as no Python does"
     cause = _CAUSES.get(ended.code, "framework.broken")
     return Answer(values, step if error else None, error, cause, ended.stderr)
 
 
-def _given(machine: Machine, word: str) -> str:
+def _resolve_python(machine: Machine, word: str) -> str:
     """The interpreter that --python means: a program, a folder, or the name of a conda one."""
     path = os.path.join(machine.cwd, os.path.expanduser(word)) if word else ""
     if os.path.isdir(path):
-        python = _in_folder(path)
+        python = _python_in_folder(path)
         if python is None:
-            raise UsageError(f"{word} holds no bin/python that you may run. {_NAME_ONE}")
+            raise UsageError(f"{word} holds no bin/python that you may run. {_PYTHON_HINT}")
         return python
     if os.access(path, os.X_OK):
         return path
     if os.path.exists(path):
-        raise UsageError(f"{word} cannot be run. {_NAME_ONE}")
+        raise UsageError(f"{word} cannot be run. {_PYTHON_HINT}")
     found = machine.command(word) if os.sep not in word else None
     if found:
         return machine.path(found)
     known = machine.read(machine.env.get("HOME", "/"), ".conda/environments.txt") or ""
     for folder in map(str.strip, known.splitlines()):
-        python = _in_folder(folder) if os.path.basename(folder) == word else None
+        python = _python_in_folder(folder) if os.path.basename(folder) == word else None
         if python:
             return python
-    raise UsageError(f"There is no Python at {word!r}. {_NAME_ONE}")
+    raise UsageError(f"There is no Python at {word!r}. {_PYTHON_HINT}")
 
 
-def _in_folder(folder: str) -> str | None:
+def _python_in_folder(folder: str) -> str | None:
     for name in ("bin/python", "bin/python3", "python", "Scripts/python.exe"):
         path = os.path.join(folder, name)
         if os.access(path, os.X_OK) and not os.path.isdir(path):
@@ -255,7 +255,7 @@ def _in_folder(folder: str) -> str | None:
     return None
 
 
-def _of_process(machine: Machine, process: Process) -> str | None:
+def _python_of_process(machine: Machine, process: Process) -> str | None:
     """The interpreter of a kernel or training of this user; None: it is none."""
     if process.uid != machine.uid or not process.argv:
         return None

@@ -43,22 +43,22 @@ class Facts:
         self,
         machine: Machine,
         gpu_reader: tuple[str, ...] = gpu.READER,
-        tell: Callable[[str], None] = lambda _: None,
+        report_progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         """
         Args:
             machine: where to look.
             gpu_reader: the program that asks the driver library.
-            tell: is told what is being waited for.
+            report_progress: is told what is being waited for.
         """
         self.machine = machine
-        self._tell = tell
+        self._report_progress = report_progress
         self._gpu_reader = gpu_reader
-        self.driver: Callable[[], Driver] = _once(self._ask_driver)
-        self.processes: Callable[[], list[Process]] = _once(lambda: processes(machine))
-        self.memory: Callable[[], HostMemory | None] = _once(self._read_memory)
-        self.ask_daemon: Callable[[], DaemonAnswer] = _once(self._ask_daemon)
-        self.environments: Callable[[], list[Environment]] = _once(self._look_at_environments)
+        self.driver: Callable[[], Driver] = _compute_once(self._ask_driver)
+        self.processes: Callable[[], list[Process]] = _compute_once(lambda: processes(machine))
+        self.memory: Callable[[], HostMemory | None] = _compute_once(self._read_memory)
+        self.ask_daemon: Callable[[], DaemonAnswer] = _compute_once(self._ask_daemon)
+        self.environments: Callable[[], list[Environment]] = _compute_once(self._read_environments)
         self._words = {"places": machine.places(), "container": machine.container or ""}
 
     def finding(self, name: str, /, *details: str, **values: Any) -> Finding:
@@ -115,11 +115,11 @@ class Facts:
     @property
     def expects_gpu(self) -> bool:
         """Whether there is an NVIDIA GPU to be used here, on the bus, through WSL or in a chip."""
-        here = bool(self.cards) or self.lent_by_windows or self.is_tegra
+        here = bool(self.cards) or self.is_wsl_gpu or self.is_tegra
         return here or self.gpu_behind_library
 
     @property
-    def lent_by_windows(self) -> bool:
+    def is_wsl_gpu(self) -> bool:
         """WSL with NVIDIA's driver in Windows; /dev/dxg alone can be a GPU of any maker."""
         machine = self.machine
         if not machine.exists("/dev/dxg"):
@@ -166,7 +166,7 @@ class Facts:
     def _ask_driver(self) -> Driver:
         if self.asleep:
             return Driver(None, "the GPU is asleep to save power")
-        self._tell("asking the driver")
+        self._report_progress("asking the driver")
         return gpu.ask(self.machine, self._gpu_reader)
 
     def _ask_daemon(self) -> DaemonAnswer:
@@ -193,12 +193,12 @@ class Facts:
         finally:
             reader.close()
 
-    def _look_at_environments(self) -> list[Environment]:
+    def _read_environments(self) -> list[Environment]:
         machine = self.machine
         found: dict[object, Environment] = {}
         for python, source in environments.find(machine, self.processes()):
-            self._tell(f"looking at {python}")
-            environment = environments.look(machine, python, source)
+            self._report_progress(f"looking at {python}")
+            environment = environments.read_installed(machine, python, source)
             # Shims and links lead to the same environment.
             key = environment.installed.values.get("prefix") or python
             found.setdefault(key, environment)
@@ -210,7 +210,12 @@ class Facts:
         use_gpu = not hangs and self._may_use_gpu()
         return [
             environments.import_frameworks(
-                machine, one, available, driver_hangs=hangs, use_gpu=use_gpu, tell=self._tell
+                machine,
+                one,
+                available,
+                driver_hangs=hangs,
+                use_gpu=use_gpu,
+                report_progress=self._report_progress,
             )
             for one in found.values()
         ]
@@ -223,7 +228,7 @@ class Facts:
         return all(one is None or one >= _USE_BYTES for one in free)
 
 
-def _once(make: Callable[[], T]) -> Callable[[], T]:
+def _compute_once(make: Callable[[], T]) -> Callable[[], T]:
     """A value that the first who asks computes, while the others wait."""
     lock, cached = threading.Lock(), functools.cache(make)
 

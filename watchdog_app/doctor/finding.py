@@ -34,11 +34,11 @@ RANK = {severity: rank for rank, severity in enumerate(Severity)}
 _FORMATS: Mapping[str, Any] = {
     "and": " and ".join,
     "bytes": format_bytes,
-    "driver": versions.show_driver,
+    "driver": versions.format_driver_version,
     "duration": format_duration,
     "list": ", ".join,
     "quote": shlex.quote,
-    "version": versions.show,
+    "version": versions.format_version,
     "words": " ".join,
 }
 
@@ -103,29 +103,29 @@ def finding(
         severity: in the place of the table's.
         values: figures for the texts; they need to be no text themselves.
     """
-    say = _Text(name, places, values)
-    subject = say.of("subject") if "what" not in say.entry else ""
+    texts = _Text(name, places, values)
+    subject = texts.text("subject") if "what" not in texts.entry else ""
     return Finding(
-        _public(name),
-        severity or Severity(say.entry["severity"]),
-        f"{subject} could not be checked: {say.reason().rstrip('.')}."
+        _public_id(name),
+        severity or Severity(texts.entry["severity"]),
+        f"{subject} could not be checked: {texts.reason().rstrip('.')}."
         if subject
-        else say.of("what"),
-        say.of("why"),
-        say.of("do"),
-        tuple(filter(None, map(say.filled, say.entry.get("commands", ())))),
+        else texts.text("what"),
+        texts.text("why"),
+        texts.text("do"),
+        tuple(filter(None, map(texts.fill, texts.entry.get("commands", ())))),
         details,
-        checked=say.entry.get("checked", not subject),
+        checked=texts.entry.get("checked", not subject),
     )
 
 
 def fine(name: str, /, *details: str, places: Iterable[str] = (), **values: Any) -> Finding:
     """Nothing to do: what the entry says where all is well."""
-    text = _Text(name, places, values).of("fine")
-    return Finding(_public(name), Severity.OK, text, details=details)
+    text = _Text(name, places, values).text("fine")
+    return Finding(_public_id(name), Severity.OK, text, details=details)
 
 
-def _public(name: str) -> str:
+def _public_id(name: str) -> str:
     """The id that users see; a third part tells variants apart."""
     return ".".join(name.split(".")[:2])
 
@@ -139,15 +139,15 @@ class _Text(string.Formatter):
         self.entry = _for_places((base, own), places)
         self._values = _for_places((table()["shared"],), places) | dict(values)
 
-    def of(self, key: str) -> str:
+    def text(self, key: str) -> str:
         """The text of one key, in one line; "" where the entry has none."""
-        return self.filled(" ".join(self.entry.get(key, "").split())).strip()
+        return self.fill(" ".join(self.entry.get(key, "").split())).strip()
 
     def reason(self) -> str:
         """Why a question could not be answered: the check's word, else the table's."""
-        return str(self._values["reason"]) if "reason" in self._values else self.of("reason")
+        return str(self._values["reason"]) if "reason" in self._values else self.text("reason")
 
-    def filled(self, text: str) -> str:
+    def fill(self, text: str) -> str:
         """A text with its figures."""
         return self.vformat(text, (), self._values)
 

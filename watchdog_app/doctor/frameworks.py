@@ -36,7 +36,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     for environment in found:
         if environment not in empty:
             where = f"environment: {environment.python} ({environment.source})"
-            for one in _environment(facts, environment, target):
+            for one in _environment_findings(facts, environment, target):
                 yield replace(one, details=(where, *one.details)) if several else one
     if len(empty) == len(found):
         pythons = " or ".join(one.python for one in empty)
@@ -71,10 +71,12 @@ def _is_empty(environment: Environment) -> bool:
     return environment.installed.error is None and not any(map(environment.version, FRAMEWORKS))
 
 
-def _environment(facts: Facts, environment: Environment, target: Target) -> Iterator[Finding]:
+def _environment_findings(
+    facts: Facts, environment: Environment, target: Target
+) -> Iterator[Finding]:
     installed = environment.installed
     if installed.error is not None:
-        yield _silent(facts, environment, installed.error)
+        yield _unreadable(facts, environment, installed.error)
         return
     names = [
         f"{title} {environment.version(name)}"
@@ -90,17 +92,17 @@ def _environment(facts: Facts, environment: Environment, target: Target) -> Iter
     )
     against = list(builds.check(environment, target))
     yield from against
-    yield from _internals(facts, environment)
+    yield from _missing_internals(facts, environment)
     explained = target.gpu and (
         not target.answers or any(one.severity is Severity.ERROR for one in against)
     )
     for name, answer in environment.frameworks.items():
-        yield from _answer(facts, environment, name, answer, target.gpu, explained)
+        yield from _framework_findings(facts, environment, name, answer, target.gpu, explained)
     if facts.machine.fast:
         yield facts.finding("framework.use.fast", framework=" and ".join(names))
 
 
-def _silent(facts: Facts, environment: Environment, error: str) -> Finding:
+def _unreadable(facts: Facts, environment: Environment, error: str) -> Finding:
     """An interpreter that did not say what is installed for it."""
     words = {"python": environment.python, "source": environment.source, "reason": error}
     if environment.installed.cause == "framework.slow":
@@ -111,7 +113,7 @@ def _silent(facts: Facts, environment: Environment, error: str) -> Finding:
     return facts.finding(f"framework.environment.{kind}", severity=severity, **words)
 
 
-def _internals(facts: Facts, environment: Environment) -> Iterator[Finding]:
+def _missing_internals(facts: Facts, environment: Environment) -> Iterator[Finding]:
     """Private names that the agent relies on and this version does not have."""
     places = environment.installed.values.get("packages")
     for package, folder in places.items() if isinstance(places, dict) else ():
@@ -125,7 +127,7 @@ def _internals(facts: Facts, environment: Environment) -> Iterator[Finding]:
             )
 
 
-def _answer(  # noqa: PLR0917
+def _framework_findings(  # noqa: PLR0917
     facts: Facts,
     environment: Environment,
     name: str,
@@ -145,13 +147,13 @@ def _answer(  # noqa: PLR0917
         explained: whether another finding says already why it finds none.
     """
     values, memory = answer.values, facts.memory()
-    words = environment.words(name) | {
+    words = environment.text_values(name) | {
         "version": values.get("version") or environment.version(name),
         "reinstall": f"{environment.pip} install --force-reinstall {_PACKAGES[name]}",
         "count": values.get("gpus") or 0,
         "available": memory.available_bytes if memory else None,
     }
-    details = _details_of(answer)
+    details = _telling_lines(answer)
     error = answer.error or values.get("use_error")
     if answer.error is not None:
         # "import torch" as the step is said by "does not start".
@@ -180,7 +182,7 @@ def _first_line(text: str) -> str:
     return line if len(line) <= 300 else line[:297] + "..."
 
 
-def _details_of(answer: Answer) -> list[str]:
+def _telling_lines(answer: Answer) -> list[str]:
     lines = [line for line in answer.stderr.splitlines() if _TELLING.search(line)]
     lines += [str(one) for one in answer.values.get("warnings") or ()]
     cleaned = dict.fromkeys(_NOISE.sub("", line).strip()[:400] for line in lines)

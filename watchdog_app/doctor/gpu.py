@@ -8,15 +8,15 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchdog_app.base.children import argv_of
+from watchdog_app.base.children import module_argv
 from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.doctor import children, versions
 from watchdog_app.doctor.machine import Machine
 from watchdog_app.doctor.versions import Version
 
-READER = (*argv_of("watchdog_app.machine.gpu.reader"), "--once", "--all")
-_MOST_CARDS = 64
-_MOST_S = 20.0  # a healthy driver without persistence needs some seconds for its first caller
+READER = (*module_argv("watchdog_app.machine.gpu.reader"), "--once", "--all")
+_MAX_CARDS = 64
+_MAX_S = 20.0  # a healthy driver without persistence needs some seconds for its first caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Driver:
     What came back.
 
     `cards` are dictionaries of the fields of core.model.hardware.Gpu and of
-    machine.gpu.nvml.MORE_QUESTIONS; on one that could not be asked also `failed_in` (the call),
+    machine.gpu.nvml.DOCTOR_QUESTIONS; on one that could not be asked also `failed_in` (the call),
     `hung` and `error`.
     """
 
@@ -76,24 +76,24 @@ def ask(machine: Machine, reader: tuple[str, ...] = READER) -> Driver:
     env = {key: value for key, value in machine.env.items() if not key.startswith("PYTHON")}
     env["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if os.path.isabs(path))
 
-    def look(*words: str) -> Driver:
-        limit_s = min(_MOST_S, machine.timeout_s)
+    def run_reader(*words: str) -> Driver:
+        limit_s = min(_MAX_S, machine.timeout_s)
         try:
-            return read(children.run((*reader, *words), limit_s, env, cwd="/"))
+            return parse_output(children.run((*reader, *words), limit_s, env, cwd="/"))
         except OSError as error:
             return Driver(None, f"the process that asks the driver could not be started: {error}")
 
-    first = look()
+    first = run_reader()
     asked = {card.get("index") for card in first.cards}
-    rest = [index for index in range(min(first.count, _MOST_CARDS)) if index not in asked]
+    rest = [index for index in range(min(first.count, _MAX_CARDS)) if index not in asked]
     if not any(card.get("failed_in") for card in first.cards):
         return first
     found: dict[int, dict[str, Any]] = {}
 
-    def look_at(index: int) -> None:
-        found[index] = _card_of(look(str(index)), index)
+    def read_card(index: int) -> None:
+        found[index] = _find_card(run_reader(str(index)), index)
 
-    threads = [threading.Thread(target=look_at, args=(one,), daemon=True) for one in rest]
+    threads = [threading.Thread(target=read_card, args=(one,), daemon=True) for one in rest]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -101,7 +101,7 @@ def ask(machine: Machine, reader: tuple[str, ...] = READER) -> Driver:
     return replace(first, cards=(*first.cards, *(found[index] for index in rest)))
 
 
-def _card_of(driver: Driver, index: int) -> dict[str, Any]:
+def _find_card(driver: Driver, index: int) -> dict[str, Any]:
     """One card of an answer; where it is not in there, what kept it out."""
     unreadable = {
         "index": index,
@@ -113,7 +113,7 @@ def _card_of(driver: Driver, index: int) -> dict[str, Any]:
     return next((card for card in driver.cards if card.get("index") == index), unreadable)
 
 
-def read(ended: children.Ended) -> Driver:
+def parse_output(ended: children.ChildResult) -> Driver:
     """What a child's output means; the output may end anywhere."""
     ready: dict[str, Any] | None = None
     failed: dict[str, Any] = {}
@@ -130,13 +130,13 @@ def read(ended: children.Ended) -> Driver:
         if isinstance(said.get("failed"), dict):
             failed = said["failed"]
         if isinstance(said.get("device"), dict):
-            _add(said["device"], cards)
+            _add_row(said["device"], cards)
     hung = calling if ended.timed_out else None
     crashed = calling if ended.code is not None and ended.code < 0 else None
     error = str(failed.get("said", ""))
     if not error and (ready is None or hung or crashed or ended.code):
         lines = ended.stderr.strip().splitlines()
-        error = ended.ending + (f": {lines[-1]}" if lines and not hung else "")
+        error = ended.end_text + (f": {lines[-1]}" if lines and not hung else "")
     if isinstance(at, int) and (hung or crashed):
         # It is this card's: the driver as a whole has answered.
         cards.append(
@@ -151,14 +151,14 @@ def read(ended: children.Ended) -> Driver:
         hung_in=hung,
         crashed_in=crashed,
         version=versions.parse(ready.get("driver")),
-        cuda=versions.of_driver_call(ready.get("cuda")),
+        cuda=versions.parse_driver_cuda(ready.get("cuda")),
         cards=tuple(cards),
         count=count,
         seconds=ended.seconds,
     )
 
 
-def _add(row: dict[str, Any], cards: list[dict[str, Any]]) -> None:
+def _add_row(row: dict[str, Any], cards: list[dict[str, Any]]) -> None:
     """One row of the reader's: a card, or a MIG instance of the last."""
     if "partition" in row and cards:
         cards[-1].setdefault("mig_uuids", []).append(row.get("uuid"))

@@ -15,8 +15,8 @@ from watchdog_app.base.errors import SensorError
 from watchdog_app.base.linux import files, process
 from watchdog_app.base.linux.kernel_log import KernelLog
 
-_MOST_BYTES = 1 << 20
-_MOST_RECORDS = 1 << 14  # of the kernel log
+_MAX_BYTES = 1 << 20
+_MAX_RECORDS = 1 << 14  # of the kernel log
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Machine:
     def read(self, *parts: str) -> str | None:
         """A small file's text, blanks at its ends taken away; None: there is none, or no right."""
         try:
-            return os.fsdecode(files.read_bytes(self.path(*parts), _MOST_BYTES)).strip()
+            return os.fsdecode(files.read_bytes(self.path(*parts), _MAX_BYTES)).strip()
         except SensorError:
             return None
 
@@ -175,7 +175,7 @@ class Machine:
 
     def kernel_log(self) -> list[str] | None:
         """Lines of the kernel log since boot; None: it may not be read."""
-        log = KernelLog(self.path("/dev/kmsg"), _MOST_RECORDS)
+        log = KernelLog(self.path("/dev/kmsg"), _MAX_RECORDS)
         if not log.readable:
             return None
         text = os.fsdecode(b"".join(log.read()))
@@ -221,7 +221,7 @@ def processes(machine: Machine) -> list[Process]:
             uid = os.stat(f"{proc}/{pid}").st_uid
         except OSError:
             continue
-        name, argv = process.comm(pid, proc) or "", process.read_argv(pid, proc)
+        name, argv = process.read_comm(pid, proc) or "", process.read_argv(pid, proc)
         statm = process.read_statm(pid, proc)
         rss = None if statm is None else statm.resident_bytes
         found.append(Process(pid, name, argv, rss, uid))

@@ -26,7 +26,7 @@ _WANTED = re.compile(
 _CONDA = re.compile(r"(tensorflow|pytorch|torch|jax|cuda|cudnn|numpy)")
 
 
-def say(**values: object) -> None:
+def send(**values: object) -> None:
     """One line, at once."""
     sys.stdout.write("\n" + MARK + json.dumps(values, default=str) + "\n")
     sys.stdout.flush()
@@ -65,7 +65,7 @@ def versions() -> None:
     for name in ("tensorflow", "torch", "keras", "numpy", "jax", "random", "types", "logging"):
         if os.path.isfile(name + ".py"):
             shadows.append(name + ".py")
-    say(
+    send(
         result={
             "python": ".".join(map(str, sys.version_info[:3])),
             "prefix": sys.prefix,
@@ -160,24 +160,24 @@ FRAMEWORKS = {
 def framework(name: str, use: bool) -> None:
     """A framework's own account: its version, the GPUs that it finds, whether it computes there."""
     gpus_of, computes = FRAMEWORKS[name]
-    say(step="import " + name)
+    send(step="import " + name)
     library = importlib.import_module(name)
     found: dict[str, Any] = {"version": library.__version__}
-    say(result=found, step="list the GPUs")
+    send(result=found, step="list the GPUs")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found.update(gpus_of(library))
     found["warnings"] = [str(one.message)[:1000] for one in caught][:5]
-    say(result=found, step="compute on the GPU")
+    send(result=found, step="compute on the GPU")
     if found["gpus"] and use:
         try:
             values = computes(library)
             found["product"] = next(values)
-            say(result=found, step="compute with cuDNN on the GPU")
+            send(result=found, step="compute with cuDNN on the GPU")
             next(values, None)
         except Exception as error:
             found["use_error"] = f"{type(error).__name__}: {error}"
-    say(result=found, step=None)
+    send(result=found, step=None)
 
 
 def main(words: list[str]) -> None:
@@ -192,7 +192,7 @@ def main(words: list[str]) -> None:
         else:
             framework(what, use)
     except Exception as error:
-        say(error=f"{type(error).__name__}: {error}")
+        send(error=f"{type(error).__name__}: {error}")
         sys.stderr.flush()
         os._exit(1)
     os._exit(0)

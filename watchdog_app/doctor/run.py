@@ -33,7 +33,7 @@ from watchdog_app.doctor.finding import RANK, Finding, Report
 Check = Callable[[Facts], Iterable[Finding]]
 
 GROUPS: dict[str, tuple[Check, ...]] = {
-    "driver": (driver.check, cards.answer, cards.check, variables.check),
+    "driver": (driver.check, cards.check_driver, cards.check, variables.check),
     "framework": (frameworks.check, variables.check),
     "memory": (memory.check, memory.shell_limits, memory.killers),
     "storage": (storage.check,),
@@ -67,7 +67,7 @@ class _Running:
             self.done.set()
 
     @property
-    def good(self) -> bool:
+    def succeeded(self) -> bool:
         """Whether it has come to its end."""
         return self.done.is_set() and self.problem is None
 
@@ -105,20 +105,20 @@ def run(facts: Facts, groups: Iterable[str] = tuple(GROUPS), grace_s: float = _G
         running.done.wait(max(0.0, end - time.monotonic()))
         if isinstance(running.problem, UsageError):
             raise running.problem
-        findings += _outcome(facts, running)
+        findings += _findings_of(facts, running)
     order = {name: rank for rank, name in enumerate(GROUPS)}
     findings.sort(key=lambda one: (order.get(one.group, 99), RANK[one.severity]))
     shown = tuple(name for name in GROUPS if name in wanted)
     more: dict[str, object] = {
-        "driver": _driver(facts, checks),
-        "environments": _environments(facts, checks),
+        "driver": _driver_facts(facts, checks),
+        "environments": _environment_facts(facts, checks),
     }
     return Report(tuple(findings), shown, time.monotonic() - begun, more)
 
 
-def _outcome(facts: Facts, running: _Running) -> Iterator[Finding]:
+def _findings_of(facts: Facts, running: _Running) -> Iterator[Finding]:
     yield from list(running.findings)
-    if running.good:
+    if running.succeeded:
         return
     group = next(name for name, checks in GROUPS.items() if running.check in checks)
     part = running.check.__module__.rpartition(".")[2]
@@ -131,17 +131,17 @@ def _outcome(facts: Facts, running: _Running) -> Iterator[Finding]:
     yield replace(found, id=f"{group}.unchecked")
 
 
-def _driver(facts: Facts, checks: dict[Check, _Running]) -> dict[str, object] | None:
+def _driver_facts(facts: Facts, checks: dict[Check, _Running]) -> dict[str, object] | None:
     """The driver and its cards, for other programs; None: it was not asked or did not answer."""
-    asked = checks.get(cards.answer)
+    asked = checks.get(cards.check_driver)
     if asked is None or not asked.done.is_set():
         return None
     if not any(one.id == "driver.answer" and one.checked for one in asked.findings):
         return None
     told = facts.driver()
     return {
-        "version": versions.show_driver(told.version) or None,
-        "cuda": versions.show(told.cuda) or None,
+        "version": versions.format_driver_version(told.version) or None,
+        "cuda": versions.format_version(told.cuda) or None,
         "gpus": [
             {key: card.get(key) for key in ("index", "name", "uuid", "bus_id")}
             for card in told.cards
@@ -149,10 +149,10 @@ def _driver(facts: Facts, checks: dict[Check, _Running]) -> dict[str, object] | 
     }
 
 
-def _environments(facts: Facts, checks: dict[Check, _Running]) -> list[dict[str, object]]:
+def _environment_facts(facts: Facts, checks: dict[Check, _Running]) -> list[dict[str, object]]:
     """The environments that were looked at, for other programs."""
     looked = checks.get(frameworks.check)
-    if looked is None or not looked.good:
+    if looked is None or not looked.succeeded:
         return []
     return [
         {

@@ -22,12 +22,12 @@ def parse(text: object) -> Version:
     return tuple(int(part) for part in found[1].split(".")[:6]) if found else ()
 
 
-def show(version: Version) -> str:
+def format_version(version: Version) -> str:
     """`12.4` of (12, 4)."""
     return ".".join(map(str, version))
 
 
-def show_driver(version: Version) -> str:
+def format_driver_version(version: Version) -> str:
     """`550.90.07` of (550, 90, 7): NVIDIA writes two digits from the third number on."""
     return ".".join(str(part) if at < 2 else f"{part:02d}" for at, part in enumerate(version))
 
@@ -41,7 +41,7 @@ def table() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def of_driver_call(number: int | None) -> Version:
+def parse_driver_cuda(number: int | None) -> Version:
     """CUDA version of the driver's own figure: 12090 is (12, 9)."""
     if not number or number < 1000:
         return ()
@@ -52,7 +52,7 @@ def minimum_driver(cuda: Version) -> Version:
     """The oldest Linux driver that runs programs built with a CUDA; empty: not in the table."""
     minimum: dict[str, str] = table()["cuda_driver"]["minimum"]
     for length in (2, 1):
-        found = minimum.get(show(cuda[:length]))
+        found = minimum.get(format_version(cuda[:length]))
         if found:
             return parse(found)
     return ()
@@ -68,10 +68,10 @@ def tested_tensorflow(version: Version) -> dict[str, Any] | None:
 
 def first_cuda(capability: Version) -> Version:
     """The first CUDA that makes code which runs on such a card; empty: not in the table."""
-    return parse(table()["compute_capability"]["first_cuda"].get(show(capability[:1])))
+    return parse(table()["compute_capability"]["first_cuda"].get(format_version(capability[:1])))
 
 
-def gone_from(capability: Version, cuda: Version) -> bool:
+def is_dropped(capability: Version, cuda: Version) -> bool:
     """Whether this CUDA no longer makes code for cards of this compute capability."""
-    below = table()["compute_capability"]["gone_below"].get(show(cuda[:1]))
+    below = table()["compute_capability"]["gone_below"].get(format_version(cuda[:1]))
     return bool(below and capability) and capability < parse(below)

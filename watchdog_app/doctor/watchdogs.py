@@ -12,7 +12,7 @@ from watchdog_app.base.errors import ConfigError, DaemonNotRunning, WatchdogErro
 from watchdog_app.doctor.facts import Facts
 from watchdog_app.doctor.finding import Finding
 
-_MOST_PROBLEMS = 10
+_MAX_PROBLEMS = 10
 
 
 def check(facts: Facts) -> Iterator[Finding]:
@@ -25,7 +25,7 @@ def check(facts: Facts) -> Iterator[Finding]:
     tell = facts.fine if writable else facts.finding
     yield tell("watchdog.journal", above=above, folder=folder)
     yield _daemon(facts)
-    for problem in objects(facts.daemon(), "problems")[:_MOST_PROBLEMS]:
+    for problem in objects(facts.daemon(), "problems")[:_MAX_PROBLEMS]:
         source, remedy = f"source: {problem.get('source')}", problem.get("remedy") or ""
         words = {"message": problem.get("message"), "remedy": remedy}
         yield facts.finding("watchdog.not-watched", source, **words)

@@ -24,7 +24,7 @@ from watchdog_app.estimate.estimating import estimate, resident_bytes
 
 _NO_CARD = " (The estimate runs without cards: make the model without .cuda() or a device.)"
 # What a name or a script has in it, and the framework that it then imports.
-_TELLING = {
+_FRAMEWORK_MARKS = {
     "keras": "keras",
     ".h5": "keras",
     "tensorflow": "tensorflow",
@@ -39,45 +39,45 @@ def main() -> None:
     plan = json.loads(sys.argv[1])
     with os.fdopen(int(plan["answer_fd"]), "w", encoding="utf-8") as out:
 
-        def tell(**message: Any) -> None:
+        def send(**message: Any) -> None:
             out.write(json.dumps(message) + "\n")
             out.flush()
 
         try:
-            _run(plan, tell)
+            _run_plan(plan, send)
         except WatchdogError as error:
-            tell(error=str(error))
+            send(error=str(error))
         except MemoryError:
-            tell(error="The memory limit was reached before the estimate was done.")
+            send(error="The memory limit was reached before the estimate was done.")
         except ImportError as error:
-            tell(
+            send(
                 error=f"{plan['target']}: {error}. Is {sys.executable} the right Python? "
                 "--python names one."
             )
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         except Exception as error:
-            place = _place(error.__traceback__, plan["target"])
+            place = _error_location(error.__traceback__, plan["target"])
             hint = _NO_CARD if "CUDA" in str(error) else ""
-            tell(error=f"{plan['target']}: {type(error).__name__} in {place}: {error}{hint}")
+            send(error=f"{plan['target']}: {type(error).__name__} in {place}: {error}{hint}")
 
 
-def _run(plan: dict[str, Any], tell: Callable[..., None]) -> None:
+def _run_plan(plan: dict[str, Any], send: Callable[..., None]) -> None:
     name, _, thing = plan["target"].rpartition(":")
     if plan["target"].endswith(".keras"):
         name, thing = plan["target"], ""
-    tell(progress="loading the framework")
-    base = _framework_base(name, plan["framework"])
-    tell(progress="building the model")
-    found = script.find(name, thing, plan["arguments"], hollow=not plan.get("measure"))
+    send(progress="loading the framework")
+    base = _framework_bytes(name, plan["framework"])
+    send(progress="building the model")
+    found = script.load_model(name, thing, plan["arguments"], hollow=not plan.get("measure"))
     model, batch = found.model, plan["batch"] or found.batch
     if plan.get("measure"):
         from watchdog_app.estimate import measuring
 
-        tell(progress="running some steps")
-        tell(measured=measuring.some_steps(model, {**plan, "batch": batch}))
+        send(progress="running some steps")
+        send(measured=measuring.measure_steps(model, {**plan, "batch": batch}))
         return
-    tell(progress="tracing a step")
+    send(progress="tracing a step")
     optimizer = plan["optimizer"]
     if optimizer is None and getattr(model, "optimizer", None) is None:
         optimizer = "adam"
@@ -98,10 +98,10 @@ def _run(plan: dict[str, Any], tell: Callable[..., None]) -> None:
     message["notes"] += found.notes
     if plan["optimizer"] is None and optimizer == "adam":
         message["notes"].append("no optimizer was named: Adam is assumed; --optimizer names one.")
-    tell(estimate=message)
+    send(estimate=message)
 
 
-def _place(trace: TracebackType | None, target: str) -> str:
+def _error_location(trace: TracebackType | None, target: str) -> str:
     """Where it went wrong: the last line of the user's own file, else the last of all."""
     import traceback
 
@@ -111,9 +111,9 @@ def _place(trace: TracebackType | None, target: str) -> str:
     return f"{os.path.basename(where.filename)}:{where.lineno}"
 
 
-def _framework_base(name: str, framework: str | None) -> int | None:
+def _framework_bytes(name: str, framework: str | None) -> int | None:
     """What this process holds with the framework imported; None: it is not known which."""
-    chosen = framework or _named_in(name)
+    chosen = framework or _detect_framework(name)
     if chosen is None:
         return None
     before = resident_bytes()
@@ -125,10 +125,10 @@ def _framework_base(name: str, framework: str | None) -> int | None:
     return held if held > before + 10 * MIB else None
 
 
-def _named_in(name: str) -> str | None:
+def _detect_framework(name: str) -> str | None:
     """The framework that a module or a script imports, by its name or its text."""
     text = name
     if name.endswith(".py") and os.path.isfile(name):
         with open(name, encoding="utf-8", errors="replace") as file:
             text = file.read()
-    return next((framework for word, framework in _TELLING.items() if word in text), None)
+    return next((framework for word, framework in _FRAMEWORK_MARKS.items() if word in text), None)

@@ -14,10 +14,10 @@ from watchdog_app.estimate.step import EstimateError, Subject, Traced
 DEFAULT_BATCH = 32
 PRECISIONS = ("float32", "float16", "bfloat16")
 _LOW, _HIGH = 0.85, 1.25  # of what is not the framework's: docs/measurements.md
-_MOST_GAPS = 1.5
-_NEAR, _LOOKS = 1.2, 2  # the line goes through a batch that is as near to the limit
+_MAX_GAPS = 1.5
+_NEAR, _MAX_REFITS = 1.2, 2  # the line goes through a batch that is as near to the limit
 _FAR = 4  # times as much in activations as in weights: there the line is read
-_MOST_FACTOR = 2**20
+_MAX_FACTOR = 2**20
 _SURE_BYTES = 40 * MIB  # two runs of one program differ by as much
 
 
@@ -67,23 +67,23 @@ def estimate(  # noqa: PLR0917
     precision = None if precision == "float32" else precision
     if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
         raise EstimateError(f"batch_size {batch_size!r} is no whole number above 0.")
-    subject, batch = _subject(
+    subject, batch = _make_subject(
         model, batch_size, input_shape, inputs, optimizer, loss, dataset, precision, gpu,
         jit_compile, base_bytes,
     )  # fmt: skip
     traced = subject.trace(batch)
     framework = subject.framework_bytes()
-    held_ready, buffer_text = _ready(dataset, traced.data_bytes, subject.notes)
+    held_ready, buffer_text = _buffered_bytes(dataset, traced.data_bytes, subject.notes)
     base = framework + held_ready
-    limit = _limit(limit_bytes, gpu, own_bytes)
+    limit = _find_limit(limit_bytes, gpu, own_bytes)
     roomy = None
     if limit is not None:
         # With something to spare: a batch that is named has to be one that lives.
         roomy = int((limit.bytes + SPARE_SHARE * framework) / (1 + SPARE_SHARE))
-    law = _law(subject, traced, base, roomy)
+    line = _fit_peak_line(subject, traced, base, roomy)
     largest = None
     if limit is not None and roomy is not None:
-        largest = max(law.largest(roomy), min(1, law.largest(limit.bytes)))
+        largest = max(line.largest(roomy), min(1, line.largest(limit.bytes)))
     spread = traced.resident_bytes + held_ready
     parts = subject.parts
     return Estimate(
@@ -100,14 +100,14 @@ def estimate(  # noqa: PLR0917
         peak_bytes=base + traced.resident_bytes,
         low_bytes=max(0, framework + int(_LOW * spread) - _SURE_BYTES),
         high_bytes=framework + int(_HIGH * spread) + _SURE_BYTES,
-        per_sample_bytes=law.per_sample_bytes,
-        fixed_bytes=law.fixed_bytes,
-        floor_bytes=law.floor_bytes,
+        per_sample_bytes=line.per_sample_bytes,
+        fixed_bytes=line.fixed_bytes,
+        floor_bytes=line.floor_bytes,
         limit_bytes=None if limit is None else limit.bytes,
         limit_text="" if limit is None else limit.text,
         largest_batch=largest,
         savings=saving.savings(
-            parts, traced.kept_bytes, law.per_sample_bytes, batch, subject.depth, held_ready,
+            parts, traced.kept_bytes, line.per_sample_bytes, batch, subject.depth, held_ready,
             buffer_text, subject.framework, precision,
         ),
         notes=tuple(subject.notes),
@@ -115,7 +115,7 @@ def estimate(  # noqa: PLR0917
 
 
 @dataclass(frozen=True, slots=True)
-class _Law:
+class _PeakLine:
     """The peak of any batch: a line, and below it what the update of the weights takes."""
 
     per_sample_bytes: int
@@ -129,7 +129,7 @@ class _Law:
         return max(0, (limit_bytes - self.fixed_bytes) // self.per_sample_bytes)
 
 
-def _law(subject: Subject, traced: Traced, base: int, limit: int | None) -> _Law:
+def _fit_peak_line(subject: Subject, traced: Traced, base: int, limit: int | None) -> _PeakLine:
     """
     The line through two batches.
 
@@ -148,21 +148,23 @@ def _law(subject: Subject, traced: Traced, base: int, limit: int | None) -> _Law
     static = parts.weights_bytes + parts.gradients_bytes + (parts.optimizer_bytes or 0)
     known, other = traced, traced.batch // 2 or 2
     if kept < static:
-        far = traced.batch * min(_MOST_FACTOR, _FAR * (1 + static // kept))
+        far = traced.batch * min(_MAX_FACTOR, _FAR * (1 + static // kept))
         known, other = subject.trace(far), far // 2
     per_sample = _slope(known, subject.trace(other))
     near = known
-    for _ in range(_LOOKS):
+    for _ in range(_MAX_REFITS):
         if limit is None:
             break
         meets = near.batch + (limit - base - near.resident_bytes) // per_sample
-        if not _NEAR * near.batch <= meets <= _MOST_FACTOR:
+        if not _NEAR * near.batch <= meets <= _MAX_FACTOR:
             break
         near = subject.trace(meets)
         rise = near.resident_bytes - known.resident_bytes
         per_sample = max(1, rise // (near.batch - known.batch))
     line = base + known.resident_bytes - per_sample * known.batch
-    return _Law(per_sample, max(0, line), 0 if kept >= static else base + traced.resident_bytes)
+    return _PeakLine(
+        per_sample, max(0, line), 0 if kept >= static else base + traced.resident_bytes
+    )
 
 
 def _slope(first: Traced, second: Traced) -> int:
@@ -170,14 +172,14 @@ def _slope(first: Traced, second: Traced) -> int:
     live = (first.live_bytes - second.live_bytes) / (first.batch - second.batch)
     gaps = first.resident_bytes / max(1, first.live_bytes)
     least = first.data_bytes / first.batch
-    return max(1, int(max(live * min(_MOST_GAPS, max(1.0, gaps)), least)))
+    return max(1, int(max(live * min(_MAX_GAPS, max(1.0, gaps)), least)))
 
 
-def _subject(  # noqa: PLR0917
+def _make_subject(  # noqa: PLR0917
     model: Any, batch: int | None, shape: Any, inputs: Any, optimizer: Any, loss: Any,
     dataset: Any, precision: str | None, gpu: bool, jit: bool | None, base: int | None,
 ) -> tuple[Subject, int]:  # fmt: skip
-    kind = _kind(model)
+    kind = _framework_of(model)
     if kind == "torch":
         from watchdog_app.estimate import torch_step
 
@@ -185,9 +187,9 @@ def _subject(  # noqa: PLR0917
         subject = torch_step.subject(model, shape, inputs, optimizer, loss, precision, gpu, base)
         return subject, batch
     from watchdog_app.estimate import keras_subject
-    from watchdog_app.estimate.inputs import of_dataset
+    from watchdog_app.estimate.inputs import specs_from_dataset
 
-    specs, own = of_dataset(dataset) if dataset is not None else ([], None)
+    specs, own = specs_from_dataset(dataset) if dataset is not None else ([], None)
     batch = batch or own or getattr(dataset, "batch_size", None) or DEFAULT_BATCH
     subject = keras_subject.subject(
         model, shape, inputs, specs, optimizer, loss, gpu, jit, base, precision
@@ -195,7 +197,7 @@ def _subject(  # noqa: PLR0917
     return subject, batch
 
 
-def _kind(model: Any) -> str:
+def _framework_of(model: Any) -> str:
     bases = {f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in type(model).__mro__}
     if bases & {"keras.Model", "tf_keras.Model", "keras.Functional", "keras.Sequential"}:
         return "keras"
@@ -207,7 +209,7 @@ def _kind(model: Any) -> str:
     )
 
 
-def _ready(dataset: Any, data_bytes: int, notes: list[str]) -> tuple[int, str]:
+def _buffered_bytes(dataset: Any, data_bytes: int, notes: list[str]) -> tuple[int, str]:
     """What a pipeline holds beyond the batch in work."""
     if dataset is None:
         return 0, ""
@@ -229,12 +231,12 @@ def _ready(dataset: Any, data_bytes: int, notes: list[str]) -> tuple[int, str]:
     return 0, ""
 
 
-def _limit(given: int | None, gpu: bool, own_bytes: int | None) -> limits.Limit | None:
+def _find_limit(given: int | None, gpu: bool, own_bytes: int | None) -> limits.Limit | None:
     if given is not None:
         return limits.Limit(given, "the limit that was given")
     if gpu:
-        return limits.of_card()
-    return limits.tightest(resident_bytes() if own_bytes is None else own_bytes)
+        return limits.gpu_limit()
+    return limits.tightest_limit(resident_bytes() if own_bytes is None else own_bytes)
 
 
 def resident_bytes() -> int:

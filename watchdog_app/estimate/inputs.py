@@ -11,7 +11,7 @@ from watchdog_app.estimate.step import EstimateError, InputSpec
 
 _SHAPE = re.compile(r"[0-9]+(\s*[,x]\s*[0-9]+)*\s*,?")
 _NUMBER = re.compile(r"[0-9]+")
-_MOST_PARTS = 100  # of a pipeline: no more are looked at
+_MAX_PARTS = 100  # of a pipeline: no more are looked at
 _NEEDS_SHAPE = (
     "The model does not tell what one example is. Name it without the batch: "
     "input_shape=(224, 224, 3), on the command line --input 224,224,3; "
@@ -19,7 +19,7 @@ _NEEDS_SHAPE = (
 )
 
 
-def of_example(inputs: Any) -> list[InputSpec]:
+def specs_from_example(inputs: Any) -> list[InputSpec]:
     """
     From tensors or arrays with a batch in front, in a list, a dictionary or alone.
 
@@ -32,7 +32,7 @@ def of_example(inputs: Any) -> list[InputSpec]:
     return [InputSpec(shape_of(each)[1:], type_name(each.dtype)) for each in flat]
 
 
-def of_shape(shape: Any, dtype: str | None = None) -> list[InputSpec]:
+def specs_from_shape(shape: Any, dtype: str | None = None) -> list[InputSpec]:
     """
     From a shape of one example, or a list of several; each may be (shape, type).
 
@@ -42,17 +42,17 @@ def of_shape(shape: Any, dtype: str | None = None) -> list[InputSpec]:
     if isinstance(shape, int):
         shape = (shape,)
     if all(isinstance(each, int) for each in shape):
-        return [_spec(tuple(shape), dtype)]
+        return [_make_spec(tuple(shape), dtype)]
     found = []
     for each in shape:
         if len(each) == 2 and isinstance(each[1], str):
-            found.append(_spec(tuple(each[0]), each[1]))
+            found.append(_make_spec(tuple(each[0]), each[1]))
         else:
-            found.append(_spec(tuple(each), dtype))
+            found.append(_make_spec(tuple(each), dtype))
     return found
 
 
-def of_keras(model: Any, shape: Any = None) -> list[InputSpec]:
+def specs_from_keras(model: Any, shape: Any = None) -> list[InputSpec]:
     """
     From a Keras model's own inputs; `shape` fills what they leave open.
 
@@ -61,7 +61,7 @@ def of_keras(model: Any, shape: Any = None) -> list[InputSpec]:
     """
     own = getattr(model, "inputs", None) or []
     own = own if isinstance(own, list | tuple) else [own]
-    given = of_shape(shape) if shape is not None else []
+    given = specs_from_shape(shape) if shape is not None else []
     if not own:
         if not given:
             raise EstimateError(_NEEDS_SHAPE)
@@ -81,7 +81,7 @@ def of_keras(model: Any, shape: Any = None) -> list[InputSpec]:
     return found
 
 
-def of_torch(module: Any, shape: Any = None) -> list[InputSpec]:
+def specs_from_torch(module: Any, shape: Any = None) -> list[InputSpec]:
     """
     From a shape, or from a first layer that takes vectors of one length.
 
@@ -94,14 +94,14 @@ def of_torch(module: Any, shape: Any = None) -> list[InputSpec]:
     tokens = bool(kinds) and kinds[0] in ("Embedding", "EmbeddingBag")
     if shape is not None:
         usual = "int64" if tokens else "float32"
-        return [each._replace(dtype=each.dtype or usual) for each in of_shape(shape)]
+        return [each._replace(dtype=each.dtype or usual) for each in specs_from_shape(shape)]
     first = next((each for each in module.modules() if type(each).__name__ == "Linear"), None)
     if kinds and kinds[0] == "Linear" and first is not None:
         return [InputSpec((int(first.in_features),), "float32")]
     raise EstimateError(_NEEDS_SHAPE)
 
 
-def of_dataset(dataset: Any) -> tuple[list[InputSpec], int | None]:
+def specs_from_dataset(dataset: Any) -> tuple[list[InputSpec], int | None]:
     """The examples of a tf.data pipeline of (inputs, targets), and the batch; empty: not told."""
     spec = getattr(dataset, "element_spec", None)
     if spec is None:
@@ -111,7 +111,7 @@ def of_dataset(dataset: Any) -> tuple[list[InputSpec], int | None]:
     if any(each.shape.rank is None for each in flat):
         return [], None
     dims = [each.shape.as_list() for each in flat]
-    batch = next((each[0] for each in dims if each and each[0]), None) or _batch_of(dataset)
+    batch = next((each[0] for each in dims if each and each[0]), None) or _find_batch_size(dataset)
     if any(None in each[1:] for each in dims):
         return [], batch
     return [
@@ -120,9 +120,9 @@ def of_dataset(dataset: Any) -> tuple[list[InputSpec], int | None]:
     ], batch
 
 
-def _batch_of(dataset: Any) -> int | None:
+def _find_batch_size(dataset: Any) -> int | None:
     """What a pipeline was batched by, where the last batch may be smaller."""
-    for _ in range(_MOST_PARTS):
+    for _ in range(_MAX_PARTS):
         size = getattr(dataset, "_batch_size", None)
         if size is not None:
             return int(size)
@@ -154,7 +154,7 @@ def type_name(dtype: Any) -> str:
     return str(name).rpartition(".")[2]
 
 
-def _spec(shape: Sequence[int], dtype: str | None) -> InputSpec:
+def _make_spec(shape: Sequence[int], dtype: str | None) -> InputSpec:
     if not all(isinstance(each, int) and each > 0 for each in shape):
         raise EstimateError(f"{shape!r} is no shape of one example: whole numbers above 0.")
     return InputSpec(tuple(shape), dtype or "")

@@ -8,7 +8,7 @@ from typing import Any
 
 from watchdog_app.agent.telemetry.parts import parts_of_keras, shape_of, tensor_bytes
 from watchdog_app.base.text.quantities import KIB, MIB
-from watchdog_app.estimate import inputs as one_example
+from watchdog_app.estimate import inputs as inputs_module
 from watchdog_app.estimate.step import (
     GPU_CONTEXT_BYTES,
     EstimateError,
@@ -17,7 +17,7 @@ from watchdog_app.estimate.step import (
     Traced,
     TraceError,
 )
-from watchdog_app.estimate.tf_pool import Weight, held
+from watchdog_app.estimate.tf_pool import Weight, simulate_pool
 
 # Measured on Linux x86-64 with TensorFlow 2.21 and Keras 3.15 (docs/measurements.md): resident
 # after the import, and what the first step adds whatever it computes.
@@ -48,15 +48,15 @@ def subject(  # noqa: PLR0917
             "shape of its input, or call it once."
         )
     if inputs is not None:
-        specs = one_example.of_example(inputs)
+        specs = inputs_module.specs_from_example(inputs)
     elif shape is not None or not specs:
-        specs = one_example.of_keras(model, shape)
+        specs = inputs_module.specs_from_keras(model, shape)
     notes: list[str] = []
     if precision is not None:
         notes.append(
             "a Keras model has its precision from its layers' policy; precision= is for PyTorch."
         )
-    optimizer, parts = _with_optimizer(model, optimizer, notes)
+    optimizer, parts = _resolve_optimizer(model, optimizer, notes)
     weights = _weights(model, parts.optimizer_bytes or 0, parts.trained_bytes)
     static = sum(each.bytes + each.slots_bytes for each in weights)
     jit = bool(getattr(model, "jit_compile", False) is True if jit is None else jit)
@@ -83,23 +83,23 @@ def subject(  # noqa: PLR0917
 
         graph = keras_trace.step_graph(model, specs, batch, optimizer=optimizer, loss=loss)
         # Operations race each other: no two steps have the same order.
-        plays = [tf_graph.play(graph, workers, compiled=jit) for workers in (2, 3, 1)]
-        operations[0] = max(operations[0], plays[0].operations)
+        simulations = [tf_graph.simulate(graph, workers, compiled=jit) for workers in (2, 3, 1)]
+        operations[0] = max(operations[0], simulations[0].operations)
         data = _data_bytes(specs, batch)
-        unknown = f"{plays[0].unknown_shapes} tensors have no known size and are left out."
-        if plays[0].unknown_shapes and unknown not in notes:
+        unknown = f"{simulations[0].unknown_shapes} tensors have no known size and are left out."
+        if simulations[0].unknown_shapes and unknown not in notes:
             notes.append(unknown)
-        kept = plays[0].kept_bytes
+        kept = simulations[0].kept_bytes
         if gpu:
-            peak = max(each.peak_bytes for each in plays)
+            peak = max(each.peak_bytes for each in simulations)
             return Traced.on_gpu(batch, static + data + peak, kept, data)
-        live, resident = held(weights, [each.events for each in plays], data)
+        live, resident = simulate_pool(weights, [each.events for each in simulations], data)
         # The batch is there as the program made it, as a tensor, and the next one as well.
         return Traced(batch, live + 2 * data, resident + 2 * data, kept, data)
 
     def by_layers(batch: int) -> Traced:
         data = _data_bytes(specs, batch)
-        put_out = sum(_outputs(model)) * batch
+        put_out = sum(_layer_output_bytes(model)) * batch
         live = static + parts.gradients_bytes + data + int(put_out * (_LAYERS_KEEP + _LAYERS_TAKE))
         return Traced.on_gpu(batch, live, int(put_out * _LAYERS_KEEP), data)
 
@@ -118,7 +118,7 @@ def subject(  # noqa: PLR0917
     return Subject(backend, parts, trace, framework_bytes, depth, notes)
 
 
-def _with_optimizer(model: Any, optimizer: Any, notes: list[str]) -> tuple[Any, Any]:
+def _resolve_optimizer(model: Any, optimizer: Any, notes: list[str]) -> tuple[Any, Any]:
     if optimizer is None:
         optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
@@ -173,7 +173,7 @@ def _layers(model: Any) -> Any:
             yield each
 
 
-def _outputs(model: Any) -> list[int]:
+def _layer_output_bytes(model: Any) -> list[int]:
     """Bytes that each layer puts out for one example, where it says."""
     found = []
     for each in _layers(model):

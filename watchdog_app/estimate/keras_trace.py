@@ -20,24 +20,24 @@ from tensorflow.python.ops import resource_variable_ops
 
 from watchdog_app.estimate.step import InputSpec, TraceError
 
-_REAL_BYTES = 64 * 1024  # smaller variables are made as they are: seeds, counters, biases
+_SMALL_BYTES = 64 * 1024  # smaller variables are made as they are: seeds, counters, biases
 
 
 @contextmanager
 def hollow_variables() -> Iterator[None]:
     """Variables of TensorFlow that are made in here have a shape and a type, and no contents."""
-    with tf.variable_creator_scope(_create):
+    with tf.variable_creator_scope(_create_variable):
         yield
 
 
-def _create(make: Callable[..., Any], **wanted: Any) -> Any:
+def _create_variable(make: Callable[..., Any], **wanted: Any) -> Any:
     initial = wanted.get("initial_value")
     if not callable(initial) or not tf.executing_eagerly():
         return make(**wanted)
     with tf.Graph().as_default():
         told = initial()
         shape, dtype = told.shape, told.dtype
-    if not shape.is_fully_defined() or prod(shape.as_list()) * dtype.size < _REAL_BYTES:
+    if not shape.is_fully_defined() or prod(shape.as_list()) * dtype.size < _SMALL_BYTES:
         return make(**wanted)
     return resource_variable_ops.UninitializedVariable(
         trainable=wanted.get("trainable"), shape=shape, dtype=dtype, name=wanted.get("name")
@@ -68,9 +68,9 @@ def step_graph(
         TraceError: it cannot be traced for these inputs.
     """
     try:
-        step = _step(model, _twin(optimizer, model), loss, train)
+        step = _step(model, _copy_optimizer(optimizer, model), loss, train)
         specs = [tf.TensorSpec((batch, *each.shape), each.dtype) for each in inputs]
-        given = _arranged(model, specs)
+        given = _pack_inputs(model, specs)
         return tf.function(step, autograph=False).get_concrete_function(given).graph
     except Exception as error:
         raise TraceError(f"{type(error).__name__}: {error}".split("\n", 1)[0]) from error
@@ -86,7 +86,7 @@ def _step(model: Any, twin: Any, loss: Any, train: bool) -> Callable[[Any], Any]
         with tf.GradientTape() as tape:
             chosen = loss if loss is not None else _own_loss(model)
             tokens = any(each.dtype.is_integer for each in tf.nest.flatten(x))
-            value = _total(loss_of(forward(x), chosen, tokens))
+            value = _sum_losses(loss_of(forward(x), chosen, tokens))
             for each in model.losses:
                 value += tf.cast(each, value.dtype)
         weights = model.trainable_weights
@@ -104,7 +104,7 @@ def _own_loss(model: Any) -> Any:
     return getattr(model, "loss", None) if getattr(model, "compiled", False) else None
 
 
-def _total(losses: list[Any]) -> Any:
+def _sum_losses(losses: list[Any]) -> Any:
     return tf.add_n([tf.cast(each, tf.float32) for each in losses])
 
 
@@ -113,10 +113,10 @@ def loss_of(output: Any, loss: Any, tokens: bool = False) -> list[Any]:
     outputs = tf.nest.flatten(output)
     given = tf.nest.flatten(loss) if isinstance(loss, dict | list | tuple) else [loss]
     given = given if len(given) == len(outputs) else [given[0]] * len(outputs)
-    return [_one_loss(out, each, tokens) for out, each in zip(outputs, given, strict=True)]
+    return [_output_loss(out, each, tokens) for out, each in zip(outputs, given, strict=True)]
 
 
-def _one_loss(output: Any, loss: Any, tokens: bool) -> Any:
+def _output_loss(output: Any, loss: Any, tokens: bool) -> Any:
     if loss is None:
         sequence = tokens and (output.shape.rank or 0) > 2
         classes = (output.shape.rank == 2 or sequence) and (output.shape[-1] or 0) > 1
@@ -133,20 +133,22 @@ def _one_loss(output: Any, loss: Any, tokens: bool) -> Any:
     return tf.reduce_mean(output)
 
 
-def _twin(optimizer: Any, model: Any) -> Any:
+def _copy_optimizer(optimizer: Any, model: Any) -> Any:
     """An optimizer of the same settings, built for the model without memory."""
     if optimizer is None:
         return None
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     twin = (
-        keras.optimizers.get(inner) if isinstance(inner, str) else inner.from_config(_config(inner))
+        keras.optimizers.get(inner)
+        if isinstance(inner, str)
+        else inner.from_config(_optimizer_config(inner))
     )
     with hollow_variables():
         twin.build(model.trainable_variables)
     return twin
 
 
-def _config(optimizer: Any) -> dict[str, Any]:
+def _optimizer_config(optimizer: Any) -> dict[str, Any]:
     config: dict[str, Any] = optimizer.get_config()
     # A schedule would be evaluated; it decides nothing about memory.
     if not isinstance(config.get("learning_rate"), int | float):
@@ -154,7 +156,7 @@ def _config(optimizer: Any) -> dict[str, Any]:
     return config
 
 
-def _arranged(model: Any, specs: list[Any]) -> Any:
+def _pack_inputs(model: Any, specs: list[Any]) -> Any:
     structure = getattr(model, "_inputs_struct", None)
     if structure is None:
         return specs[0] if len(specs) == 1 else specs

@@ -15,7 +15,7 @@ class Limit(NamedTuple):
     text: str
 
 
-def tightest(
+def tightest_limit(
     own_bytes: int = 0, proc: str = "/proc", cgroup_root: str = "/sys/fs/cgroup"
 ) -> Limit | None:
     """
@@ -39,11 +39,11 @@ def _free(proc: str, cgroup_root: str) -> Limit | None:
         import psutil
 
         return Limit(int(psutil.virtual_memory().available), "memory available now")
-    from watchdog_app.base.linux.cgroups import Layout, room
+    from watchdog_app.base.linux.cgroups import Layout, available_memory
     from watchdog_app.base.linux.files import read_or_empty
 
     layout = Layout.discover(read_or_empty(f"{proc}/self/mountinfo", 1 << 20), cgroup_root)
-    least = room(layout.group_of("self", proc), proc)
+    least = available_memory(layout.group_of("self", proc), proc)
     if least.group is not None:
         text = f"left of the memory group's {format_bytes(least.total_bytes)}"
         return Limit(least.free_bytes, text)
@@ -61,7 +61,7 @@ def _address_space() -> Limit | None:
     return Limit(soft, "address space under ulimit -v, of which much is never used")
 
 
-def of_card() -> Limit | None:
+def gpu_limit() -> Limit | None:
     """The memory of the first card that is free now, as its driver says; None without one."""
     import subprocess
 

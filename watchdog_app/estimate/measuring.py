@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from watchdog_app.estimate import inputs as one_example
+from watchdog_app.estimate import inputs as inputs_module
 from watchdog_app.estimate.step import EstimateError, InputSpec
 
 _STEPS = 3  # the optimizer makes its state in the first
 
 
-def some_steps(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
+def measure_steps(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
     """
     Train on one batch of zeros, some times.
 
@@ -24,9 +24,9 @@ def some_steps(model: Any, plan: dict[str, Any]) -> dict[str, Any]:
     shape = [(tuple(shape), dtype) for shape, dtype in plan["inputs"]] or None
     batch = int(plan["batch"] or 32)
     if hasattr(model, "train_on_batch"):
-        _keras(model, one_example.of_keras(model, shape), batch, plan)
+        _train_keras(model, inputs_module.specs_from_keras(model, shape), batch, plan)
     else:
-        _torch(model, one_example.of_torch(model, shape), batch, plan)
+        _train_torch(model, inputs_module.specs_from_torch(model, shape), batch, plan)
     return {"peak_bytes": peak_bytes(), "steps": _STEPS}
 
 
@@ -42,7 +42,7 @@ def peak_bytes() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def _keras(model: Any, specs: list[InputSpec], batch: int, plan: dict[str, Any]) -> None:
+def _train_keras(model: Any, specs: list[InputSpec], batch: int, plan: dict[str, Any]) -> None:
     import numpy as np
 
     outputs = model.output_shape
@@ -65,7 +65,7 @@ def _keras(model: Any, specs: list[InputSpec], batch: int, plan: dict[str, Any])
         model.train_on_batch(data[0] if len(data) == 1 else data, target)
 
 
-def _torch(module: Any, specs: list[InputSpec], batch: int, plan: dict[str, Any]) -> None:
+def _train_torch(module: Any, specs: list[InputSpec], batch: int, plan: dict[str, Any]) -> None:
     import torch
 
     from watchdog_app.estimate.torch_step import loss_of, optimizer_class

@@ -10,7 +10,7 @@ from watchdog_app.base.text.quantities import format_bytes
 
 # What the largest batch leaves free, of what is not the framework's: most estimates are nearer.
 SPARE_SHARE = 0.1
-_ENDLESS = 10_000_000  # examples: a larger batch says no more than that the model is tiny
+_HUGE_BATCH = 10_000_000  # examples: a larger batch says no more than that the model is tiny
 
 
 # The parts, as the table and JSON name them: their fields, and what is in them.
@@ -83,7 +83,7 @@ class Estimate:
             return self.peak_bytes
         return max(self.floor_bytes, self.fixed_bytes + self.per_sample_bytes * batch_size)
 
-    def roomy_peak_at(self, batch_size: int) -> int:
+    def peak_with_spare(self, batch_size: int) -> int:
         """The same with as much to spare as the largest batch leaves."""
         peak = self.peak_at(batch_size)
         return peak + int(SPARE_SHARE * max(0, peak - self.framework_bytes))
@@ -116,7 +116,7 @@ class Estimate:
         return cls(**own | parts | {"savings": savings, "notes": tuple(values["notes"])})
 
     def __str__(self) -> str:
-        return "\n".join(lines_of(self))
+        return "\n".join(format_table(self))
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -127,7 +127,7 @@ class Estimate:
 _FIELDS = tuple(each.name for each in fields(Estimate))
 
 
-def lines_of(estimate: Estimate) -> list[str]:
+def format_table(estimate: Estimate) -> list[str]:
     """The table, a line each."""
     peak = format_bytes(estimate.peak_bytes)
     span = f"{format_bytes(estimate.low_bytes)} to {format_bytes(estimate.high_bytes)}"
@@ -138,7 +138,7 @@ def lines_of(estimate: Estimate) -> list[str]:
     lines += [
         f"  {'peak':<12}{peak:>10}  not the sum: gradients come while activations go",
         "",
-        _law(estimate),
+        _growth_line(estimate),
         "",
         *_verdict(estimate),
     ]
@@ -154,16 +154,16 @@ def lines_of(estimate: Estimate) -> list[str]:
     return lines
 
 
-def _law(estimate: Estimate) -> str:
+def _growth_line(estimate: Estimate) -> str:
     each = f"  each example {format_bytes(estimate.per_sample_bytes)}"
     if estimate.floor_bytes:
         return f"{each}, once that is more than the update of the weights takes"
     return f"{each}, everything else {format_bytes(estimate.fixed_bytes)}"
 
 
-def _batch(size: int) -> str:
+def _format_batch(size: int) -> str:
     """A batch as a person would choose it; the exact figure is in `largest_batch`."""
-    if size >= _ENDLESS:
+    if size >= _HUGE_BATCH:
         return "more than most data sets hold"
     step = 10 ** max(0, len(str(size)) - 3)
     return str(size) if step == 1 else f"about {size // step * step:,}".replace(",", " ")
@@ -177,9 +177,8 @@ def _verdict(estimate: Estimate) -> Sequence[str]:
         return [f"Does not fit into {limit}, not even with a batch of 1."]
     largest = ""
     if estimate.largest_batch is not None:
-        largest = (
-            f" Largest batch: {_batch(estimate.largest_batch)}, with {SPARE_SHARE:.0%} to spare."
-        )
+        batch = _format_batch(estimate.largest_batch)
+        largest = f" Largest batch: {batch}, with {SPARE_SHARE:.0%} to spare."
     if not estimate.fits:
         return [f"Does not fit into {limit}.{largest}"]
     close = estimate.high_bytes > estimate.limit_bytes

@@ -38,16 +38,18 @@ def savings(  # noqa: PLR0917
         precision: what is used already.
     """
     found = [
-        _mixed(parts, kept_bytes, framework, precision),
-        *_accumulation(parts, per_sample_bytes, batch, framework),
+        _mixed_precision(parts, kept_bytes, framework, precision),
+        *_gradient_accumulation(parts, per_sample_bytes, batch, framework),
         _checkpointing(kept_bytes, depth, framework),
-        _buffer(ready_bytes, ready_text),
+        _smaller_buffer(ready_bytes, ready_text),
     ]
     worth = [each for each in found if each is not None and each.bytes >= _LEAST_BYTES]
     return tuple(sorted(worth, key=lambda each: each.bytes, reverse=True))
 
 
-def _mixed(parts: Parts, kept: int | None, framework: str, precision: str | None) -> Saving | None:
+def _mixed_precision(
+    parts: Parts, kept: int | None, framework: str, precision: str | None
+) -> Saving | None:
     if kept is None or precision is not None:
         return None
     how = (
@@ -59,7 +61,9 @@ def _mixed(parts: Parts, kept: int | None, framework: str, precision: str | None
     return Saving("mixed precision", kept // 2 - parts.trained_bytes // 2, how)
 
 
-def _accumulation(parts: Parts, per_sample: int, batch: int, framework: str) -> list[Saving]:
+def _gradient_accumulation(
+    parts: Parts, per_sample: int, batch: int, framework: str
+) -> list[Saving]:
     found = []
     for factor in (2, 4):
         if batch % factor:
@@ -84,7 +88,7 @@ def _checkpointing(kept: int | None, depth: int, framework: str) -> Saving | Non
     return Saving("checkpointing of activations", int(kept * share), text)
 
 
-def _buffer(ready: int, what: str) -> Saving | None:
+def _smaller_buffer(ready: int, what: str) -> Saving | None:
     if not ready:
         return None
     saved = ready - ready // _SMALLER_BUFFER

@@ -20,7 +20,7 @@ from typing import Any
 from watchdog_app.estimate.step import EstimateError
 
 
-class TrainingBegun(BaseException):
+class TrainingStarted(BaseException):
     """Not an Exception: scripts that catch all errors of their training let it through."""
 
     def __init__(self, model: Any = None, batch: int | None = None) -> None:
@@ -29,7 +29,7 @@ class TrainingBegun(BaseException):
         self.batch = batch
 
 
-class Found:
+class LoadedModel:
     """A model, and what was seen on the way to it."""
 
     def __init__(self, model: Any, batch: int | None = None, notes: tuple[str, ...] = ()) -> None:
@@ -38,7 +38,7 @@ class Found:
         self.notes = notes
 
 
-def find(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool) -> Found:
+def load_model(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool) -> LoadedModel:
     """
     Import `name`, find `thing` in it, call it where it is a function.
 
@@ -54,21 +54,21 @@ def find(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool) -> F
     if name.endswith(".keras"):
         import keras
 
-        with _hollow(hollow):
-            return Found(keras.saving.load_model(name, compile=True))
+        with _without_contents(hollow):
+            return LoadedModel(keras.saving.load_model(name, compile=True))
     sys.argv = [name]  # a script that reads its command line finds an empty one
-    with _stopped_training():
-        module, begun = _module(name)
-        where = f"{name}, line {_line(begun, module)}, begins to train" if begun else ""
+    with _block_training():
+        module, started = _import_module(name)
+        where = f"{name}, line {_start_line(started, module)}, begins to train" if started else ""
         found: Any = module
         for part in thing.split("."):
             found = getattr(found, part, None)
             if found is None:
-                raise EstimateError(_missing(name, thing, module, where))
-        notes = (f"{where} when it is imported: it was stopped there.",) if begun else ()
-        batch = None if begun is None else begun.batch
+                raise EstimateError(_missing_text(name, thing, module, where))
+        notes = (f"{where} when it is imported: it was stopped there.",) if started else ()
+        batch = None if started is None else started.batch
         if _is_model(found):
-            return Found(found, batch, notes)
+            return LoadedModel(found, batch, notes)
         if not callable(found):
             raise EstimateError(
                 f"{thing} in {name} is no model and no function, but of type "
@@ -76,15 +76,15 @@ def find(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool) -> F
             )
         _check_arguments(found, thing, arguments)
         try:
-            built = _built(found, arguments, hollow)
-        except TrainingBegun as stopped:
+            built = _build_model(found, arguments, hollow)
+        except TrainingStarted as stopped:
             if stopped.model is None:
                 raise EstimateError(
-                    f"{thing}() in {name} begins to train in line {_line(stopped, module)}. "
+                    f"{thing}() in {name} begins to train in line {_start_line(stopped, module)}. "
                     "Name a function that makes the model and returns it."
                 ) from None
             note = f"{thing}() begins to train: it was stopped there, and that model taken."
-            return Found(stopped.model, stopped.batch, (*notes, note))
+            return LoadedModel(stopped.model, stopped.batch, (*notes, note))
     if isinstance(built, tuple) and built and _is_model(built[0]):
         built = built[0]
     if not _is_model(built):
@@ -92,21 +92,21 @@ def find(name: str, thing: str, arguments: dict[str, Any], *, hollow: bool) -> F
             f"{thing}() in {name} should return the model, and returns "
             f"{'nothing' if built is None else f'a value of type {type(built).__name__}'}."
         )
-    return Found(built, batch, notes)
+    return LoadedModel(built, batch, notes)
 
 
-def _missing(name: str, thing: str, module: Any, where: str) -> str:
+def _missing_text(name: str, thing: str, module: Any, where: str) -> str:
     if where:
         return (
             f"{where} when it is imported, before there is a {thing}: it was stopped there. "
-            'Put the training under `if __name__ == "__main__":`.' + _offers(module)
+            'Put the training under `if __name__ == "__main__":`.' + _list_candidates(module)
         )
-    return f"There is no {thing} in {name}.{_offers(module)}"
+    return f"There is no {thing} in {name}.{_list_candidates(module)}"
 
 
-def _built(function: Any, arguments: dict[str, Any], hollow: bool) -> Any:
+def _build_model(function: Any, arguments: dict[str, Any], hollow: bool) -> Any:
     try:
-        with _hollow(hollow):
+        with _without_contents(hollow):
             return function(**arguments)
     except Exception:
         if not hollow or "tensorflow" not in sys.modules:
@@ -114,7 +114,7 @@ def _built(function: Any, arguments: dict[str, Any], hollow: bool) -> Any:
         return function(**arguments)  # it looks at its own weights: they have to be there
 
 
-def _hollow(wanted: bool) -> Any:
+def _without_contents(wanted: bool) -> Any:
     """Weights of TensorFlow without contents: a model of any size can be built."""
     if not wanted or "tensorflow" not in sys.modules or "keras" not in sys.modules:
         return nullcontext()
@@ -128,18 +128,18 @@ def _hollow(wanted: bool) -> Any:
 
 
 @contextmanager
-def _stopped_training() -> Iterator[None]:
-    """Trainings of the frameworks that are loaded are not begun in here."""
+def _block_training() -> Iterator[None]:
+    """Trainings of the frameworks that are loaded are not started in here."""
 
     def fit(model: Any, *given: Any, **settings: Any) -> None:  # (x, y, batch_size, ...)
         batch = settings.get("batch_size", given[2] if len(given) > 2 else None)
-        raise TrainingBegun(model, batch if isinstance(batch, int) and batch > 0 else None)
+        raise TrainingStarted(model, batch if isinstance(batch, int) and batch > 0 else None)
 
     def train_on_batch(model: Any, x: Any = None, *_: Any, **__: Any) -> None:
-        raise TrainingBegun(model, len(x) if hasattr(x, "__len__") and len(x) else None)
+        raise TrainingStarted(model, len(x) if hasattr(x, "__len__") and len(x) else None)
 
     def backward(*_: Any, **__: Any) -> None:
-        raise TrainingBegun
+        raise TrainingStarted
 
     wanted = []
     keras, torch = sys.modules.get("keras"), sys.modules.get("torch")
@@ -160,22 +160,22 @@ def _stopped_training() -> Iterator[None]:
                 setattr(kind, name, old)
 
 
-def _module(name: str) -> tuple[Any, TrainingBegun | None]:
+def _import_module(name: str) -> tuple[Any, TrainingStarted | None]:
     """The module, and where it began to train while it was imported: then it is not complete."""
     if not name.endswith(".py"):
         sys.path.insert(0, os.getcwd())
         try:
             return importlib.import_module(name), None
         except SystemExit as error:
-            raise _ended(name, error) from None
-        except TrainingBegun as stopped:
+            raise _exit_error(name, error) from None
+        except TrainingStarted as stopped:
             raise EstimateError(
                 f"{name} begins to train when it is imported. "
                 'Put the training under `if __name__ == "__main__":`.'
             ) from stopped
     if not os.path.isfile(name):
         raise EstimateError(f"There is no file {name}.")
-    folder, title = _package(name)
+    folder, title = _import_path(name)
     sys.path.insert(0, folder)
     # Not __main__: what stands under `if __name__ == "__main__"` must not begin to train.
     if "." in title:
@@ -188,13 +188,13 @@ def _module(name: str) -> tuple[Any, TrainingBegun | None]:
     try:
         spec.loader.exec_module(module)
     except SystemExit as error:
-        raise _ended(name, error) from None
-    except TrainingBegun as stopped:
+        raise _exit_error(name, error) from None
+    except TrainingStarted as stopped:
         return module, stopped
     return module, None
 
 
-def _package(path: str) -> tuple[str, str]:
+def _import_path(path: str) -> tuple[str, str]:
     """The folder to import from, and the script's name there: relative imports have to work."""
     folder, file = os.path.split(os.path.abspath(path))
     title = os.path.splitext(file)[0]
@@ -205,7 +205,7 @@ def _package(path: str) -> tuple[str, str]:
     return folder, f"script_{title}" if title in sys.modules else title
 
 
-def _ended(name: str, error: SystemExit) -> EstimateError:
+def _exit_error(name: str, error: SystemExit) -> EstimateError:
     said = f" ({error.code})" if error.code not in (None, 0) else ""
     return EstimateError(
         f"{name} ended itself{said} when it was imported. What reads the command line or calls "
@@ -213,14 +213,14 @@ def _ended(name: str, error: SystemExit) -> EstimateError:
     )
 
 
-def _line(begun: BaseException | None, module: Any) -> int:
+def _start_line(started: BaseException | None, module: Any) -> int:
     """Where a script began to train; 0 where it was not itself."""
-    frames = traceback.extract_tb(None if begun is None else begun.__traceback__)
+    frames = traceback.extract_tb(None if started is None else started.__traceback__)
     own = [each.lineno or 0 for each in frames if each.filename == getattr(module, "__file__", "")]
     return own[-1] if own else 0
 
 
-def _offers(module: Any) -> str:
+def _list_candidates(module: Any) -> str:
     own = [
         name
         for name, each in vars(module).items()

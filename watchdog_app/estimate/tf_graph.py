@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
 
-from watchdog_app.estimate.tf_nodes import FREE, SAME, Flat, Node
+from watchdog_app.estimate.tf_nodes import FREE, SAME, FlatGraph, Node
 
 Event = tuple[int, int]  # key of a block, its bytes (0: it is given back)
 
@@ -31,12 +31,12 @@ _IN_PLACE = frozenset(
 )  # fmt: skip
 _EFFECTS = ("Assign", "ResourceApply", "ResourceScatter", "ResourceSparse", "ResourceStridedSlice")
 _PRODUCTS = ("MatMul", "BatchMatMul", "Conv", "Depthwise", "Einsum", "While", "StatelessWhile")
-_PRODUCT = 20  # times as long for a byte
+_PRODUCT_COST = 20  # times as long for a byte
 _WORKERS = 2  # operations that run side by side
 
 
 @dataclass(slots=True)
-class Played:
+class Simulation:
     """How a graph ran: what it took and gave back, and shapes that were not known."""
 
     events: list[Event]
@@ -46,7 +46,7 @@ class Played:
     operations: int = 0  # of the graph and of all functions that it calls
 
 
-def play(graph: Any, workers: int = _WORKERS, *, compiled: bool = False) -> Played:
+def simulate(graph: Any, workers: int = _WORKERS, *, compiled: bool = False) -> Simulation:
     """
     Run a graph on paper.
 
@@ -55,17 +55,17 @@ def play(graph: Any, workers: int = _WORKERS, *, compiled: bool = False) -> Play
         workers: operations that run side by side.
         compiled: by XLA, whose convolutions on a CPU unfold the whole batch.
     """
-    flat = Flat(lambda nodes, keep: play_nodes(nodes, keep).peak_bytes, compiled)
+    flat = FlatGraph(lambda nodes, keep: simulate_nodes(nodes, keep).peak_bytes, compiled)
     outputs = flat.add(graph)
     keep = {source[0] for source in outputs}
-    played = play_nodes(flat.nodes, keep, workers)
-    played.unknown_shapes, played.operations = flat.unknown, flat.ops
-    return played
+    simulation = simulate_nodes(flat.nodes, keep, workers)
+    simulation.unknown_shapes, simulation.operations = flat.unknown, flat.ops
+    return simulation
 
 
-def play_nodes(nodes: list[Node], keep: set[int], workers: int = _WORKERS) -> Played:
+def simulate_nodes(nodes: list[Node], keep: set[int], workers: int = _WORKERS) -> Simulation:
     """Run the nodes that an output or an effect needs; `keep`: outputs live to the end."""
-    needed = _needed(nodes, keep)
+    needed = _reachable(nodes, keep)
     waiting = dict.fromkeys(needed, 0)
     readers: dict[int, list[int]] = {n: [] for n in needed}
     for n in needed:
@@ -81,21 +81,21 @@ def play_nodes(nodes: list[Node], keep: set[int], workers: int = _WORKERS) -> Pl
         while ready and len(running) < workers:
             n = ready.popleft()
             memory.start(n)
-            heappush(running, (now + _cost(nodes, n), n))
+            heappush(running, (now + _duration(nodes, n), n))
         now, n = heappop(running)
         memory.finish(n)
         for reader in readers[n]:
             waiting[reader] -= 1
             if not waiting[reader]:
                 ready.append(reader)
-    return Played(memory.events, memory.peak, sum(memory.kept.values()))
+    return Simulation(memory.events, memory.peak, sum(memory.kept.values()))
 
 
-def _cost(nodes: list[Node], n: int) -> float:
+def _duration(nodes: list[Node], n: int) -> float:
     """How long an operation takes, in bytes moved: products of matrices longer than the rest."""
     node = nodes[n]
     moved = sum(node.sizes) + sum(nodes[at].sizes[out] for at, out in node.inputs)
-    return 1000 + moved * (_PRODUCT if node.kind.startswith(_PRODUCTS) else 1)
+    return 1000 + moved * (_PRODUCT_COST if node.kind.startswith(_PRODUCTS) else 1)
 
 
 class _Memory:
@@ -123,11 +123,11 @@ class _Memory:
     def start(self, n: int) -> None:
         node = self.nodes[n]
         for at, size in enumerate(node.sizes):
-            self._make(n, at, size, node)
+            self._add_output(n, at, size, node)
         if node.extra:
-            self._collect(n, node)
+            self._add_lists(n, node)
         if node.scratch:
-            self._touch(node.scratch)
+            self._add_scratch(node.scratch)
 
     def finish(self, n: int) -> None:
         node = self.nodes[n]
@@ -136,15 +136,15 @@ class _Memory:
             if block:
                 if node.backward and block in self._forward:
                     self.kept[block] = self._size[block]
-                self._drop(block)
+                self._release(block)
         for at, size in enumerate(node.sizes):  # what nobody reads
             if size and not self._readers.get((n, at)):
                 block = self._block.get((n, at), 0)
                 if block and self._uses[block] <= 0:
                     self._uses[block] = 1
-                    self._drop(block)
+                    self._release(block)
 
-    def _make(self, n: int, at: int, size: int, node: Node) -> None:
+    def _add_output(self, n: int, at: int, size: int, node: Node) -> None:
         key = (n, at)
         uses = self._readers.get(key, 0)
         if node.kind in SAME and node.inputs:
@@ -162,11 +162,11 @@ class _Memory:
                     self._block[key] = block
                     self._uses[block] += uses
                     return
-        self._block[key] = block = self._new(size, uses)
+        self._block[key] = block = self._allocate(size, uses)
         if not node.backward:
             self._forward.add(block)
 
-    def _new(self, size: int, uses: int) -> int:
+    def _allocate(self, size: int, uses: int) -> int:
         block = self._next
         self._next += 1
         self._uses[block], self._size[block] = uses, size
@@ -175,34 +175,34 @@ class _Memory:
         self.peak = max(self.peak, self.live)
         return block
 
-    def _collect(self, n: int, node: Node) -> None:
+    def _add_lists(self, n: int, node: Node) -> None:
         """The lists of a loop are one block, until the last of them is read to its end."""
         lists = [(n, at) for at, size in enumerate(node.sizes) if not size]
         uses = sum(self._readers.get(key, 0) for key in lists)
         if not uses:
-            self._touch(node.extra)
+            self._add_scratch(node.extra)
             return
-        self._new(node.extra, uses)
+        self._allocate(node.extra, uses)
         block = self._next - 1
         if not node.backward:
             self._forward.add(block)
         for key in lists:
             self._block[key] = block
 
-    def _touch(self, size: int) -> None:
+    def _add_scratch(self, size: int) -> None:
         block = self._next
         self._next += 1
         self.events += ((block, size), (block, 0))
         self.peak = max(self.peak, self.live + size)
 
-    def _drop(self, block: int) -> None:
+    def _release(self, block: int) -> None:
         self._uses[block] -= 1
         if self._uses[block] == 0:
             self.events.append((block, 0))
             self.live -= self._size[block]
 
 
-def _needed(nodes: list[Node], keep: set[int]) -> set[int]:
+def _reachable(nodes: list[Node], keep: set[int]) -> set[int]:
     waiting = [*keep, *(n for n, each in enumerate(nodes) if each.kind.startswith(_EFFECTS))]
     found: set[int] = set()
     while waiting:

@@ -33,9 +33,9 @@ _BACKWARD = "gradient_tape/"  # what the names of gradients' operations begin wi
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _LOOPS = ("While", "StatelessWhile")
 _DISTINCT = frozenset({"Placeholder", "NoOp", "Assert", "ControlTrigger", *_LOOPS})
-_MOST_CONSTANT_BYTES = 1024  # larger constants are not compared
-_MOST_DEPTH = 4  # of loops that read from loops
-_MOST_NODES = 2_000_000
+_MAX_CONSTANT_BYTES = 1024  # larger constants are not compared
+_MAX_DEPTH = 4  # of loops that read from loops
+_MAX_NODES = 2_000_000
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Node:
 PeakOf = Callable[[list[Node], set[int]], int]  # of nodes, and whose outputs live to the end
 
 
-class Flat:
+class FlatGraph:
     """The nodes of a graph with its function calls inlined."""
 
     def __init__(self, peak_of: PeakOf, compiled: bool = False) -> None:
@@ -72,9 +72,9 @@ class Flat:
         formal = (
             {each.name: at for at, each in enumerate(graph.inputs)} if given is not None else {}
         )
-        for op in _ordered(graph):
+        for op in _topological_order(graph):
             self.ops += 1
-            if len(self.nodes) > _MOST_NODES:
+            if len(self.nodes) > _MAX_NODES:
                 raise ValueError("the graph is too large")
             if op.type == "Placeholder" and op.outputs and op.outputs[0].name in formal:
                 place[op.outputs[0].name] = given[formal[op.outputs[0].name]]  # type: ignore[index]
@@ -82,14 +82,14 @@ class Flat:
             sources = [place[each.name] for each in op.inputs]
             after = [control[each] for each in op.control_inputs if each in control]
             if op.type in _CALLS:
-                inner = _function(graph, op.get_attr("f").name)
+                inner = _find_function(graph, op.get_attr("f").name)
                 if inner is not None:
                     results = self.add(inner, sources)
                     for out, source in zip(op.outputs, results, strict=True):
                         place[out.name] = source
                     control[op] = len(self.nodes) - 1
                     continue
-            computed = _computed(op, sources, after)
+            computed = _node_key(op, sources, after)
             twin = self._same.get(computed)
             if computed is not None and twin is not None:
                 control[op] = twin
@@ -99,9 +99,9 @@ class Flat:
             sizes = [self._bytes(each) for each in op.outputs]
             node = Node(op.type, sources, sizes, after, backward=op.name.startswith(_BACKWARD))
             if op.type in _LOOPS:
-                self._loop(graph, op, node)
+                self._measure_loop(graph, op, node)
             if self.compiled and op.type == "Conv2D":
-                node.scratch = _unfolded(op, sizes[0])
+                node.scratch = _unfolded_bytes(op, sizes[0])
             index = len(self.nodes)
             self.nodes.append(node)
             if computed is not None:
@@ -125,21 +125,21 @@ class Flat:
             self.unknown += 1
         return int(prod(1 if each is None else each for each in dims) * size)
 
-    def _loop(self, graph: Any, op: Any, node: Node) -> None:
+    def _measure_loop(self, graph: Any, op: Any, node: Node) -> None:
         """What a loop collects in all its turns, and takes for one of them."""
-        body = _function(graph, op.get_attr("body").name)
+        body = _find_function(graph, op.get_attr("body").name)
         if body is None:
             return
-        turns = _turns(op)
-        inner = Flat(self._peak_of, self.compiled)
+        turns = _iterations(op)
+        inner = FlatGraph(self._peak_of, self.compiled)
         outputs = inner.add(body)
         self.unknown += inner.unknown
         self.ops += inner.ops
-        node.extra = turns * inner.collected(outputs)
+        node.extra = turns * inner.collected_bytes(outputs)
         keep = {source[0] for source in outputs}
         node.scratch = self._peak_of(inner.nodes, keep)
 
-    def collected(self, outputs: list[tuple[int, int]]) -> int:
+    def collected_bytes(self, outputs: list[tuple[int, int]]) -> int:
         """Bytes that one turn leaves in the lists of the loop."""
         placeholders = [n for n, each in enumerate(self.nodes) if each.kind == "Placeholder"]
         formal = {index: at for at, index in enumerate(placeholders)}
@@ -147,19 +147,21 @@ class Flat:
         for node in self.nodes:
             if node.kind not in ("TensorListPushBack", "TensorListSetItem"):
                 continue
-            root = self.root(node.inputs[-1])
-            if root[0] in formal:  # what the turn before left: the same memory one turn later
-                at = formal[root[0]]
+            find_storage = self.find_storage(node.inputs[-1])
+            if (
+                find_storage[0] in formal
+            ):  # what the turn before left: the same memory one turn later
+                at = formal[find_storage[0]]
                 if at < len(outputs):
-                    source = self.root(outputs[at])
+                    source = self.find_storage(outputs[at])
                     if source[0] in formal:
                         continue  # the same in all turns
-                    root = source
-            if self.nodes[root[0]].kind not in FREE:
-                roots[root] = self.nodes[root[0]].sizes[root[1]]
+                    find_storage = source
+            if self.nodes[find_storage[0]].kind not in FREE:
+                roots[find_storage] = self.nodes[find_storage[0]].sizes[find_storage[1]]
         return sum(roots.values())
 
-    def root(self, source: tuple[int, int]) -> tuple[int, int]:
+    def find_storage(self, source: tuple[int, int]) -> tuple[int, int]:
         """Where a tensor's memory was made."""
         while self.nodes[source[0]].kind in SAME and self.nodes[source[0]].inputs:
             node = self.nodes[source[0]]
@@ -167,12 +169,12 @@ class Flat:
         return source
 
 
-def _computed(op: Any, sources: list[tuple[int, int]], after: list[int]) -> Any:
+def _node_key(op: Any, sources: list[tuple[int, int]], after: list[int]) -> Any:
     """What an operation computes, to be compared; None: each one is its own."""
     if op.type in _DISTINCT or op.op_def.is_stateful or not op.outputs:
         return None
     definition = op.node_def
-    if op.type == "Const" and definition.ByteSize() > _MOST_CONSTANT_BYTES:
+    if op.type == "Const" and definition.ByteSize() > _MAX_CONSTANT_BYTES:
         return None
     settings = [
         (name, definition.attr[name].SerializeToString(deterministic=True))
@@ -182,7 +184,7 @@ def _computed(op: Any, sources: list[tuple[int, int]], after: list[int]) -> Any:
     return op.type, tuple(settings), tuple(sources), tuple(sorted(after))
 
 
-def _ordered(graph: Any) -> Iterator[Any]:
+def _topological_order(graph: Any) -> Iterator[Any]:
     """The operations of a graph, each after those that it reads."""
     operations = graph.get_operations()
     before = {
@@ -203,7 +205,7 @@ def _ordered(graph: Any) -> Iterator[Any]:
                 ready.append(reader)
 
 
-def _unfolded(op: Any, out_bytes: int) -> int:
+def _unfolded_bytes(op: Any, out_bytes: int) -> int:
     """The matrix of all patches that a convolution multiplies."""
     kernel = op.inputs[1].shape.as_list()
     if None in kernel or kernel[:2] == [1, 1] or not kernel[-1]:
@@ -211,7 +213,7 @@ def _unfolded(op: Any, out_bytes: int) -> int:
     return int(prod(kernel[:-1]) * out_bytes // kernel[-1])
 
 
-def _turns(op: Any, depth: int = 0) -> int:
+def _iterations(op: Any, depth: int = 0) -> int:
     """How often a loop runs: by its limit, or by the lists that it walks through; 1 if unknown."""
     import tensorflow as tf
 
@@ -230,12 +232,12 @@ def _turns(op: Any, depth: int = 0) -> int:
         elif source.type == "TensorListReserve":
             value = tf.get_static_value(source.inputs[1])
             found = max(found, 1 if value is None else int(value))
-        elif source.type in _LOOPS and depth < _MOST_DEPTH:
-            found = max(found, _turns(source, depth + 1))
+        elif source.type in _LOOPS and depth < _MAX_DEPTH:
+            found = max(found, _iterations(source, depth + 1))
     return int(found)
 
 
-def _function(graph: Any, name: str) -> Any:
+def _find_function(graph: Any, name: str) -> Any:
     """A function that a graph calls, as a graph with shapes; None where it is not kept."""
     found = None
     while graph is not None and found is None:

@@ -42,7 +42,7 @@ class _Pool:
         self._free = _FreeBlocks()
         self._blocks: dict[int, tuple[int, int, int]] = {}  # key -> asked, placed (0: small), where
 
-    def take(self, key: int, size: int) -> None:
+    def allocate(self, key: int, size: int) -> None:
         """A block that is written to in full."""
         self.live += size
         self.live_peak = max(self.live_peak, self.live)
@@ -54,23 +54,23 @@ class _Pool:
             self._blocks[key] = (size, 0, 0)
             return
         need = (size + _ROUND - 1) // _ROUND * _ROUND
-        where, length = self._free.take(need) or self._extended(need)
+        where, length = self._free.pop_best_fit(need) or self._add_region(need)
         if length >= 2 * need or length - need >= _LEFT_OVER:
             self._free.add(where + need, length - need)
             length = need
         self._blocks[key] = (size, length, where)
         self._write(where, need)
 
-    def give_back(self, key: int) -> None:
+    def free(self, key: int) -> None:
         """A block that is not needed any more; one that is not known is none of ours."""
         size, placed, where = self._blocks.pop(key, (0, 0, 0))
         self.live -= size
         if not placed:
             self._small -= size
             return
-        self._free.add(*self._free.joined(where, placed))
+        self._free.add(*self._free.merge_neighbours(where, placed))
 
-    def _extended(self, need: int) -> tuple[int, int]:
+    def _add_region(self, need: int) -> tuple[int, int]:
         """Another region, as (where, bytes)."""
         increased = False
         while need > self._next_region:
@@ -98,18 +98,20 @@ class Weight(NamedTuple):
     """One variable."""
 
     bytes: int
-    drawn: bool  # its first values were computed: made with two more of its size beside it
+    initialized: bool  # its first values were computed: made with two more of its size beside it
     slots_bytes: int  # what the optimizer keeps for it
 
 
-class Held(NamedTuple):
+class PoolBytes(NamedTuple):
     """What a process holds of its tensors."""
 
     live_bytes: int  # in use at the worst moment
     resident_bytes: int  # taken from the system at the worst moment
 
 
-def held(weights: Sequence[Weight], plays: Sequence[Sequence[Event]], data_bytes: int) -> Held:
+def simulate_pool(
+    weights: Sequence[Weight], plays: Sequence[Sequence[Event]], data_bytes: int
+) -> PoolBytes:
     """
     What a process holds that builds a model, makes the optimizer's state and runs the steps.
 
@@ -120,39 +122,39 @@ def held(weights: Sequence[Weight], plays: Sequence[Sequence[Event]], data_bytes
     """
     pool = _Pool()
     for at, weight in enumerate(weights):
-        if weight.drawn:
-            pool.take(-1, weight.bytes)
-            pool.take(-2, weight.bytes)
-        pool.take(_STATE_KEY - 2 * at, weight.bytes)
-        if weight.drawn:
-            pool.give_back(-1)
-            pool.give_back(-2)
+        if weight.initialized:
+            pool.allocate(-1, weight.bytes)
+            pool.allocate(-2, weight.bytes)
+        pool.allocate(_STATE_KEY - 2 * at, weight.bytes)
+        if weight.initialized:
+            pool.free(-1)
+            pool.free(-2)
     start = pool.live_peak  # the draws are over when the steps begin
     for at, weight in enumerate(weights):
         if weight.slots_bytes:
-            pool.take(_STATE_KEY - 2 * at - 1, weight.slots_bytes)
+            pool.allocate(_STATE_KEY - 2 * at - 1, weight.slots_bytes)
     pool.live_peak = static = pool.live
     for number, events in enumerate(plays, 1):
-        pool.take(-3, max(1, data_bytes))
-        _step(pool, events, number * _STEP_KEYS)
-        pool.give_back(-3)
+        pool.allocate(-3, max(1, data_bytes))
+        _run_step(pool, events, number * _STEP_KEYS)
+        pool.free(-3)
     holes = int(_RACES_SHARE * max(0, pool.live_peak - static))
-    return Held(max(pool.live_peak, min(start, pool.resident)), pool.resident + holes)
+    return PoolBytes(max(pool.live_peak, min(start, pool.resident)), pool.resident + holes)
 
 
-def _step(pool: _Pool, events: Sequence[Event], first_key: int) -> None:
+def _run_step(pool: _Pool, events: Sequence[Event], first_key: int) -> None:
     """Play a step; what it leaves is given back. Keys of one step are unlike those of another."""
     alive: dict[int, None] = {}
     for event, size in events:
         key = event + first_key
         if size:
-            pool.take(key, size)
+            pool.allocate(key, size)
             alive[key] = None
         else:
-            pool.give_back(key)
+            pool.free(key)
             alive.pop(key, None)
     for key in alive:
-        pool.give_back(key)
+        pool.free(key)
 
 
 class _FreeBlocks:
@@ -163,7 +165,7 @@ class _FreeBlocks:
         self._begins: dict[int, int] = {}  # where -> bytes
         self._ends: dict[int, int] = {}  # its end -> where
 
-    def take(self, need: int) -> tuple[int, int] | None:
+    def pop_best_fit(self, need: int) -> tuple[int, int] | None:
         """The smallest that is large enough, as (where, bytes); None: there is none."""
         at = bisect_left(self._by_size, (need, -1))
         if at == len(self._by_size):
@@ -172,7 +174,7 @@ class _FreeBlocks:
         self._remove(where, size)
         return where, size
 
-    def joined(self, where: int, size: int) -> tuple[int, int]:
+    def merge_neighbours(self, where: int, size: int) -> tuple[int, int]:
         """A block that becomes free, with its free neighbours, which are none any more."""
         before = self._ends.get(where)
         if before is not None:

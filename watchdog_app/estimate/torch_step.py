@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_flatten
 from watchdog_app.agent.telemetry import slots
 from watchdog_app.agent.telemetry.parts import Parts, parts_of_torch, tensor_bytes
 from watchdog_app.base.text.quantities import MIB
-from watchdog_app.estimate import inputs as one_example
+from watchdog_app.estimate import inputs as inputs_module
 from watchdog_app.estimate.step import (
     GPU_CONTEXT_BYTES,
     EstimateError,
@@ -67,8 +67,8 @@ def subject(  # noqa: PLR0917
     Raises:
         EstimateError: it does not tell what one example is, or the optimizer is not known.
     """
-    specs = one_example.of_example(inputs) if inputs is not None else None
-    specs = specs or one_example.of_torch(module, shape)
+    specs = inputs_module.specs_from_example(inputs) if inputs is not None else None
+    specs = specs or inputs_module.specs_from_torch(module, shape)
     notes: list[str] = []
     parts = _parts(module, optimizer)
     if optimizer is None:
@@ -86,7 +86,7 @@ def subject(  # noqa: PLR0917
             )
         except TraceError as error:
             raise EstimateError(
-                f"The module cannot be traced for {_words(specs)}: {error}. "
+                f"The module cannot be traced for {_format_specs(specs)}: {error}. "
                 "Is that what one example is? --input names its shape without the batch, "
                 "--input 128:int64 whole numbers."
             ) from error
@@ -138,7 +138,7 @@ def _parts(module: Any, optimizer: Any) -> Parts:
     return replace(counted, optimizer_bytes=total, optimizer=kind)
 
 
-def _words(specs: Any) -> str:
+def _format_specs(specs: Any) -> str:
     return " and ".join(f"{each.shape} of {each.dtype}" for each in specs)
 
 
@@ -164,7 +164,7 @@ class StepMemory:
     assumed: bool  # it decides by values, and one way was followed
 
 
-class _Follower(TorchDispatchMode):  # type: ignore[misc]
+class _StorageTracker(TorchDispatchMode):  # type: ignore[misc]
     """Counts the storages that operations make, until each is gone."""
 
     def __init__(self, known: Iterator[Any]) -> None:
@@ -187,13 +187,15 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
         result = func(*args, **(kwargs or {}))
         made = [each for each in tree_flatten(result)[0] if isinstance(each, torch.Tensor)]
         if func._schema.name == _LSTM:  # its workspace has no size on paper
-            self._follow(made[-1], int(_LSTM_KEEPS * _nbytes(made[0])))
+            self._track(made[-1], int(_LSTM_KEEPS * _nbytes(made[0])))
         for each in made:
-            self._follow(each)
-        self.peak_bytes = max(self.peak_bytes, self.live_bytes + int(_scratch(func, args, made)))
+            self._track(each)
+        self.peak_bytes = max(
+            self.peak_bytes, self.live_bytes + int(_scratch_bytes(func, args, made))
+        )
         return result
 
-    def _follow(self, tensor: Any, size: int | None = None) -> None:
+    def _track(self, tensor: Any, size: int | None = None) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._seen:
@@ -201,9 +203,9 @@ class _Follower(TorchDispatchMode):  # type: ignore[misc]
         size = int(storage.nbytes()) if size is None else size
         self._seen[key] = None
         self.live_bytes += size
-        weakref.finalize(storage, self._gone, key, size)
+        weakref.finalize(storage, self._release, key, size)
 
-    def _gone(self, key: int, size: int) -> None:
+    def _release(self, key: int, size: int) -> None:
         self._seen.pop(key, None)
         self.live_bytes -= size
 
@@ -236,14 +238,14 @@ def step_memory(
     try:
         with FakeCopyMode(mode):
             fake = copy.deepcopy(module)
-        _without_hooks(fake)
+        _remove_hooks(fake)
         with mode:
-            return _traced(fake, inputs, batch, loss, precision, train)
+            return _trace_step(fake, inputs, batch, loss, precision, train)
     except Exception as error:
         raise TraceError(f"{type(error).__name__}: {error}".split("\n", 1)[0]) from error
 
 
-def _traced(  # noqa: PLR0917
+def _trace_step(  # noqa: PLR0917
     fake: Any,
     inputs: Sequence[InputSpec],
     batch: int,
@@ -255,25 +257,25 @@ def _traced(  # noqa: PLR0917
     for each in fake.parameters():
         each.grad = None
     device = next((each.device for each in fake.parameters()), torch.device("cpu"))
-    made = [_example(spec, batch, device) for spec in inputs]
+    made = [_make_example(spec, batch, device) for spec in inputs]
     data_bytes = sum(each.untyped_storage().nbytes() for each in made)
     half = getattr(torch, precision) if precision else None
     casting = torch.autocast(device.type, dtype=half) if half else nullcontext()
     known = [*fake.parameters(), *fake.buffers(), *made]
-    with _Follower(iter(known)) as follower, torch.set_grad_enabled(train):
+    with _StorageTracker(iter(known)) as tracker, torch.set_grad_enabled(train):
         with casting:
             output = fake(*made)
-            value = loss_of(output, loss, _of_tokens(made)) if train else None
-        kept = follower.live_bytes
+            value = loss_of(output, loss, _has_tokens(made)) if train else None
+        kept = tracker.live_bytes
         if value is not None and value.requires_grad:
             value.backward()
     gradients = sum(
         each.grad.untyped_storage().nbytes() for each in fake.parameters() if each.grad is not None
     )
-    return StepMemory(follower.peak_bytes, kept, gradients, data_bytes, follower.assumed)
+    return StepMemory(tracker.peak_bytes, kept, gradients, data_bytes, tracker.assumed)
 
 
-def _without_hooks(fake: Any) -> None:
+def _remove_hooks(fake: Any) -> None:
     """A program's own hooks would be handed tensors without contents, and keep them."""
     for each in fake.modules():
         for hooks in (each._forward_hooks, each._forward_pre_hooks, each._backward_hooks):
@@ -283,14 +285,14 @@ def _without_hooks(fake: Any) -> None:
                     del hooks[key]
 
 
-def _example(spec: InputSpec, batch: int, device: Any) -> Any:
+def _make_example(spec: InputSpec, batch: int, device: Any) -> Any:
     shape = (batch, *spec.shape)
     kind = getattr(torch, spec.dtype)
     made = torch.empty(shape, dtype=kind, device=device)
     return made if made.is_floating_point() else torch.zeros_like(made)
 
 
-def _of_tokens(inputs: Sequence[Any]) -> bool:
+def _has_tokens(inputs: Sequence[Any]) -> bool:
     return any(not each.is_floating_point() for each in inputs)
 
 
@@ -308,7 +310,7 @@ def loss_of(output: Any, loss: Callable[..., Any] | None, tokens: bool = False) 
         return own
     outputs = [
         each
-        for each in tree_flatten(_plain(output))[0]
+        for each in tree_flatten(_plain_output(output))[0]
         if isinstance(each, torch.Tensor) and each.is_floating_point()
     ]
     if loss is not None and len(outputs) == 1:
@@ -334,7 +336,7 @@ def _given_loss(loss: Callable[..., Any], output: Any) -> Any:
     return loss(output)
 
 
-def _plain(output: Any) -> Any:
+def _plain_output(output: Any) -> Any:
     """Dictionaries of other packages (transformers' outputs) as plain ones."""
     items = getattr(output, "items", None)
     return dict(items()) if callable(items) and not isinstance(output, torch.Tensor) else output
@@ -343,7 +345,7 @@ def _plain(output: Any) -> Any:
 # What kernels of the CPU take for themselves, beyond their results.
 
 
-def _scratch(func: Any, args: Any, made: Sequence[Any]) -> int:
+def _scratch_bytes(func: Any, args: Any, made: Sequence[Any]) -> int:
     name = func._schema.name
     rule = _SCRATCH.get(name)
     if rule is None:

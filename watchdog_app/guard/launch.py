@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from watchdog_app.base import runtime_dir
 from watchdog_app.base.errors import ActionError, WatchdogError
-from watchdog_app.base.linux.cgroups import Room
+from watchdog_app.base.linux.cgroups import AvailableMemory
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.guard import backends, cgroup, limits, messages, process, reservation
 from watchdog_app.guard.record import GuardRecord, make_folder
@@ -152,10 +152,10 @@ def check_sizes(limit_bytes: int | None, reserve_bytes: int | None, swap_bytes: 
         UsageError: which, and why.
     """
     total = _available_room().total_bytes
-    limits.check_sizes(limit_bytes, reserve_bytes, swap_bytes, Room(total, total))
+    limits.check_sizes(limit_bytes, reserve_bytes, swap_bytes, AvailableMemory(total, total))
 
 
-def _available_room() -> Room:
+def _available_room() -> AvailableMemory:
     """The memory available to a new guard here, outside of the guard around us."""
     folder = f"{backends.ROOT}/memory{cgroup.enclosing_path('memory')}"
     if not os.path.isdir(folder):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from watchdog_app.base.errors import UsageError
-from watchdog_app.base.linux.cgroups import Room, room
+from watchdog_app.base.linux.cgroups import AvailableMemory, available_memory
 from watchdog_app.base.text.quantities import format_bytes
 from watchdog_app.guard.cgroup import LEAST_LIMIT_BYTES
 
@@ -33,12 +33,12 @@ _PROTECTED, _UNPROTECTED = 3, 1  # shares of what is free
 _MOST_BYTES = 1 << 53  # as the protocol has it; more than any machine
 
 
-def room_around(group: str | None) -> Room:
+def room_around(group: str | None) -> AvailableMemory:
     """What the machine has left, or the tightest limited group around a guard's group."""
-    return room(os.path.dirname(group) if group else None)
+    return available_memory(os.path.dirname(group) if group else None)
 
 
-def margin_bytes(free: Room) -> int:
+def margin_bytes(free: AvailableMemory) -> int:
     """Bytes that a guard leaves to other programs and the kernel."""
     share = free.total_bytes // _MARGIN_SHARE
     return min(max(share, _LEAST_MARGIN_BYTES), _MOST_MARGIN_BYTES)
@@ -49,12 +49,12 @@ def reserve_for(state_bytes: int) -> int:
     return min(max(LEAST_RESERVE_BYTES, state_bytes // _RESERVE_SHARE), _MOST_RESERVE_BYTES)
 
 
-def default_limit(reserve_bytes: int, free: Room) -> int:
+def default_limit(reserve_bytes: int, free: AvailableMemory) -> int:
     """The limit to begin with where none was given."""
     return max(free.free_bytes - margin_bytes(free) - reserve_bytes, LEAST_DEFAULT_BYTES)
 
 
-def share_of(own: GuardRecord, others: Sequence[GuardRecord], free: Room) -> int:
+def share_of(own: GuardRecord, others: Sequence[GuardRecord], free: AvailableMemory) -> int:
     """
     The limit of one of the guards that share what is free: at least what it holds.
 
@@ -84,7 +84,7 @@ def _priority(guard: GuardRecord) -> tuple[bool, float, int, int]:
     return guard.agents > 0, guard.saved_unix_s or 0.0, -guard.used_bytes, guard.pid
 
 
-def check_sizes(limit: int | None, reserve: int | None, swap: int, free: Room) -> None:
+def check_sizes(limit: int | None, reserve: int | None, swap: int, free: AvailableMemory) -> None:
     """
     Refuse sizes that hold no program, or that the machine does not have.
 

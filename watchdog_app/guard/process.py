@@ -124,13 +124,13 @@ def _is_supervised(record: GuardRecord) -> bool:
 
 def _spawn(role: str, folder: str, *fds: int) -> int:
     """Start a process in one of the roles; return its pid. Raises OSError."""
-    from watchdog_app.base.children import bare_argv_of
+    from watchdog_app.base.children import bare_module_argv
 
     if sys.platform == "win32":
         raise OSError("no memory groups")
     for fd in fds:
         os.set_inheritable(fd, True)
-    arguments = [*bare_argv_of(_MODULE), role, folder, *(str(fd) for fd in fds)]
+    arguments = [*bare_module_argv(_MODULE), role, folder, *(str(fd) for fd in fds)]
     return os.posix_spawn(arguments[0], arguments, os.environ)
 
 
@@ -224,8 +224,8 @@ def _create_supervisor(folder: str, role: str, fds: list[int]) -> Supervisor | N
         created.take_over(policy.State(found.state))
     _start_standby(created)  # first: what `open` writes names it
     created.open()
-    own_process.last_to_be_killed()
-    own_process.settle_garbage()
+    own_process.lower_oom_score()
+    own_process.freeze_garbage()
     own_process.lock_memory()
     return created
 

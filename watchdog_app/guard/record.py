@@ -146,11 +146,11 @@ class GuardRecord:
         where = past_folder()
         for each in (os.path.dirname(where), where):
             durable.make_folders(each, 0o700)
-        if paths.foreign(os.lstat(where)) or os.path.islink(where):
+        if paths.is_foreign(os.lstat(where)) or os.path.islink(where):
             return
         text = json.dumps({**self.to_json(), "ended_unix_s": time.time()})
         path = os.path.join(where, f"{self.pid}.{self.start_time}.json")
-        durable.write_whole(path, text.encode("utf-8"), 0o600)
+        durable.write_atomic(path, text.encode("utf-8"), 0o600)
         found = [os.path.join(where, name) for name in os.listdir(where)]
         for old in sorted(found, key=os.path.getmtime)[:-_MOST_PAST]:
             os.unlink(old)
@@ -248,7 +248,7 @@ def read_file(path: str, folder: str | None = None) -> GuardRecord | None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(fd, "rb") as file:
             found = os.fstat(fd)
-            if paths.foreign(found) or not stat.S_ISREG(found.st_mode):
+            if paths.is_foreign(found) or not stat.S_ISREG(found.st_mode):
                 return None
             return parse(file.read(_MOST_BYTES), folder or path.removesuffix(".json"))
     except OSError:
@@ -274,7 +274,7 @@ def make_folder(pid: int, start_time: int) -> str:
     os.makedirs(os.path.dirname(guards_folder()), mode=0o700, exist_ok=True)
     for each in (guards_folder(), folder_of(pid, start_time)):
         os.makedirs(each, mode=0o700, exist_ok=True)
-        if paths.foreign(os.lstat(each)) or os.path.islink(each):
+        if paths.is_foreign(os.lstat(each)) or os.path.islink(each):
             raise PermissionError(f"{each} is somebody else's")
     if sys.platform != "win32":
         os.chmod(guards_folder(), 0o700)

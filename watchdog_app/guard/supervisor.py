@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 
 from watchdog_app.base.errors import ActionError
-from watchdog_app.base.linux.process import signals
+from watchdog_app.base.linux.process import pending_signals
 from watchdog_app.base.text.quantities import format_bytes, parse_bytes, size_above
 from watchdog_app.guard import limits, messages
 from watchdog_app.guard import record as records
@@ -312,7 +312,7 @@ class Supervisor:
     def _check_stopped(self, now: float, pids: list[int]) -> None:
         """Act on a pending signal, and on a SIGCONT that another program has sent."""
         checked = pids if len(pids) <= _MOST_CHECKED else [self.record.pid]
-        if any(signals(each)[0] & _ENDING_MASK for each in checked):
+        if any(pending_signals(each)[0] & _ENDING_MASK for each in checked):
             self._execute(self.policy.signal_waits(now))
         elif self.group.was_continued():
             self._execute(self.policy.continued(now))

@@ -86,7 +86,7 @@ def check_owners(folder: str, path: str) -> None:
     for each in (folder, path, f"{path}-wal", f"{path}-shm"):
         with suppress(FileNotFoundError):
             found = os.stat(each)
-            if paths.foreign(found):
+            if paths.is_foreign(found):
                 raise PermissionError(errno.EPERM, f"it belongs to user {found.st_uid}", each)
 
 

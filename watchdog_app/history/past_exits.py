@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from watchdog_app.base.text.quantities import number_or_none, pid_in
+from watchdog_app.base.text.quantities import number_or_none, parse_pid
 from watchdog_app.core.explain import exits, phrases
 from watchdog_app.core.explain.exits import about_death
 from watchdog_app.core.model.agent import RescueRecord
@@ -159,7 +159,7 @@ def answer(
         if entry is not None:  # since the last look
             found = describe(journal, entry, minutes=minutes, now_unix_s=now_unix_s)
             return {"text": found["death_text"], "incidents": [], **found}
-        wanted_pid = None if wanted is None else pid_in(wanted)
+        wanted_pid = None if wanted is None else parse_pid(wanted)
         entry = before(journal, task, now_unix_s, wanted_pid)
     else:
         entry = last(journal, now_unix_s, within_s) if wanted is None else find(journal, wanted)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.base.text.quantities import parse_pid
 
 _RECENT = 60  # samples of each series held in memory
 _MOST_S = 300.0  # between two points of a series that stands still
@@ -223,7 +223,7 @@ def of_task(task: str, pids: Sequence[int] = ()) -> tuple[str, list[Any]]:
         pids: others that the task had before.
     """
     # SQLite's lower() folds ASCII alone, and so does that of bytes.
-    pid, wanted = pid_in(task), stored(task).encode("utf-8").lower().decode("utf-8")
+    pid, wanted = parse_pid(task), stored(task).encode("utf-8").lower().decode("utf-8")
     marks = ",".join("?" * (1 + len(pids)))
     condition = f"pid IN ({marks}) OR (? AND (instr(lower(name), ?) OR instr(lower(path), ?)))"
     return condition, [pid, *pids, pid is None, wanted, wanted]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from watchdog_app.base.durable import make_folders, sync_folder, unfinished, write_whole
+from watchdog_app.base.durable import make_folders, sync_folder, temporary_path, write_atomic
 from watchdog_app.base.errors import WatchdogError
 
 _VERSION = 1
@@ -135,7 +135,7 @@ class PlacedFiles:
             if self._files or self._kept_files or self._enabled:
                 self._save()
             else:
-                for each in (unfinished(self._path), self._path):
+                for each in (temporary_path(self._path), self._path):
                     with suppress(FileNotFoundError):
                         os.unlink(each)
                 self._remove_folders()
@@ -159,7 +159,7 @@ class PlacedFiles:
         self._record_missing_folders(os.path.dirname(path))
         self._save()
         make_folders(os.path.dirname(path))
-        write_whole(path, content)
+        write_atomic(path, content)
         report.written.append(path)
 
     def _remove(self, path: str, report: Report, even_changed: bool) -> None:
@@ -167,7 +167,7 @@ class PlacedFiles:
         # What was made into a link is in its user's hands, wherever it leads.
         linked = os.path.islink(path)
         with suppress(OSError):
-            os.unlink(unfinished(path))  # a writer was killed
+            os.unlink(temporary_path(path))  # a writer was killed
         content = None if linked else read_regular_file(path)
         if linked or (content is not None and _digest(content) != expected and not even_changed):
             report.kept.append(path)
@@ -234,7 +234,7 @@ class PlacedFiles:
             "enabled": self._enabled,
             "left": self._kept_files,
         }
-        write_whole(self._path, (dumps(value, indent=1) + "\n").encode())
+        write_atomic(self._path, (dumps(value, indent=1) + "\n").encode())
 
     def _save_after_failure(self) -> None:
         """After a failure: save the list, or remove it where nothing was placed."""

@@ -15,7 +15,7 @@ import sys
 
 import watchdog_app
 from watchdog_app.base import paths
-from watchdog_app.base.children import command, frozen
+from watchdog_app.base.children import is_frozen, watchdog_argv
 from watchdog_app.base.errors import WatchdogError
 
 
@@ -54,7 +54,7 @@ def refuse_untrusted(*programs: str) -> None:
     """
     if not hasattr(os, "geteuid"):  # Windows: modes say nothing there
         return
-    checked = _frozen_code() if frozen() else [package_folder()]
+    checked = _frozen_code() if is_frozen() else [package_folder()]
     for code in [*checked, *map(os.path.realpath, programs)]:
         try:
             found = weak_spot(code, group_pairs(code))
@@ -77,7 +77,7 @@ def group_pairs(code: str) -> tuple[tuple[int, int], ...]:
 
 def _frozen_code() -> list[str]:
     """The program that PyInstaller made, and the folder beside it that holds its modules."""
-    program = os.path.realpath(command(())[0])
+    program = os.path.realpath(watchdog_argv(())[0])
     modules = os.path.realpath(getattr(sys, "_MEIPASS", program))
     beside = modules.startswith(os.path.dirname(program) + os.sep)
     # A program of one file unpacks itself into a new private folder each time.
@@ -88,7 +88,7 @@ def _refusal_message(path: str, code: str) -> str:
     found = os.stat(path)
     whose = _account_name(found.st_uid, "pwd")
     shown = shlex.quote(path)
-    if paths.foreign(found):
+    if paths.is_foreign(found):
         who, fix = f"belongs to {whose}, who", ""
     elif found.st_mode & stat.S_IWOTH:
         who = f"belongs to {whose} and is writable by every user of this machine, who"

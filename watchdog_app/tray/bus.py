@@ -13,7 +13,7 @@ import threading
 from dbus_fast import Message, MessageType, NameFlag, RequestNameReply
 from dbus_fast.aio import MessageBus
 
-from watchdog_app.base.dbus import DBUS, DBUS_PATH, CallFailed, address, call, connect
+from watchdog_app.base.dbus import DBUS, DBUS_PATH, CallFailed, call, connect, session_bus_address
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class SessionBus:
                 retry_s = min(_MAX_RETRY_S, 2 * retry_s)
 
     async def _connect(self) -> MessageBus:
-        bus = await connect(address())
+        bus = await connect(session_bus_address())
         try:
             reply = await bus.request_name(OWN_NAME, NameFlag.DO_NOT_QUEUE)
             self.name_taken = reply not in (

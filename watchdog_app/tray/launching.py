@@ -58,7 +58,7 @@ WAIT = '"$@"; printf "\\nPress Enter to close this window. "; read -r _'
 
 def own_command(words: Sequence[str]) -> list[str]:
     """The command line of one of our own commands, with this very installation."""
-    return children.command(words)
+    return children.watchdog_argv(words)
 
 
 def open_live_view() -> None:
@@ -68,7 +68,7 @@ def open_live_view() -> None:
     Raises:
         WatchdogError: no terminal could be opened.
     """
-    vendored.use()
+    vendored.add_to_path()
     has_top = find_spec("textual") is not None
     run_in_terminal(own_command(["top"] if has_top else ["status", "--watch"]))
 

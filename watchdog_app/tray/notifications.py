@@ -19,8 +19,8 @@ from watchdog_app.base.dbus import (
     NOTIFICATIONS_PATH,
     NOTIFY_SIGNATURE,
     CallFailed,
+    failure_text,
     notify_body,
-    why_not_shown,
 )
 from watchdog_app.core.model.actions import ACTIONS
 from watchdog_app.tray import labels
@@ -119,7 +119,7 @@ class Notifications(Part):
         except TimeoutError:
             on_result(False, f"the notification service did not answer within {SHOW_TIMEOUT_S:g} s")
         except CallFailed as error:
-            on_result(False, why_not_shown(error))
+            on_result(False, failure_text(error))
         except Exception as error:  # a text that the bus cannot carry: said, and not lost
             on_result(False, f"it could not be sent: {error}")
         else:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from gpu_stub.driver_stub import DriverStub
 
-from watchdog_app.machine.gpu.backend import BACKENDS, GpuLook
+from watchdog_app.machine.gpu.backend import BACKENDS, GpuSample
 from watchdog_app.machine.gpu.monitor import GpuMonitor
 
 PATIENCE_S = 60.0  # of the real clock; nothing takes a second on a quiet machine
@@ -33,20 +33,20 @@ class Ticker:
         }
         find = settings.pop("find_library", None)
         if find is not None:
-            settings["backends"] = (replace(BACKENDS[0], find=find),)
+            settings["backends"] = (replace(BACKENDS[0], find_library=find),)
         self.watch = GpuMonitor(**{**defaults, **settings})
 
-    def tick(self, seconds: float = 0.0, busy: bool = True) -> GpuLook:
+    def tick(self, seconds: float = 0.0, busy: bool = True) -> GpuSample:
         self.now += seconds
         return self.watch.read(self.now, busy)
 
-    def reading(self) -> GpuLook:
+    def reading(self) -> GpuSample:
         """The next reading that is begun a second from now."""
         self.now += 1.0
         since = self.now
         return self.until(lambda look: (look.read_mono_s or 0) >= since)
 
-    def until(self, true: Callable[[GpuLook], bool], step_s: float = 0.0) -> GpuLook:
+    def until(self, true: Callable[[GpuSample], bool], step_s: float = 0.0) -> GpuSample:
         """Tick until that is so, the clock going on by `step_s` each 20 ms."""
         give_up = time.monotonic() + PATIENCE_S
         while True:

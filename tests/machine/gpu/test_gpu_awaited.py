@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from watchdog_app.machine.gpu import Gpus
-from watchdog_app.machine.gpu.backend import GpuLook
+from watchdog_app.machine.gpu.backend import GpuSample
 
 
 def test_a_driver_that_is_loaded_later_is_noticed_at_the_next_look(tmp_path: Path, monkeypatch):
@@ -16,11 +16,11 @@ def test_a_driver_that_is_loaded_later_is_noticed_at_the_next_look(tmp_path: Pat
     root = tmp_path / "root"
     cards = Gpus(str(root))
     try:
-        assert GpuLook() == cards.read(1000.0)
+        assert GpuSample() == cards.read(1000.0)
         library = root / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
         library.parent.mkdir(parents=True)
         library.write_bytes(b"")
-        assert GpuLook() == cards.read(1299.0)
+        assert GpuSample() == cards.read(1299.0)
 
         (root / "dev").mkdir()
         (root / "dev/nvidiactl").touch()

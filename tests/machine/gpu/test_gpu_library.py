@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchdog_app.machine.gpu.nvml_driver import find, module_version
+from watchdog_app.machine.gpu.nvml_driver import find_library, module_version
 from watchdog_app.machine.gpu.pci import short_address
 
 NAME = "libnvidia-ml.so.1"
@@ -18,7 +18,7 @@ def _put(path):
 
 def test_no_library_is_none(tmp_path):
     """On a machine without a driver."""
-    assert find({}, str(tmp_path)) is None
+    assert find_library({}, str(tmp_path)) is None
 
 
 def test_the_loaders_own_path_goes_first(tmp_path):
@@ -26,7 +26,7 @@ def test_the_loaders_own_path_goes_first(tmp_path):
     mine = _put(tmp_path / "mine" / NAME)
     _put(tmp_path / "usr/lib/x86_64-linux-gnu" / NAME)
 
-    found = find({"LD_LIBRARY_PATH": f":/none:{tmp_path}/mine"}, str(tmp_path))
+    found = find_library({"LD_LIBRARY_PATH": f":/none:{tmp_path}/mine"}, str(tmp_path))
 
     assert (mine, None) == (found.path, found.folder)
 
@@ -41,7 +41,7 @@ def test_the_loaders_cache_is_read(tmp_path):
     entries = b"".join(f"{name}/{NAME}\0".encode() for name in names)
     cache.write_bytes(b"glibc-ld.so.cache1.1\x03\0\0\0" + NAME.encode() + b"\0" + entries)
 
-    found = find({}, str(tmp_path))
+    found = find_library({}, str(tmp_path))
 
     assert (f"{tmp_path}/opt/nv/{NAME}", None) == (found.path, found.folder)
 
@@ -53,7 +53,7 @@ def test_folders_that_the_loader_does_not_know_are_named(tmp_path, folder):
     """WSL, NixOS, containers: the reader is told where it is."""
     path = _put(tmp_path / folder / NAME)
 
-    found = find({}, str(tmp_path))
+    found = find_library({}, str(tmp_path))
 
     assert (path, str(tmp_path / folder)) == (found.path, found.folder)
 
@@ -64,7 +64,7 @@ def test_the_version_is_that_of_the_file_behind_the_link(tmp_path):
     _put(folder / "libnvidia-ml.so.570.124.06")
     (folder / NAME).symlink_to("libnvidia-ml.so.570.124.06")
 
-    assert "570.124.06" == find({}, str(tmp_path)).version
+    assert "570.124.06" == find_library({}, str(tmp_path)).version
 
 
 def test_the_modules_version_is_read(tmp_path):

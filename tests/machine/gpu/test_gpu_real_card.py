@@ -15,7 +15,7 @@ import time
 import pytest
 
 from watchdog_app.core.model.hardware import Gpu, GpuState
-from watchdog_app.machine.gpu.backend import GpuLook
+from watchdog_app.machine.gpu.backend import GpuSample
 from watchdog_app.machine.gpu.monitor import GpuMonitor
 
 MIB = 1024**2
@@ -80,7 +80,7 @@ def looks(watch: GpuMonitor, seconds: float):
         time.sleep(0.25)
 
 
-def first(watch: GpuMonitor) -> GpuLook:
+def first(watch: GpuMonitor) -> GpuSample:
     for look in looks(watch, 90):
         if look.read_mono_s is not None:
             return look
@@ -94,7 +94,7 @@ def watch():
     found.close()
 
 
-def cards(look: GpuLook) -> list[Gpu]:
+def cards(look: GpuSample) -> list[Gpu]:
     return [gpu for gpu in look.gpus if gpu.parent_id is None]
 
 

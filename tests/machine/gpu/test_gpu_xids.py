@@ -176,7 +176,7 @@ def test_two_events_of_one_source_are_two():
     xids.add("card", XidEvent(31, 1.5), "log")
     xids.add("card", XidEvent(31, 2.0), "driver")
 
-    assert 2 == len(xids.of("card", 3.0))
+    assert 2 == len(xids.recent("card", 3.0))
 
 
 def test_an_event_that_says_what_happened_outlives_a_thousand_that_follow():
@@ -186,6 +186,6 @@ def test_an_event_that_says_what_happened_outlives_a_thousand_that_follow():
     for number in range(1000):
         xids.add("GPU-0", XidEvent(13, 1000.0 + number), "log")
 
-    codes = [event.code for event in xids.of("GPU-0", 2000.0)]
+    codes = [event.code for event in xids.recent("GPU-0", 2000.0)]
 
     assert (79, 64) == (codes[0], len(codes))

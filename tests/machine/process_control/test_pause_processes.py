@@ -350,7 +350,7 @@ def test_another_task_below_is_left_running(launch):
 
     assert {*tree_of(root)} - {other} == set(paused.keys)
     assert "T" not in states([other])
-    assert other not in [key for key, _ in process_control.family([root], others=[other])]
+    assert other not in [key for key, _ in process_control.process_tree([root], others=[other])]
     process_control.resume(paused)
 
 
@@ -423,7 +423,7 @@ def test_the_family_is_known_with_who_is_stopped_already(launch):
     os.kill(by_hand.pid, signal.SIGSTOP)
     until(lambda: {"T"} == states([by_hand]))
 
-    found = dict(process_control.family([root]))
+    found = dict(process_control.process_tree([root]))
 
     assert set(tree_of(root)) == set(found)
     assert [by_hand] == [key for key, stopped in found.items() if stopped]
@@ -527,11 +527,11 @@ def test_a_freeze_of_somebody_elses_outlasts_a_pause(grouped, name):
 
     assert "sigstop" == paused.method
     assert group.frozen
-    assert process_control.stopping(group.root)
+    assert process_control.is_stopping(group.root)
     assert "T" not in states([group.root])
     group.thaw()
     until(lambda: {"T"} == states(paused.keys))
-    assert not process_control.stopping(group.root)
+    assert not process_control.is_stopping(group.root)
     process_control.resume(paused)
     until(lambda: "T" not in states(paused.keys))
 

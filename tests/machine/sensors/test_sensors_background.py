@@ -88,14 +88,14 @@ def test_one_that_is_held_up_holds_up_no_other(gate):
 def test_a_look_waits_for_all_of_them_together_no_longer_than_it_may(gate):
     """Then it asks and does not wait, until the next look."""
     background = Background(10.0)
-    background.over()
+    background.end_sample()
 
     background.ask(Question(1, "all"), held(gate))  # takes the time of this look
 
-    assert background.spent
+    assert background.is_exhausted
     assert background.ask(Question(2, "all"), held(gate)) is None
-    background.over()
-    assert not background.spent
+    background.end_sample()
+    assert not background.is_exhausted
 
 
 def test_what_fails_fails_for_who_asked():
@@ -113,8 +113,8 @@ def test_answers_about_those_who_have_ended_are_not_kept(gate):
     background = Background(PATIENCE_S)
     for pid in range(100):
         background.ask(Question(pid, "all"), held(gate))
-    background.keep({7})
-    background.forget(8)
+    background.drop_ended({7})
+    background.drop(8)
 
     gate.set()
 

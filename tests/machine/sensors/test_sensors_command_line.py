@@ -12,9 +12,9 @@ from watchdog_app.machine.sensors.command_line import (
     OWN_COMMANDS,
     identify,
     is_interpreter,
-    kept,
     kernel_id,
     notebook_arguments,
+    truncate_argv,
 )
 
 UUID = "0f21e5a4-86a8-4d52-9c1c-7a0a3ce1b111"
@@ -243,7 +243,7 @@ def test_command_lines_name_the_notebooks_they_run(command: str, expected: tuple
 @pytest.mark.parametrize("argv", [["\\xff" * 65_536], ["python", "-m", "m" * 65_536]])
 def test_a_title_of_any_length_is_a_name_that_can_be_shown(argv: list[str]):
     """A process writes what it likes over its command line."""
-    assert 270 == len(identify(kept(argv), "/usr/bin/python3.11").name)
+    assert 270 == len(identify(truncate_argv(argv), "/usr/bin/python3.11").name)
 
 
 def test_names_of_files_are_whole_however_long():
@@ -258,9 +258,9 @@ def test_of_a_command_line_is_kept_what_is_of_use():
     """Ordinary ones are kept whole; a path that was cut is none that a file can have."""
     ordinary = ("python", "train.py", "/data/" + "x" * 4000, *("--option",) * 200)
 
-    found = kept(["python", "/" + "x" * 65_536, *("y" * 1000,) * 65])
+    found = truncate_argv(["python", "/" + "x" * 65_536, *("y" * 1000,) * 65])
 
-    assert ordinary == kept(ordinary)
+    assert ordinary == truncate_argv(ordinary)
     assert ("python", 4097) == (found[0], len(found[1]))
     assert sum(map(len, found)) <= 4 * 4096
     assert kernel_id(f"/run/kernel-{'x' * 4000}.json") is None

@@ -17,7 +17,7 @@ import pytest
 from watchdog_app.base.linux.process import Stat
 from watchdog_app.core.policy.cadence import LONGEST_S
 from watchdog_app.machine.sensors import discovery as module
-from watchdog_app.machine.sensors.discovery import Discovery, tells_pids
+from watchdog_app.machine.sensors.discovery import Discovery, has_last_pid
 from watchdog_app.machine.sensors.machine import LinuxMachine
 
 WAIT_S = 20.0
@@ -127,17 +127,17 @@ def test_a_thread_of_a_watched_process_is_not_asked():
 
     for watched, expected in (((os.getpid(),), False), ((), True)):
         discovery = Discovery("/proc", watched)
-        discovery.look(0.0)
-        discovery.look(30.0)
-        discovery.begun.clear()
+        discovery.scan(0.0)
+        discovery.scan(30.0)
+        discovery.new_pids.clear()
         begun.clear()
         thread = threading.Thread(target=run)
         thread.start()
         try:
             assert begun.wait(WAIT_S)
-            discovery.look(31.0)
-            assert expected is (os.getpid() in discovery.begun)
-            assert thread.native_id not in discovery.begun
+            discovery.scan(31.0)
+            assert expected is (os.getpid() in discovery.new_pids)
+            assert thread.native_id not in discovery.new_pids
             assert os.getpid() not in discovery._young  # its memory map may be read
         finally:
             over.set()
@@ -156,24 +156,24 @@ def test_a_pid_that_was_given_out_before_its_process_is_there_is_asked_again(mon
         return real(path, most) if there else b""
 
     discovery = Discovery("/proc")
-    discovery.look(0.0)
-    discovery.look(1.0)
-    discovery.begun.clear()
+    discovery.scan(0.0)
+    discovery.scan(1.0)
+    discovery.new_pids.clear()
     monkeypatch.setattr(module, "read_or_empty", read)
     with subprocess.Popen([sys.executable, "-c", IDLE]) as process:
         try:
-            discovery.look(2.0)
-            assert process.pid not in discovery.begun
+            discovery.scan(2.0)
+            assert process.pid not in discovery.new_pids
             there = True
-            discovery.look(3.0)
-            assert process.pid in discovery.begun
+            discovery.scan(3.0)
+            assert process.pid in discovery.new_pids
             assert process.pid in discovery._young
 
             there = False
             with subprocess.Popen(["true"]) as ended:
                 ended.wait()
             for now in (4.0, 5.0, 6.0):
-                discovery.look(now)
+                discovery.scan(now)
             assert 2 == asked.count(f"/proc/{ended.pid}/status")
         finally:
             process.kill()
@@ -189,8 +189,8 @@ def test_a_pid_file_of_another_kernel_is_not_believed(tmp_path: Path):
         "assert libc.mount(b'none', b'/', None, 0x44000, None) == 0\n"  # private, recursive
         f"own = {os.fsencode(tmp_path / 'own')!r}\n"
         "assert libc.mount(own, b'/proc/loadavg', None, 4096, None) == 0\n"
-        "from watchdog_app.machine.sensors.discovery import tells_pids\n"
-        "print(tells_pids('/proc'))\n"
+        "from watchdog_app.machine.sensors.discovery import has_last_pid\n"
+        "print(has_last_pid('/proc'))\n"
     )
     (tmp_path / "own").write_text("0.00 0.01 0.05 1/300 12345\n")
     done = subprocess.run(
@@ -200,7 +200,7 @@ def test_a_pid_file_of_another_kernel_is_not_believed(tmp_path: Path):
         pytest.skip("only root lays a file over another here")
 
     assert ("False\n", "") == (done.stdout, done.stderr)
-    assert tells_pids("/proc")
+    assert has_last_pid("/proc")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root becomes somebody else")
@@ -254,12 +254,12 @@ def test_another_proc_is_listed_at_each_look(tmp_path: Path):
     elsewhere = Discovery(str(tmp_path))
     processes(tmp_path, range(5, 8))
 
-    assert frozenset((5, 6, 7)) == elsewhere.look(0.0).there
-    assert [5, 6, 7] == list(elsewhere.begun)
-    elsewhere.begun.clear()
+    assert frozenset((5, 6, 7)) == elsewhere.scan(0.0).existing
+    assert [5, 6, 7] == list(elsewhere.new_pids)
+    elsewhere.new_pids.clear()
     processes(tmp_path, range(8, 9))
-    assert frozenset((5, 6, 7, 8)) == elsewhere.look(1.0).there
-    assert [8] == list(elsewhere.begun)
+    assert frozenset((5, 6, 7, 8)) == elsewhere.scan(1.0).existing
+    assert [8] == list(elsewhere.new_pids)
 
 
 def test_a_process_is_asked_often_while_young_and_in_turn_later(tmp_path: Path):
@@ -270,7 +270,7 @@ def test_a_process_is_asked_often_while_young_and_in_turn_later(tmp_path: Path):
 
     for turn in range(100):
         now = turn * LONGEST_S
-        for pid in discovery.look(now).again:
+        for pid in discovery.scan(now).recheck:
             asked.setdefault(pid, []).append(now)
 
     assert set(range(5, 305)) == set(asked)
@@ -283,10 +283,10 @@ def test_no_look_asks_more_than_some_of_thousands(tmp_path: Path):
     """5,000 processes asked in one go would delay the sample; all get their turn."""
     processes(tmp_path, range(1000, 4000))
     discovery = Discovery(str(tmp_path))
-    discovery.look(0.0)
-    discovery.look(20.0)  # nobody is young any more
+    discovery.scan(0.0)
+    discovery.scan(20.0)  # nobody is young any more
 
-    asked = [discovery.look(22.0 + LONGEST_S * turn).again for turn in range(60)]
+    asked = [discovery.scan(22.0 + LONGEST_S * turn).recheck for turn in range(60)]
 
     assert max(map(len, asked)) <= 64
     assert 3000 == len({pid for turn in asked for pid in turn})

@@ -14,7 +14,7 @@ from watchdog_app.base.linux.cgroups import (
     Hierarchy,
     Layout,
     flat_value,
-    folder,
+    group_folder,
     parse_limit,
     parse_membership,
     parse_mountinfo,
@@ -88,7 +88,7 @@ def test_groups_of_a_process(data, expected):
 )
 def test_folder_of_a_group(root, path, expected):
     """Never a folder of which it is not certain that it holds the process."""
-    assert expected == folder(Hierarchy(1, "/m", root), path)
+    assert expected == group_folder(Hierarchy(1, "/m", root), path)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class Device:
         self.answered = 0
         self.error = None
 
-    def present(self):
+    def has_sensors(self):
         return True
 
     def read(self, now_mono_s):

@@ -18,9 +18,9 @@ from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.machine.sensors.jupyter import (
     JupyterServers,
-    ask,
     parse_server_info,
     parse_sessions,
+    request_sessions,
 )
 from watchdog_app.machine.sensors.notebooks import KernelFacts, Session
 
@@ -192,7 +192,7 @@ def test_server_is_asked_with_its_token_and_not_as_activity(serve):
     """So that a server which ends itself when idle still does."""
     server, path = serve(http(SESSIONS), url="http://localhost:PORT/user/x/")
 
-    found = ask(path, 2.0)
+    found = request_sessions(path, 2.0)
 
     head = server.requests[0].decode().split("\r\n")
     assert {"k1": (Session("/home/user/sub/a.ipynb", TaskKind.NOTEBOOK),)} == found
@@ -205,7 +205,7 @@ def test_server_on_a_unix_socket_is_not_asked(serve):
     server, path = serve(http(SESSIONS), url="http+unix://%2Ftmp%2Fs.sock/")
 
     with pytest.raises(Unsupported):
-        ask(path, 2.0)
+        request_sessions(path, 2.0)
 
     assert [] == server.requests
 
@@ -215,7 +215,7 @@ def test_token_never_leaves_this_machine(serve, host: str):
     """Whatever the description names, only this machine is asked."""
     server, path = serve(http(SESSIONS), url=f"http://{host}:PORT/", hostname=host)
 
-    ask(path, 2.0)
+    request_sessions(path, 2.0)
 
     assert 1 == len(server.requests)
 
@@ -236,7 +236,7 @@ def test_refusal_is_an_error_without_the_token(serve, answer: bytes, error: type
     _, path = serve(answer)
 
     with pytest.raises(error) as caught:
-        ask(path, 2.0)
+        request_sessions(path, 2.0)
 
     assert TOKEN not in str(caught.value)
 
@@ -247,7 +247,7 @@ def test_token_that_is_no_header_is_not_sent(serve, token: str):
     server, path = serve(http(SESSIONS), token=token)
 
     with pytest.raises(Unsupported):
-        ask(path, 2.0)
+        request_sessions(path, 2.0)
 
     assert [] == [request for request in server.requests if request]
 
@@ -267,7 +267,7 @@ def test_token_is_not_sent_to_another_user_who_has_the_port_by_now(serve):
     Path(description).write_text(json.dumps(info))
 
     with pytest.raises(Unsupported, match="another user"):
-        ask(description, 5.0)
+        request_sessions(description, 5.0)
 
     server.close()
     assert not any(TOKEN.encode() in request for request in server.requests)
@@ -278,13 +278,13 @@ def test_silent_server_is_left_after_the_timeout(serve):
     _, path = serve(b"", pause_s=60.0)
 
     with pytest.raises(Unsupported, match="does not answer"):
-        ask(path, 0.2)
+        request_sessions(path, 0.2)
 
 
 def test_description_that_is_gone_is_an_error(tmp_path: Path):
     """The server ended in between."""
     with pytest.raises(SensorError):
-        ask(str(tmp_path / "jpserver-1.json"), 0.2)
+        request_sessions(str(tmp_path / "jpserver-1.json"), 0.2)
 
 
 def _facts(folder: Path, pid: int = 410) -> KernelFacts:
@@ -296,20 +296,20 @@ def test_rename_is_seen_by_the_next_question(serve, tmp_path: Path):
     server, _ = serve(http(SESSIONS))
     servers = JupyterServers(lambda _: True)
     kernels = [_facts(tmp_path)]
-    servers.look(kernels, 0.0)
-    until(lambda: servers.look(kernels, 0.1))
-    first = servers.of("k1")
+    servers.poll(kernels, 0.0)
+    until(lambda: servers.poll(kernels, 0.1))
+    first = servers.find_sessions("k1")
 
     server.answer = http([{**SESSIONS[0], "path": "new.ipynb"}])
     for tick in range(2, 30):
-        servers.look(kernels, tick / 10)
+        servers.poll(kernels, tick / 10)
     asked = len(server.requests)
-    changed = until(lambda: servers.look(kernels, 33.2))  # an answer may have taken its time
+    changed = until(lambda: servers.poll(kernels, 33.2))  # an answer may have taken its time
 
     assert "/home/user/sub/a.ipynb" == first[0].path
     assert (1, True) == (asked, changed)
-    assert "/home/user/new.ipynb" == servers.of("k1")[0].path
-    assert () == servers.of("k2")
+    assert "/home/user/new.ipynb" == servers.find_sessions("k1")[0].path
+    assert () == servers.find_sessions("k2")
     servers.close()
 
 
@@ -321,7 +321,7 @@ def test_hung_server_stalls_no_tick(serve, tmp_path: Path):
     begun = time.monotonic()
 
     for tick in range(200):
-        servers.look(kernels, float(tick))
+        servers.poll(kernels, float(tick))
 
     assert time.monotonic() - begun < 1.0  # two hundred looks; one alone would wait 2 s
     until(lambda: len(server.requests) == 1)
@@ -335,7 +335,7 @@ def test_token_of_a_dead_server_is_not_used(serve, tmp_path: Path):
     kernels = [_facts(tmp_path)]
 
     for tick in range(20):
-        servers.look(kernels, tick * 100.0)
+        servers.poll(kernels, tick * 100.0)
         time.sleep(0.005)
 
     assert [] == server.requests
@@ -347,6 +347,6 @@ def test_kernels_without_a_server_start_no_thread(tmp_path: Path):
     before = len(os.listdir("/proc/self/task"))
     servers = JupyterServers(lambda _: True)
 
-    assert not servers.look([_facts(tmp_path)], 0.0)
+    assert not servers.poll([_facts(tmp_path)], 0.0)
 
     assert before == len(os.listdir("/proc/self/task"))

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from watchdog_app.core.model.exits import KernelEvent
-from watchdog_app.machine.sensors.kernel_events import KernelEvents, Table, parse
+from watchdog_app.machine.sensors.kernel_events import KernelEvents, OomTable, parse
 
 FIRST = 0xEFFFFFFC
 NOW = 1000.0
@@ -216,16 +216,16 @@ def test_a_log_that_may_not_be_read_is_said_to_be_so():
 
 def test_a_table_of_a_giant_machine_is_bounded():
     """The largest rows are kept."""
-    table = Table()
-    assert table.take(NEW_GROUP[2], 1.0)
+    table = OomTable()
+    assert table.add_line(NEW_GROUP[2], 1.0)
     for pid in range(1, 6000):
         row = f"[ {pid:6}]  0 {pid} 1 {pid} 0 0 0 0 0 0 python"
-        assert table.take(row, 1.0)
+        assert table.add_line(row, 1.0)
 
-    rows = table.end()
+    rows = table.finish()
 
     assert len(rows) == 8
-    assert not table.take("[ 1] 0 1 1 1 0 0 0 0 0 0 python", 1.0)
+    assert not table.add_line("[ 1] 0 1 1 1 0 0 0 0 0 0 python", 1.0)
 
 
 @pytest.mark.parametrize(

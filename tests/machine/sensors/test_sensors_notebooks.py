@@ -8,13 +8,13 @@ from sensor_trees import FIXTURES
 from watchdog_app.core.model.machine import TaskKind
 from watchdog_app.machine.sensors.command_line import identify
 from watchdog_app.machine.sensors.notebooks import (
-    Reads,
+    ProcessReaders,
     Session,
     absolute,
-    forked,
     kernel_facts,
     name_kernel,
     parse_connection_file,
+    program_of_fork,
 )
 
 NOTEBOOK, CONSOLE, KERNEL = TaskKind.NOTEBOOK, TaskKind.CONSOLE, TaskKind.KERNEL
@@ -146,7 +146,7 @@ def _facts(
         ppid,
         "/cwd",
         variables=environ,
-        reads=Reads(
+        reads=ProcessReaders(
             argv={ppid: tuple(parent.split())}.__getitem__,
             environ=lambda _: parent_environ or {},
             cwd={ppid: "/above"}.__getitem__,
@@ -201,11 +201,11 @@ def test_fork_of_a_kernel_is_none():
     argv = ["python", "-m", "ipykernel_launcher", "-f", "/t/kernel-1.json"]
     program = identify(argv)
 
-    worker = forked(program, argv, 10, lambda _: argv)
+    worker = program_of_fork(program, argv, 10, lambda _: argv)
 
     assert (PYTHON, "forked worker of kernel") == (worker.kind, worker.name)
     assert worker.connection_file is None
-    assert program == forked(program, argv, 10, lambda _: ["python", "/b/jupyter-lab"])
+    assert program == program_of_fork(program, argv, 10, lambda _: ["python", "/b/jupyter-lab"])
 
 
 def test_server_that_opened_a_notebook_does_not_name_its_kernels():

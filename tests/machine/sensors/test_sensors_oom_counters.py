@@ -43,15 +43,15 @@ def test_a_kill_since_it_was_seen_alive_is_counted(kernel, file):
     """In v1 and in v2."""
     group = kernel.group("a", 0, file)
     counts = kernel.counts()
-    counts.follow([group], [])
+    counts.track([group], [])
     alive = time.monotonic()
     kernel.group("a", 1, file)
     kernel.host(1)
 
-    counts.count()
+    counts.update()
 
-    assert (0, 1, 0) == counts.of(group, alive)[:3]
-    assert (0, 1, 0) == counts.of(None, alive)[:3]
+    assert (0, 1, 0) == counts.span(group, alive)[:3]
+    assert (0, 1, 0) == counts.span(None, alive)[:3]
 
 
 def test_a_kill_in_a_group_below_or_above_is_not_its_own(kernel):
@@ -59,58 +59,58 @@ def test_a_kill_in_a_group_below_or_above_is_not_its_own(kernel):
     group = kernel.group("a", 0, LOCAL)
     kernel.group("a", 0, V2)
     counts = kernel.counts()
-    counts.follow([group], [])
+    counts.track([group], [])
     kernel.group("a", 1, V2)  # of a child
     kernel.host(1)
 
-    counts.count()
+    counts.update()
 
-    assert (0, 0, 0) == counts.of(group, time.monotonic())[:3]
+    assert (0, 0, 0) == counts.span(group, time.monotonic())[:3]
 
 
 def test_a_kill_from_before_it_was_last_seen_alive_is_not_its_end(kernel):
     """It outlived that one."""
     group = kernel.group("a", 0)
     counts = kernel.counts()
-    counts.follow([group], [])
+    counts.track([group], [])
     kernel.group("a", 1)
     kernel.host(1)
-    counts.count()
+    counts.update()
 
     later = time.monotonic() + 5.0  # a look that still shows it
 
-    assert (1, 1, 0) == counts.of(group, later)[:3]
+    assert (1, 1, 0) == counts.span(group, later)[:3]
 
 
 def test_one_kill_has_one_victim(kernel):
     """Who ends next in the same group was not killed by the kernel."""
     group = kernel.group("a", 0)
     counts = kernel.counts()
-    counts.follow([group], [])
+    counts.track([group], [])
     alive = time.monotonic()
     kernel.group("a", 1)
     kernel.host(1)
-    counts.count()
+    counts.update()
 
     counts.claim(group, alive)
 
-    assert (0, 1, 1) == counts.of(group, alive)[:3]
-    assert (0, 1, 1) == counts.of(None, alive)[:3]
+    assert (0, 1, 1) == counts.span(group, alive)[:3]
+    assert (0, 1, 1) == counts.span(None, alive)[:3]
 
 
 def test_memory_oom_group_kills_several_at_once(kernel):
     """Each of them is one of the count."""
     group = kernel.group("a", 0, LOCAL)
     counts = kernel.counts()
-    counts.follow([group], [])
+    counts.track([group], [])
     alive = time.monotonic()
     kernel.group("a", 3, LOCAL)
     kernel.host(3)
-    counts.count()
+    counts.update()
     counts.claim(group, alive)
     counts.claim(group, alive)
 
-    assert (0, 3, 2) == counts.of(group, alive)[:3]
+    assert (0, 3, 2) == counts.span(group, alive)[:3]
 
 
 def test_what_was_counted_before_anybody_looked_is_not_known(kernel):
@@ -118,9 +118,9 @@ def test_what_was_counted_before_anybody_looked_is_not_known(kernel):
     group = kernel.group("a", 4)
     counts = kernel.counts()
     alive = time.monotonic()
-    counts.follow([group], [])
+    counts.track([group], [])
 
-    assert (None, 4) == counts.of(group, alive)[:2]
+    assert (None, 4) == counts.span(group, alive)[:2]
 
 
 @pytest.mark.parametrize("gone", ["group", "machine"])
@@ -128,15 +128,15 @@ def test_a_counter_that_cannot_be_read_says_nothing(kernel, gone):
     """Unknown is no number."""
     group = kernel.group("a", 0)
     counts = kernel.counts()
-    counts.follow([group], [])
+    counts.track([group], [])
     kernel.host(1)
     (kernel.folder / ("a/memory.oom_control" if gone == "group" else "proc/vmstat")).unlink()
 
-    counts.count()
+    counts.update()
 
     asked = group if gone == "group" else None
-    assert (None, None) == counts.of(asked, time.monotonic())[:2]
-    assert (None, None) == counts.of(str(kernel.folder / "unknown"), time.monotonic())[:2]
+    assert (None, None) == counts.span(asked, time.monotonic())[:2]
+    assert (None, None) == counts.span(str(kernel.folder / "unknown"), time.monotonic())[:2]
 
 
 def test_the_time_that_is_covered_begins_with_the_reading_before(kernel):
@@ -144,8 +144,8 @@ def test_the_time_that_is_covered_begins_with_the_reading_before(kernel):
     counts = kernel.counts()
     first = time.monotonic()
     time.sleep(0.05)
-    counts.count()
+    counts.update()
 
-    begin = counts.of(None, time.monotonic() + 1.5).begin_mono_s
+    begin = counts.span(None, time.monotonic() + 1.5).begin_mono_s
 
     assert first < begin <= time.monotonic()

@@ -9,7 +9,7 @@ from sensor_trees import FIXTURES
 
 from watchdog_app.base.errors import Denied, Gone, Unsupported
 from watchdog_app.base.linux import process
-from watchdog_app.base.linux.files import KeptFile, read_bytes, read_regular, translate
+from watchdog_app.base.linux.files import KeptFile, read_bytes, read_regular, sensor_error
 
 REST = (
     b"S 1 450 450 0 -1 4194304 1848 70 1 0 3 4 0 0 20 0 2 0 5500 15298560 3032 "
@@ -176,7 +176,7 @@ def test_uptime(data: bytes, expected: float | None):
 )
 def test_gone_denied_and_unsupported_are_three_errors(number: int, kind: type[Exception]):
     """Errors of the system are told apart and name the file."""
-    error = translate(OSError(number, "reason"), "/proc/1/stat")
+    error = sensor_error(OSError(number, "reason"), "/proc/1/stat")
 
     assert type(error) is kind
     assert "/proc/1/stat" in str(error)

@@ -56,7 +56,7 @@ def test_newborn_fork_shares_what_its_parent_has(tmp_path):
     """Until it is measured: no leap of the sum when workers start."""
     forks = SharedPages(str(tmp_path), lambda _: "same")
 
-    parent, child = forks.complete([sample(1, rss=100), sample(2, ppid=1, rss=95)], 0.0)
+    parent, child = forks.add_cow_bytes([sample(1, rss=100), sample(2, ppid=1, rss=95)], 0.0)
 
     assert (None, 85 * MIB) == (parent.cow_bytes, child.cow_bytes)
 
@@ -66,7 +66,7 @@ def test_child_by_exec_shares_nothing(tmp_path):
     programs = {1: "a", 2: "b", 3: None}
     forks = SharedPages(str(tmp_path), programs.get)
 
-    found = forks.complete([sample(1), sample(2, ppid=1), sample(3, ppid=1)], 0.0)
+    found = forks.add_cow_bytes([sample(1), sample(2, ppid=1), sample(3, ppid=1)], 0.0)
 
     assert [None, None, None] == [part.cow_bytes for part in found]
 
@@ -75,7 +75,7 @@ def test_process_that_is_its_own_parent_is_no_fork(tmp_path):
     """Files of different moments can say so."""
     forks = SharedPages(str(tmp_path), lambda _: "same")
 
-    assert forks.complete([sample(1, ppid=1)], 0.0)[0].cow_bytes is None
+    assert forks.add_cow_bytes([sample(1, ppid=1)], 0.0)[0].cow_bytes is None
 
 
 def test_measured_fork_shares_what_is_not_its_own(tmp_path):
@@ -83,13 +83,13 @@ def test_measured_fork_shares_what_is_not_its_own(tmp_path):
     write_rollup(tmp_path, 2, private=30)
     forks = SharedPages(str(tmp_path), lambda _: "same")
     pair = [sample(1), sample(2, ppid=1)]
-    forks.complete(pair, 0.0)
+    forks.add_cow_bytes(pair, 0.0)
 
-    measured = forks.complete(pair, 1.5)[1]
+    measured = forks.add_cow_bytes(pair, 1.5)[1]
     write_rollup(tmp_path, 2, private=80)
-    soon = forks.complete(pair, 2.5)[1]
-    shrunk = forks.complete([sample(1), sample(2, ppid=1, rss=20)], 3.5)[1]
-    later = forks.complete(pair, 60.0)[1]
+    soon = forks.add_cow_bytes(pair, 2.5)[1]
+    shrunk = forks.add_cow_bytes([sample(1), sample(2, ppid=1, rss=20)], 3.5)[1]
+    later = forks.add_cow_bytes(pair, 60.0)[1]
 
     assert [60, 60, 10, 10] == [part.cow_bytes // MIB for part in (measured, soon, shrunk, later)]
 
@@ -106,10 +106,11 @@ def test_measuring_stops_when_the_budget_is_spent(tmp_path):
 
     forks = SharedPages(str(tmp_path), lambda _: "same", clock)
     family = [sample(1), *(sample(pid, ppid=1) for pid in (2, 3, 4))]
-    forks.complete(family, 0.0)
+    forks.add_cow_bytes(family, 0.0)
 
     counts = [
-        sum(part.cow_bytes == 0 for part in forks.complete(family, 2.0 + tick)) for tick in range(4)
+        sum(part.cow_bytes == 0 for part in forks.add_cow_bytes(family, 2.0 + tick))
+        for tick in range(4)
     ]
 
     assert [0, 1, 2, 3] == counts  # whom they stem from was first
@@ -121,13 +122,13 @@ def test_what_siblings_share_without_their_parent_is_counted_once(tmp_path):
     forks = SharedPages(str(tmp_path), lambda _: "same")
     for pid in (1, 2, 3):
         write_rollup(tmp_path, pid, private=0, pss=100 / 3)
-    forks.complete(family, 0.0)
-    before = held(forks.complete(family, 2.0))
+    forks.add_cow_bytes(family, 0.0)
+    before = held(forks.add_cow_bytes(family, 2.0))
 
     write_rollup(tmp_path, 1, private=100, pss=100)
     for pid in (2, 3):
         write_rollup(tmp_path, pid, private=0, pss=50)
-    after = held(forks.complete(family, 60.0))
+    after = held(forks.add_cow_bytes(family, 60.0))
 
     assert pytest.approx(100, abs=1) == before
     assert pytest.approx(200, abs=1) == after
@@ -140,16 +141,16 @@ def test_near_a_ceiling_copies_are_seen_within_two_seconds(tmp_path):
     pair = [sample(1, shared=0), sample(2, ppid=1, shared=0)]
     near, at_rest = (SharedPages(str(tmp_path), lambda _: "same") for _ in range(2))
     for tick in range(30):
-        near.complete(pair, tick / 10)
+        near.add_cow_bytes(pair, tick / 10)
     for second in range(4):
-        at_rest.complete(pair, float(second))
+        at_rest.add_cow_bytes(pair, float(second))
 
     for pid in (1, 2):
         write_rollup(tmp_path, pid, private=100, pss=100)
-    soon = [held(near.complete(pair, 3.0 + tick / 10)) for tick in range(20)]
+    soon = [held(near.add_cow_bytes(pair, 3.0 + tick / 10)) for tick in range(20)]
 
     assert 200 == soon[-1]
-    assert 100 == held(at_rest.complete(pair, 5.0))
+    assert 100 == held(at_rest.add_cow_bytes(pair, 5.0))
 
 
 def test_near_a_ceiling_a_family_costs_a_hundredth_of_a_core(tmp_path):
@@ -163,7 +164,7 @@ def test_near_a_ceiling_a_family_costs_a_hundredth_of_a_core(tmp_path):
 
     for tick in range(600):
         write_rollup(tmp_path, 2, private=tick / 10)
-        seen.add(forks.complete(family, tick / 10)[1].cow_bytes)
+        seen.add(forks.add_cow_bytes(family, tick / 10)[1].cow_bytes)
 
     assert 30 <= len(seen) <= 60 / 1.25 + 1
 
@@ -172,9 +173,9 @@ def test_fork_that_may_not_be_measured_keeps_its_first_guess(tmp_path):
     """No smaps_rollup (kernels before 4.14), or no right to read it."""
     forks = SharedPages(str(tmp_path), lambda _: "same")
     pair = [sample(1), sample(2, ppid=1)]
-    forks.complete(pair, 0.0)
+    forks.add_cow_bytes(pair, 0.0)
 
-    assert 90 * MIB == forks.complete(pair, 2.0)[1].cow_bytes
+    assert 90 * MIB == forks.add_cow_bytes(pair, 2.0)[1].cow_bytes
 
 
 def test_real_forks_are_counted_once():

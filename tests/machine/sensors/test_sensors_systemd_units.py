@@ -11,7 +11,7 @@ import pytest
 
 from watchdog_app.core.model.exits import UnitEnd
 from watchdog_app.machine.sensors import systemd_units
-from watchdog_app.machine.sensors.systemd_units import Unit, ask, unit_of
+from watchdog_app.machine.sensors.systemd_units import Unit, ask, find_unit
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="systemd is Linux's")
 
@@ -39,7 +39,7 @@ DEAD = "LoadState=loaded\nActiveState=failed\nResult=signal\n"
 )  # fmt: skip
 def test_the_unit_is_the_innermost_one_of_a_manager_that_answers(group, unit):
     """Another user's manager does not."""
-    assert unit == unit_of(group)
+    assert unit == find_unit(group)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def tools(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setattr(systemd_units, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(systemd_units, "_RETRY_S", 0.01)
 
     def install(name: str, answer: str, then: str = "") -> None:
         (folder / f"{name}.answer").write_text(answer)
@@ -153,7 +153,7 @@ def test_it_is_asked_again_while_systemd_has_not_written_of_the_end_yet(tools):
 
 def test_a_tool_that_hangs_is_ended(tools, monkeypatch):
     """Under memory pressure they may take minutes."""
-    monkeypatch.setattr(systemd_units, "_WAIT_S", 0.2)
+    monkeypatch.setattr(systemd_units, "_TIMEOUT_S", 0.2)
     tools("journalctl", "", "exec sleep 600")
     tools("systemctl", "", "exec sleep 600")
     began = time.monotonic()

@@ -8,7 +8,7 @@ import psutil
 import pytest
 from device_trees import LAPTOP_CPU, DeviceTree
 
-from watchdog_app.machine.sensors.temperatures import HeatReader
+from watchdog_app.machine.sensors.temperatures import TemperatureReader
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def tree(tmp_path):
 @pytest.fixture
 def reader(tree):
     """A reader of it."""
-    return HeatReader(str(tree.root))
+    return TemperatureReader(str(tree.root))
 
 
 def heat(reader, now=0.0):
@@ -341,7 +341,7 @@ def test_this_machine_agrees_with_psutil():
     chips = names & {"coretemp", "k10temp", "nvme"}
     if not chips:
         pytest.skip(f"this machine has no sensor that both know (psutil: {sorted(names)})")
-    reader = HeatReader()
+    reader = TemperatureReader()
     ours = {t.key.split("/")[0].split(" ")[0]: t.celsius for t in heat(reader)}
 
     for chip in chips:

@@ -77,7 +77,7 @@ def woken(triggers: Triggers, poller: Poller, seconds: float) -> Wakeup | None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         poller.wait(left)
-        found = triggers.take()
+        found = triggers.pop_wakeup()
         if found is not None:
             return found
     return None
@@ -88,7 +88,7 @@ def test_group_that_nears_its_limit_wakes_once_a_tick(group: Cgroup, triggers_of
     """80 % of the limit is crossed between two looks; silent then until the next update."""
     triggers = triggers_of()
     triggers.update([read(group)])
-    triggers.settle(5.0)
+    triggers.wait_until_armed(5.0)
     process = subprocess.Popen(
         group.command([sys.executable, "-c", EATER]), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -120,7 +120,7 @@ def test_death_in_a_group_wakes(group: Cgroup, triggers_of, poller):
     seen = set()
     try:
         triggers.update([read(group)])
-        triggers.settle(5.0)
+        triggers.wait_until_armed(5.0)
         process.stdin.write(b"200\n")
         process.stdin.flush()
         end = time.monotonic() + 10.0
@@ -143,12 +143,12 @@ def test_group_that_is_removed_wakes_nobody(group: Cgroup, triggers_of, poller):
     """The kernel signals its descriptors once more; that is no news of memory."""
     triggers = triggers_of()
     triggers.update([read(group)])
-    triggers.settle(5.0)
+    triggers.wait_until_armed(5.0)
     group.close()
 
     found = woken(triggers, poller, 0.3)
     triggers.update([])
-    triggers.settle(5.0)
+    triggers.wait_until_armed(5.0)
     after = woken(triggers, poller, 0.1)
     triggers.close()
 
@@ -162,16 +162,16 @@ def test_changed_limit_moves_the_thresholds(group: Cgroup, triggers_of):
     triggers = triggers_of()
     now = read(group)
     triggers.update([now])
-    triggers.settle(5.0)
+    triggers.wait_until_armed(5.0)
     open_now = len(os.listdir("/proc/self/fd"))
 
     for factor in range(2, 12):
         triggers.update([replace(now, limit_bytes=factor << 27)])
-        triggers.settle(5.0)
+        triggers.wait_until_armed(5.0)
 
     assert open_now == len(os.listdir("/proc/self/fd"))
     triggers.update([])
-    triggers.settle(5.0)
+    triggers.wait_until_armed(5.0)
     assert open_now > len(os.listdir("/proc/self/fd"))
     triggers.close()
 
@@ -206,9 +206,9 @@ def test_group_that_cannot_be_armed_is_said_once(tmp_path, version: int, trigger
     ]
 
     triggers.update(found[:1])
-    triggers.settle(5.0)
+    triggers.wait_until_armed(5.0)
     triggers.update(found[1:])
-    triggers.settle(5.0)
+    triggers.wait_until_armed(5.0)
 
     assert 1 == sum(fault.source == "wakeups.groups" for fault in triggers.faults)
     triggers.close()
@@ -220,7 +220,7 @@ def test_group_that_vanished_is_no_fault(tmp_path, triggers_of):
     gone = CgroupMemory(str(tmp_path / "g"), 1, 1, 0, 0, 1 << 30, None, None, None, None)
 
     triggers.update([gone])
-    triggers.settle(5.0)
+    triggers.wait_until_armed(5.0)
 
     assert [] == [fault for fault in triggers.faults if fault.source == "wakeups.groups"]
     triggers.close()
@@ -251,7 +251,7 @@ def test_no_look_waits_for_the_kernel_to_arm_a_group(tmp_path, triggers_of):
     returned.set()
     triggers.update([])
 
-    triggers.settle(5.0)
+    triggers.wait_until_armed(5.0)
     done.set()
     releaser.join()
     triggers.close()

@@ -38,7 +38,7 @@ def group(world, used: int = 600, limit: int | None = 1000, high: int | None = N
 def held(world, at: float = 0.0, *, watched=(10,), reader=None, **more) -> int | None:
     """MiB that unwatched processes hold."""
     reader = reader or UnwatchedMembers(str(world / "proc"), lambda: 0.0)
-    (found,) = reader.complete((group(world, **more),), set(watched), at)
+    (found,) = reader.add_unwatched((group(world, **more),), set(watched), at)
     return None if found.unwatched_bytes is None else found.unwatched_bytes // MIB
 
 

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from watchdog_app.agent.contain import Guard, print_message
-from watchdog_app.base.oom_text import says_memory
+from watchdog_app.base.oom_text import mentions_memory
 from watchdog_app.rescue.identity.notebook import ipython_shell
 
 REASON = "out of memory in the program"
@@ -85,7 +85,7 @@ def _is_memory_error(error: BaseException) -> bool:
     if not exhausted and not isinstance(error, RuntimeError) and not hasattr(error, "error_code"):
         return False
     # The text of a graph's error goes on with the whole stack of its operations.
-    said = says_memory(str(error)[:4000])
+    said = mentions_memory(str(error)[:4000])
     return exhausted if said is None else said
 
 

@@ -83,7 +83,7 @@ def install() -> bool:
 def _is_foreign_file(found: os.stat_result) -> bool:
     """A file that somebody else has laid there, or a second name of one that matters."""
     regular = found.st_mode & 0o170000 == 0o100000  # S_ISREG; stat is not imported at a start
-    return not regular or found.st_nlink != 1 or paths.foreign(found)
+    return not regular or found.st_nlink != 1 or paths.is_foreign(found)
 
 
 def uninstall() -> None:

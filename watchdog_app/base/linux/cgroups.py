@@ -27,7 +27,7 @@ from watchdog_app.base.linux.files import (
     read_or_empty,
     write_bytes,
 )
-from watchdog_app.base.linux.process import status_bytes, status_words, whole
+from watchdog_app.base.linux.process import parse_number, status_bytes, status_words
 
 # The guard of a limit imports this: `typing` and `dataclasses` would cost it 1 MB each.
 TYPE_CHECKING = False
@@ -101,7 +101,7 @@ def memberships(pid: int | str = "self", proc: str = "/proc") -> dict[str, str]:
     return parse_membership(read_or_empty(f"{proc}/{pid}/cgroup"))
 
 
-def folder(hierarchy: Hierarchy, path: str) -> str | None:
+def group_folder(hierarchy: Hierarchy, path: str) -> str | None:
     """
     Folder of a group in the file system; None when the mount does not show that group.
 
@@ -163,7 +163,7 @@ class Layout:
         paths = parse_membership(membership)
         for hierarchy in self.hierarchies:
             path = paths.get("memory" if hierarchy.version == 1 else "")
-            found = folder(hierarchy, path) if path is not None else None
+            found = group_folder(hierarchy, path) if path is not None else None
             if found is not None and os.path.isdir(found):
                 return found
         return None
@@ -304,7 +304,7 @@ class Group:
             Gone: it has been removed.
             Denied, Unsupported: it has no memory files, or they may not be read.
         """
-        used = whole(self._usage.read(64).strip()) or 0
+        used = parse_number(self._usage.read(64).strip()) or 0
         events = self._read_or_empty(self._events)
         kills = flat_value(events, b"oom_kill")
         stat = self._stat.read()
@@ -315,7 +315,7 @@ class Group:
         swap = flat_value(stat, b"total_swap")
         if self._swap is not None:
             try:
-                swap = whole(self._swap.read(64).strip())
+                swap = parse_number(self._swap.read(64).strip())
             except SensorError:
                 self._swap = None  # a kernel without swap accounting
         return Usage(used, inactive or 0, active or 0, swap, kills)
@@ -360,7 +360,7 @@ class Group:
                     raise Unsupported(f"{path} cannot be read: {error}") from error
                 continue  # it was removed meanwhile
             for word in listed.split():
-                pid = whole(word)
+                pid = parse_number(word)
                 if pid is not None:
                     yield pid
 
@@ -420,7 +420,7 @@ def read_usage(path: str, version: int | None = None) -> Usage:
         group.close()
 
 
-class Room:
+class AvailableMemory:
     """
     Memory that can still be had, of how much.
 
@@ -436,7 +436,7 @@ class Room:
         self.group = group
 
 
-def room(group: str | None, proc: str = "/proc") -> Room:
+def available_memory(group: str | None, proc: str = "/proc") -> AvailableMemory:
     """
     What the machine has left, or less: what a group and those above it leave.
 
@@ -446,16 +446,16 @@ def room(group: str | None, proc: str = "/proc") -> Room:
     """
     meminfo = b"\n" + read_or_empty(f"{proc}/meminfo")
     available = status_bytes(meminfo, b"MemAvailable") or 0
-    tightest = Room(available, status_bytes(meminfo, b"MemTotal") or 0)
+    tightest = AvailableMemory(available, status_bytes(meminfo, b"MemTotal") or 0)
     while group and os.path.exists(f"{group}/cgroup.procs"):
-        found = _group_room(group)
+        found = _group_available(group)
         if found is not None and found.free_bytes < tightest.free_bytes:
             tightest = found
         group = os.path.dirname(group)
     return tightest
 
 
-def _group_room(path: str) -> Room | None:
+def _group_available(path: str) -> AvailableMemory | None:
     group = Group(path)
     limits = group.limits()
     bounded = [each for each in (limits.memory_bytes, limits.high_bytes) if each is not None]
@@ -467,7 +467,7 @@ def _group_room(path: str) -> Room | None:
         return None
     finally:
         group.close()
-    return Room(max(0, min(bounded) - used.held_bytes), min(bounded), path)
+    return AvailableMemory(max(0, min(bounded) - used.held_bytes), min(bounded), path)
 
 
 def host_oom_kills(proc: str = "/proc") -> int | None:
@@ -501,7 +501,7 @@ def oomd_kills(group: str) -> int | None:
 
 def parse_limit(data: bytes) -> int | None:
     """Bytes of a limit file; None for `max`, v1's huge number and what is no number."""
-    value = whole(data.strip())
+    value = parse_number(data.strip())
     return None if value is None or value >= _NO_LIMIT_V1 else value
 
 
@@ -514,4 +514,4 @@ def flat_value(data: bytes, name: bytes) -> int | None:
         name: of the line.
     """
     words = status_words(b"\n" + data, name, b" ")
-    return whole(words[0]) if words else None
+    return parse_number(words[0]) if words else None

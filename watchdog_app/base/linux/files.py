@@ -22,13 +22,13 @@ from watchdog_app.base.errors import Denied, Gone, SensorError, Unsupported
 # ENODEV: a file of a memory group that was removed while we held it open.
 _GONE = frozenset({errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.ENOTDIR})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
-_MOST_DIGITS = 19  # of a number in /sys
+_MAX_DIGITS = 19  # of a number in /sys
 _PIECE_BYTES = 1 << 13
 # Windows has neither flag; not to wait for a pipe's other end is worth it everywhere else.
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-def translate(error: OSError, what: str) -> SensorError:
+def sensor_error(error: OSError, what: str) -> SensorError:
     """
     The same failure as an error of ours; `what` names the thing that was read.
 
@@ -55,7 +55,7 @@ def read_bytes(path: str, limit: int = 1 << 16, *, once: bool = False) -> bytes:
             cgroup): whether there is more is not asked, which costs as much as the reading.
 
     Raises:
-        Gone, Denied, Unsupported: as `translate` tells them apart.
+        Gone, Denied, Unsupported: as `sensor_error` tells them apart.
     """
     try:
         fd = os.open(path, _FLAGS)
@@ -73,7 +73,7 @@ def read_bytes(path: str, limit: int = 1 << 16, *, once: bool = False) -> bytes:
         finally:
             os.close(fd)
     except OSError as error:
-        raise translate(error, path) from error
+        raise sensor_error(error, path) from error
 
 
 def read_or_empty(path: str, limit: int = 1 << 16) -> bytes:
@@ -118,12 +118,12 @@ def read_regular(path: str) -> bytes:
         path: given by another process, so not trusted.
 
     Raises:
-        Gone, Denied, Unsupported: as `translate` tells them apart.
+        Gone, Denied, Unsupported: as `sensor_error` tells them apart.
     """
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
-        raise translate(error, path) from error
+        raise sensor_error(error, path) from error
     if not stat.S_ISREG(mode):
         raise Unsupported(f"{path} is no regular file")
     return read_bytes(path)
@@ -134,12 +134,12 @@ def read_link(path: str) -> str:
     Target of a symbolic link such as /proc/PID/exe.
 
     Raises:
-        Gone, Denied, Unsupported: as `translate` tells them apart.
+        Gone, Denied, Unsupported: as `sensor_error` tells them apart.
     """
     try:
         return os.readlink(path)
     except OSError as error:
-        raise translate(error, path) from error
+        raise sensor_error(error, path) from error
 
 
 class KeptFile:
@@ -156,7 +156,7 @@ class KeptFile:
         The file's content now, from its start, at most `size` bytes.
 
         Raises:
-            Gone, Denied, Unsupported: as `translate` tells them apart; the file is closed then
+            Gone, Denied, Unsupported: as `sensor_error` tells them apart; the file is closed then
             and opened anew by the next read.
         """
         try:
@@ -165,7 +165,7 @@ class KeptFile:
             return os.pread(self._fd, size, 0)
         except OSError as error:
             self.close()
-            raise translate(error, self.path) from error
+            raise sensor_error(error, self.path) from error
 
     def close(self) -> None:
         """Give the descriptor back; a later read opens the file again."""
@@ -214,7 +214,7 @@ def parse_mounts(mountinfo: bytes) -> list[Mount]:
     return found
 
 
-def in_memory(path: str) -> bool:
+def is_in_memory(path: str) -> bool:
     """Whether a folder lies in a file system that is memory itself, such as tmpfs."""
     try:
         device = os.stat(path).st_dev
@@ -230,12 +230,12 @@ def in_memory(path: str) -> bool:
 def sysfs_names(path: str) -> list[str]:
     """Names in a folder of devices, in the order of their numbers; none where it is missing."""
     try:
-        return sorted(os.listdir(path), key=_by_number)
+        return sorted(os.listdir(path), key=_number_key)
     except OSError:
         return []
 
 
-def _by_number(name: str) -> tuple[str, int]:
+def _number_key(name: str) -> tuple[str, int]:
     head = name.rstrip("0123456789")
     tail = name[len(head) :]
     return head, int(tail) if tail else -1
@@ -245,7 +245,7 @@ def parse_int(data: bytes) -> int | None:
     """The whole number that an attribute holds; None for `N/A`, nothing at all, or garbage."""
     word = data.strip()
     digits = word.removeprefix(b"-")
-    return int(word) if digits.isdigit() and len(digits) <= _MOST_DIGITS else None
+    return int(word) if digits.isdigit() and len(digits) <= _MAX_DIGITS else None
 
 
 def sysfs_int(path: str) -> int | None:
@@ -278,11 +278,11 @@ def descriptor_limit() -> int:
 _OWN_DESCRIPTORS = 48
 
 
-def handle_share(most: int) -> int:
+def max_pidfds(most: int) -> int:
     """How many ends of processes may be waited for by a handle each, at most `most`; at least 1."""
     return max(1, min(most, (descriptor_limit() - _OWN_DESCRIPTORS) // 8))
 
 
-def connection_share(most: int) -> int:
+def max_connections(most: int) -> int:
     """Clients that may be connected, two each for agents, at most `most`; at least 4."""
     return max(4, min(most, (descriptor_limit() - _OWN_DESCRIPTORS) // 4))

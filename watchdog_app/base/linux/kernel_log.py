@@ -15,10 +15,10 @@ from contextlib import suppress
 
 PATH = "/dev/kmsg"
 _RECORD = 8192  # longer ones are refused by read; the kernel's own limit is 8 KiB
-_MOST_A_LOOK = 500
+_MAX_A_LOOK = 500
 
 
-def message_of(record: bytes) -> tuple[str, float] | None:
+def parse_record(record: bytes) -> tuple[str, float] | None:
     """
     Message and time in s since boot of one record of /dev/kmsg; None: not the kernel's own.
 
@@ -47,7 +47,7 @@ class KernelLog:
         most: records a look; the rest comes with the next.
     """
 
-    def __init__(self, path: str = PATH, most: int = _MOST_A_LOOK) -> None:
+    def __init__(self, path: str = PATH, most: int = _MAX_A_LOOK) -> None:
         self._most = most
         self._fd: int | None = None
         with suppress(OSError):  # not for this user, or not here

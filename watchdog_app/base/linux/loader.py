@@ -35,7 +35,7 @@ _FOLDERS = (
 )
 
 
-def copies(name: str, first: Iterable[str], root: str = "") -> Iterator[tuple[str, bool]]:
+def find_copies(name: str, first: Iterable[str], root: str = "") -> Iterator[tuple[str, bool]]:
     """
     The copies of a library that are there, the one that the loader takes first.
 
@@ -48,13 +48,13 @@ def copies(name: str, first: Iterable[str], root: str = "") -> Iterator[tuple[st
         The path of each, and whether the loader looks there by itself. One may come twice.
     """
     known = [f"{folder.rstrip('/')}/{name}" for folder in first]
-    known += [root + path for path in _cached(name, root)]
+    known += [root + path for path in _cached_paths(name, root)]
     others = [f"{root}{folder}/{name}" for folder in _FOLDERS]
     for paths, searched in ((known, True), (others, False)):
         yield from ((path, searched) for path in paths if os.path.exists(path))
 
 
-def _cached(name: str, root: str) -> list[str]:
+def _cached_paths(name: str, root: str) -> list[str]:
     try:
         cache = read_bytes(f"{root}/etc/ld.so.cache", _CACHE_BYTES)
     except SensorError:

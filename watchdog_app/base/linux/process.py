@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PF_EXITING = 0x4  # include/linux/sched.h
 _PF_KTHREAD = 0x00200000
-_MOST_DIGITS = 20  # of 2**64; int() refuses more than 4300 with an error
+_MAX_DIGITS = 20  # of 2**64; int() refuses more than 4300 with an error
 _STAT_BYTES = 2048
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _SHELLS = frozenset(("ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"))
@@ -209,13 +209,13 @@ def status_bytes(status: bytes, name: bytes) -> int | None:
         name: of the line, such as `VmSwap` or, from Linux 4.5 on, `RssShmem`.
     """
     words = status_words(status, name)
-    kib = whole(words[0]) if words else None
+    kib = parse_number(words[0]) if words else None
     return None if kib is None else kib * 1024
 
 
-def whole(word: bytes) -> int | None:
+def parse_number(word: bytes) -> int | None:
     """The number that a kernel file holds there; None: no number, or one beyond 64 bits."""
-    return int(word) if word.isdigit() and len(word) <= _MOST_DIGITS else None
+    return int(word) if word.isdigit() and len(word) <= _MAX_DIGITS else None
 
 
 def parse_cmdline(data: bytes) -> tuple[str, ...]:
@@ -254,7 +254,7 @@ def parse_rlimit_as(limits: bytes) -> int | None:
     for line in limits.splitlines():
         if line.startswith(b"Max address space"):
             soft = line[len(b"Max address space") :].split(maxsplit=1)
-            return whole(soft[0]) if soft else None
+            return parse_number(soft[0]) if soft else None
     return None
 
 
@@ -281,7 +281,7 @@ def parse_last_pid(loadavg: bytes) -> int | None:
     """The pid that was given out last, threads included, of /proc/loadavg; None: not in it."""
     words = loadavg.split()
     # Emulated kernels write a 0 that never changes.
-    return (whole(words[4]) or None) if len(words) >= 5 else None
+    return (parse_number(words[4]) or None) if len(words) >= 5 else None
 
 
 def pids(proc: str = "/proc") -> list[int]:
@@ -302,7 +302,7 @@ def read_argv(pid: int, proc: str = "/proc") -> tuple[str, ...]:
     return parse_cmdline(read_or_empty(f"{proc}/{pid}/cmdline"))
 
 
-def comm(pid: int, proc: str = "/proc") -> str | None:
+def read_comm(pid: int, proc: str = "/proc") -> str | None:
     """
     What a process calls itself, 15 characters at most; None: there is none.
 
@@ -314,7 +314,7 @@ def comm(pid: int, proc: str = "/proc") -> str | None:
     return name.decode("utf-8", "replace").strip() or None
 
 
-def owners(pid: int) -> frozenset[int]:
+def read_uids(pid: int) -> frozenset[int]:
     """
     Every user id that the process runs under: real, effective, saved; empty when it is gone.
 
@@ -331,7 +331,7 @@ def innermost_pid(pid: int) -> int | None:
     Source: proc(5), NSpid of status: one for each namespace, the innermost last.
     """
     words = status_words(read_or_empty(f"/proc/{pid}/status"), b"NSpid")
-    return whole(words[-1]) if words else None
+    return parse_number(words[-1]) if words else None
 
 
 def cpu_limit_s(pid: int) -> float | None:
@@ -345,7 +345,7 @@ def cpu_limit_s(pid: int) -> float | None:
     return None
 
 
-def signals(pid: int) -> tuple[int, int]:
+def pending_signals(pid: int) -> tuple[int, int]:
     """
     Signals that wait for a process, those of its threads included.
 
@@ -357,9 +357,9 @@ def signals(pid: int) -> tuple[int, int]:
     with suppress(OSError, ValueError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             status = read_or_empty(f"/proc/{pid}/task/{thread}/status")
-            pending = _mask(status, b"SigPnd") | _mask(status, b"ShdPnd")
+            pending = _signal_mask(status, b"SigPnd") | _signal_mask(status, b"ShdPnd")
             waiting |= pending
-            taken |= pending & ~_mask(status, b"SigBlk")
+            taken |= pending & ~_signal_mask(status, b"SigBlk")
     return waiting, taken
 
 
@@ -368,11 +368,11 @@ def stop_pending(pid: int) -> bool:
     import signal
 
     status = read_or_empty(f"/proc/{pid}/status")
-    pending = _mask(status, b"SigPnd") | _mask(status, b"ShdPnd")
+    pending = _signal_mask(status, b"SigPnd") | _signal_mask(status, b"ShdPnd")
     return bool(pending >> (signal.SIGSTOP - 1) & 1)
 
 
-def _mask(status: bytes, name: bytes) -> int:
+def _signal_mask(status: bytes, name: bytes) -> int:
     words = status_words(status, name)
     return int(words[0], 16) if words else 0
 
@@ -401,7 +401,7 @@ def all_halted(pids: Iterable[int], waits: Collection[bytes] = _HALTED) -> bool:
     return True
 
 
-def interactive_shell(stat: Stat, proc: str = "/proc") -> bool:
+def is_interactive_shell(stat: Stat, proc: str = "/proc") -> bool:
     """
     Somebody types in it: a shell that leads a terminal of its own and was given no command.
 
@@ -443,7 +443,7 @@ def descendants(
     """
     roots = list(roots)
     if quick and any(os.path.exists(f"{proc}/{pid}/task/{pid}/children") for pid, _ in roots):
-        return _below(
+        return _collect_descendants(
             roots,
             lambda pid: read_stat(pid, proc),
             lambda pid: _listed_children(pid, proc),
@@ -455,7 +455,7 @@ def descendants(
     children: dict[int, list[Stat]] = {}
     for stat in by_pid.values():
         children.setdefault(stat.ppid, []).append(stat)
-    return _below(roots, by_pid.get, lambda pid: children.get(pid, ()), others, proc)
+    return _collect_descendants(roots, by_pid.get, lambda pid: children.get(pid, ()), others, proc)
 
 
 def _listed_children(parent: int, proc: str) -> list[Stat]:
@@ -469,7 +469,7 @@ def _listed_children(parent: int, proc: str) -> list[Stat]:
     return found
 
 
-def _below(
+def _collect_descendants(
     roots: Iterable[Key],
     read: Callable[[int], Stat | None],
     children: Callable[[int], Iterable[Stat]],
@@ -489,12 +489,12 @@ def _below(
             queue.extend(
                 child
                 for child in children(parent.pid)
-                if child.key not in others and not interactive_shell(child, proc)
+                if child.key not in others and not is_interactive_shell(child, proc)
             )
     return list(found.values())
 
 
-def below_shell(pid: int, root: int) -> bool:
+def is_below_shell(pid: int, root: int) -> bool:
     """
     Whether an interactive shell stands between a process and `root`, from which it descends.
 
@@ -508,7 +508,7 @@ def below_shell(pid: int, root: int) -> bool:
         stat = read_stat(pid)
         if stat is None:
             return False
-        if interactive_shell(stat):
+        if is_interactive_shell(stat):
             return root in ancestors(pid)
         pid = stat.ppid
     return False
@@ -552,7 +552,7 @@ def exit_status(pid: int, start_time: int, pidfd: int | None, proc: str = "/proc
         pidfd: from `open_pidfd`, opened while it lived.
         proc: where proc is mounted.
     """
-    status = _kept_status(pidfd)
+    status = _pidfd_exit_status(pidfd)
     if status is not None:
         return status
     stat = read_stat(pid, proc)
@@ -562,10 +562,10 @@ def exit_status(pid: int, start_time: int, pidfd: int | None, proc: str = "/proc
             return status
     # The descriptor knows it from the moment on at which the parent reaps it, /proc up to then:
     # that moment may have been between the two.
-    return _kept_status(pidfd)
+    return _pidfd_exit_status(pidfd)
 
 
-def _kept_status(pidfd: int | None) -> int | None:
+def _pidfd_exit_status(pidfd: int | None) -> int | None:
     """What the kernel keeps behind a pidfd once the process is reaped; None: not yet, or never."""
     if pidfd is None:
         return None

@@ -11,7 +11,7 @@ _ELLIPSIS = "\u2026"
 _SIMPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*")
 
 HIDDEN = "***"
-_MOST_WORDS = 60
+_MAX_WORDS = 60
 _LONGEST_WORD = 300
 # Parts of an option's name: whole words, for --tokenizer and --max-tokens are no secrets.
 _SECRET = frozenset(
@@ -85,7 +85,7 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
     """A command line without secrets, and no longer than is of use."""
     found: list[str] = []
     hidden = False
-    for word in argv[:_MOST_WORDS]:
+    for word in argv[:_MAX_WORDS]:
         option, equals, _ = word.partition("=")
         if hidden and not word.startswith("-"):
             found.append(HIDDEN)

@@ -58,7 +58,7 @@ def format_bytes(value: float | None) -> str:
     return f"{sign}{size:.0f} B"
 
 
-def pid_in(text: str) -> int | None:
+def parse_pid(text: str) -> int | None:
     """The pid that a text of digits alone means; None: it is a name, a path or a kernel id."""
     text = text.strip()
     # No pid is longer; more digits than that need not be converted.

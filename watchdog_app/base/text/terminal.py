@@ -41,7 +41,7 @@ def plain(value: object) -> str:
     text = value if isinstance(value, str) else str(value)
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() else _escaped(char) for char in text)
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
 
 
 def plain_block(value: object) -> str:
@@ -54,7 +54,7 @@ def width(text: str) -> int:
     """Columns that a text takes on a terminal: two for CJK and emoji, none for accents."""
     if text.isascii():
         return len(text)
-    return sum(_columns(char) for char in text)
+    return sum(_char_columns(char) for char in text)
 
 
 def pad(text: str, columns: int, *, right: bool = False) -> str:
@@ -108,7 +108,7 @@ def wrap(text: str, columns: int | None, first: str = "", rest: str | None = Non
     indent = " " * width(first) if rest is None else rest
     lines: list[str] = []
     line, start = first, first
-    for word in _words(text):
+    for word in _split_words(text):
         left = word
         gap = "" if line == start else " "
         if gap and width(line) + 1 + width(left) > columns:
@@ -136,7 +136,7 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     """What is not to be torn apart: `95 %` and `7.0 GiB` are one word each."""
     words: list[str] = []
     for word in text.split():
@@ -147,7 +147,7 @@ def _words(text: str) -> list[str]:
     return words
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     code = ord(char)
     if 0xDC80 <= code <= 0xDCFF:  # surrogateescape (PEP 383): the byte that was in the file name
         return f"\\x{code - 0xDC00:02x}"
@@ -158,7 +158,7 @@ def _escaped(char: str) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def _columns(char: str) -> int:
+def _char_columns(char: str) -> int:
     if char < "\u0300":
         return 1
     from unicodedata import category, east_asian_width  # 0.4 ms: only where there is need
@@ -171,7 +171,7 @@ def _columns(char: str) -> int:
 def _head(text: str, columns: int) -> str:
     taken = 0
     for index, char in enumerate(text):
-        taken += _columns(char)
+        taken += _char_columns(char)
         if taken > columns:
             return text[:index]
     return text
@@ -180,7 +180,7 @@ def _head(text: str, columns: int) -> str:
 def _tail(text: str, columns: int) -> str:
     taken = 0
     for index in range(len(text) - 1, -1, -1):
-        taken += _columns(text[index])
+        taken += _char_columns(text[index])
         if taken > columns:
             return text[index + 1 :]
     return text
@@ -233,7 +233,7 @@ class Style:
         return full * filled + empty * (columns - filled)
 
 
-def style_of(
+def make_style(
     when: When = "auto", stream: TextIO | None = None, env: Mapping[str, str] = os.environ
 ) -> Style:
     """
@@ -246,10 +246,10 @@ def style_of(
     """
     stream = sys.stdout if stream is None else stream
     encoding = (getattr(stream, "encoding", None) or "ascii").lower().replace("_", "-")
-    return Style(color=_wanted(when, stream, env), unicode=encoding.startswith("utf"))
+    return Style(color=_wants_color(when, stream, env), unicode=encoding.startswith("utf"))
 
 
-def _wanted(when: When, stream: TextIO | None, env: Mapping[str, str]) -> bool:
+def _wants_color(when: When, stream: TextIO | None, env: Mapping[str, str]) -> bool:
     if when != "auto":
         return when == "always"
     if env.get("NO_COLOR"):

@@ -10,7 +10,7 @@ from typing import Any
 from watchdog_app.base import codec
 from watchdog_app.base.errors import NOT_FOUND, SEVERAL_FIT, TaskNotFound
 from watchdog_app.base.text.plain import clean, shortened
-from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.base.text.quantities import parse_pid
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey, ProcessSample, Task, TaskKind
 
 _MOST_CANDIDATES = 50
@@ -202,7 +202,7 @@ def find_task(wanted: str, tasks: Sequence[Task]) -> Task:
         )
     if not tasks:
         message = f"No task answers to {wanted!r}: no Python process of yours is running."
-    elif pid_in(wanted) is not None:
+    elif parse_pid(wanted) is not None:
         message = (
             f"No task has the pid {wanted}. A number is always a pid: name a script called "
             f"{wanted} by its path, ./{wanted}, or by its own pid."
@@ -241,7 +241,7 @@ def match_rank(
         paths: of its notebooks and its script.
         kernel_id: of Jupyter; None: it is no kernel.
     """
-    pid = pid_in(wanted)
+    pid = parse_pid(wanted)
     if pid is not None:
         # A pid that is gone must never be taken for another task's name, or for a part of it.
         return min(1, pids.index(pid)) if pid in pids else None

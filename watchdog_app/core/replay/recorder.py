@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from watchdog_app.base.errors import Gone, UsageError
-from watchdog_app.base.text.quantities import pid_in
+from watchdog_app.base.text.quantities import parse_pid
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample, Snapshot, Task
 from watchdog_app.core.model.readings import cgroup_contains, readings
 from watchdog_app.core.model.resource import SPECS, Reading, ResourceKind
@@ -109,7 +109,7 @@ def find(machine: Machine, wanted: str, now_mono_s: float, now_unix_s: float) ->
     snapshot = machine.sample(now_mono_s, now_unix_s)
     tasks = group_processes(snapshot.processes, snapshot.infos)
     task = find_task(wanted, tasks)
-    named = next((m.key for m in task.members if m.key.pid == pid_in(wanted)), task.key)
+    named = next((m.key for m in task.members if m.key.pid == parse_pid(wanted)), task.key)
     info = snapshot.infos.get(named, task.info)
     resource = _tightest(snapshot, tasks, task, info.cgroup, named)
     whole = named == task.key

@@ -58,7 +58,7 @@ class CommandChannel:
                 )
             except (OSError, ValueError) as error:
                 return self._failure(f"it could not be started: {error}")
-            children.ordinary(process.pid)
+            children.reset_priority(process.pid)
             try:
                 process.communicate(json.dumps(notification.to_json()).encode(), self._timeout_s)
             except subprocess.TimeoutExpired:

@@ -47,7 +47,7 @@ class DesktopChannel:
         *,
         deadline_s: float = DEADLINE_S,
         env: Mapping[str, str] | None = None,
-        helper: Sequence[str] = children.argv_of("watchdog_app.daemon.notify.desktop_helper"),
+        helper: Sequence[str] = children.module_argv("watchdog_app.daemon.notify.desktop_helper"),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:

@@ -39,17 +39,17 @@ def show(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _show_by_dbus(request: Mapping[str, Any]) -> dict[str, Any]:
-    from watchdog_app.base.dbus import Unreachable, show_once
+    from watchdog_app.base.dbus import NotificationFailed, show_notification
 
     replaces = request.get("replaces")
     try:
-        number = show_once(
+        number = show_notification(
             title=str(request.get("title", "")),
             body=str(request.get("body", "")),
             urgency=str(request.get("urgency", "normal")),
             replaces=replaces if isinstance(replaces, int) and replaces > 0 else 0,
         )
-    except Unreachable as error:
+    except NotificationFailed as error:
         return _not_delivered(str(error))
     return {"delivered": True, "detail": "", "number": number}
 

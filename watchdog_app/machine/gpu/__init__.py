@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from watchdog_app.machine.gpu import backend
-from watchdog_app.machine.gpu.backend import GpuLook
+from watchdog_app.machine.gpu.backend import GpuSample
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.machine.gpu.monitor import GpuMonitor
 
-_LOOK_FOR_DRIVER_S = 300.0
+_DRIVER_SCAN_EVERY_S = 300.0
 
 
 class Gpus:
@@ -26,11 +26,11 @@ class Gpus:
 
     def __init__(self, root: str = "") -> None:
         self._root = root
-        self._signs: tuple[bool, ...] | None = None
-        self._looked_mono_s = 0.0
+        self._existing_paths: tuple[bool, ...] | None = None
+        self._scanned_mono_s = 0.0
         self.monitor: GpuMonitor | None = None
 
-    def read(self, now_mono_s: float, busy: bool = False) -> GpuLook:
+    def read(self, now_mono_s: float, busy: bool = False) -> GpuSample:
         """
         The GPUs as last read, each second while `busy`; never waits for a driver.
 
@@ -39,8 +39,8 @@ class Gpus:
             busy: somebody waits for figures, whoever is on the GPUs.
         """
         if self.monitor is None:
-            if not self._driver_appears(now_mono_s):
-                return _NONE
+            if not self._find_driver(now_mono_s):
+                return _NO_GPUS
             from watchdog_app.machine.gpu.monitor import GpuMonitor
 
             self.monitor = GpuMonitor(root=self._root)
@@ -51,12 +51,15 @@ class Gpus:
         if self.monitor is not None:
             self.monitor.close()
 
-    def _driver_appears(self, now_mono_s: float) -> bool:
-        signs = backend.signs(self._root)
-        if signs == self._signs and now_mono_s - self._looked_mono_s < _LOOK_FOR_DRIVER_S:
+    def _find_driver(self, now_mono_s: float) -> bool:
+        paths = backend.existing_driver_paths(self._root)
+        if (
+            paths == self._existing_paths
+            and now_mono_s - self._scanned_mono_s < _DRIVER_SCAN_EVERY_S
+        ):
             return False
-        self._signs, self._looked_mono_s = signs, now_mono_s
-        return backend.present(self._root)
+        self._existing_paths, self._scanned_mono_s = paths, now_mono_s
+        return backend.has_driver(self._root)
 
 
-_NONE = GpuLook()
+_NO_GPUS = GpuSample()

@@ -23,15 +23,15 @@ from watchdog_app.machine.gpu.nvml_driver import Library
 # pid and bytes; "computing" is how many of them compute.
 DeviceRow = dict[str, Any]
 
-_MOST_TEXT = 200
-_MOST_DEVICES = 1024
-_MOST_NOTES = 20
+_MAX_TEXT = 200
+_MAX_DEVICES = 1024
+_MAX_NOTES = 20
 # Boards briefly draw more than their limit.
-_OVER_LIMIT = 1.5
+_OVER_LIMIT_RATIO = 1.5
 _OVER_LIMIT_W = 25.0
 # Some laptop GPUs, which tell no limit, said 593 W with nothing to do.
 _IDLE_PERCENT = 5
-_MOST_IDLE_W = 250.0
+_MAX_IDLE_W = 250.0
 
 
 class DeviceError(Exception):
@@ -55,18 +55,18 @@ class BackendError(Exception):
     """The driver as a whole does not answer."""
 
     def __init__(
-        self, fault: Fault, said: str, code: int | None = None, absent: bool = False
+        self, fault: Fault, driver_text: str, code: int | None = None, absent: bool = False
     ) -> None:
         """
         Args:
             fault: what people are told.
-            said: the driver's own words.
+            driver_text: the driver's own words.
             code: the driver's own number of the error.
             absent: there may be nothing to watch, which is no fault then.
         """
-        super().__init__(said)
+        super().__init__(driver_text)
         self.fault = fault
-        self.said = said
+        self.driver_text = driver_text
         self.code = code
         self.absent = absent
 
@@ -119,9 +119,9 @@ class BackendRow:
     backend: str  # module and class, which is made of (trace, everything) in the reader alone
     pci_vendor: str
     kernel_drivers: frozenset[str]
-    signs: tuple[str, ...]  # paths that appear when the driver is loaded
-    find: Callable[[Mapping[str, str], str], Library | None]  # the user-space library
-    updated: Callable[[Library | None, str], Fault | None]  # under the running system
+    driver_paths: tuple[str, ...]  # paths that appear when the driver is loaded
+    find_library: Callable[[Mapping[str, str], str], Library | None]  # the user-space library
+    update_fault: Callable[[Library | None, str], Fault | None]  # under the running system
 
 
 BACKENDS = (
@@ -131,14 +131,21 @@ BACKENDS = (
         pci_vendor="0x10de",
         kernel_drivers=frozenset(("nvidia",)),
         # /dev/dxg is Windows' GPU seen from WSL.
-        signs=("/proc/driver/nvidia/version", "/sys/module/nvidia", "/dev/nvidiactl", "/dev/dxg"),
-        find=nvml_driver.find,
-        updated=nvml_driver.updated,
+        driver_paths=(
+            "/proc/driver/nvidia/version",
+            "/sys/module/nvidia",
+            "/dev/nvidiactl",
+            "/dev/dxg",
+        ),
+        find_library=nvml_driver.find_library,
+        update_fault=nvml_driver.update_fault,
     ),
 )
 
 
-def signs(root: str = "", backends: Sequence[BackendRow] = BACKENDS) -> tuple[bool, ...]:
+def existing_driver_paths(
+    root: str = "", backends: Sequence[BackendRow] = BACKENDS
+) -> tuple[bool, ...]:
     """
     What there is of loaded drivers; a change is a reason to look for everything anew.
 
@@ -146,16 +153,16 @@ def signs(root: str = "", backends: Sequence[BackendRow] = BACKENDS) -> tuple[bo
         root: stands before /proc, /sys and /dev.
         backends: the vendors that are looked for.
     """
-    return tuple(os.path.exists(root + sign) for row in backends for sign in row.signs)
+    return tuple(os.path.exists(root + path) for row in backends for path in row.driver_paths)
 
 
-def present(root: str = "") -> bool:
+def has_driver(root: str = "") -> bool:
     """Whether a driver is installed; looks at files alone."""
-    return any(row.find(os.environ, root) is not None for row in BACKENDS)
+    return any(row.find_library(os.environ, root) is not None for row in BACKENDS)
 
 
 @dataclass(frozen=True, slots=True)
-class GpuLook:
+class GpuSample:
     """The GPUs at one tick."""
 
     gpus: tuple[Gpu, ...] = ()  # by index, MIG instances behind their GPU
@@ -164,7 +171,7 @@ class GpuLook:
     faults: tuple[Fault, ...] = ()
 
 
-def checked(row: Mapping[str, Any]) -> dict[str, Any]:
+def validate_row(row: Mapping[str, Any]) -> dict[str, Any]:
     """
     Fields of `Gpu` that a row of any vendor tells, without those that cannot be.
 
@@ -178,28 +185,28 @@ def checked(row: Mapping[str, Any]) -> dict[str, Any]:
         ValueError, TypeError, KeyError, ArithmeticError: no backend says that.
     """
     index = int(row["index"])
-    if not 0 <= index < _MOST_DEVICES:
+    if not 0 <= index < _MAX_DEVICES:
         raise ValueError(f"GPU {index}")
     found: dict[str, Any] = {}
-    notes = [text(note) for note in row.get("notes", ())]
+    notes = [printable(note) for note in row.get("notes", ())]
     for name, convert in _FIELDS.items():
         if name not in row:
             continue
         value, figure = convert(row[name]), FIGURES.get(name)
         if figure is not None and not figure.least <= value <= figure.most:
-            notes.append(_doubt(figure.label, f"{value:.0f} {figure.unit}"))
+            notes.append(_implausible(figure.label, f"{value:.0f} {figure.unit}"))
         else:
             found[name] = value
-    notes += _contradictions(found)
+    notes += _drop_contradictions(found)
     return {
         **found,
         "index": index,
         "state": GpuState(row.get("state", GpuState.OK)),
-        "notes": tuple(dict.fromkeys(notes))[:_MOST_NOTES],
+        "notes": tuple(dict.fromkeys(notes))[:_MAX_NOTES],
     }
 
 
-def _contradictions(found: dict[str, Any]) -> list[str]:
+def _drop_contradictions(found: dict[str, Any]) -> list[str]:
     """Take out the figures that others contradict; what is said of them."""
     notes = []
     used, total = found.get("memory_used_bytes", 0), found.get("memory_total_bytes", math.inf)
@@ -210,41 +217,44 @@ def _contradictions(found: dict[str, Any]) -> list[str]:
         del found["memory_reserved_bytes"]
     watts, limit_w = found.get("power_w", 0.0), found.get("power_limit_w")
     if limit_w is not None:
-        most_w, where = limit_w * _OVER_LIMIT + _OVER_LIMIT_W, f"with a limit of {limit_w:.0f} W"
+        most_w, where = (
+            limit_w * _OVER_LIMIT_RATIO + _OVER_LIMIT_W,
+            f"with a limit of {limit_w:.0f} W",
+        )
     elif found.get("utilization_percent", 100.0) <= _IDLE_PERCENT:
-        most_w, where = _MOST_IDLE_W, "with nothing to do"
+        most_w, where = _MAX_IDLE_W, "with nothing to do"
     else:
         return notes
     if watts > most_w:
         del found["power_w"]
-        notes.append(_doubt("Power", f"{watts:.0f} W {where}"))
+        notes.append(_implausible("Power", f"{watts:.0f} W {where}"))
     return notes
 
 
-def _doubt(label: str, said: str) -> str:
+def _implausible(label: str, said: str) -> str:
     return f"{label}: the driver says {said}: not believed."
 
 
-def running(
-    rows: Sequence[Sequence[Any]], foreign: Callable[[int], bool]
+def parse_processes(
+    rows: Sequence[Sequence[Any]], is_foreign: Callable[[int], bool]
 ) -> tuple[GpuProcess, ...]:
     """
     Who is on a GPU.
 
     Args:
         rows: pid and bytes, as a backend tells them.
-        foreign: whether a pid is none that we can see.
+        is_foreign: whether a pid is none that we can see.
 
     Raises:
         ValueError, TypeError, ArithmeticError: those are none.
     """
     return tuple(
-        GpuProcess(int(pid), None if memory is None else int(memory), foreign(int(pid)))
+        GpuProcess(int(pid), None if memory is None else int(memory), is_foreign(int(pid)))
         for pid, memory in rows
     )
 
 
-def text(value: object, most_chars: int = _MOST_TEXT) -> str:
+def printable(value: object, most_chars: int = _MAX_TEXT) -> str:
     """
     Words of a driver, without what could steer a terminal.
 
@@ -260,30 +270,35 @@ def text(value: object, most_chars: int = _MOST_TEXT) -> str:
     return "".join(c if c.isprintable() else "?" for c in value[:most_chars])
 
 
-def _count(value: Any) -> int:
+def _nonnegative_int(value: Any) -> int:
     found = int(value)
     if found < 0:
         raise ValueError(f"{found} of something")
     return found
 
 
-def _number(value: Any) -> float:
+def _finite_float(value: Any) -> float:
     found = float(value)
     if not math.isfinite(found):
         raise ValueError(f"{found} of something")
     return found
 
 
-def _words(value: Any) -> frozenset[str]:
-    return frozenset(text(word) for word in value)
+def _printable_set(value: Any) -> frozenset[str]:
+    return frozenset(printable(word) for word in value)
 
 
-_CONVERT: dict[str, Callable[[Any], Any]] = {
-    "int": _count, "float": _number, "bool": bool, "str": text, "frozenset[str]": _words
-}  # fmt: skip
-_NOT_TOLD = ("id", "index", "parent_id", "part")  # the monitor's own
+_CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "int": _nonnegative_int,
+    "float": _finite_float,
+    "bool": bool,
+    "str": printable,
+    "frozenset[str]": _printable_set,
+}
+_SET_BY_MONITOR = ("id", "index", "parent_id", "part")  # the monitor's own
 _FIELDS = {
-    each.name: _CONVERT[kind]
+    each.name: _CONVERTERS[kind]
     for each in fields(Gpu)
-    if (kind := str(each.type).partition(" ")[0]) in _CONVERT and each.name not in _NOT_TOLD
+    if (kind := str(each.type).partition(" ")[0]) in _CONVERTERS
+    and each.name not in _SET_BY_MONITOR
 }

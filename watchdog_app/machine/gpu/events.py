@@ -11,15 +11,15 @@ import re
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from watchdog_app.base.linux.kernel_log import message_of
+from watchdog_app.base.linux.kernel_log import parse_record as parse_log_record
 from watchdog_app.core.model.hardware import XidEvent
 
-_MOST_TEXT = 200
+_MAX_TEXT = 200
 FALLEN_XID = 79
 KEEP_S = 3600.0
-_MOST = 64  # a GPU: a broken one says hundreds a minute
+_MAX_EVENTS = 64  # a GPU: a broken one says hundreds a minute
 # How far apart both sources may tell one event.
-_SAME_S = 15.0
+_DUPLICATE_WITHIN_S = 15.0
 
 # Such as: NVRM: Xid (PCI:0000:05:00): 79, pid=1234, name=python, GPU has fallen off the bus
 _XID = re.compile(
@@ -69,7 +69,7 @@ def parse_record(record: bytes) -> LogLine | None:
     """What one record of /dev/kmsg says of a GPU; None: nothing."""
     if b"NVRM" not in record:
         return None
-    found = message_of(record)
+    found = parse_log_record(record)
     return None if found is None else parse_line(*found)
 
 
@@ -97,7 +97,7 @@ class DeviceEvents:
         entries = self._by_gpu.setdefault(gpu_id, [])
         for entry in entries:
             same = entry.event.code == event.code and source not in entry.sources
-            if same and abs(entry.event.at_unix_s - event.at_unix_s) <= _SAME_S:
+            if same and abs(entry.event.at_unix_s - event.at_unix_s) <= _DUPLICATE_WITHIN_S:
                 entry.sources.add(source)
                 entry.event = replace(
                     entry.event,
@@ -107,13 +107,13 @@ class DeviceEvents:
                 return
         entries.append(_Entry(event, {source}))
         entries.sort(key=lambda each: each.event.at_unix_s)
-        while len(entries) > _MOST:
+        while len(entries) > _MAX_EVENTS:
             # One that says what happened is not to drown in a thousand that follow from it.
             counts = Counter(each.event.code for each in entries)
             commonest = counts.most_common(1)[0][0]
             entries.remove(next(each for each in entries if each.event.code == commonest))
 
-    def of(self, gpu_id: str, now_unix_s: float) -> tuple[XidEvent, ...]:
+    def recent(self, gpu_id: str, now_unix_s: float) -> tuple[XidEvent, ...]:
         """
         Those of one GPU in the last hour, oldest first.
 
@@ -128,7 +128,7 @@ class DeviceEvents:
         return tuple(each.event for each in entries)
 
 
-def plain_line(text: str, most_chars: int = _MOST_TEXT) -> str:
+def plain_line(text: str, most_chars: int = _MAX_TEXT) -> str:
     """
     One line of text that steers no terminal.
 

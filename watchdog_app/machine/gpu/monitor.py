@@ -22,35 +22,35 @@ from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.gpu.backend import (
     BACKENDS,
     BackendRow,
-    GpuLook,
-    checked,
-    running,
-    signs,
-    text,
+    GpuSample,
+    existing_driver_paths,
+    parse_processes,
+    printable,
+    validate_row,
 )
 from watchdog_app.machine.gpu.events import KEEP_S, DeviceEvents, parse_record
 from watchdog_app.machine.gpu.nvml_driver import DRIVER, NOT_WATCHED, UPDATED, Library
 from watchdog_app.machine.gpu.pci import PciGpu, PciGpus, PowerSaving, short_address
-from watchdog_app.machine.gpu.reader_process import NONSENSE, ReaderProcess
+from watchdog_app.machine.gpu.reader_process import PARSE_ERRORS, ReaderProcess
 
-READER = children.argv_of("watchdog_app.machine.gpu.reader")
+READER = children.module_argv("watchdog_app.machine.gpu.reader")
 BUSY_EVERY_S = 1.0
 IDLE_EVERY_S = 5.0
 BROKEN_EVERY_S = 60.0
 NEW_READER_S = 300.0  # a GPU that was lost answers a new reader alone
-_LOOK_FOR_DRIVER_S = 60.0
+_DRIVER_SCAN_EVERY_S = 60.0
 # A tick comes a little early or late; a request is not to slip to the next one for that.
 _TICK_SLACK_S = 0.2
-_MISSED_S = 3600.0  # a GPU that the driver no longer lists is shown as lost for so long
-_MOVED_BYTES = 32 * 1024**2  # a desktop's windows move less
-_MOVED_S = 60.0
+_LOST_SHOWN_S = 3600.0  # a GPU that the driver no longer lists is shown as lost for so long
+_CHANGED_BYTES = 32 * 1024**2  # a desktop's windows move less
+_BUSY_AFTER_CHANGE_S = 60.0
 _IDENTITY = ("id", "index", "name", "uuid", "bus_id", "parent_id", "unified_memory")
 _BROKEN = (GpuState.LOST, GpuState.NEEDS_RESET)
 _ASLEEP = "It sleeps, powered down by the system, and is left alone."
 _SILENT = "The driver has not answered in time: its figures are not known."
 _SKIPPED = "The driver hung or crashed when asked about this GPU; it is asked again later."
 _MISSING = "The driver no longer lists this GPU."
-_LEFT_ALONE = "It was not read for a while: nobody uses it, and so it may sleep."
+_NOT_READ = "It was not read for a while: nobody uses it, and so it may sleep."
 
 
 @dataclass(slots=True)
@@ -103,25 +103,25 @@ class GpuMonitor:
         self._vendors = " or ".join(row.vendor for row in backends)
         self._proc = proc if os.path.isdir(proc) else None  # none but Linux has one
         self._wall_clock = wall_clock
-        self._fresh_s = IDLE_EVERY_S + deadline_s
-        self._drivers = frozenset(name for row in backends for name in row.kernel_drivers)
+        self._max_age_s = IDLE_EVERY_S + deadline_s
+        self._kernel_drivers = frozenset(name for row in backends for name in row.kernel_drivers)
         self._library: Library | None = None
-        self._updated: Fault | None = None
-        self._looked_mono_s: float | None = None
-        self._signs: tuple[bool, ...] = ()
+        self._update_fault: Fault | None = None
+        self._scanned_mono_s: float | None = None
+        self._existing_paths: tuple[bool, ...] = ()
         self._bus = PciGpus([row.pci_vendor for row in backends], root)
-        self._on_bus: tuple[PciGpu, ...] = ()
+        self._bus_gpus: tuple[PciGpu, ...] = ()
         self._power_saving = PowerSaving()
         self._reader = ReaderProcess(reader_argv, self._env, deadline_s, start_deadline_s)
         self._log = None if kernel_log is None else KernelLog(kernel_log)
         self._events = DeviceEvents()
         self._devices: dict[str, _Device] = {}
-        self._coming: dict[str, _Device] = {}  # of the reading that is under way
+        self._incoming: dict[str, _Device] = {}  # of the reading that is under way
         self._read_mono_s: float | None = None
-        self._moved_mono_s: float | None = None
-        self._vanished = False  # GPUs were read, and the driver's library is gone since
+        self._memory_changed_mono_s: float | None = None
+        self._library_removed = False  # GPUs were read, and the driver's library is gone since
 
-    def read(self, now_mono_s: float, busy: bool = False) -> GpuLook:
+    def read(self, now_mono_s: float, busy: bool = False) -> GpuSample:
         """
         The GPUs as last read; asks for the next reading when it is due. Never waits.
 
@@ -129,15 +129,15 @@ class GpuMonitor:
             now_mono_s: the tick.
             busy: the caller knows of something that wants figures each second, whatever runs.
         """
-        self._look_around(now_mono_s)
+        self._scan_for_driver(now_mono_s)
         if self._library is None and not self._reader.running:
-            return self._without_driver()
-        self._vanished = False
+            return self._sample_without_driver()
+        self._library_removed = False
         self._collect(now_mono_s)
         self._read_log(now_mono_s)
-        self._on_bus = self._bus.look()
-        self._steer(now_mono_s, busy)
-        return self._look(now_mono_s)
+        self._bus_gpus = self._bus.read()
+        self._control_reader(now_mono_s, busy)
+        return self._build_sample(now_mono_s)
 
     @property
     def reader_pid(self) -> int | None:
@@ -152,32 +152,32 @@ class GpuMonitor:
 
     # Whether there is a driver
 
-    def _look_around(self, now_mono_s: float) -> None:
+    def _scan_for_driver(self, now_mono_s: float) -> None:
         """Look for library, module and bus: once a minute, and when a driver comes or goes."""
-        seen = signs(self._root, self._backends)
-        since = None if self._looked_mono_s is None else now_mono_s - self._looked_mono_s
-        if since is not None and since < _LOOK_FOR_DRIVER_S and seen == self._signs:
+        seen = existing_driver_paths(self._root, self._backends)
+        since = None if self._scanned_mono_s is None else now_mono_s - self._scanned_mono_s
+        if since is not None and since < _DRIVER_SCAN_EVERY_S and seen == self._existing_paths:
             return
-        self._looked_mono_s = now_mono_s
-        if seen != self._signs:
-            self._signs = seen
-            self._reader.try_now()
-        self._library = self._updated = None
+        self._scanned_mono_s = now_mono_s
+        if seen != self._existing_paths:
+            self._existing_paths = seen
+            self._reader.reset_backoff()
+        self._library = self._update_fault = None
         for row in self._backends:
-            library = row.find(self._env, self._root)
+            library = row.find_library(self._env, self._root)
             self._library = self._library or library
-            self._updated = self._updated or row.updated(library, self._root)
-        before = {gpu.address for gpu in self._on_bus}
+            self._update_fault = self._update_fault or row.update_fault(library, self._root)
+        before = {gpu.address for gpu in self._bus_gpus}
         self._bus.scan()
-        self._on_bus = self._bus.look()
-        if since is not None and {gpu.address for gpu in self._on_bus} != before:
+        self._bus_gpus = self._bus.read()
+        if since is not None and {gpu.address for gpu in self._bus_gpus} != before:
             # The driver counts its GPUs when it begins.
-            self._reader.let_go()
+            self._reader.stop()
 
-    def _without_driver(self) -> GpuLook:
-        self._reader.forget()
-        self._vanished = self._vanished or bool(self._devices)
-        self._devices, self._coming, self._read_mono_s = {}, {}, None
+    def _sample_without_driver(self) -> GpuSample:
+        self._reader.clear_fault()
+        self._library_removed = self._library_removed or bool(self._devices)
+        self._devices, self._incoming, self._read_mono_s = {}, {}, None
         vendors = self._vendors
         gone = Fault(
             DRIVER,
@@ -187,48 +187,52 @@ class GpuMonitor:
             "a whole. Then restart the machine once trainings have saved. To see more: watchdog "
             "doctor",
         )
-        return GpuLook(faults=(gone,) if self._vanished else ())
+        return GpuSample(faults=(gone,) if self._library_removed else ())
 
     # Asking
 
-    def _steer(self, now_mono_s: float, busy: bool) -> None:
+    def _control_reader(self, now_mono_s: float, busy: bool) -> None:
         """Start the reader, ask it, or let it go."""
         reader, gpus = self._reader, [each.gpu for each in self._devices.values()]
         in_use = any(gpu.processes for gpu in gpus)
-        if not self._power_saving.may_read(self._on_bus, in_use, now_mono_s):
-            reader.let_go()
+        if not self._power_saving.may_read(self._bus_gpus, in_use, now_mono_s):
+            reader.stop()
             return
         if any(gpu.state in _BROKEN for gpu in gpus):
-            reader.rest(now_mono_s, 0.0, NEW_READER_S)
+            reader.stop_for(now_mono_s, 0.0, NEW_READER_S)
         if not reader.running:
             if self._library is not None:
                 reader.start(now_mono_s, self._library.folder)
             return
-        every_s = BUSY_EVERY_S if busy or self._at_work(now_mono_s) else IDLE_EVERY_S
+        every_s = BUSY_EVERY_S if busy or self._is_busy(now_mono_s) else IDLE_EVERY_S
         awake = None
-        if any(gpu.asleep for gpu in self._on_bus):
-            places = enumerate(self._places())
+        if any(gpu.asleep for gpu in self._bus_gpus):
+            places = enumerate(self._driver_gpus())
             awake = [(index, gpu.address) for index, gpu in places if not gpu.asleep]
         reader.ask(now_mono_s, every_s - _TICK_SLACK_S, awake)
         if gpus and all(gpu.state in _BROKEN for gpu in gpus):
             # A reset needs a GPU that nobody holds open; and one that was reset answers a new
             # reader alone.
-            reader.rest(now_mono_s, BROKEN_EVERY_S)
+            reader.stop_for(now_mono_s, BROKEN_EVERY_S)
 
-    def _at_work(self, now_mono_s: float) -> bool:
+    def _is_busy(self, now_mono_s: float) -> bool:
         """
         Somebody computes on a GPU, or its memory has moved lately.
 
         The second, because in containers and in WSL the driver does not say who computes.
         """
-        moved = self._moved_mono_s
+        moved = self._memory_changed_mono_s
         return any(each.computing for each in self._devices.values()) or (
-            moved is not None and now_mono_s - moved <= _MOVED_S
+            moved is not None and now_mono_s - moved <= _BUSY_AFTER_CHANGE_S
         )
 
-    def _places(self) -> list[PciGpu]:
+    def _driver_gpus(self) -> list[PciGpu]:
         """The GPUs that the driver counts, in its order: that of their addresses."""
-        return [gpu for gpu in self._on_bus if gpu.driver is None or gpu.driver in self._drivers]
+        return [
+            gpu
+            for gpu in self._bus_gpus
+            if gpu.driver is None or gpu.driver in self._kernel_drivers
+        ]
 
     # What the reader and the log say
 
@@ -236,24 +240,24 @@ class GpuMonitor:
         try:
             for message in self._reader.collect(now_mono_s):
                 if "device" in message:
-                    self._take(message["device"], now_mono_s)
+                    self._add_row(message["device"], now_mono_s)
                 elif "events" in message:
                     for bus_id, code in message["events"]:
                         event = XidEvent(int(code), self._wall_clock())
-                        self._add_event(text(bus_id), event, "driver")
+                        self._add_event(printable(bus_id), event, "driver")
                 elif "end" in message:
-                    self._end(now_mono_s)
-        except NONSENSE:
-            self._reader.distrust(now_mono_s)
+                    self._finish_reading(now_mono_s)
+        except PARSE_ERRORS:
+            self._reader.restart_damaged(now_mono_s)
 
-    def _take(self, row: Mapping[str, Any], now_mono_s: float) -> None:
+    def _add_row(self, row: Mapping[str, Any], now_mono_s: float) -> None:
         """
         One GPU of the reading that is coming in.
 
         Raises:
-            One of NONSENSE: that is no GPU.
+            One of PARSE_ERRORS: that is no GPU.
         """
-        fields = checked(row)
+        fields = validate_row(row)
         gpu_id, parent_id = self._identity(row, fields)
         before = self._devices.get(gpu_id)
         if before is not None:
@@ -263,14 +267,16 @@ class GpuMonitor:
             fields["bus_id"] = f"0000{gpu_id}"
         rows, computing = row.get("processes", ()), int(row.get("computing", 0))
         same = before is not None and rows == before.rows
-        processes = before.gpu.processes if before and same else running(rows, self._foreign)
+        processes = (
+            before.gpu.processes if before and same else parse_processes(rows, self._is_foreign)
+        )
         name = {"name": f"{self._vendors} GPU"}
         gpu = Gpu(**name | fields, id=gpu_id, parent_id=parent_id, processes=processes)
-        if before is not None and _moved(before.gpu, gpu):
-            self._moved_mono_s = now_mono_s
+        if before is not None and _memory_changed(before.gpu, gpu):
+            self._memory_changed_mono_s = now_mono_s
         # Shown at once: the GPUs behind it may take the driver down.
         device = _Device(gpu, computing, rows)
-        self._devices[gpu_id] = self._coming[gpu_id] = device
+        self._devices[gpu_id] = self._incoming[gpu_id] = device
 
     def _identity(
         self, row: Mapping[str, Any], fields: Mapping[str, Any]
@@ -278,31 +284,31 @@ class GpuMonitor:
         """Id of a GPU, and of the GPU that it is a part of: the whole one of that index."""
         index = fields["index"]
         if "partition" in row:
-            parent_id = _whole_at(index, self._coming)[-1]
-            return f"{parent_id}/{text(row['partition'])}", parent_id
+            parent_id = _gpu_ids_at(index, self._incoming)[-1]
+            return f"{parent_id}/{printable(row['partition'])}", parent_id
         unknown = f"gpu{index}"
         found = short_address(fields.get("bus_id"))
         if found is not None:
             self._devices.pop(unknown, None)  # it has said who it is since
         else:
             # It cannot say where it is: the one that was last in its place, or by the bus.
-            places = [place.address for place in self._places()]
-            found = [*_whole_at(index, self._devices), *places[index : index + 1], unknown][0]
-        before = self._coming.get(found)
+            places = [place.address for place in self._driver_gpus()]
+            found = [*_gpu_ids_at(index, self._devices), *places[index : index + 1], unknown][0]
+        before = self._incoming.get(found)
         # Two of one name, from a driver that is out of order: neither hides the other.
         same = before is None or before.gpu.index == index
         return (found if same else f"{found}#{index}"), None
 
-    def _end(self, now_mono_s: float) -> None:
+    def _finish_reading(self, now_mono_s: float) -> None:
         """The reading is complete."""
         self._read_mono_s = self._reader.asked_mono_s or now_mono_s
         for gpu_id, device in self._devices.items():
-            if gpu_id not in self._coming and device.unread is not GpuState.LOST:
-                device.unread = self._reader.left_out(device.gpu.index) or GpuState.LOST
+            if gpu_id not in self._incoming and device.unread is not GpuState.LOST:
+                device.unread = self._reader.skipped_state(device.gpu.index) or GpuState.LOST
                 device.unread_mono_s = self._read_mono_s
-        self._coming = {}
+        self._incoming = {}
         in_use = any(each.gpu.processes for each in self._devices.values())
-        self._power_saving.seen(now_mono_s, in_use)
+        self._power_saving.record_reading(now_mono_s, in_use)
 
     def _read_log(self, now_mono_s: float) -> None:
         for record in () if self._log is None else self._log.read():
@@ -321,49 +327,51 @@ class GpuMonitor:
 
     # What is shown
 
-    def _look(self, now_mono_s: float) -> GpuLook:
+    def _build_sample(self, now_mono_s: float) -> GpuSample:
         read = self._read_mono_s
-        current = read is not None and now_mono_s - read <= self._fresh_s
+        current = read is not None and now_mono_s - read <= self._max_age_s
         skipped = self._reader.skipped(now_mono_s)
-        gpus = self._shown(now_mono_s, current, skipped)
+        gpus = self._visible_gpus(now_mono_s, current, skipped)
         faults = self._faults()
         updated = any(fault.source == UPDATED for fault in faults)
         for gpu in gpus:
             # Of a driver that is silent as a whole one word is enough.
             if gpu.state is not GpuState.SILENT or (gpu.index in skipped and not updated):
-                faults += _fault_of(gpu)
+                faults += _state_faults(gpu)
         asleep = gpus and all(gpu.state is GpuState.ASLEEP for gpu in gpus)
-        return GpuLook(
+        return GpuSample(
             gpus=gpus,
             read_mono_s=read if current and not asleep else None,
             driver_version=self._reader.driver_version,
             faults=tuple({fault.source: fault for fault in faults}.values()),
         )
 
-    def _shown(self, now_mono_s: float, current: bool, skipped: frozenset[int]) -> tuple[Gpu, ...]:
+    def _visible_gpus(
+        self, now_mono_s: float, current: bool, skipped: frozenset[int]
+    ) -> tuple[Gpu, ...]:
         """Every GPU as it can be shown now, by index, MIG instances behind their GPU."""
-        places = {gpu.address: gpu for gpu in self._on_bus}
+        places = {gpu.address: gpu for gpu in self._bus_gpus}
         found: list[Gpu] = []
         for gpu_id, device in list(self._devices.items()):
-            gpu = self._state(device, places.get(gpu_id), current, skipped)
+            gpu = self._visible_gpu(device, places.get(gpu_id), current, skipped)
             if device.unread is GpuState.LOST and gpu.state is GpuState.LOST:
                 place, since_s = places.get(gpu_id), now_mono_s - device.unread_mono_s
-                taken = place is not None and place.driver not in (None, *self._drivers)
+                taken = place is not None and place.driver not in (None, *self._kernel_drivers)
                 # A MIG instance was taken down, or a virtual machine has the GPU now.
-                if gpu.parent_id is not None or taken or since_s > _MISSED_S:
+                if gpu.parent_id is not None or taken or since_s > _LOST_SHOWN_S:
                     del self._devices[gpu_id]
                     continue
-            events = self._events.of(gpu_id, self._wall_clock())
+            events = self._events.recent(gpu_id, self._wall_clock())
             found.append(replace(gpu, xids=events) if events else gpu)
-        for index, place in enumerate(self._on_bus):
+        for index, place in enumerate(self._bus_gpus):
             if place.asleep and place.address not in self._devices:
                 bus_id = f"0000{place.address}"
                 asleep = Gpu(place.address, index, f"{self._vendors} GPU", bus_id=bus_id)
                 found.append(_without_figures(asleep, GpuState.ASLEEP, _ASLEEP))
         found.sort(key=lambda gpu: (gpu.index, gpu.parent_id is not None))
-        return _numbered(found)
+        return _number_partitions(found)
 
-    def _state(
+    def _visible_gpu(
         self, device: _Device, place: PciGpu | None, current: bool, skipped: frozenset[int]
     ) -> Gpu:
         """A GPU with its figures, or why there are none."""
@@ -380,22 +388,22 @@ class GpuMonitor:
             return _without_figures(gpu, GpuState.SILENT, _SKIPPED)
         if device.unread is None and self._reader.fault is not None:
             return _without_figures(gpu, GpuState.SILENT, _SILENT)
-        return _without_figures(gpu, GpuState.OK, _LEFT_ALONE)
+        return _without_figures(gpu, GpuState.OK, _NOT_READ)
 
     def _faults(self) -> list[Fault]:
         fault, reader = self._reader.fault, self._reader
         if fault is None:
-            return [self._updated] if self._updated is not None and reader.running else []
+            return [self._update_fault] if self._update_fault is not None and reader.running else []
         # A library without a GPU is common: containers, images made for any machine.
-        if not reader.absent or self._on_bus or any(self._signs):
+        if not reader.absent or self._bus_gpus or any(self._existing_paths):
             return [fault]
         return []
 
-    def _foreign(self, pid: int) -> bool:
+    def _is_foreign(self, pid: int) -> bool:
         return self._proc is not None and not os.path.exists(f"{self._proc}/{pid}")
 
 
-def _whole_at(index: int, devices: Mapping[str, _Device]) -> list[str]:
+def _gpu_ids_at(index: int, devices: Mapping[str, _Device]) -> list[str]:
     """Ids of the GPUs of this index, without their parts."""
     return [
         gpu_id
@@ -404,7 +412,7 @@ def _whole_at(index: int, devices: Mapping[str, _Device]) -> list[str]:
     ]
 
 
-def _fault_of(gpu: Gpu) -> list[Fault]:
+def _state_faults(gpu: Gpu) -> list[Fault]:
     """That a GPU is not read, and what to do; nothing if it is, or sleeps."""
     found = gpu_faults.STATES.get(gpu.state)
     if found is None:
@@ -414,7 +422,7 @@ def _fault_of(gpu: Gpu) -> list[Fault]:
     return [Fault(f"gpu.{gpu.index}", said, found.remedy(gpu.index))]
 
 
-def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+def _number_partitions(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """The same, the parts of each GPU counted: they have one index and one name."""
     seen: dict[str, int] = {}
     found = []
@@ -427,9 +435,9 @@ def _numbered(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     return tuple(found)
 
 
-def _moved(before: Gpu, now: Gpu) -> bool:
+def _memory_changed(before: Gpu, now: Gpu) -> bool:
     one, other = before.memory_used_bytes, now.memory_used_bytes
-    return one is not None and other is not None and abs(other - one) >= _MOVED_BYTES
+    return one is not None and other is not None and abs(other - one) >= _CHANGED_BYTES
 
 
 def _without_figures(gpu: Gpu, state: GpuState, note: str) -> Gpu:

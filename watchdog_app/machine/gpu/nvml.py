@@ -17,20 +17,20 @@ from functools import partial
 from typing import Any
 
 from watchdog_app.base import vendored
-from watchdog_app.base.linux.cgroups import room
+from watchdog_app.base.linux.cgroups import available_memory
 from watchdog_app.core.model.hardware import FIGURES, ClockEvent, GpuState
 from watchdog_app.machine.gpu import nvml_driver
 from watchdog_app.machine.gpu.backend import BackendError, DeviceError, DeviceRow
-from watchdog_app.machine.gpu.nvml_driver import UNABLE, Code, Driver, DriverError
+from watchdog_app.machine.gpu.nvml_driver import UNSUPPORTED, Code, Driver, DriverError
 from watchdog_app.machine.gpu.nvml_processes import ProcessList, ProcessLister
 
 SLOW_S = 10.0  # how often is asked for what hardly moves
 PROCESSES_S = 5.0
-ASK_AGAIN_S = 600.0  # what a GPU could not tell: a driver may learn it, a GPU hardly
+UNSUPPORTED_RETRY_S = 600.0  # what a GPU could not tell: a driver may learn it, a GPU hardly
 # Somebody came or went: worth a list before it is due.
-_MOVED_BYTES = 256 * 1024**2
-_MOVED_AT_LEAST_S = 1.0
-_TRY_AGAIN_S = 10.0  # a GPU whose handle was refused
+_CHANGED_BYTES = 256 * 1024**2
+_PROCESSES_MIN_S = 1.0
+_RETRY_S = 10.0  # a GPU whose handle was refused
 # The driver as a whole does not answer any more: begin anew in a new process.
 _FATAL = (Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.VERSION_MISMATCH)
 _ABSENT = (Code.DRIVER_NOT_LOADED, Code.LIBRARY_NOT_FOUND)
@@ -47,9 +47,9 @@ _REASONS: dict[int, str] = {
     Code.NO_PERMISSION: "the driver tells it to root alone",
 }
 _XID_CRITICAL_ERROR = 0x8  # nvmlEventTypeXidCriticalError
-_MOST_EVENTS = 64
+_MAX_EVENTS = 64
 _ALL_ONES = (2**32 - 1, 2**64 - 1)  # N/A, or a bus on which nobody answers
-_V2 = 0x02000028  # nvmlMemory_v2
+_MEMORY_V2_STRUCT = 0x02000028  # nvmlMemory_v2
 _SHUTDOWN, _SLOWDOWN = 0, 1  # nvmlTemperatureThresholds_t
 _RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
 # Bits of nvmlClocksEventReasons, in the order of ClockEvent.
@@ -58,8 +58,8 @@ _RECOVERIES = {1: "reset", 2: "reboot", 3: "drain", 4: "drain_and_reset"}
 _UNCORRECTED, _SINCE_LOAD = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 # Where a GPU tells neither threshold nor margin. NVIDIA's own lie between 85 and 100, shutdown
 # some degrees above slowdown.
-_USUAL_SLOWDOWN_C = 90.0
-_ABOVE_SLOWDOWN_C = 5.0
+_DEFAULT_SLOWDOWN_C = 90.0
+_SHUTDOWN_ABOVE_SLOWDOWN_C = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Question:
     arguments: tuple[Any, ...] = ()  # behind the handle
     convert: Callable[[Any], Any] = lambda answer: answer  # to the field's unit; None: not known
     every_s: float = 0.0
-    instead: str | None = None  # the function of drivers that do not know the other
+    fallback: str | None = None  # the function of drivers that do not know the other
     optional: bool = False  # many GPUs have no such thing: no note where it is missing
 
     @property
@@ -80,7 +80,7 @@ class Question:
         return FIGURES[self.field].label if self.field in FIGURES else self.field.capitalize()
 
 
-def _count(answer: Any) -> int | None:
+def _count_or_none(answer: Any) -> int | None:
     return None if answer in _ALL_ONES else int(answer)
 
 
@@ -95,7 +95,7 @@ def _watts(milliwatts: Any) -> float:
     return float(milliwatts) / 1000
 
 
-def _threshold(celsius: Any) -> float | None:
+def _plausible_threshold(celsius: Any) -> float | None:
     figure = FIGURES["slowdown_c"]
     return float(celsius) if figure.least <= celsius <= figure.most else None
 
@@ -105,45 +105,52 @@ def _recovery(answer: Any) -> str | None:
     return _RECOVERIES.get(int(field.value.uiVal)) if field.nvmlReturn == 0 else None
 
 
-_rare = partial(Question, every_s=SLOW_S, optional=True)
-_LIMIT = "nvmlDeviceGetTemperatureThreshold"
+_slow_question = partial(Question, every_s=SLOW_S, optional=True)
+_THRESHOLD_FUNCTION = "nvmlDeviceGetTemperatureThreshold"
 QUESTIONS = (
     Question(
         "utilization_percent", "nvmlDeviceGetUtilizationRates", convert=lambda rates: rates.gpu
     ),
     Question(
-        "temperature_c", "nvmlDeviceGetTemperature", (0,), instead="nvmlDeviceGetTemperatureV"
+        "temperature_c", "nvmlDeviceGetTemperature", (0,), fallback="nvmlDeviceGetTemperatureV"
     ),
     Question("power_w", "nvmlDeviceGetPowerUsage", convert=_watts),
     Question(
         "throttling",
         "nvmlDeviceGetCurrentClocksEventReasons",
         convert=_clock_events,
-        instead="nvmlDeviceGetCurrentClocksThrottleReasons",  # drivers before 535
+        fallback="nvmlDeviceGetCurrentClocksThrottleReasons",  # drivers before 535
     ),
     Question("fan_percent", "nvmlDeviceGetFanSpeed", every_s=SLOW_S),
     Question("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", (), _watts, SLOW_S),
-    _rare("slowdown_c", _LIMIT, (_SLOWDOWN,), _threshold),
-    _rare("shutdown_c", _LIMIT, (_SHUTDOWN,), _threshold),
-    _rare("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _SINCE_LOAD), _count),
-    _rare("remap_pending", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[2])),
-    _rare("remap_failed", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[3])),
-    _rare("recovery_action", "nvmlDeviceGetFieldValues", ([_RECOVERY_ACTION],), _recovery),
+    _slow_question("slowdown_c", _THRESHOLD_FUNCTION, (_SLOWDOWN,), _plausible_threshold),
+    _slow_question("shutdown_c", _THRESHOLD_FUNCTION, (_SHUTDOWN,), _plausible_threshold),
+    _slow_question(
+        "ecc_uncorrected",
+        "nvmlDeviceGetTotalEccErrors",
+        (_UNCORRECTED, _SINCE_LOAD),
+        _count_or_none,
+    ),
+    _slow_question(
+        "remap_pending", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[2])
+    ),
+    _slow_question("remap_failed", "nvmlDeviceGetRemappedRows", convert=lambda rows: bool(rows[3])),
+    _slow_question("recovery_action", "nvmlDeviceGetFieldValues", ([_RECOVERY_ACTION],), _recovery),
     # No figure: its MIG instances have the memory and the processes.
-    _rare("partitioned", "nvmlDeviceGetMigMode", convert=lambda mode: mode[0] == 1),
+    _slow_question("partitioned", "nvmlDeviceGetMigMode", convert=lambda mode: mode[0] == 1),
 )
 # What `watchdog doctor` alone wants to know.
-MORE_QUESTIONS = (
-    _rare("capability", "nvmlDeviceGetCudaComputeCapability"),
-    _rare("compute_mode", "nvmlDeviceGetComputeMode"),
-    _rare("persistence", "nvmlDeviceGetPersistenceMode"),
-    _rare("power_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", convert=_watts),
-    _rare("retired_pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
-    _rare("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
-    _rare("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
+DOCTOR_QUESTIONS = (
+    _slow_question("capability", "nvmlDeviceGetCudaComputeCapability"),
+    _slow_question("compute_mode", "nvmlDeviceGetComputeMode"),
+    _slow_question("persistence", "nvmlDeviceGetPersistenceMode"),
+    _slow_question("power_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", convert=_watts),
+    _slow_question("retired_pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
+    _slow_question("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth"),
+    _slow_question("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
 )
 _MEMORY = Question("memory_used_bytes", "nvmlDeviceGetMemoryInfo")
-_MEMORY_V2 = Question("memory_v2", "nvmlDeviceGetMemoryInfo", (_V2,), optional=True)
+_MEMORY_V2 = Question("memory_v2", "nvmlDeviceGetMemoryInfo", (_MEMORY_V2_STRUCT,), optional=True)
 _PROCESSES = Question("processes", "nvmlDeviceGetComputeRunningProcesses")
 _MARGIN = Question("margin_c", "nvmlDeviceGetMarginTemperature", optional=True)
 
@@ -154,14 +161,14 @@ class NvmlBackend:
 
     Args:
         trace: gets the name of each function of the driver before it is called.
-        everything: ask MORE_QUESTIONS too.
+        everything: ask DOCTOR_QUESTIONS too.
     """
 
     def __init__(
         self, trace: Callable[[str], None] | None = None, everything: bool = False
     ) -> None:
         self._trace = trace
-        self._questions = QUESTIONS + MORE_QUESTIONS if everything else QUESTIONS
+        self._questions = QUESTIONS + DOCTOR_QUESTIONS if everything else QUESTIONS
         self._driver: Driver
         self._slots: list[_Slot] = []
         self._counted_mono_s: float | None = None
@@ -170,20 +177,20 @@ class NvmlBackend:
 
     def open(self) -> dict[str, Any]:
         """As GpuBackend says."""
-        vendored.use()
+        vendored.add_to_path()
         if self._trace is not None:
             self._trace("import pynvml")
         try:
             import pynvml
         except Exception as error:
             said = f"{type(error).__name__}: {error}"[:300]
-            raise BackendError(nvml_driver.no_binding(said), said) from error
+            raise BackendError(nvml_driver.binding_fault(said), said) from error
         self._driver = Driver(pynvml, self._trace)
         self._events = _Events(self._driver)
         try:
             self._driver.ask("nvmlInit")
         except DriverError as error:
-            raise _refused(error) from error
+            raise _backend_error(error) from error
         versions: dict[str, Any] = {}
         for name, function in (
             ("driver", "nvmlSystemGetDriverVersion"),
@@ -207,7 +214,9 @@ class NvmlBackend:
         if due or awake != self._awake:
             self._counted_mono_s = now_mono_s
             # By address: asking by index would wake those that sleep.
-            places: Sequence[tuple[int, str | None]] = awake if awake is not None else self._count()
+            places: Sequence[tuple[int, str | None]] = (
+                awake if awake is not None else self._list_places()
+            )
             if awake != self._awake or len(places) != len(self._slots):
                 self._slots = [_Slot(index, address) for index, address in places]
                 self._awake = awake
@@ -222,21 +231,21 @@ class NvmlBackend:
             now_mono_s: now.
         """
         slot = next(each for each in self._slots if each.index == index)
-        if slot.failed is not None and now_mono_s < slot.again_mono_s:
+        if slot.failed is not None and now_mono_s < slot.retry_mono_s:
             raise DeviceError(*slot.failed)
         try:
-            device = slot.device = slot.device or self._open(slot)
+            device = slot.device = slot.device or self._open_device(slot)
             rows = [device.read(now_mono_s)]
             partitioned = rows[0].get("partitioned")
-            slot.instances = self._instances(slot, now_mono_s) if partitioned else []
+            slot.instances = self._mig_instances(slot, now_mono_s) if partitioned else []
         except DriverError as error:
             if error.code in _FATAL:
-                raise _refused(error) from error
+                raise _backend_error(error) from error
             if error.code in _BROKEN:
                 slot.device = None
             slot.instances_mono_s = None
-            slot.again_mono_s = now_mono_s + (_TRY_AGAIN_S if slot.device is None else 0.0)
-            slot.failed = (*_state(error), slot.bus_id)
+            slot.retry_mono_s = now_mono_s + (_RETRY_S if slot.device is None else 0.0)
+            slot.failed = (*_error_state(error), slot.bus_id)
             raise DeviceError(*slot.failed) from error
         slot.failed = None
         return rows + [_instance_row(each, now_mono_s) for each in slot.instances]
@@ -245,13 +254,13 @@ class NvmlBackend:
         """As GpuBackend says: Xid errors since the last time, oldest first."""
         return self._events.poll()
 
-    def _count(self) -> list[tuple[int, str | None]]:
+    def _list_places(self) -> list[tuple[int, str | None]]:
         try:
             return [(index, None) for index in range(int(self._driver.ask("nvmlDeviceGetCount")))]
         except DriverError as error:
-            raise _refused(error) from error
+            raise _backend_error(error) from error
 
-    def _open(self, slot: _Slot) -> _Device:
+    def _open_device(self, slot: _Slot) -> _Device:
         driver = self._driver
         if slot.bus_id is None or self._awake is None:
             handle = driver.ask("nvmlDeviceGetHandleByIndex", slot.index)
@@ -263,7 +272,7 @@ class NvmlBackend:
             self._events.register(handle, slot.bus_id)
         return device
 
-    def _instances(self, slot: _Slot, now_mono_s: float) -> list[_Device]:
+    def _mig_instances(self, slot: _Slot, now_mono_s: float) -> list[_Device]:
         """The MIG instances of a GPU, looked for every ten seconds."""
         since, device = slot.instances_mono_s, slot.device
         if device is None or (since is not None and now_mono_s - since < SLOW_S):
@@ -271,19 +280,21 @@ class NvmlBackend:
         slot.instances_mono_s = now_mono_s
         known = {each.identity["uuid"]: each for each in slot.instances}
         found: list[_Device] = []
-        device.why.pop("instances", None)
+        device.notes.pop("instances", None)
         try:
             count = int(self._driver.ask("nvmlDeviceGetMaxMigDeviceCount", device.handle))
-            for instance in filter(None, (self._instance(device, place) for place in range(count))):
+            for instance in filter(
+                None, (self._open_instance(device, place) for place in range(count))
+            ):
                 old = known.get(instance.identity["uuid"], instance)
                 old.handle = instance.handle
                 found.append(old)
         except DriverError as error:
-            if error.code not in UNABLE:
-                device.why["instances"] = f"MIG instances: not all can be read ({error.said})."
+            if error.code not in UNSUPPORTED:
+                device.notes["instances"] = f"MIG instances: not all can be read ({error.text})."
         return found
 
-    def _instance(self, device: _Device, place: int) -> _Device | None:
+    def _open_instance(self, device: _Device, place: int) -> _Device | None:
         ask = self._driver.ask
         try:
             handle = ask("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, place)
@@ -307,7 +318,7 @@ class _Slot:
     instances: list[_Device] = field(default_factory=list)
     instances_mono_s: float | None = None
     failed: tuple[GpuState, str, str | None] | None = None
-    again_mono_s: float = 0.0
+    retry_mono_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -316,7 +327,7 @@ class _Answer:
 
     value: Any = None
     due_mono_s: float = -math.inf
-    unable: bool = False  # the GPU cannot tell: asked again when that is due
+    unsupported: bool = False  # the GPU cannot tell: asked again when that is due
     function: str = ""  # that this driver knows
 
 
@@ -340,7 +351,7 @@ class _Device:
         self.handle = handle
         self.index = index
         self._questions = questions
-        self.why: dict[str, str] = {}
+        self.notes: dict[str, str] = {}
         self._answers: dict[str, _Answer] = {}  # by field
         self._limits: dict[str, float] = {}
         self._limits_mono_s: float | None = None
@@ -353,7 +364,7 @@ class _Device:
         try:
             self.identity["name"] = driver.ask("nvmlDeviceGetName", handle)
         except DriverError as error:
-            self.why["name"] = f"Name: the driver does not tell ({error.said})."
+            self.notes["name"] = f"Name: the driver does not tell ({error.text})."
         if questions:
             with suppress(DriverError, UnicodeDecodeError):  # WSL; the daemon knows the bus
                 self.identity["bus_id"] = driver.ask("nvmlDeviceGetPciInfo", handle).busId
@@ -369,15 +380,15 @@ class _Device:
         told = ((each.field, self._ask(each, now_mono_s)) for each in self._questions)
         found = {name: value for name, value in told if value is not None}
         if self._questions:
-            found |= self._temperature_limits(found, now_mono_s)
+            found |= self._read_temperature_limits(found, now_mono_s)
         if found.get("partitioned"):
-            self.why["memory"] = "Memory and processes are those of its MIG instances."
+            self.notes["memory"] = "Memory and processes are those of its MIG instances."
         else:
             self._read_memory(found, now_mono_s)
             self._read_processes(found, now_mono_s)
         if self._asked and not self._answered:
             raise DriverError(-1, "it answers no question")
-        return {**found, **self.identity, "index": self.index, "notes": list(self.why.values())}
+        return {**found, **self.identity, "index": self.index, "notes": list(self.notes.values())}
 
     def _ask(
         self, question: Question, now_mono_s: float, call: Callable[[], Any] | None = None
@@ -394,23 +405,23 @@ class _Device:
         if now_mono_s < answer.due_mono_s:
             return answer.value
         answer.due_mono_s = now_mono_s + question.every_s
-        answer.value, answer.unable = None, False
+        answer.value, answer.unsupported = None, False
         self._asked += 1
         try:
             said = call() if call is not None else self._call(question, answer)
         except DriverError as error:
             if error.code in _BROKEN:
                 raise
-            if error.code in UNABLE:
+            if error.code in UNSUPPORTED:
                 self._answered += 1  # that it cannot tell is an answer
-                answer.unable, answer.due_mono_s = True, now_mono_s + ASK_AGAIN_S
+                answer.unsupported, answer.due_mono_s = True, now_mono_s + UNSUPPORTED_RETRY_S
                 answer.function = question.function
             if not question.optional:
-                other = f"the driver answers with an error ({error.said})"
-                self.why[question.field] = f"{question.label}: {_REASONS.get(error.code, other)}."
+                other = f"the driver answers with an error ({error.text})"
+                self.notes[question.field] = f"{question.label}: {_REASONS.get(error.code, other)}."
             return None
         self._answered += 1
-        self.why.pop(question.field, None)
+        self.notes.pop(question.field, None)
         answer.value = question.convert(said)
         return answer.value
 
@@ -418,12 +429,12 @@ class _Device:
         try:
             return self._driver.ask(answer.function, self.handle, *question.arguments)
         except DriverError as error:
-            if error.code not in UNABLE or question.instead in (None, answer.function):
+            if error.code not in UNSUPPORTED or question.fallback in (None, answer.function):
                 raise
-        answer.function = str(question.instead)
+        answer.function = str(question.fallback)
         return self._driver.ask(answer.function, self.handle, *question.arguments)
 
-    def _temperature_limits(self, found: DeviceRow, now_mono_s: float) -> dict[str, float]:
+    def _read_temperature_limits(self, found: DeviceRow, now_mono_s: float) -> dict[str, float]:
         """From where on it clocks down and switches off, found otherwise where it is not told."""
         since = self._limits_mono_s
         if since is not None and now_mono_s - since < SLOW_S:
@@ -433,40 +444,40 @@ class _Device:
         celsius = found.get("temperature_c")
         margin = None if slowdown is not None else self._ask(_MARGIN, now_mono_s)
         if slowdown is None and margin is not None and celsius is not None:
-            slowdown = _threshold(celsius + margin)
+            slowdown = _plausible_threshold(celsius + margin)
             how = f"it says {margin} °C are left until the slowdown"
         if slowdown is None and shutdown is not None:
-            slowdown = shutdown - _ABOVE_SLOWDOWN_C
+            slowdown = shutdown - _SHUTDOWN_ABOVE_SLOWDOWN_C
             how = "the slowdown is taken from the shutdown"
         if slowdown is None:
-            slowdown = _USUAL_SLOWDOWN_C
+            slowdown = _DEFAULT_SLOWDOWN_C
             how = f"{slowdown:.0f} °C is assumed for the slowdown"
         if how is not None:
-            self.why["limits"] = f"Temperature limits: the driver does not tell them; {how}."
+            self.notes["limits"] = f"Temperature limits: the driver does not tell them; {how}."
         elif shutdown is None:
-            self.why["limits"] = (
+            self.notes["limits"] = (
                 "Shutdown temperature: the driver does not tell; "
-                f"taken as {_ABOVE_SLOWDOWN_C:.0f} °C above the slowdown."
+                f"taken as {_SHUTDOWN_ABOVE_SLOWDOWN_C:.0f} °C above the slowdown."
             )
         else:
-            self.why.pop("limits", None)
-        shutdown = slowdown + _ABOVE_SLOWDOWN_C if shutdown is None else shutdown
+            self.notes.pop("limits", None)
+        shutdown = slowdown + _SHUTDOWN_ABOVE_SLOWDOWN_C if shutdown is None else shutdown
         self._limits = {"slowdown_c": slowdown, "shutdown_c": shutdown}
         return self._limits
 
     def _read_memory(self, found: DeviceRow, now_mono_s: float) -> None:
         memory = self._ask(_MEMORY_V2, now_mono_s) or self._ask(_MEMORY, now_mono_s)
-        unable = memory is None and self._answers[_MEMORY.field].unable
-        self.why.pop("memory", None)
-        if unable or (memory is not None and not memory.total):
-            self.why.pop(_MEMORY.field, None)
+        unsupported = memory is None and self._answers[_MEMORY.field].unsupported
+        self.notes.pop("memory", None)
+        if unsupported or (memory is not None and not memory.total):
+            self.notes.pop(_MEMORY.field, None)
             self._share_host_memory(found)
-        elif memory is not None and _count(memory.total) is None:
-            self.why["memory"] = "Memory: the driver does not know it (N/A)."
+        elif memory is not None and _count_or_none(memory.total) is None:
+            self.notes["memory"] = "Memory: the driver does not know it (N/A)."
         elif memory is not None:
             found["memory_used_bytes"] = int(memory.used)
             found["memory_total_bytes"] = int(memory.total)
-            reserved = _count(getattr(memory, "reserved", _ALL_ONES[1]))
+            reserved = _count_or_none(getattr(memory, "reserved", _ALL_ONES[1]))
             if reserved is not None:
                 found["memory_reserved_bytes"] = reserved
 
@@ -474,23 +485,23 @@ class _Device:
         """Boards without memory of their own (GB10, Jetson): the host's RAM is the limit."""
         host = host_memory()
         if host is None:
-            self.why["memory"] = "Memory: the driver does not tell, nor does the host."
+            self.notes["memory"] = "Memory: the driver does not tell, nor does the host."
             return
         found["unified_memory"] = True
         found["memory_used_bytes"], found["memory_total_bytes"] = host
-        self.why["memory"] = "Memory: this GPU shares the host's RAM, which is shown here."
+        self.notes["memory"] = "Memory: this GPU shares the host's RAM, which is shown here."
 
     def _read_processes(self, found: DeviceRow, now_mono_s: float) -> None:
         used = found.get("memory_used_bytes", 0)
         since = None if self._listed_mono_s is None else now_mono_s - self._listed_mono_s
-        moved = abs(used - self._listed_bytes) >= _MOVED_BYTES
-        if since is None or since >= (_MOVED_AT_LEAST_S if moved else PROCESSES_S):
+        moved = abs(used - self._listed_bytes) >= _CHANGED_BYTES
+        if since is None or since >= (_PROCESSES_MIN_S if moved else PROCESSES_S):
             self._listed_mono_s, self._listed_bytes = now_mono_s, used
             total = None if found.get("unified_memory") else found.get("memory_total_bytes")
             read = partial(self._lister.read, self.handle, total)
             self._listed = self._ask(_PROCESSES, now_mono_s, read)
-            if self._listed is not None and self._listed.why:
-                self.why["processes"] = " ".join(self._listed.why)
+            if self._listed is not None and self._listed.notes:
+                self.notes["processes"] = " ".join(self._listed.notes)
         if self._listed is not None:
             found["processes"] = [list(row) for row in self._listed.rows]
             found["computing"] = self._listed.computing
@@ -504,7 +515,7 @@ class _Events:
         self._driver = driver
         self._set: Any = None
         self._bus_ids: dict[int, str] = {}
-        self._possible = True
+        self._supported = True
 
     def register(self, handle: Any, bus_id: str) -> None:
         """
@@ -514,29 +525,29 @@ class _Events:
             handle: of the GPU.
             bus_id: its PCI address.
         """
-        if not self._possible:
+        if not self._supported:
             return
         try:
             if self._set is None:
                 self._set = self._driver.ask("nvmlEventSetCreate")
         except DriverError:
-            self._possible = False
+            self._supported = False
             return
         try:
             self._driver.ask("nvmlDeviceRegisterEvents", handle, _XID_CRITICAL_ERROR, self._set)
         except DriverError:
             return  # this GPU has none
-        self._bus_ids[_pointer(handle)] = bus_id
+        self._bus_ids[_handle_address(handle)] = bus_id
 
     def poll(self) -> list[tuple[str, int]]:
         """What came since the last time, oldest first."""
         found: list[tuple[str, int]] = []
-        for _ in range(_MOST_EVENTS if self._bus_ids else 0):
+        for _ in range(_MAX_EVENTS if self._bus_ids else 0):
             try:
                 event = self._driver.ask("nvmlEventSetWait_v2", self._set, 0)
             except DriverError:
                 break  # a timeout: none is waiting. A lost GPU says so by itself.
-            bus_id = self._bus_ids.get(_pointer(event.device))
+            bus_id = self._bus_ids.get(_handle_address(event.device))
             if bus_id is not None and int(event.eventType) & _XID_CRITICAL_ERROR:
                 found.append((bus_id, int(event.eventData)))
         return found
@@ -548,28 +559,28 @@ def _instance_row(instance: _Device, now_mono_s: float) -> DeviceRow:
         return instance.read(now_mono_s)
     except DriverError as error:
         if error.code in _FATAL:
-            raise _refused(error) from error
-        state, text = _state(error)
+            raise _backend_error(error) from error
+        state, text = _error_state(error)
         return {**instance.identity, "index": instance.index, "state": state, "notes": [text]}
 
 
-def _state(error: DriverError) -> tuple[GpuState, str]:
-    other = GpuState.UNREADABLE, f"The driver answers with an error ({error.said})."
+def _error_state(error: DriverError) -> tuple[GpuState, str]:
+    other = GpuState.UNREADABLE, f"The driver answers with an error ({error.text})."
     return _BROKEN.get(error.code, other)
 
 
-def _refused(error: DriverError) -> BackendError:
+def _backend_error(error: DriverError) -> BackendError:
     """The driver as a whole does not answer."""
-    fault = nvml_driver.refused(error.code, error.said, nvml_driver.find(os.environ))
-    return BackendError(fault, error.said, error.code, error.code in _ABSENT)
+    fault = nvml_driver.init_fault(error.code, error.text, nvml_driver.find_library(os.environ))
+    return BackendError(fault, error.text, error.code, error.code in _ABSENT)
 
 
 def host_memory() -> tuple[int, int] | None:
     """Used and total bytes of the host's RAM; None: not known."""
-    host = room(None)
+    host = available_memory(None)
     return (host.total_bytes - host.free_bytes, host.total_bytes) if host.total_bytes else None
 
 
-def _pointer(handle: Any) -> int:
+def _handle_address(handle: Any) -> int:
     """What tells two handles apart: they are pointers that cannot be compared."""
     return ctypes.cast(handle, ctypes.c_void_p).value or 0

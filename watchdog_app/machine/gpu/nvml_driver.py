@@ -43,7 +43,7 @@ class Code(IntEnum):
 
 
 # The GPU cannot tell, or this driver knows no such question: asking again is of no use.
-UNABLE = {
+UNSUPPORTED = {
     Code.NOT_SUPPORTED, Code.FUNCTION_NOT_FOUND, Code.INVALID_ARGUMENT,
     Code.ARGUMENT_VERSION_MISMATCH, Code.DEPRECATED,
 }  # fmt: skip
@@ -55,13 +55,13 @@ class DriverError(Exception):
 
     Args:
         code: of nvml.h.
-        said: the driver's words for it.
+        text: the driver's words for it.
     """
 
-    def __init__(self, code: int, said: str) -> None:
-        super().__init__(said)
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
         self.code = code
-        self.said = said
+        self.text = text
 
 
 class Driver:
@@ -93,15 +93,15 @@ class Driver:
         except self.binding.NVMLError as error:
             code = getattr(error, "value", Code.UNKNOWN)
             raise DriverError(
-                code if isinstance(code, int) else Code.UNKNOWN, _said(error)
+                code if isinstance(code, int) else Code.UNKNOWN, _error_text(error)
             ) from error
         except self.binding.NVMLLibraryMismatchError as error:
-            raise DriverError(Code.FUNCTION_NOT_FOUND, _said(error)) from error
+            raise DriverError(Code.FUNCTION_NOT_FOUND, _error_text(error)) from error
         except (UnicodeDecodeError, ValueError, TypeError, AttributeError) as error:
-            raise DriverError(Code.UNKNOWN, f"{name}: {_said(error)}") from error
+            raise DriverError(Code.UNKNOWN, f"{name}: {_error_text(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     try:
         return str(error)[:200]
     except Exception as failed:  # the binding asks the library for the words
@@ -116,7 +116,9 @@ DRIVER = "gpu.driver"
 UPDATED = "gpu.driver.updated"  # library and loaded module are of different versions
 READER = "gpu.reader"
 NOT_WATCHED = "GPUs are not watched; everything else is."
-LOOK = "See what the driver says: sudo dmesg | grep NVRM. If GPU programs fail too, restart."
+CHECK_LOG_REMEDY = (
+    "See what the driver says: sudo dmesg | grep NVRM. If GPU programs fail too, restart."
+)
 _RELOAD = (
     "Restart the machine once trainings have saved; or end every program that uses a GPU, this "
     "daemon included (watchdog stop), and reload the driver: "
@@ -133,7 +135,7 @@ class Library:
     version: str | None = None  # of the driver that it belongs to, by its file's name
 
 
-def find(env: Mapping[str, str], root: str = "") -> Library | None:
+def find_library(env: Mapping[str, str], root: str = "") -> Library | None:
     """
     The library that nvidia-ml-py would load, or could be made to.
 
@@ -142,7 +144,7 @@ def find(env: Mapping[str, str], root: str = "") -> Library | None:
         root: stands before every absolute path but those in `env`.
     """
     listed = filter(None, env.get("LD_LIBRARY_PATH", "").split(":"))
-    for path, searched in loader.copies(NAME, listed, root):
+    for path, searched in loader.find_copies(NAME, listed, root):
         if not _FOR_32_BITS.search(path):
             return Library(path, None if searched else os.path.dirname(path), _version(path))
     return None
@@ -157,7 +159,7 @@ def module_version(root: str = "") -> str | None:
     return said.decode("ascii", "replace").strip() or None
 
 
-def updated(library: Library | None, root: str) -> Fault | None:
+def update_fault(library: Library | None, root: str) -> Fault | None:
     """
     That the driver was updated under the running system, while a reader still reads.
 
@@ -167,10 +169,10 @@ def updated(library: Library | None, root: str) -> Fault | None:
     """
     version, module = library.version if library else None, module_version(root)
     differ = version and module and version != module
-    return _mismatch(version, module, reading=True) if differ else None
+    return _mismatch_fault(version, module, reading=True) if differ else None
 
 
-def refused(code: int, said: str, library: Library | None) -> Fault:
+def init_fault(code: int, said: str, library: Library | None) -> Fault:
     """
     That the library refuses to begin.
 
@@ -180,14 +182,16 @@ def refused(code: int, said: str, library: Library | None) -> Fault:
         library: the one on disk.
     """
     if code == Code.VERSION_MISMATCH:
-        return _mismatch(library.version if library else None, module_version(), reading=False)
-    what, remedy = _REFUSED.get(
-        code, (f"The NVIDIA driver does not answer: {said} ({code}).", LOOK)
+        return _mismatch_fault(
+            library.version if library else None, module_version(), reading=False
+        )
+    what, remedy = _INIT_FAULTS.get(
+        code, (f"The NVIDIA driver does not answer: {said} ({code}).", CHECK_LOG_REMEDY)
     )
     return Fault(DRIVER, f"{what} {NOT_WATCHED}", remedy)
 
 
-def no_binding(said: str) -> Fault:
+def binding_fault(said: str) -> Fault:
     """That nvidia-ml-py cannot be imported."""
     return Fault(
         READER,
@@ -196,7 +200,7 @@ def no_binding(said: str) -> Fault:
     )
 
 
-_REFUSED: dict[int, tuple[str, str]] = {
+_INIT_FAULTS: dict[int, tuple[str, str]] = {
     Code.DRIVER_NOT_LOADED: (
         "The NVIDIA driver is installed and not loaded.",
         (
@@ -218,7 +222,7 @@ _REFUSED: dict[int, tuple[str, str]] = {
 }
 
 
-def _mismatch(library: str | None, module: str | None, *, reading: bool) -> Fault:
+def _mismatch_fault(library: str | None, module: str | None, *, reading: bool) -> Fault:
     versions = f" (library {library}, loaded module {module})" if library and module else ""
     means = (
         "GPU jobs that run go on and are still watched; new ones fail until then."

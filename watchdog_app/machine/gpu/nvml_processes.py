@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from watchdog_app.machine.gpu.nvml_driver import UNABLE, Code, Driver, DriverError
+from watchdog_app.machine.gpu.nvml_driver import UNSUPPORTED, Code, Driver, DriverError
 
-_MOST_PID = 4194304  # kernel, include/linux/threads.h: PID_MAX_LIMIT
-_UNKNOWN_WHY = (
+_MAX_PID = 4194304  # kernel, include/linux/threads.h: PID_MAX_LIMIT
+_UNKNOWN_NOTE = (
     "Memory by process: the driver does not tell it for every process (WSL, WDDM, some MIG)."
 )
-_ZERO_WHY = "Memory by process: the driver says 0 bytes, as in some containers: not known."
-_GARBLED_WHY = "Processes: the driver's records are garbled (known of some 535 drivers)."
+_ZERO_NOTE = "Memory by process: the driver says 0 bytes, as in some containers: not known."
+_GARBLED_NOTE = "Processes: the driver's records are garbled (known of some 535 drivers)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ProcessList:
 
     rows: tuple[tuple[int, int | None], ...] = ()
     computing: int = 0
-    why: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class ProcessLister:
@@ -35,7 +35,7 @@ class ProcessLister:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._suffix: dict[str, str] = {}  # by kind: of the newest function that the driver knows
-        self._unable: set[str] = set()
+        self._unsupported: set[str] = set()
 
     def read(self, handle: Any, total_bytes: int | None) -> ProcessList:
         """
@@ -49,44 +49,46 @@ class ProcessLister:
             DriverError: neither list can be had.
         """
         found: dict[int, int | None] = {}
-        why: list[str] = []
+        notes: list[str] = []
         computing: set[int] = set()
         failures: list[DriverError] = []
         for kind in ("Compute", "Graphics", "MPSCompute"):
-            if kind in self._unable:
+            if kind in self._unsupported:
                 continue
             try:
-                records = self._records(kind, handle)
+                records = self._list_records(kind, handle)
             except DriverError as error:
-                if error.code not in UNABLE:
+                if error.code not in UNSUPPORTED:
                     raise
-                self._unable.add(kind)
+                self._unsupported.add(kind)
                 failures.append(error)
                 continue
             for pid, memory in records:
-                if not _possible(pid, memory, total_bytes):
-                    why.append(_GARBLED_WHY)
+                if not _is_plausible(pid, memory, total_bytes):
+                    notes.append(_GARBLED_NOTE)
                     continue
                 if memory == 0:
-                    why.append(_ZERO_WHY)
+                    notes.append(_ZERO_NOTE)
                 elif memory is None:
-                    why.append(_UNKNOWN_WHY)
+                    notes.append(_UNKNOWN_NOTE)
                 # In both lists stands the same figure: a process has one memory on a GPU.
                 found[pid] = max(memory or 0, found.get(pid) or 0) or None
                 if kind != "Graphics":
                     computing.add(pid)
-        if failures and {"Compute", "Graphics"} <= self._unable:
+        if failures and {"Compute", "Graphics"} <= self._unsupported:
             raise failures[0]
-        return ProcessList(tuple(sorted(found.items())), len(computing), tuple(dict.fromkeys(why)))
+        return ProcessList(
+            tuple(sorted(found.items())), len(computing), tuple(dict.fromkeys(notes))
+        )
 
-    def _records(self, kind: str, handle: Any) -> list[tuple[int, int | None]]:
+    def _list_records(self, kind: str, handle: Any) -> list[tuple[int, int | None]]:
         failure = DriverError(Code.FUNCTION_NOT_FOUND, "it was not asked")
         for suffix in (self._suffix[kind],) if kind in self._suffix else ("_v3", "_v2"):
             try:
                 found = self._driver.ask(f"nvmlDeviceGet{kind}RunningProcesses{suffix}", handle)
             except DriverError as error:
                 failure = error
-                if error.code not in UNABLE:
+                if error.code not in UNSUPPORTED:
                     break
                 continue
             self._suffix[kind] = suffix
@@ -96,5 +98,5 @@ class ProcessLister:
         raise failure
 
 
-def _possible(pid: int, memory: int | None, total_bytes: int | None) -> bool:
-    return 0 < pid <= _MOST_PID and (memory is None or not total_bytes or memory <= total_bytes)
+def _is_plausible(pid: int, memory: int | None, total_bytes: int | None) -> bool:
+    return 0 < pid <= _MAX_PID and (memory is None or not total_bytes or memory <= total_bytes)

@@ -17,9 +17,9 @@ from watchdog_app.base.linux.files import read_bytes
 
 DEVICES = "/sys/bus/pci/devices"
 UNUSED_S = 30.0
-FIRST_AWAY_S = 60.0
-LAST_AWAY_S = 600.0
-_DISPLAY = b"0x03"  # VGA, 3D and other display controllers
+FIRST_PAUSE_S = 60.0
+MAX_PAUSE_S = 600.0
+_DISPLAY_CLASS = b"0x03"  # VGA, 3D and other display controllers
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class PciGpus:
             names = []  # no PCI here: Jetson, WSL, another operating system
         self._addresses = tuple(name for name in names if self._is_gpu(name))
 
-    def look(self) -> tuple[PciGpu, ...]:
+    def read(self) -> tuple[PciGpu, ...]:
         """Every listed GPU as it is now, by address: the order in which nvidia-smi counts."""
         found = []
         for address in self._addresses:
@@ -78,7 +78,7 @@ class PciGpus:
 
     def _is_gpu(self, name: str) -> bool:
         vendor = self._read(name, "vendor")
-        return vendor in self._vendors and self._read(name, "class").startswith(_DISPLAY)
+        return vendor in self._vendors and self._read(name, "class").startswith(_DISPLAY_CLASS)
 
     def _read(self, address: str, name: str) -> bytes:
         try:
@@ -98,9 +98,9 @@ class PowerSaving:
 
     def __init__(self) -> None:
         self._unused_since_mono_s: float | None = None
-        self._away_until_mono_s: float | None = None
-        self._away_s = FIRST_AWAY_S
-        self._slept = False
+        self._paused_until_mono_s: float | None = None
+        self._pause_s = FIRST_PAUSE_S
+        self._was_asleep = False
 
     def may_read(self, gpus: Sequence[PciGpu], in_use: bool, now_mono_s: float) -> bool:
         """
@@ -112,29 +112,29 @@ class PowerSaving:
             now_mono_s: now.
         """
         if gpus and all(gpu.asleep for gpu in gpus):
-            self._slept = True
+            self._was_asleep = True
             return False
-        if self._slept:
+        if self._was_asleep:
             # Somebody woke it: that is who we want to see.
-            self._slept = False
-            self._come_back()
-            self._away_s = FIRST_AWAY_S
+            self._was_asleep = False
+            self._resume_reading()
+            self._pause_s = FIRST_PAUSE_S
         if not gpus or not all(gpu.may_sleep for gpu in gpus):
-            self._come_back()
+            self._resume_reading()
             return True
-        if self._away_until_mono_s is not None:
-            if now_mono_s < self._away_until_mono_s:
+        if self._paused_until_mono_s is not None:
+            if now_mono_s < self._paused_until_mono_s:
                 return False
-            self._come_back()
+            self._resume_reading()
         since = self._unused_since_mono_s
         if not in_use and since is not None and now_mono_s - since >= UNUSED_S:
             # It may be our own handle that keeps it awake; if not, ask less and less often.
-            self._away_until_mono_s = now_mono_s + self._away_s
-            self._away_s = min(self._away_s * 2, LAST_AWAY_S)
+            self._paused_until_mono_s = now_mono_s + self._pause_s
+            self._pause_s = min(self._pause_s * 2, MAX_PAUSE_S)
             return False
         return True
 
-    def seen(self, now_mono_s: float, in_use: bool) -> None:
+    def record_reading(self, now_mono_s: float, in_use: bool) -> None:
         """
         A reading has come in.
 
@@ -144,12 +144,12 @@ class PowerSaving:
         """
         if in_use:
             self._unused_since_mono_s = None
-            self._away_s = FIRST_AWAY_S
+            self._pause_s = FIRST_PAUSE_S
         elif self._unused_since_mono_s is None:
             self._unused_since_mono_s = now_mono_s
 
-    def _come_back(self) -> None:
-        self._away_until_mono_s = None
+    def _resume_reading(self) -> None:
+        self._paused_until_mono_s = None
         self._unused_since_mono_s = None
 
 

@@ -27,7 +27,7 @@ from watchdog_app.machine.gpu.nvml_driver import NOT_WATCHED, READER
 
 EXIT_NO_DRIVER = 4
 
-_NICER = 5
+_NICE_INCREMENT = 5
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 
@@ -37,15 +37,15 @@ class _Answers:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._waiting: list[str] = []
+        self._pending: list[str] = []
 
     def add(self, **message: Any) -> None:
-        self._waiting.append(json.dumps(message, separators=(",", ":")) + "\n")
+        self._pending.append(json.dumps(message, separators=(",", ":")) + "\n")
 
     def send(self, **message: Any) -> None:
         self.add(**message)
-        data = "".join(self._waiting).encode()
-        self._waiting.clear()
+        data = "".join(self._pending).encode()
+        self._pending.clear()
         while data:
             data = data[os.write(self._fd, data) :]
 
@@ -65,13 +65,13 @@ def main(words: Sequence[str]) -> int:
     try:
         if words[:1] == ["--once"]:
             return _answer_once(answers, [int(word) for word in words[2:]])
-        _stand_back(int(words[0]) if words else os.getppid())
+        _set_up_process(int(words[0]) if words else os.getppid())
         backends = _open(answers)
         if backends:
             _serve(backends, answers)
             return 0
     except BackendError as error:
-        _tell_failure(answers, error)
+        _send_failure(answers, error)
     except BrokenPipeError:
         return 0  # the parent is gone
     except Exception as error:
@@ -91,21 +91,21 @@ def _open(
         try:
             versions = backend.open()
         except BackendError as error:
-            _tell_failure(answers, error)
+            _send_failure(answers, error)
         else:
             found.append(backend)
             answers.send(ready=versions)
     return found
 
 
-def _tell_failure(answers: _Answers, error: BackendError) -> None:
+def _send_failure(answers: _Answers, error: BackendError) -> None:
     fault = error.fault
     answers.send(
         failed={
             "source": fault.source,
             "message": fault.message,
             "remedy": fault.remedy,
-            "said": error.said,
+            "said": error.driver_text,
             "code": error.code,
             "absent": error.absent,
         }
@@ -154,15 +154,15 @@ def _answer_once(answers: _Answers, only: Sequence[int]) -> int:
     return 0
 
 
-def _stand_back(parent: int) -> None:
+def _set_up_process(parent: int) -> None:
     """Go with the parent, stand back for everybody, be no dearer to the kernel than others."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)  # it went before we asked
-    children.ordinary(os.getpid())
+    children.reset_priority(os.getpid())
     with suppress(OSError):
         os.chdir("/")
-        os.nice(_NICER)
+        os.nice(_NICE_INCREMENT)
 
 
 if __name__ == "__main__":

@@ -18,30 +18,30 @@ from typing import IO, Any, cast
 
 from watchdog_app.core.model.hardware import GpuState
 from watchdog_app.core.model.machine import Fault
-from watchdog_app.machine.gpu.backend import text
-from watchdog_app.machine.gpu.nvml_driver import LOOK, NOT_WATCHED, READER
+from watchdog_app.machine.gpu.backend import printable
+from watchdog_app.machine.gpu.nvml_driver import CHECK_LOG_REMEDY, NOT_WATCHED, READER
 
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 300.0
 # So long it has to go well for the next failure to count as a first one.
-_WELL_S = 60.0
+_HEALTHY_S = 60.0
 # How long a GPU is left out at first: one whose call did not return costs all others its deadline.
 _SKIP_CRASHED_S = 10.0
 _SKIP_HUNG_S = 60.0
 _SKIP_LAST_S = 1800.0
 # On a machine that stalls we come late ourselves: it is not the driver that hangs.
-_LOOKS_IN_VAIN = 3
+_MIN_SILENT_POLLS = 3
 # Readers that SIGKILL does not end, waiting in the kernel: more would help nobody.
-_MOST_STUCK = 2
+_MAX_STUCK = 2
 _CLOSE_S = 1.0
-_MOST_WORDS = 2000  # characters of a sentence
+_MAX_MESSAGE_CHARS = 2000  # characters of a sentence
 _CHUNK = 1 << 16
-_MOST_CHUNKS = 64
-_MOST_BYTES = 8 << 20  # an answer is some kilobytes; 16 GPUs with 1000 processes are one megabyte
-_BY_SOMEBODY = (-signal.SIGTERM, -signal.SIGKILL)
+_MAX_CHUNKS = 64
+_MAX_BYTES = 8 << 20  # an answer is some kilobytes; 16 GPUs with 1000 processes are one megabyte
+_KILL_STATUSES = (-signal.SIGTERM, -signal.SIGKILL)
 # What taking apart an answer raises that none of our readers gives: too deep, infinite, not there.
-NONSENSE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-_PASSED_ON = {
+PARSE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+_PASSED_VARIABLES = {
     "HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHOME",
     "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV",
 }  # fmt: skip
@@ -58,7 +58,7 @@ def reader_env(env: Mapping[str, str], library_folder: str | None) -> dict[str, 
     kept = {
         name: value
         for name, value in env.items()
-        if name in _PASSED_ON or name.startswith(("WATCHDOG_", "LC_"))
+        if name in _PASSED_VARIABLES or name.startswith(("WATCHDOG_", "LC_"))
     }
     if library_folder is not None:
         before = kept.get("LD_LIBRARY_PATH")
@@ -92,7 +92,7 @@ class ReaderChild:
         self._requests = cast(IO[bytes], self._process.stdin)
         self._output = cast(IO[bytes], self._process.stdout)
         os.set_blocking(self._output.fileno(), False)
-        self._rest = b""
+        self._partial_line = b""
 
     @property
     def pid(self) -> int:
@@ -116,10 +116,10 @@ class ReaderChild:
         Raises:
             ValueError: what came is no answer of the reader's.
         """
-        data = self._rest + self._read()
-        if len(data) > _MOST_BYTES:
+        data = self._partial_line + self._read()
+        if len(data) > _MAX_BYTES:
             raise ValueError("an answer without an end")
-        *lines, self._rest = data.split(b"\n")
+        *lines, self._partial_line = data.split(b"\n")
         found = []
         for line in lines:
             message = json.loads(line)
@@ -147,7 +147,7 @@ class ReaderChild:
     def _read(self) -> bytes:
         chunks: list[bytes] = []
         with suppress(OSError, ValueError):
-            while len(chunks) < _MOST_CHUNKS and (chunk := os.read(self._output.fileno(), _CHUNK)):
+            while len(chunks) < _MAX_CHUNKS and (chunk := os.read(self._output.fileno(), _CHUNK)):
                 chunks.append(chunk)
         return b"".join(chunks)
 
@@ -190,18 +190,18 @@ class ReaderProcess:
         self._deadline_s = deadline_s
         self._start_s = start_s
         self._child: ReaderChild | None = None
-        self._leaving: list[ReaderChild] = []  # killed or let go, not gone yet
+        self._stopped: list[ReaderChild] = []  # killed or let go, not gone yet
         self._ready = False
         self._number = 0
         self._waiting = False  # for an answer, or for the reader to be ready
         self._progress_mono_s = 0.0
-        self._looks = 0  # in vain, since it last said something
-        self._index: int | None = None  # the GPU that is being asked about
+        self._silent_polls = 0  # in vain, since it last said something
+        self._current_index: int | None = None  # the GPU that is being asked about
         self._started_mono_s: float | None = None
         self._retry = _Backoff()
-        self._well_mono_s: float | None = None
+        self._healthy_since_mono_s: float | None = None
         self._skips: dict[int, _Backoff] = {}  # by index of GPUs where the driver hung or crashed
-        self._not_asked: frozenset[int] = frozenset()  # of the last request
+        self._skipped_indices: frozenset[int] = frozenset()  # of the last request
         self._awake: frozenset[int] | None = None  # likewise; None: all are
         self._failed = False  # this reader said why it cannot go on
         self.asked_mono_s: float | None = None
@@ -223,22 +223,22 @@ class ReaderProcess:
         """Indices of the GPUs that are not asked about for now."""
         return frozenset(i for i, skip in self._skips.items() if now_mono_s < skip.until_mono_s)
 
-    def left_out(self, index: int) -> GpuState | None:
+    def skipped_state(self, index: int) -> GpuState | None:
         """
         How a GPU counts of which the last request did not ask; None: it was asked.
 
         Nothing can be said of such a GPU: not that it is well, nor that it is gone.
         """
-        if index in self._not_asked:
+        if index in self._skipped_indices:
             return GpuState.SILENT
         return GpuState.OK if self._awake is not None and index not in self._awake else None
 
-    def try_now(self) -> None:
+    def reset_backoff(self) -> None:
         """Something has changed: no use in waiting for the next try."""
         self._retry = _Backoff()
         self._skips.clear()
 
-    def forget(self) -> None:
+    def clear_fault(self) -> None:
         """There is no driver any more: nothing is wrong with it either."""
         self.fault, self.absent, self.driver_version = None, False, None
 
@@ -253,21 +253,21 @@ class ReaderProcess:
         self._reap()
         if now_mono_s < self._retry.until_mono_s:
             return
-        if len(self._leaving) >= _MOST_STUCK:
-            said = f"The GPU driver hangs in the kernel: {_MOST_STUCK} readers cannot be ended."
+        if len(self._stopped) >= _MAX_STUCK:
+            said = f"The GPU driver hangs in the kernel: {_MAX_STUCK} readers cannot be ended."
             remedy = "Restart the machine: nothing less frees them."
-            self._give_up(now_mono_s, _fault(said, remedy))
+            self._fail(now_mono_s, _reader_fault(said, remedy))
             return
         try:
             self._child = ReaderChild(self._argv, reader_env(self._env, library_folder))
         except OSError as error:
             said = f"The GPU reader cannot be started: {error.strerror or error}."
-            self._give_up(now_mono_s, _fault(said, None))
+            self._fail(now_mono_s, _reader_fault(said, None))
             return
         self._ready = self._failed = False
-        self._expect(now_mono_s)
+        self._start_waiting(now_mono_s)
         self._started_mono_s = now_mono_s
-        self._well_mono_s = None
+        self._healthy_since_mono_s = None
 
     def ask(
         self, now_mono_s: float, every_s: float, awake: Sequence[tuple[int, str]] | None
@@ -287,15 +287,15 @@ class ReaderProcess:
             return
         self._number += 1
         request: dict[str, Any] = {"id": self._number, "now": now_mono_s}
-        self._not_asked = self.skipped(now_mono_s)
-        if self._not_asked:
-            request["skip"] = sorted(self._not_asked)
+        self._skipped_indices = self.skipped(now_mono_s)
+        if self._skipped_indices:
+            request["skip"] = sorted(self._skipped_indices)
         self._awake = None
         if awake is not None:
             request["awake"] = list(awake)
             self._awake = frozenset(index for index, _ in awake)
         self._child.ask(request)
-        self._expect(now_mono_s)
+        self._start_waiting(now_mono_s)
         self.asked_mono_s = now_mono_s
 
     def collect(self, now_mono_s: float) -> list[dict[str, Any]]:
@@ -309,29 +309,29 @@ class ReaderProcess:
         try:
             for message in child.answers():
                 self._progress_mono_s = now_mono_s
-                self._looks = 0
-                if self._hear(message, now_mono_s):
+                self._silent_polls = 0
+                if self._handle_message(message, now_mono_s):
                     found.append(message)
-        except NONSENSE:
-            self.distrust(now_mono_s)
+        except PARSE_ERRORS:
+            self.restart_damaged(now_mono_s)
             return found
         if status is not None:
-            self._ended(status, now_mono_s)
+            self._handle_exit(status, now_mono_s)
         elif self._waiting:
-            self._watch_deadline(now_mono_s)
+            self._check_deadline(now_mono_s)
         return found
 
-    def let_go(self) -> None:
+    def stop(self) -> None:
         """No reader for now."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
-            self._leaving.append(child)
+            self._stopped.append(child)
         self._waiting = False
         self.asked_mono_s = None
         self._reap()
 
-    def rest(self, now_mono_s: float, seconds: float, after_s: float = 0.0) -> None:
+    def stop_for(self, now_mono_s: float, seconds: float, after_s: float = 0.0) -> None:
         """
         No reader for so long, once the reading that is under way is in.
 
@@ -343,134 +343,142 @@ class ReaderProcess:
         started = self._started_mono_s
         old = started is not None and now_mono_s - started >= after_s
         if self._child is not None and self._ready and not self._waiting and old:
-            self.let_go()
+            self.stop()
             self._retry.until_mono_s = now_mono_s + seconds
 
-    def distrust(self, now_mono_s: float) -> None:
+    def restart_damaged(self, now_mono_s: float) -> None:
         """It said what no reader says: the driver has damaged it."""
-        self._skip(now_mono_s, _SKIP_CRASHED_S)
+        self._skip_gpu(now_mono_s, _SKIP_CRASHED_S)
         said = "The GPU reader was damaged by the driver library and is started again."
-        self._give_up(now_mono_s, _fault(said))
+        self._fail(now_mono_s, _reader_fault(said))
 
     def close(self) -> None:
         """End everything; waits a second at most."""
-        self.let_go()
-        for child in self._leaving:
-            child.wait(_CLOSE_S / len(self._leaving))
-        self._leaving.clear()
+        self.stop()
+        for child in self._stopped:
+            child.wait(_CLOSE_S / len(self._stopped))
+        self._stopped.clear()
 
-    def _expect(self, now_mono_s: float) -> None:
+    def _start_waiting(self, now_mono_s: float) -> None:
         """An answer is to come from now on."""
         self._waiting = True
-        self._looks = 0
-        self._index = None
+        self._silent_polls = 0
+        self._current_index = None
         self._progress_mono_s = now_mono_s
 
-    def _hear(self, message: Mapping[str, Any], now_mono_s: float) -> bool:
+    def _handle_message(self, message: Mapping[str, Any], now_mono_s: float) -> bool:
         """Take one message; whether it is one about GPUs."""
         if "failed" in message:
             failed = message["failed"]
             remedy = failed.get("remedy")
             self.fault = Fault(
-                text(failed["source"]),
-                text(failed["message"], _MOST_WORDS),
-                None if remedy is None else text(remedy, _MOST_WORDS),
+                printable(failed["source"]),
+                printable(failed["message"], _MAX_MESSAGE_CHARS),
+                None if remedy is None else printable(remedy, _MAX_MESSAGE_CHARS),
             )
             self.absent = bool(failed.get("absent"))
             self._failed = True
             return False
         if "ready" in message:
             driver = message["ready"]["driver"]
-            self.driver_version = None if driver is None else text(driver)
+            self.driver_version = None if driver is None else printable(driver)
             self._ready, self._waiting = True, False
             # A crash is over once everything has been read again.
             if self.fault is not None and (
-                self.fault.source != READER or self.fault == _starting(self._deadline_s)
+                self.fault.source != READER or self.fault == _slow_start_fault(self._deadline_s)
             ):
                 self.fault, self.absent = None, False
             return False
         if message["id"] != self._number:
             return False
         if "begin" in message:
-            self._index = int(message["begin"])
+            self._current_index = int(message["begin"])
             return False
         if "end" in message:
             self._waiting = False
-            self._index = None
+            self._current_index = None
             self.fault, self.absent = None, False
-            self._forgive(now_mono_s)
+            self._reset_failures(now_mono_s)
         return True
 
-    def _ended(self, status: int, now_mono_s: float) -> None:
+    def _handle_exit(self, status: int, now_mono_s: float) -> None:
         if not self._failed:
             self.absent = False
-            self.fault = _end_of(status, self._where(" while it asked about"))
-            if status not in _BY_SOMEBODY:
-                self._skip(now_mono_s, _SKIP_CRASHED_S)
-        self._give_up(now_mono_s, self.fault)
+            self.fault = _exit_fault(status, self._gpu_suffix(" while it asked about"))
+            if status not in _KILL_STATUSES:
+                self._skip_gpu(now_mono_s, _SKIP_CRASHED_S)
+        self._fail(now_mono_s, self.fault)
 
-    def _watch_deadline(self, now_mono_s: float) -> None:
-        self._looks += 1
-        if self._looks < _LOOKS_IN_VAIN:
+    def _check_deadline(self, now_mono_s: float) -> None:
+        self._silent_polls += 1
+        if self._silent_polls < _MIN_SILENT_POLLS:
             return
         silent_s = now_mono_s - self._progress_mono_s
         deadline_s = self._deadline_s if self._ready else self._start_s
         if silent_s > deadline_s:
-            self._skip(now_mono_s, _SKIP_HUNG_S)
+            self._skip_gpu(now_mono_s, _SKIP_HUNG_S)
             means = "This GPU is not watched for now; others are."
-            said = f"The GPU driver did not answer{self._where(' about')} within {deadline_s:g} s."
-            index = self._index
-            self._give_up(now_mono_s, _fault(said, LOOK, NOT_WATCHED if index is None else means))
+            about = self._gpu_suffix(" about")
+            said = f"The GPU driver did not answer{about} within {deadline_s:g} s."
+            index = self._current_index
+            self._fail(
+                now_mono_s,
+                _reader_fault(said, CHECK_LOG_REMEDY, NOT_WATCHED if index is None else means),
+            )
         elif silent_s > self._deadline_s and self.fault is None:
-            self.fault = _starting(self._deadline_s)
+            self.fault = _slow_start_fault(self._deadline_s)
 
-    def _skip(self, now_mono_s: float, first_s: float) -> None:
+    def _skip_gpu(self, now_mono_s: float, first_s: float) -> None:
         """The GPU that was asked about is left out for a while, longer each time."""
-        if self._index is not None:
-            skip = self._skips.setdefault(self._index, _Backoff())
+        if self._current_index is not None:
+            skip = self._skips.setdefault(self._current_index, _Backoff())
             skip.failed(now_mono_s, first_s, _SKIP_LAST_S)
 
-    def _forgive(self, now_mono_s: float) -> None:
-        if self._well_mono_s is None:
-            self._well_mono_s = now_mono_s
-        elif now_mono_s - self._well_mono_s >= _WELL_S:
+    def _reset_failures(self, now_mono_s: float) -> None:
+        if self._healthy_since_mono_s is None:
+            self._healthy_since_mono_s = now_mono_s
+        elif now_mono_s - self._healthy_since_mono_s >= _HEALTHY_S:
             self._retry.failures = 0
         for skip in self._skips.values():
-            if now_mono_s >= skip.until_mono_s + _WELL_S:
+            if now_mono_s >= skip.until_mono_s + _HEALTHY_S:
                 skip.failures = 0
 
-    def _give_up(self, now_mono_s: float, fault: Fault | None) -> None:
+    def _fail(self, now_mono_s: float, fault: Fault | None) -> None:
         self.fault = fault
-        self.let_go()
+        self.stop()
         self._retry.failed(now_mono_s, FIRST_RETRY_S, LAST_RETRY_S)
 
-    def _where(self, words: str) -> str:
+    def _gpu_suffix(self, words: str) -> str:
         """Which GPU was being asked about, if one was."""
-        return "" if self._index is None else f"{words} GPU {self._index}"
+        return "" if self._current_index is None else f"{words} GPU {self._current_index}"
 
     def _reap(self) -> None:
-        self._leaving = [child for child in self._leaving if child.status is None]
+        self._stopped = [child for child in self._stopped if child.status is None]
 
 
-def _fault(said: str, remedy: str | None = LOOK, means: str = NOT_WATCHED) -> Fault:
+def _reader_fault(
+    said: str, remedy: str | None = CHECK_LOG_REMEDY, means: str = NOT_WATCHED
+) -> Fault:
     return Fault(READER, f"{said} {means}", remedy)
 
 
-def _starting(deadline_s: float) -> Fault:
-    return _fault(
+def _slow_start_fault(deadline_s: float) -> Fault:
+    return _reader_fault(
         f"The GPU driver has not finished its initialisation within {deadline_s:g} s.",
-        f"A machine with many GPUs needs longer: wait a minute. {LOOK}",
+        f"A machine with many GPUs needs longer: wait a minute. {CHECK_LOG_REMEDY}",
     )
 
 
-def _end_of(status: int, where: str) -> Fault:
+def _exit_fault(status: int, where: str) -> Fault:
     """The reader ended by itself, or was ended by somebody."""
     means = "It is started again; GPU figures are missing meanwhile."
-    if status in _BY_SOMEBODY:
+    if status in _KILL_STATUSES:
         by = "by a person, or by the kernel when memory ran out"
-        return _fault(f"The GPU reader was killed: {by}.", None, means)
+        return _reader_fault(f"The GPU reader was killed: {by}.", None, means)
     if status >= 0:
-        return _fault(f"The GPU reader ended with status {status}{where}.", LOOK, means)
+        return _reader_fault(
+            f"The GPU reader ended with status {status}{where}.", CHECK_LOG_REMEDY, means
+        )
     name = signal.strsignal(-status) or f"signal {-status}"
     said = f"The driver library crashed ({name}){where}."
-    return _fault(said, LOOK, means)
+    return _reader_fault(said, CHECK_LOG_REMEDY, means)

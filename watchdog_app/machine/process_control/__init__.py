@@ -1,5 +1,5 @@
 """
-Pausing and resuming a whole task: `pause`, `family`, `stopping` and `resume`, the same everywhere.
+Pause and resume a whole task, with the same functions on every operating system.
 
 A pause stops the processes that the caller names and everything that descends
 from them, and nothing else: never watchdog itself or what it runs under (so
@@ -15,9 +15,9 @@ import sys
 
 # Here, not at the first pause: memory is short by then, and the disk busy.
 if sys.platform.startswith("linux"):
-    from watchdog_app.machine.process_control.linux import family, pause, resume, stopping
+    from watchdog_app.machine.process_control.linux import is_stopping, pause, process_tree, resume
 else:
-    from watchdog_app.machine.process_control.psutil import family, pause, resume, stopping
+    from watchdog_app.machine.process_control.psutil import is_stopping, pause, process_tree, resume
 from watchdog_app.machine.process_control.paused import Paused
 
-__all__ = ["Paused", "family", "pause", "resume", "stopping"]
+__all__ = ["Paused", "is_stopping", "pause", "process_tree", "resume"]

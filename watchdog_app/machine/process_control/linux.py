@@ -21,15 +21,15 @@ from collections.abc import Collection, Sequence
 from enum import Enum
 
 from watchdog_app.base.errors import ActionError, SensorError, TargetDenied, TargetGone
-from watchdog_app.base.linux.cgroups import Group, folder, memberships, parse_mountinfo
+from watchdog_app.base.linux.cgroups import Group, group_folder, memberships, parse_mountinfo
 from watchdog_app.base.linux.files import read_or_empty
 from watchdog_app.base.linux.process import (
     Stat,
     ancestors,
-    below_shell,
     descendants,
-    owners,
+    is_below_shell,
     read_stat,
+    read_uids,
     stop_pending,
 )
 from watchdog_app.core.model.machine import ProcessKey
@@ -39,11 +39,13 @@ from watchdog_app.machine.process_control.paused import Paused
 # A parent stops before its children are looked up, so each round can only find what was forked
 # before: two rounds are the rule. A tree that still grows after this many forks faster than that.
 _ROUNDS = 20
-_SETTLE_S = 0.25  # a process in a system call stops when that returns; a disk write may take longer
+_STOP_WAIT_S = (
+    0.25  # a process in a system call stops when that returns; a disk write may take longer
+)
 _POLL_S = 0.002
 
 
-class _Sent(Enum):
+class _SendResult(Enum):
     DONE = "done"
     NOT_NEEDED = "not needed"  # stopped already, or running already
     GONE = "gone"
@@ -75,31 +77,31 @@ def pause(
     if not members:
         raise ActionError("There is nothing to pause: the task has no processes.")
     at_unix_s = time.time()
-    members = _own(members, others)
-    stop = _Stop(members, os.getuid() if own_uid is None else own_uid, others)
-    stop.check_root()
+    members = _own_members(members, others)
+    pauser = _Pauser(members, os.getuid() if own_uid is None else own_uid, others)
+    pauser.check_root()
     freezer, frozen = None, False
     try:
-        stop.named()
-        freezer = freezer_of(members[0].pid, {each.pid for each in stop.tree()})
+        pauser.stop_members()
+        freezer = find_freezer(members[0].pid, {each.pid for each in pauser.tree()})
         frozen = freezer is not None and freeze(freezer)
-        stop.all()
+        pauser.stop_tree()
     except BaseException:
-        for key in reversed(stop.stopped):  # nothing is left half done
-            _send(key, signal.SIGCONT)
+        for key in reversed(pauser.stopped):  # nothing is left half done
+            _send_signal(key, signal.SIGCONT)
         raise
     finally:
         if frozen and freezer is not None:
             freezer.thaw()
-    if not stop.stopped and not stop.found_stopped:
-        raise _gone(members[0])
-    _settle(stop.stopped)
+    if not pauser.stopped and not pauser.found_stopped:
+        raise _ended_error(members[0])
+    _wait_until_stopped(pauser.stopped)
     return Paused(
-        keys=tuple(stop.stopped), method="freezer" if frozen else "sigstop", at_unix_s=at_unix_s
+        keys=tuple(pauser.stopped), method="freezer" if frozen else "sigstop", at_unix_s=at_unix_s
     )
 
 
-def family(
+def process_tree(
     members: Sequence[ProcessKey], *, others: Collection[ProcessKey] = ()
 ) -> list[tuple[ProcessKey, bool]]:
     """
@@ -112,11 +114,13 @@ def family(
     if not members:
         return []
     # It is read before the first signal, so nothing else is read.
-    found = descendants(_pairs(_own(members, others)), others=_pairs(others), quick=True)
+    found = descendants(
+        _key_pairs(_own_members(members, others)), others=_key_pairs(others), quick=True
+    )
     return [(ProcessKey(*each.key), each.state in "Tt") for each in found if not each.has_ended]
 
 
-def stopping(key: ProcessKey) -> bool:
+def is_stopping(key: ProcessKey) -> bool:
     """
     Whether it was sent a stop that it has not come to yet.
 
@@ -144,10 +148,10 @@ def resume(paused: Paused) -> tuple[ProcessKey, ...]:
     resumed: list[ProcessKey] = []
     denied: list[ProcessKey] = []
     for key in reversed(paused.keys):
-        sent = _send(key, signal.SIGCONT)
-        if sent is _Sent.DONE:
+        sent = _send_signal(key, signal.SIGCONT)
+        if sent is _SendResult.DONE:
             resumed.append(key)
-        elif sent is _Sent.DENIED:
+        elif sent is _SendResult.DENIED:
             denied.append(key)
     if denied:
         pids = " ".join(str(key.pid) for key in denied)
@@ -158,7 +162,7 @@ def resume(paused: Paused) -> tuple[ProcessKey, ...]:
     return tuple(resumed)
 
 
-class _Stop:
+class _Pauser:
     """One pause in the making."""
 
     def __init__(
@@ -175,9 +179,9 @@ class _Stop:
     def check_root(self) -> None:
         """Raises TargetGone or TargetDenied where the task as a whole is not to be stopped."""
         key = self._members[0]
-        root = _alive(key)
+        root = _read_alive(key)
         if root is None:
-            raise _gone(key)
+            raise _ended_error(key)
         if key.pid in self._untouchable:
             raise TargetDenied(
                 f"Process {key.pid} was not paused: watchdog runs in it or under it, and would "
@@ -185,7 +189,7 @@ class _Stop:
             )
         if root.is_kernel_thread:
             raise TargetDenied(f"Process {key.pid} was not paused: it is a thread of the kernel.")
-        if owners(key.pid) != {self._own_uid}:
+        if read_uids(key.pid) != {self._own_uid}:
             raise TargetDenied(
                 f"Process {key.pid} was not paused: it belongs to another user. "
                 "Ask that user, or the administrator."
@@ -195,96 +199,102 @@ class _Stop:
         """Everyone alive who is named, descends from the named, or from who was stopped so far."""
         # A stopped worker counts as a root: it stays in the tree when its parent ends and the
         # kernel gives it another one.
-        roots = _pairs((*self._members, *self.stopped))
-        found = descendants(roots, others=_pairs(self._others))
+        roots = _key_pairs((*self._members, *self.stopped))
+        found = descendants(roots, others=_key_pairs(self._others))
         return [each for each in found if not each.has_ended]
 
-    def named(self) -> None:
+    def stop_members(self) -> None:
         """
         Stop those that the caller knows, at once.
 
         Reading all of /proc takes some milliseconds, in which a fast leak takes megabytes.
         """
         for key in self._members:
-            now = _alive(key)
+            now = _read_alive(key)
             if now is not None:
-                self._stop(now)
+                self._stop_process(now)
 
-    def all(self) -> None:
+    def stop_tree(self) -> None:
         """Stop parents before children, and look again until nobody new has appeared."""
         for _ in range(_ROUNDS):
             fresh = [each for each in self.tree() if ProcessKey(*each.key) not in self._seen]
             if not fresh:
                 return
             for each in fresh:
-                self._stop(each)
+                self._stop_process(each)
 
-    def _stop(self, each: Stat) -> None:
+    def _stop_process(self, each: Stat) -> None:
         key = ProcessKey(*each.key)
         self._seen.add(key)
         if (
             key.pid in self._untouchable
             or each.is_kernel_thread
-            or owners(key.pid) != {self._own_uid}
+            or read_uids(key.pid) != {self._own_uid}
         ):
             return
-        sent = _send(key, signal.SIGSTOP)
-        if sent is _Sent.DONE:
+        sent = _send_signal(key, signal.SIGSTOP)
+        if sent is _SendResult.DONE:
             self.stopped.append(key)
-        elif sent is _Sent.NOT_NEEDED:
+        elif sent is _SendResult.NOT_NEEDED:
             self.found_stopped = True
-        elif sent is _Sent.DENIED and key == self._members[0]:
+        elif sent is _SendResult.DENIED and key == self._members[0]:
             raise TargetDenied(
                 f"The system refused to pause process {key.pid}. "
                 "A security module or a container keeps watchdog from signalling it."
             )
 
 
-def _pairs(keys: Collection[ProcessKey]) -> list[tuple[int, int]]:
+def _key_pairs(keys: Collection[ProcessKey]) -> list[tuple[int, int]]:
     return [(key.pid, key.start_time) for key in keys]
 
 
-def _alive(key: ProcessKey) -> Stat | None:
+def _read_alive(key: ProcessKey) -> Stat | None:
     """That very process as it is now; None: it has ended."""
     stat = read_stat(key.pid)
     return None if stat is None or stat.start_ticks != key.start_time or stat.has_ended else stat
 
 
-def _own(members: Sequence[ProcessKey], others: Collection[ProcessKey]) -> Sequence[ProcessKey]:
+def _own_members(
+    members: Sequence[ProcessKey], others: Collection[ProcessKey]
+) -> Sequence[ProcessKey]:
     """Those that are not another task's root, nor what somebody typed in a shell of its own."""
     root = members[0]
     return [
         root,
-        *(key for key in members[1:] if key not in others and not below_shell(key.pid, root.pid)),
+        *(
+            key
+            for key in members[1:]
+            if key not in others and not is_below_shell(key.pid, root.pid)
+        ),
     ]
 
 
-def _send(key: ProcessKey, number: signal.Signals) -> _Sent:
+def _send_signal(key: ProcessKey, number: signal.Signals) -> _SendResult:
     try:
         descriptor = os.pidfd_open(key.pid)
     except ProcessLookupError:
-        return _Sent.GONE
+        return _SendResult.GONE
     except OSError:
-        return _Sent.DENIED
+        return _SendResult.DENIED
     try:
         # Only now: the descriptor holds this very process, whatever its pid becomes later.
-        now = _alive(key)
+        now = _read_alive(key)
         if now is None:
-            return _Sent.GONE
+            return _SendResult.GONE
         # A debugger may hold it (t): the signal counts when it lets go.
-        if now.state == "T" if number == signal.SIGSTOP else _runs(now):
-            return _Sent.NOT_NEEDED
+        if now.state == "T" if number == signal.SIGSTOP else _is_running(now):
+            return _SendResult.NOT_NEEDED
         signal.pidfd_send_signal(descriptor, number)
     except ProcessLookupError:
-        return _Sent.GONE
+        return _SendResult.GONE
     except PermissionError:
-        return _Sent.DENIED
+        return _SendResult.DENIED
     finally:
         os.close(descriptor)
-    return _Sent.DONE
+    return _SendResult.DONE
 
 
-def _runs(now: Stat) -> bool:
+def _is_running(now: Stat) -> bool:
     """
     Whether it runs, and is not about to stop.
 
@@ -294,17 +304,17 @@ def _runs(now: Stat) -> bool:
     return now.state in "RSI" and not stop_pending(now.pid)
 
 
-def _settle(keys: Sequence[ProcessKey]) -> None:
+def _wait_until_stopped(keys: Sequence[ProcessKey]) -> None:
     """Wait until all are seen to be stopped; one that sleeps in the disk stops when it wakes."""
-    deadline = time.monotonic() + _SETTLE_S
+    deadline = time.monotonic() + _STOP_WAIT_S
     for key in keys:
-        while (now := _alive(key)) is not None and now.state not in "Tt":
+        while (now := _read_alive(key)) is not None and now.state not in "Tt":
             if time.monotonic() > deadline:
                 break
             time.sleep(_POLL_S)
 
 
-def _gone(key: ProcessKey) -> TargetGone:
+def _ended_error(key: ProcessKey) -> TargetGone:
     return TargetGone(f"Process {key.pid} has ended; there is nothing to pause.")
 
 
@@ -330,7 +340,7 @@ def freeze(group: Group) -> bool:
     return False
 
 
-def freezer_of(pid: int, tree: Collection[int]) -> Group | None:
+def find_freezer(pid: int, tree: Collection[int]) -> Group | None:
     """
     The group that holds the task and nobody else, where this user may freeze it; no guard's.
 
@@ -342,7 +352,7 @@ def freezer_of(pid: int, tree: Collection[int]) -> Group | None:
     mounts = read_or_empty(f"/proc/{pid}/mountinfo", 1 << 20)
     for hierarchy in parse_mountinfo(mounts, "freezer"):
         path = paths.get("freezer" if hierarchy.version == 1 else "")
-        where = None if path is None else folder(hierarchy, path)
+        where = None if path is None else group_folder(hierarchy, path)
         if path is None or where is None or any(map(is_guard, path.split("/"))):
             continue
         group = Group(where, hierarchy.version)
@@ -353,12 +363,12 @@ def freezer_of(pid: int, tree: Collection[int]) -> Group | None:
             inside = set(group.pids())
         except SensorError:
             continue  # unreadable is not empty
-        if pid in inside and not any(_stranger(each, tree) for each in inside):
+        if pid in inside and not any(_is_outsider(each, tree) for each in inside):
             return group
     return None
 
 
-def _stranger(pid: int, tree: Collection[int]) -> bool:
+def _is_outsider(pid: int, tree: Collection[int]) -> bool:
     """Whether it is none of the task; who was forked since `tree` was read, or is gone, is not."""
     if pid in tree:
         return False

@@ -40,19 +40,19 @@ def pause(
         own_uid = os.getuid() if hasattr(os, "getuid") else 0  # Windows knows no such number
     above = (parent.pid for parent in psutil.Process().parents())
     untouchable = {0, 1, os.getpid(), *above}
-    found = dict(_family(members, others))
+    found = dict(_process_tree(members, others))
     root = found.get(members[0])
     stopped: list[ProcessKey] = []
     found_stopped = False
     try:
-        if root is not None and not _allowed(root, untouchable, own_uid):
+        if root is not None and not _may_pause(root, untouchable, own_uid):
             raise TargetDenied(
                 f"Process {root.pid} was not paused: it belongs to another user, "
                 "or watchdog runs in it or under it."
             )
         for key, process in found.items() if root is not None else ():
             with suppress(psutil.NoSuchProcess):
-                if not _allowed(process, untouchable, own_uid):
+                if not _may_pause(process, untouchable, own_uid):
                     continue
                 if process.status() == psutil.STATUS_STOPPED:
                     found_stopped = True
@@ -75,7 +75,7 @@ def resume(paused: Paused) -> tuple[ProcessKey, ...]:
     resumed, denied = [], []
     for key in reversed(paused.keys):
         try:
-            process = _find(key)
+            process = _open_process(key)
             if process.status() == psutil.STATUS_STOPPED:
                 process.resume()
                 resumed.append(key)
@@ -89,36 +89,36 @@ def resume(paused: Paused) -> tuple[ProcessKey, ...]:
     return tuple(resumed)
 
 
-def stopping(key: ProcessKey) -> bool:  # noqa: ARG001 - as on Linux
+def is_stopping(key: ProcessKey) -> bool:  # noqa: ARG001 - as on Linux
     """No: it cannot be seen here."""
     return False
 
 
-def family(
+def process_tree(
     members: Sequence[ProcessKey], *, others: Collection[ProcessKey] = ()
 ) -> list[tuple[ProcessKey, bool]]:
     """
-    As `linux.family`.
+    As `linux.process_tree`.
 
     Args:
         members: the task's processes, root first.
         others: roots of other tasks.
     """
     found = []
-    for key, process in _family(members, others):
+    for key, process in _process_tree(members, others):
         with suppress(psutil.Error):
             found.append((key, process.status() == psutil.STATUS_STOPPED))
     return found
 
 
-def _family(
+def _process_tree(
     members: Sequence[ProcessKey], others: Collection[ProcessKey]
 ) -> Iterator[tuple[ProcessKey, psutil.Process]]:
     """The members that are alive and what descends from them, each once, without other tasks."""
     seen: set[int] = set()
     for member in members:
         try:
-            root = _find(member)
+            root = _open_process(member)
             children = root.children(recursive=True)  # parents before their children
         except psutil.NoSuchProcess:
             continue
@@ -133,7 +133,7 @@ def _family(
                     yield key, process
 
 
-def _find(key: ProcessKey) -> psutil.Process:
+def _open_process(key: ProcessKey) -> psutil.Process:
     """
     That very process.
 
@@ -150,7 +150,7 @@ def _key(process: psutil.Process) -> ProcessKey:
     return ProcessKey(process.pid, int(process.create_time() * 1e6))
 
 
-def _allowed(process: psutil.Process, untouchable: Collection[int], own_uid: int) -> bool:
+def _may_pause(process: psutil.Process, untouchable: Collection[int], own_uid: int) -> bool:
     # Windows has no uids: a process of another user refuses to be opened there.
     owners = set(process.uids()) if hasattr(process, "uids") else {own_uid}
     return process.pid not in untouchable and owners == {own_uid}

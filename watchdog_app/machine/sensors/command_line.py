@@ -28,7 +28,7 @@ _LONGEST_FILE_NAME = 255
 LONGEST_PATH = 4096  # PATH_MAX
 # One more than a path can have: what was cut is taken for none.
 _LONGEST_WORD = LONGEST_PATH + 1
-_MOST_CHARS = 4 * LONGEST_PATH  # of all words
+_MAX_CHARS = 4 * LONGEST_PATH  # of all words
 
 # Programs written in Python that are known by name, because it tells a user nothing.
 # They run somebody else's script: that script is what the user is waiting for.
@@ -85,14 +85,14 @@ class _Target:
     rest: tuple[str, ...] = ()
 
 
-def kept(argv: Iterable[str]) -> tuple[str, ...]:
+def truncate_argv(argv: Iterable[str]) -> tuple[str, ...]:
     """
     As much of a command line as is of use.
 
     A process may write what it likes over its own, and that is held for as long as it lives.
     """
     words: list[str] = []
-    left = _MOST_CHARS
+    left = _MAX_CHARS
     for word in argv:
         part = word[:_LONGEST_WORD]
         left -= len(part) + 1
@@ -107,7 +107,7 @@ def is_interpreter(path: str) -> bool:
     return _INTERPRETER.match(os.path.basename(path)) is not None
 
 
-def _target(argv: Sequence[str]) -> _Target:
+def _parse_target(argv: Sequence[str]) -> _Target:
     """What an interpreter with these arguments runs."""
     if len(argv) == 1 and not is_interpreter(argv[0]):
         return _Target("title", argv[0])  # setproctitle writes one string over all arguments
@@ -136,7 +136,7 @@ def _target(argv: Sequence[str]) -> _Target:
     return _Target("nothing", "")
 
 
-def _connection_file(argv: Sequence[str]) -> str | None:
+def _find_connection_file(argv: Sequence[str]) -> str | None:
     """Value of the last connection file option in any of its spellings; None: there is none."""
     found = None
     for index, argument in enumerate(argv):
@@ -161,7 +161,7 @@ def kernel_id(connection_file: str) -> str | None:
 
 def is_spyder_kernel(argv: Sequence[str]) -> bool:
     """Whether a command line starts the kernel behind one of Spyder's consoles."""
-    return _target(argv).what.startswith("spyder_kernels")
+    return _parse_target(argv).what.startswith("spyder_kernels")
 
 
 def notebook_arguments(argv: Sequence[str]) -> tuple[str, ...]:
@@ -179,23 +179,23 @@ def identify(argv: Sequence[str], exe: str | None = None) -> Program:
         argv: its command line; empty when it cannot be read.
         exe: its executable.
     """
-    program = _identified(argv, exe)
+    program = _identify_program(argv, exe)
     return replace(program, name=shortened(program.name))
 
 
-def _identified(argv: Sequence[str], exe: str | None) -> Program:
+def _identify_program(argv: Sequence[str], exe: str | None) -> Program:
     if not argv:
         return Program(TaskKind.PYTHON, os.path.basename(exe or "python"))
-    target = _target(argv)
+    target = _parse_target(argv)
     base = os.path.basename(target.what.rstrip("/"))
-    program = _own(target, base) or _kernel(argv, target, base)
+    program = _own_program(target, base) or _kernel_program(argv, target, base)
     if program is not None:
         return program
     match target.how:
         case "script":
-            return _script(target, base)
+            return _script_program(target, base)
         case "module":
-            return _module(target)
+            return _module_program(target)
         case "code":
             return Program(TaskKind.PYTHON, _code_name(target.what))
         case "title":
@@ -205,7 +205,7 @@ def _identified(argv: Sequence[str], exe: str | None) -> Program:
     return Program(TaskKind.PYTHON, "python")
 
 
-def _own(target: _Target, base: str) -> Program | None:
+def _own_program(target: _Target, base: str) -> Program | None:
     package, _, inner = target.what.partition(".")
     if target.how == "module" and package == _OWN_PACKAGE:
         # The demonstration's training is a training like any other.
@@ -224,8 +224,8 @@ def _own(target: _Target, base: str) -> Program | None:
     return None
 
 
-def _kernel(argv: Sequence[str], target: _Target, base: str) -> Program | None:
-    connection = _connection_file(argv)
+def _kernel_program(argv: Sequence[str], target: _Target, base: str) -> Program | None:
+    connection = _find_connection_file(argv)
     # -f is an option of many programs: the file's name or the program's must speak of a kernel.
     named_kernel = target.how in ("script", "module") and "kernel" in target.what.lower()
     if connection is not None and (named_kernel or kernel_id(connection)):
@@ -238,22 +238,22 @@ def _kernel(argv: Sequence[str], target: _Target, base: str) -> Program | None:
     return None
 
 
-def _script(target: _Target, base: str) -> Program:
+def _script_program(target: _Target, base: str) -> Program:
     if base == "__main__.py":
         base = "/".join(target.what.split("/")[-2:])  # the folder tells more
     if not base.endswith(".py") or base in KNOWN_FILES:
-        program = _known(base.removesuffix(".py"), target.rest)
+        program = _known_program(base.removesuffix(".py"), target.rest)
         if program is not None:
             return program
     return Program(TaskKind.SCRIPT, base or target.what, script=target.what)
 
 
-def _module(target: _Target) -> Program:
-    program = _known(target.what, target.rest)
+def _module_program(target: _Target) -> Program:
+    program = _known_program(target.what, target.rest)
     return program or Program(TaskKind.MODULE, target.what or "python -m")
 
 
-def _known(name: str, rest: Sequence[str]) -> Program | None:
+def _known_program(name: str, rest: Sequence[str]) -> Program | None:
     """A program known by its name, started as a script or as a module alike."""
     word = name.lower()
     subcommand = next((part for part in rest if not part.startswith("-")), "")

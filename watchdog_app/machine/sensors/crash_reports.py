@@ -12,14 +12,14 @@ import re
 import stat
 from contextlib import suppress
 
-from watchdog_app.base.durable import at_once
+from watchdog_app.base.durable import open_nonblocking
 from watchdog_app.base.text.plain import redact
 from watchdog_app.core.model.exits import LastError
 from watchdog_app.core.model.machine import ProcessKey
 
 FOLDER = "crash-reports"
-_MOST_BYTES = 16 * 1024
-_MOST_FRAMES = 8
+_MAX_BYTES = 16 * 1024
+_MAX_FRAMES = 8
 _LONGEST = 200
 _FATAL = re.compile(r"^(Fatal Python error: [^\n]{1,200})", re.M)
 _UNCAUGHT = re.compile(r"^Uncaught ([^\n:]{1,200}): ?([^\n]*)$", re.M)
@@ -38,11 +38,11 @@ def read(folder: str, key: ProcessKey) -> LastError | None:
     """
     path = os.path.join(folder, FOLDER, f"{key.pid}-{key.start_time}")
     try:
-        with open(path, "rb", opener=at_once) as file:
+        with open(path, "rb", opener=open_nonblocking) as file:
             about = os.fstat(file.fileno())
             if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
                 return None
-            data = file.read(_MOST_BYTES)
+            data = file.read(_MAX_BYTES)
     except OSError:
         return None
     with suppress(OSError):
@@ -68,13 +68,13 @@ def parse(text: str) -> LastError | None:
 
 def _frames(text: str) -> tuple[str, ...]:
     found = []
-    for path, line, name in _FRAME.findall(text)[:_MOST_FRAMES]:
-        place = f"{_shown(path)}:{line} in {name.strip()}"
+    for path, line, name in _FRAME.findall(text)[:_MAX_FRAMES]:
+        place = f"{_frame_file(path)}:{line} in {name.strip()}"
         found.append(place)
     return tuple(found)
 
 
-def _shown(path: str) -> str:
+def _frame_file(path: str) -> str:
     """The file's name; of what is not the program's own with its package, in brackets."""
     base = os.path.basename(path)
     if not _FOREIGN.search(path):

@@ -21,13 +21,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from watchdog_app.machine.gpu import Gpus
     from watchdog_app.machine.sensors.power import BatteryReader
-    from watchdog_app.machine.sensors.temperatures import HeatReader
+    from watchdog_app.machine.sensors.temperatures import TemperatureReader
 
 T = TypeVar("T")
 
 _DISK_EVERY_S = 5.0
 _HEAT_EVERY_S = 2.0
-_FIND_EVERY_S = 60.0  # sensors of heat and power where there were none
+_SCAN_EVERY_S = 60.0  # sensors of heat and power where there were none
 _FIRST_WAIT_S = 0.1  # for all new ones together: a local disk answers within a thousandth of that
 _SILENT_AFTER_S = 15.0
 _SOURCE = "hardware"
@@ -52,7 +52,7 @@ class _Device(Generic[T]):
         self.value: T | None = None  # None: not heard yet, silent or failed
         self.problem: str | None = None
 
-    def look(self, background: Background, now_mono_s: float) -> bool:
+    def poll(self, background: Background, now_mono_s: float) -> bool:
         """
         Ask if it is due and take what came; whether this is its first question.
 
@@ -88,7 +88,7 @@ class Disks:
     """
 
     def __init__(self, ask: Callable[[str], Gauge] | None = None) -> None:
-        self._ask = ask or space
+        self._ask = ask or read_disk_space
         self._disks: dict[str, _Device[Gauge]] = {}
         # Threads that end at once: there is nothing to ask for the next five seconds.
         self._background = Background(patience_s=0.0, linger_s=0.0)
@@ -109,9 +109,9 @@ class Disks:
 
     def watch(self, paths: Iterable[str]) -> None:
         """Watch the file systems of these folders and no others, whether they exist yet or not."""
-        self._disks = {path: self._disks.get(path) or self._device(path) for path in paths}
+        self._disks = {path: self._disks.get(path) or self._new_device(path) for path in paths}
 
-    def _device(self, path: str) -> _Device[Gauge]:
+    def _new_device(self, path: str) -> _Device[Gauge]:
         return _Device(path, lambda _: self._ask(path), _DISK_EVERY_S)
 
     def read(self, now_mono_s: float) -> tuple[Gauge, ...]:
@@ -121,11 +121,11 @@ class Disks:
         A folder that cannot be read or does not answer is a fault instead.
         """
         devices = self._disks.values()
-        new = [device for device in devices if device.look(self._background, now_mono_s)]
+        new = [device for device in devices if device.poll(self._background, now_mono_s)]
         if new:
             self._background.wait(_FIRST_WAIT_S)
             for device in new:
-                device.look(self._background, now_mono_s)
+                device.poll(self._background, now_mono_s)
         return tuple(device.value for device in devices if device.value is not None)
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class Disks:
         self._background.close()
 
 
-def space(path: str) -> Gauge:
+def read_disk_space(path: str) -> Gauge:
     """
     Room on the file system that holds a folder. Blocks for as long as its disk does.
 
@@ -164,20 +164,20 @@ class SysReader:
 
     def __init__(self, sys_root: str = "/sys") -> None:
         self._root = sys_root
-        self._readers: tuple[HeatReader, BatteryReader] | None = None
+        self._readers: tuple[TemperatureReader, BatteryReader] | None = None
 
-    def present(self) -> bool:
+    def has_sensors(self) -> bool:
         """Whether one of the trees has anything in it; what reads them is loaded then."""
-        if self._readers is None and any(map(self._has_sensors, self._TREES)):
+        if self._readers is None and any(map(self._tree_has_sensors, self._TREES)):
             # 0.3 MB that a machine without such sensors does without: most virtual ones.
             from watchdog_app.machine.sensors.power import BatteryReader
-            from watchdog_app.machine.sensors.temperatures import HeatReader
+            from watchdog_app.machine.sensors.temperatures import TemperatureReader
 
             root = self._root
-            self._readers = HeatReader(root), BatteryReader(root)
+            self._readers = TemperatureReader(root), BatteryReader(root)
         return self._readers is not None
 
-    def _has_sensors(self, tree: str) -> bool:
+    def _tree_has_sensors(self, tree: str) -> bool:
         try:
             names = os.listdir(f"{self._root}/{tree}")
         except OSError:
@@ -225,7 +225,7 @@ class HardwareWatch:
         self._first_wait_s = first_wait_s
         self._background = Background(patience_s=0.0, linger_s=None)
         self._device: _Device[Hardware] | None = None
-        self._find_mono_s = float("-inf")
+        self._next_scan_mono_s = float("-inf")
         self.faults: dict[str, Fault] = {}
         # Somebody waits for figures of the GPUs: they are read each second, whoever is on them.
         self.gpus_busy = False
@@ -233,13 +233,16 @@ class HardwareWatch:
     def read(self, now_mono_s: float) -> Hardware:
         """Everything as last heard; takes microseconds, whatever the devices do."""
         self.faults = {}
-        found = self._heat_and_power(now_mono_s) or _NOTHING
+        found = self._read_heat_and_power(now_mono_s) or _NO_HARDWARE
         if self._gpu is None:
             return found
-        look = self._gpu.read(now_mono_s, self.gpus_busy)
-        self.faults.update((fault.source, fault) for fault in look.faults)
+        sample = self._gpu.read(now_mono_s, self.gpus_busy)
+        self.faults.update((fault.source, fault) for fault in sample.faults)
         return replace(
-            found, gpus=look.gpus, gpus_mono_s=look.read_mono_s, driver_version=look.driver_version
+            found,
+            gpus=sample.gpus,
+            gpus_mono_s=sample.read_mono_s,
+            driver_version=sample.driver_version,
         )
 
     def close(self) -> None:
@@ -248,18 +251,18 @@ class HardwareWatch:
         if self._gpu is not None:
             self._gpu.close()
 
-    def _heat_and_power(self, now_mono_s: float) -> Hardware | None:
+    def _read_heat_and_power(self, now_mono_s: float) -> Hardware | None:
         device = self._device
         if device is None:
-            if now_mono_s < self._find_mono_s:
+            if now_mono_s < self._next_scan_mono_s:
                 return None
-            self._find_mono_s = now_mono_s + _FIND_EVERY_S
-            if not self._reader.present():
+            self._next_scan_mono_s = now_mono_s + _SCAN_EVERY_S
+            if not self._reader.has_sensors():
                 return None
             device = self._device = _Device("heat", self._reader.read, _HEAT_EVERY_S)
-        if device.look(self._background, now_mono_s):
+        if device.poll(self._background, now_mono_s):
             self._background.wait(self._first_wait_s)
-            device.look(self._background, now_mono_s)
+            device.poll(self._background, now_mono_s)
         if device.problem is not None:
             self.faults[_SOURCE] = Fault(
                 _SOURCE,
@@ -270,4 +273,4 @@ class HardwareWatch:
         return device.value
 
 
-_NOTHING = Hardware()
+_NO_HARDWARE = Hardware()

@@ -23,27 +23,27 @@ from watchdog_app.base.linux.files import KeptFile, read_link, read_or_empty
 from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import Fault
 from watchdog_app.machine.sensors.command_line import is_interpreter
-from watchdog_app.machine.sensors.identity import says_python
+from watchdog_app.machine.sensors.identity import has_python_argv
 
 _SOURCE = "processes"
 _LIST_EVERY_S = 60.0
 _YOUNG_S = 10.0
 _YOUNG_EVERY_S = 0.5
 _ROUND_S = 20.0  # all others are asked within this time, as far as there are not too many
-_MOST_OTHERS = 64  # asked at one sample: 0.3 ms
-_MOST_BEGUN = 256  # pids given out between two samples; for more a list is cheaper
+_MAX_OTHERS = 64  # asked at one sample: 0.3 ms
+_MAX_NEW = 256  # pids given out between two samples; for more a list is cheaper
 
 
 class Changes(NamedTuple):
     """What a look has found."""
 
-    there: frozenset[int] | None  # every process; None: they were not listed
-    again: list[int]  # known processes that are to be asked now
+    existing: frozenset[int] | None  # every process; None: they were not listed
+    recheck: list[int]  # known processes that are to be asked now
 
 
 class Discovery:
     """
-    Finds candidates. `begun` holds new ones, the oldest first, until the caller takes them.
+    Finds candidates. `new_pids` holds new ones, the oldest first, until the caller takes them.
 
     Args:
         proc: where the proc file system is mounted. The last pid is known for our own pid
@@ -58,30 +58,30 @@ class Discovery:
         self._proc = proc
         self._watched = watched
         self._background = background or Background()
-        self._loadavg = KeptFile("/proc/loadavg") if tells_pids(proc) else None
+        self._loadavg = KeptFile("/proc/loadavg") if has_last_pid(proc) else None
         self._last_pid: int | None = None
         self._unseen: list[int] = []  # given out before the latest look, but not there then
         self._known = array("i")  # at the last listing, the lowest first
-        self._at = 0  # in it: who is asked next
+        self._next_index = 0  # in it: who is asked next
         self._young: dict[int, float] = {}  # since when
         self._listed_mono_s = float("-inf")
         self._young_mono_s = self._others_mono_s = float("-inf")
-        self.begun: deque[int] = deque()
+        self.new_pids: deque[int] = deque()
         self.fault: Fault | None = None
 
-    def look(self, now_mono_s: float) -> Changes:
+    def scan(self, now_mono_s: float) -> Changes:
         """Who began since the last look, and who is to be asked again."""
-        begun = self._begun(now_mono_s)
+        begun = self._find_new(now_mono_s)
         there = None
         if begun is None or now_mono_s - self._listed_mono_s >= _LIST_EVERY_S:
-            there, new = self._list(now_mono_s)
+            there, new = self._list_processes(now_mono_s)
             # Of all that are there at the start the last ones may be young.
-            self._young.update(dict.fromkeys(new[-_MOST_BEGUN:], now_mono_s))
+            self._young.update(dict.fromkeys(new[-_MAX_NEW:], now_mono_s))
             begun = [*(begun or ()), *new]
-        self.begun.extend(begun)
-        return Changes(there, self._grown(now_mono_s) + self._others(now_mono_s))
+        self.new_pids.extend(begun)
+        return Changes(there, self._due_young(now_mono_s) + self._next_others(now_mono_s))
 
-    def holds_python(self, pid: int) -> bool:
+    def is_python(self, pid: int) -> bool:
         """
         Whether a process is Python; False also where that is not known yet: it is asked again.
         """
@@ -89,7 +89,7 @@ class Discovery:
             return is_interpreter(read_link(f"{self._proc}/{pid}/exe").removesuffix(" (deleted)"))
         except Denied:
             question = Question(pid, "program")
-            return self._background.ask(question, lambda: says_python(self._proc, pid)) or False
+            return self._background.ask(question, lambda: has_python_argv(self._proc, pid)) or False
         except SensorError:
             return False
 
@@ -102,7 +102,7 @@ class Discovery:
         if self._loadavg is not None:
             self._loadavg.close()
 
-    def _begun(self, now_mono_s: float) -> list[int] | None:
+    def _find_new(self, now_mono_s: float) -> list[int] | None:
         """Processes that began since the last look, or began a thread; None: not known."""
         last, before = None, self._last_pid
         if self._loadavg is not None:
@@ -110,12 +110,12 @@ class Discovery:
                 last = process.parse_last_pid(self._loadavg.read(128))
         self._last_pid = last
         # Below the one before: pids have begun anew from the lowest.
-        if last is None or before is None or not 0 <= last - before <= _MOST_BEGUN:
+        if last is None or before is None or not 0 <= last - before <= _MAX_NEW:
             return None
         found: dict[int, None] = {}
         unseen, self._unseen = self._unseen, []
         for pid in (*unseen, *range(before + 1, last + 1)):
-            leader = self._leader(pid)
+            leader = self._process_of_thread(pid)
             if leader is None:
                 if pid > before:  # the kernel gives out a pid a moment before its process is there
                     self._unseen.append(pid)
@@ -127,13 +127,13 @@ class Discovery:
                 self._young[pid] = now_mono_s
         return list(found)
 
-    def _leader(self, pid: int) -> int | None:
+    def _process_of_thread(self, pid: int) -> int | None:
         """The process that a pid, perhaps of a thread, belongs to; None: it is not there."""
         status = read_or_empty(f"{self._proc}/{pid}/status", 1024)
         words = process.status_words(status, b"Tgid")
-        return process.whole(words[0]) if words else None
+        return process.parse_number(words[0]) if words else None
 
-    def _list(self, now_mono_s: float) -> tuple[frozenset[int] | None, list[int]]:
+    def _list_processes(self, now_mono_s: float) -> tuple[frozenset[int] | None, list[int]]:
         """All processes, and those of them that were not known; None: they cannot be listed."""
         try:
             listed = list_pids(self._proc)
@@ -153,28 +153,30 @@ class Discovery:
         self._young = {pid: since for pid, since in self._young.items() if pid in there}
         return there, sorted(pid for pid in new if pid not in self._watched)
 
-    def _grown(self, now_mono_s: float) -> list[int]:
+    def _due_young(self, now_mono_s: float) -> list[int]:
         """The young that are to be asked; the last time when they are young no more."""
         if now_mono_s - self._young_mono_s < _YOUNG_EVERY_S:
             return []
         self._young_mono_s = now_mono_s
-        asked = [pid for pid, since in self._young.items() if since < now_mono_s][-_MOST_BEGUN:]
+        asked = [pid for pid, since in self._young.items() if since < now_mono_s][-_MAX_NEW:]
         for pid in asked:
             if now_mono_s - self._young[pid] >= _YOUNG_S:
                 del self._young[pid]
         return asked
 
-    def _others(self, now_mono_s: float) -> list[int]:
+    def _next_others(self, now_mono_s: float) -> list[int]:
         """As many of the others as are due, one after the other."""
         elapsed_s = min(_ROUND_S, now_mono_s - self._others_mono_s)
         self._others_mono_s = now_mono_s
-        count = min(_MOST_OTHERS, 1 + int(len(self._known) * elapsed_s / _ROUND_S))
-        turn = self._known[self._at : self._at + count]
-        self._at = self._at + count if self._at + count < len(self._known) else 0
+        count = min(_MAX_OTHERS, 1 + int(len(self._known) * elapsed_s / _ROUND_S))
+        turn = self._known[self._next_index : self._next_index + count]
+        self._next_index = (
+            self._next_index + count if self._next_index + count < len(self._known) else 0
+        )
         return [pid for pid in turn if pid not in self._watched and pid not in self._young]
 
 
-def tells_pids(proc: str) -> bool:
+def has_last_pid(proc: str) -> bool:
     """
     Whether the pid that was given out last is told, and is one of the pids that are listed.
 

@@ -21,7 +21,7 @@ from watchdog_app.machine.sensors import crash_reports
 from watchdog_app.machine.sensors.kernel_events import KernelEvents
 
 _KEEP_S = 120.0  # tearing down a large process takes the kernel up to a minute under pressure
-_MOST = 1000
+_MAX_KILLS = 1000
 _RECENT_S = 15.0
 _DYING_S = 1.0  # a look may still show alive what the kernel has just killed
 
@@ -36,7 +36,7 @@ class Span(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Rise:
+class _Kill:
     """One kill."""
 
     mono_s: float  # of the reading that showed it
@@ -49,16 +49,16 @@ class Counter:
 
     value: int | None
     since_mono_s: float = field(default_factory=time.monotonic)  # it is read from then on
-    _rises: deque[_Rise] = field(default_factory=lambda: deque(maxlen=_MOST))
+    _kills: deque[_Kill] = field(default_factory=lambda: deque(maxlen=_MAX_KILLS))
 
     def update(self, value: int | None) -> bool:
         """Take in the value of now; whether it is higher than before."""
         now = time.monotonic()
         rose = value is not None and self.value is not None and value > self.value
         if rose and value is not None and self.value is not None:
-            self._rises.extend(_Rise(now) for _ in range(min(_MOST, value - self.value)))
-        while self._rises and now - self._rises[0].mono_s > _KEEP_S:
-            self._rises.popleft()
+            self._kills.extend(_Kill(now) for _ in range(min(_MAX_KILLS, value - self.value)))
+        while self._kills and now - self._kills[0].mono_s > _KEEP_S:
+            self._kills.popleft()
         if self.value is None and value is not None:
             self.since_mono_s = now
         self.value = value
@@ -66,22 +66,22 @@ class Counter:
 
     def recent(self) -> bool:
         """It rose a moment ago."""
-        return bool(self._rises) and time.monotonic() - self._rises[-1].mono_s < _RECENT_S
+        return bool(self._kills) and time.monotonic() - self._kills[-1].mono_s < _RECENT_S
 
     def span(self, alive_mono_s: float) -> Span:
         """What it did since a process was last seen alive."""
         if self.value is None:
             return Span(None, None)
         begin_mono_s = alive_mono_s - _DYING_S
-        if self.since_mono_s > begin_mono_s and len(self._rises) != self.value:
+        if self.since_mono_s > begin_mono_s and len(self._kills) != self.value:
             return Span(None, self.value)  # some of them may be from just before it was read
-        rises = [each for each in self._rises if each.mono_s > begin_mono_s]
+        rises = [each for each in self._kills if each.mono_s > begin_mono_s]
         known = sum(each.claimed for each in rises)
         return Span(self.value - len(rises), self.value, known, self.since_mono_s)
 
     def claim(self, alive_mono_s: float) -> None:
         """One kill since then is known: who died next was not its victim."""
-        for each in self._rises:
+        for each in self._kills:
             if each.mono_s > alive_mono_s - _DYING_S and not each.claimed:
                 each.claimed = True
                 return
@@ -93,11 +93,11 @@ class OomCounters:
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
         self._groups: dict[str, Counter] = {}
-        self._read_mono_s: deque[float] = deque(maxlen=_MOST)  # when they were read
+        self._read_mono_s: deque[float] = deque(maxlen=_MAX_KILLS)  # when they were read
         self.host = Counter(cgroups.host_oom_kills(proc))
         self._read_mono_s.append(time.monotonic())
 
-    def count(self) -> None:
+    def update(self) -> None:
         """Read them: the machine's, and those of groups when it rose."""
         rose = self.host.update(cgroups.host_oom_kills(self._proc))
         for group, counter in self._groups.items():
@@ -105,7 +105,7 @@ class OomCounters:
                 counter.update(cgroups.group_oom_kills(group))
         self._read_mono_s.append(time.monotonic())
 
-    def follow(self, groups: Collection[str], needed: Collection[str | None]) -> None:
+    def track(self, groups: Collection[str], needed: Collection[str | None]) -> None:
         """
         Count in these groups from now on.
 
@@ -119,7 +119,7 @@ class OomCounters:
         for new in set(groups) - self._groups.keys():
             self._groups[new] = Counter(cgroups.group_oom_kills(new))
 
-    def of(self, group: str | None, alive_mono_s: float) -> Span:
+    def span(self, group: str | None, alive_mono_s: float) -> Span:
         """
         What the count of a group did since then; None: that of the machine.
 
@@ -150,7 +150,7 @@ class OomCounters:
             if counter is not None:
                 counter.claim(alive_mono_s)
 
-    def rose_in(self, group: str | None) -> bool:
+    def rose_recently(self, group: str | None) -> bool:
         """A process of that group was killed a moment ago."""
         counter = self._groups.get(group) if group else None
         return counter is not None and counter.recent()
@@ -158,7 +158,7 @@ class OomCounters:
 
 KERNELS = (TaskKind.NOTEBOOK, TaskKind.KERNEL)
 _OOM_DAEMONS = ("bustd", "earlyoom", "nohang", "oomd", "systemd-oomd")
-_DRIFT_S = 2.0  # the kernel log has a clock of its own
+_LOG_CLOCK_DRIFT_S = 2.0  # the kernel log has a clock of its own
 _DAEMONS_S = 10.0  # finding those that kill for memory asks every process on the machine
 
 
@@ -179,7 +179,7 @@ class ExitEvidence:
         self._oom_daemons: tuple[str, ...] = ()
         self._asked_mono_s = float("-inf")
 
-    def facts(
+    def collect(
         self,
         key: ProcessKey,
         task: Task | None,
@@ -204,8 +204,8 @@ class ExitEvidence:
             more: fields of `ExitFacts` that were known before the end.
         """
         status = process.exit_status(key.pid, key.start_time, handle, self._proc)
-        own = self.counts.of(group, alive_mono_s) if group is not None else Span(None, None)
-        host = self.counts.of(None, alive_mono_s)
+        own = self.counts.span(group, alive_mono_s) if group is not None else Span(None, None)
+        host = self.counts.span(None, alive_mono_s)
         counted = own if own.begin_mono_s is not None else host
         words = self._log.recent()
         # A crash or an error: whoever else runs here has nothing to do with it.
@@ -221,9 +221,9 @@ class ExitEvidence:
             host_kills_before=host.before,
             host_kills_after=host.after,
             host_kills_elsewhere=max(
-                host.elsewhere, kills_elsewhere(words, key.pid, alive_mono_s - _DRIFT_S)
+                host.elsewhere, kills_elsewhere(words, key.pid, alive_mono_s - _LOG_CLOCK_DRIFT_S)
             ),
-            counted=_between(counted.begin_mono_s),
+            counted=_format_since(counted.begin_mono_s),
             pid=key.pid,
             kernel=concerning(
                 words,
@@ -237,14 +237,14 @@ class ExitEvidence:
             words=None if self._folder is None else crash_reports.read(self._folder, key),
             notebook=notebook,
             parent=self._parent(task) if notebook and task is not None else None,
-            oom_daemons=self._killers() if guarded else (),
+            oom_daemons=self._find_oom_daemons() if guarded else (),
             oomd_kills=cgroups.oomd_kills(group) if guarded and group else None,
             cpu_limit_s=cpu_limit_s,
             cpu_used_s=sample.cpu_s if sample is not None and cpu_limit_s is not None else None,
             **more,
         )
 
-    def named(self) -> frozenset[int]:
+    def logged_pids(self) -> frozenset[int]:
         """Pids that the kernel log has lately spoken of."""
         return frozenset(word.pid for word in self._log.recent() if word.pid is not None)
 
@@ -252,21 +252,21 @@ class ExitEvidence:
         """Give back what is held open."""
         self._log.close()
 
-    def _killers(self) -> tuple[str, ...]:
+    def _find_oom_daemons(self) -> tuple[str, ...]:
         now_mono_s = time.monotonic()
         if now_mono_s - self._asked_mono_s >= _DAEMONS_S:  # five hundred can end in one moment
             self._asked_mono_s = now_mono_s
-            names = {process.comm(pid, self._proc) for pid in process.pids(self._proc)}
+            names = {process.read_comm(pid, self._proc) for pid in process.pids(self._proc)}
             self._oom_daemons = tuple(name for name in _OOM_DAEMONS if name in names)
         return self._oom_daemons
 
     def _parent(self, task: Task) -> str | None:
         """What started a kernel, if it lives on; its own end hands a process to pid 1."""
         ppid = task.members[0].ppid
-        return None if ppid <= 1 else process.comm(ppid, self._proc)
+        return None if ppid <= 1 else process.read_comm(ppid, self._proc)
 
 
-def _between(begin_mono_s: float | None) -> str | None:
+def _format_since(begin_mono_s: float | None) -> str | None:
     """`between 10:03:01 and 10:03:05`: from then until now."""
     if begin_mono_s is None:
         return None

@@ -34,16 +34,16 @@ _LIMITS_EVERY_S = 3.0
 _FULL_SHARE = 0.5  # of the limit: below it nobody asks who fills the group
 _MEMBERS_EVERY_S = 2.0
 _COST_FACTOR = 1000.0  # a look of 10 ms is repeated after 10 s: a thousandth of a core
-_MOST_FOLDERS = 64
-_MOST_PROCESSES = 1000
+_MAX_FOLDERS = 64
+_MAX_PROCESSES = 1000
 
 _MEMBERSHIPS_EVERY_S = 1.0
 _STUCK_S = 1.0  # a read that takes longer is waiting for a lock
-_MOST_ROUNDS = 4  # as many threads as `Background` has
+_MAX_ROUNDS = 4  # as many threads as `Background` has
 _MEMBERSHIP_BYTES = 1 << 14
 
 
-class _Followed(Group):
+class _TrackedGroup(Group):
     """A group with its limits as they were last read."""
 
     def __init__(self, path: str, version: int) -> None:
@@ -79,7 +79,7 @@ class GroupSensor:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._groups: dict[str, _Followed] = {}
+        self._groups: dict[str, _TrackedGroup] = {}
         self._wanted: frozenset[str] = frozenset()
 
     def read(self, folders: Iterable[str], now_mono_s: float) -> tuple[CgroupMemory, ...]:
@@ -94,7 +94,7 @@ class GroupSensor:
         """
         wanted = frozenset(folders)
         if wanted != self._wanted:
-            self._follow(wanted)
+            self._track(wanted)
         found = []
         for group in self._groups.values():
             if now_mono_s >= group.due_mono_s:
@@ -120,15 +120,15 @@ class GroupSensor:
 
     def close(self) -> None:
         """Give the descriptors back."""
-        self._follow(frozenset())
+        self._track(frozenset())
 
-    def _follow(self, wanted: frozenset[str]) -> None:
+    def _track(self, wanted: frozenset[str]) -> None:
         chains = {step for leaf in wanted for step in self._layout.ancestors(leaf)}
         for path in self._groups.keys() - {path for path, _ in chains}:
             self._groups.pop(path).close()
         for path, version in chains:
             if path not in self._groups:
-                self._groups[path] = _Followed(path, version)
+                self._groups[path] = _TrackedGroup(path, version)
         self._groups = dict(sorted(self._groups.items()))
         self._wanted = wanted
 
@@ -147,7 +147,7 @@ class UnwatchedMembers:
         self._clock = clock
         self._known: dict[str, tuple[float, int | None]] = {}  # when it is due again, and what
 
-    def complete(
+    def add_unwatched(
         self, groups: Sequence[CgroupMemory], watched: Collection[int], now_mono_s: float
     ) -> tuple[CgroupMemory, ...]:
         """
@@ -158,32 +158,32 @@ class UnwatchedMembers:
             watched: pids of the processes that are watched.
             now_mono_s: time of this sample.
         """
-        full = {group.path for group in groups if _fills(group)}
+        full = {group.path for group in groups if _is_filling(group)}
         self._known = {path: known for path, known in self._known.items() if path in full}
         return tuple(
-            replace(group, unwatched_bytes=self._look(group.path, watched, now_mono_s))
+            replace(group, unwatched_bytes=self._read_unwatched(group.path, watched, now_mono_s))
             if group.path in full
             else group
             for group in groups
         )
 
-    def _look(self, path: str, watched: Collection[int], now_mono_s: float) -> int | None:
+    def _read_unwatched(self, path: str, watched: Collection[int], now_mono_s: float) -> int | None:
         due_s, held = self._known.get(path, (now_mono_s, None))
         if now_mono_s >= due_s:
             begun_s = self._clock()
-            held = self._held(path, watched)
+            held = self._measure_unwatched(path, watched)
             every_s = max(_MEMBERS_EVERY_S, _COST_FACTOR * (self._clock() - begun_s))
             self._known[path] = (now_mono_s + every_s, held)
         return held
 
-    def _held(self, path: str, watched: Collection[int]) -> int | None:
+    def _measure_unwatched(self, path: str, watched: Collection[int]) -> int | None:
         """RAM of those in a group and below it that are not watched; None: not all can be seen."""
         held = seen = 0
         try:
-            for pid in Group(path).pids(_MOST_FOLDERS):
+            for pid in Group(path).pids(_MAX_FOLDERS):
                 seen += 1
                 # 0: a process of another pid namespace, of which nothing can be read.
-                if seen > _MOST_PROCESSES or pid == 0:
+                if seen > _MAX_PROCESSES or pid == 0:
                     return None
                 statm = None if pid in watched else process.read_statm(pid, self._proc)
                 held += 0 if statm is None else statm.resident_bytes  # None also: it has ended
@@ -192,12 +192,12 @@ class UnwatchedMembers:
         return held
 
 
-def _fills(group: CgroupMemory) -> bool:
+def _is_filling(group: CgroupMemory) -> bool:
     limit = group.limit_bytes if group.limit_bytes is not None else group.high_bytes
     return limit is not None and group.unreclaimable_bytes >= _FULL_SHARE * limit
 
 
-class _Round:
+class _ReadRound:
     """One read of all that were asked for, in a thread; `found` fills up as it goes on."""
 
     def __init__(self, proc: str, pids: Iterable[int], now_mono_s: float) -> None:
@@ -236,7 +236,7 @@ class Memberships:
         self._proc = proc
         # One thread that stays: to begin one each second would cost more than the reading.
         self._background = Background(patience_s, linger_s=None)
-        self._rounds: list[_Round] = []
+        self._rounds: list[_ReadRound] = []
         self._due_mono_s = float("-inf")
         self._known: set[int] = set()
         self.fault: Fault | None = None
@@ -260,14 +260,14 @@ class Memberships:
         due = now_mono_s >= self._due_mono_s
         asked = wanted if due else wanted - self._known
         asked = asked - {each.at for each in self._rounds}
-        if asked and stuck == len(self._rounds) < _MOST_ROUNDS:
+        if asked and stuck == len(self._rounds) < _MAX_ROUNDS:
             if due:
                 self._due_mono_s = now_mono_s + _MEMBERSHIPS_EVERY_S
             self._known |= asked
-            self._rounds.append(_Round(self._proc, asked, now_mono_s))
+            self._rounds.append(_ReadRound(self._proc, asked, now_mono_s))
             found.update(self._collect())
-        self._background.over()
-        self.fault = _fault(stuck) if stuck else None
+        self._background.end_sample()
+        self.fault = _stuck_fault(stuck) if stuck else None
         return {pid: data for pid, data in found.items() if data and pid in wanted}
 
     def close(self) -> None:
@@ -289,7 +289,7 @@ class Memberships:
         return found
 
 
-def _fault(count: int) -> Fault:
+def _stuck_fault(count: int) -> Fault:
     return Fault(
         MEMBERSHIPS,
         f"The memory groups of {'a process' if count == 1 else 'some processes'} cannot be read: "

@@ -13,7 +13,7 @@ from contextlib import suppress
 from watchdog_app.base.errors import Denied, SensorError, Unsupported
 from watchdog_app.base.linux.cgroups import flat_value
 from watchdog_app.base.linux.files import KeptFile, read_or_empty
-from watchdog_app.base.linux.process import whole
+from watchdog_app.base.linux.process import parse_number
 from watchdog_app.core.model.machine import Fault, HostMemory, Pressure
 
 _PRESSURE = "host.pressure"
@@ -28,7 +28,7 @@ def parse_meminfo(data: bytes) -> dict[bytes, int]:
     for line in data.splitlines():
         label, colon, rest = line.partition(b":")
         words = rest.split()
-        value = whole(words[0]) if colon and words else None
+        value = parse_number(words[0]) if colon and words else None
         if value is not None:
             # HugePages_* are counts and not kB; nobody asks for them here.
             values[label] = value * 1024
@@ -48,7 +48,7 @@ def parse_zram_swap(swaps: bytes) -> dict[str, tuple[int, int]]:
         words = line.split()
         if len(words) < 4 or not words[0].startswith(_ZRAM):
             continue
-        size, used = whole(words[2]), whole(words[3])
+        size, used = parse_number(words[2]), parse_number(words[3])
         if size is not None and used is not None:
             found[os.path.basename(words[0]).decode("ascii", "replace")] = size * 1024, used * 1024
     return found
@@ -82,7 +82,7 @@ def parse_arc(arcstats: bytes) -> int | None:
     values = {}
     for line in arcstats.splitlines():
         words = line.split()
-        value = whole(words[2]) if len(words) == 3 else None
+        value = parse_number(words[2]) if len(words) == 3 else None
         if value is not None:
             values[words[0]] = value
     if b"size" not in values or b"c_min" not in values:
@@ -165,7 +165,7 @@ class HostReader:
         ram = 0
         for name, (_, used) in devices.items():
             words = read_or_empty(f"{self._block}/{name}/mm_stat").split()
-            found = whole(words[2]) if len(words) > 2 else None
+            found = parse_number(words[2]) if len(words) > 2 else None
             ram += used if found is None else found  # not told: as if nothing could be compressed
         return {
             "zram_total_bytes": sum(size for size, _ in devices.values()),

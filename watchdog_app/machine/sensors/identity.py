@@ -16,15 +16,15 @@ from watchdog_app.base.linux import process
 from watchdog_app.base.linux.cgroups import Layout
 from watchdog_app.base.linux.files import read_link, read_or_empty
 from watchdog_app.core.model.machine import ProcessInfo, ProcessKey
-from watchdog_app.machine.sensors.command_line import is_interpreter, kept
+from watchdog_app.machine.sensors.command_line import is_interpreter, truncate_argv
 from watchdog_app.machine.sensors.notebooks import (
     ENVIRON,
     Description,
     KernelFacts,
-    Reads,
+    ProcessReaders,
     Sessions,
-    described,
-    named,
+    describe_process,
+    with_current_name,
 )
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
@@ -34,13 +34,15 @@ _CLOCK_SET_S = 2.0  # less is rounding, and a clock that is being corrected
 
 def read_argv(proc: str, pid: int) -> tuple[str, ...]:
     """
-    Arguments of a process, as `kept`; empty: none, or not to be read. It may have to wait.
+    Arguments of a process, cut by `truncate_argv`; empty: none, or they may not be read.
+
+    The kernel may make the caller wait for a lock of the process.
 
     Args:
         proc: where the proc file system is mounted.
         pid: of the process.
     """
-    return kept(process.read_argv(pid, proc))
+    return truncate_argv(process.read_argv(pid, proc))
 
 
 def read_owner(proc: str, pid: int) -> int:
@@ -71,7 +73,7 @@ def read_exe(proc: str, pid: int) -> str | None:
     return _read_link(f"{proc}/{pid}/exe")
 
 
-def says_python(proc: str, pid: int) -> bool:
+def has_python_argv(proc: str, pid: int) -> bool:
     """
     Whether a process is an interpreter by its command line, which can lie.
 
@@ -106,7 +108,7 @@ class Describer:
         self, pid: int, stat: process.Stat, uid: int, *, waits: bool = True
     ) -> Description:
         """
-        All about one process. What may not be read is None; `placed` adds what is known at once.
+        All about one process. What may not be read is None; `complete` adds what is known at once.
 
         Args:
             pid: of a process that is a Python.
@@ -123,13 +125,15 @@ class Describer:
             data = read_or_empty(path, _ENVIRON_BYTES) if waits else b""
             return process.parse_environ(data, ENVIRON)
 
-        found = described(
+        found = describe_process(
             ProcessKey(pid, stat.start_ticks),
             stat.ppid,
             uid,
             self._user(uid),
             read_exe(self._proc, pid),
-            reads=Reads(argv_of, environ_of, lambda pid: _read_link(f"{self._proc}/{pid}/cwd")),
+            reads=ProcessReaders(
+                argv_of, environ_of, lambda pid: _read_link(f"{self._proc}/{pid}/cwd")
+            ),
         )
         # With a terminal of its own it is what a notebook runs by `!python train.py`: the shell
         # between the two has become the program.
@@ -137,7 +141,7 @@ class Describer:
         info = replace(found.info, rlimit_as_bytes=self.rlimit_as(pid), leads_session=leads)
         return replace(found, info=info)
 
-    def placed(
+    def complete(
         self, description: Description, stat: process.Stat, now_unix_s: float
     ) -> Description:
         """
@@ -148,10 +152,10 @@ class Describer:
             stat: of the same process.
             now_unix_s: seconds of the epoch.
         """
-        info = replace(description.info, started_unix_s=self.started(stat, now_unix_s))
-        return replace(description, info=self.renamed(info, description.kernel))
+        info = replace(description.info, started_unix_s=self.start_unix_s(stat, now_unix_s))
+        return replace(description, info=self.with_current_name(info, description.kernel))
 
-    def renamed(self, info: ProcessInfo, kernel: KernelFacts | None) -> ProcessInfo:
+    def with_current_name(self, info: ProcessInfo, kernel: KernelFacts | None) -> ProcessInfo:
         """
         The same process under the name that it has now: only kernels change theirs.
 
@@ -159,9 +163,9 @@ class Describer:
             info: of the process.
             kernel: what the machine tells about its name; None: it is no kernel.
         """
-        return named(info, kernel, self._sessions)
+        return with_current_name(info, kernel, self._sessions)
 
-    def group(self, membership: bytes) -> str | None:
+    def group_folder(self, membership: bytes) -> str | None:
         """Folder of the group that charges a process, of its /proc/PID/cgroup; None: none seen."""
         return self._layout.locate(membership)
 
@@ -169,7 +173,7 @@ class Describer:
         """Soft limit of its address space; None: unlimited or not for us to see."""
         return process.parse_rlimit_as(read_or_empty(f"{self._proc}/{pid}/limits"))
 
-    def started(
+    def start_unix_s(
         self, stat: process.Stat, now_unix_s: float, before: float | None = None
     ) -> float | None:
         """

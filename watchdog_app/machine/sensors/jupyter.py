@@ -30,9 +30,9 @@ from watchdog_app.base.threads import Worker
 from watchdog_app.machine.sensors.notebooks import (
     KernelFacts,
     Session,
+    make_session,
     read_json,
-    session_of,
-    text_of,
+    valid_name,
 )
 
 _EVERY_S = 3.0
@@ -44,8 +44,8 @@ _TIMEOUT_S = 2.0
 # Thousands of sessions. JSON is taken apart in one turn, and looks wait: 16 ms, with 4 MiB 60 ms.
 _ANSWER_LIMIT = 1 << 20
 # More than anybody has open; a server that says so is broken, and each of them costs at every look.
-_MOST_KERNELS = 500
-_MOST_SESSIONS = 100  # of one kernel
+_MAX_KERNELS = 500
+_MAX_SESSIONS = 100  # of one kernel
 # VS Code, connected to a Jupyter server, names its sessions after the notebook and a number.
 _VSCODE_SUFFIX = re.compile(r"-jvsc-[0-9a-f-]{32,}(?=\.ipynb$)")
 # A shared document of JupyterLab: the drive stands before the path.
@@ -53,7 +53,7 @@ _DRIVE = re.compile(r"^[A-Za-z]{2,}:(?!/)")
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 _LISTENING = b"0A"  # of /proc/net/tcp
 
-_ByKernel = dict[str, tuple[Session, ...]]
+_SessionsByKernel = dict[str, tuple[Session, ...]]
 
 
 @dataclass(slots=True)
@@ -63,8 +63,8 @@ class _Server:
     path: str
     due_mono_s: float = 0.0
     asked: bool = False  # and the answer is still out
-    silences: int = 0
-    sessions: _ByKernel = field(default_factory=dict)
+    failures: int = 0
+    sessions: _SessionsByKernel = field(default_factory=dict)
 
 
 class JupyterServers:
@@ -82,14 +82,14 @@ class JupyterServers:
         self._now_mono_s = 0.0
         self._changed = False  # by what came in at this look
 
-    def of(self, kernel_id: str | None) -> Sequence[Session]:
+    def find_sessions(self, kernel_id: str | None) -> Sequence[Session]:
         """Documents of a kernel, as its server said last; empty: nothing is known."""
         for server in self._servers.values():
             if kernel_id is not None and kernel_id in server.sessions:
                 return server.sessions[kernel_id]
         return ()
 
-    def look(self, kernels: Iterable[KernelFacts], now_mono_s: float) -> bool:
+    def poll(self, kernels: Iterable[KernelFacts], now_mono_s: float) -> bool:
         """
         Pick up what came in, ask what is due; whether a name may have changed. Never waits.
 
@@ -102,7 +102,7 @@ class JupyterServers:
         wanted = set()
         for kernel in kernels:
             for pid in kernel.server_pids:
-                if pid in self._servers or self._find(pid, kernel.connection_file):
+                if pid in self._servers or self._find_server(pid, kernel.connection_file):
                     wanted.add(pid)
                     break
         for pid in self._servers.keys() - wanted:
@@ -110,16 +110,16 @@ class JupyterServers:
         for pid, server in self._servers.items():
             if not server.asked and now_mono_s >= server.due_mono_s:
                 server.asked = True
-                question = partial(_ask, self._is_alive, pid, server.path)
-                self._worker.submit(question, partial(self._answered, pid))
+                question = partial(_timed_request, self._is_alive, pid, server.path)
+                self._worker.submit(question, partial(self._store_answer, pid))
         return self._changed
 
     def close(self) -> None:
         """End the thread, once its question has run out; that is not waited for."""
         self._worker.close()
 
-    def _answered(
-        self, pid: int, answer: tuple[_ByKernel | None, float] | None, _: Exception | None
+    def _store_answer(
+        self, pid: int, answer: tuple[_SessionsByKernel | None, float] | None, _: Exception | None
     ) -> None:
         server = self._servers.get(pid)
         if server is None:
@@ -127,16 +127,16 @@ class JupyterServers:
         sessions, took_s = answer or (None, 0.0)
         server.asked = False
         if sessions is None:  # refused or silent: what was known stays
-            server.silences += 1
-            pause_s = min(_SILENT_S * (1 << min(server.silences, 8)), _SILENT_EVERY_S)
+            server.failures += 1
+            pause_s = min(_SILENT_S * (1 << min(server.failures, 8)), _SILENT_EVERY_S)
         else:
-            server.silences = 0
+            server.failures = 0
             pause_s = min(max(_EVERY_S, _COST_FACTOR * took_s), _SLOW_EVERY_S)
             self._changed |= sessions != server.sessions
             server.sessions = sessions
         server.due_mono_s = self._now_mono_s + pause_s
 
-    def _find(self, pid: int, connection_file: str | None) -> bool:
+    def _find_server(self, pid: int, connection_file: str | None) -> bool:
         """Whether this process has described itself as a server."""
         if connection_file is None:
             return False
@@ -150,14 +150,16 @@ class JupyterServers:
         return False
 
 
-def _ask(is_alive: Callable[[int], bool], pid: int, path: str) -> tuple[_ByKernel | None, float]:
+def _timed_request(
+    is_alive: Callable[[int], bool], pid: int, path: str
+) -> tuple[_SessionsByKernel | None, float]:
     """In the thread: what a server says, None: nothing to us; and how long that took."""
     began_s = time.monotonic()
     sessions = None
     # The file of a server that was killed stays behind, and its port is free for anyone.
     if is_alive(pid):
         with suppress(SensorError):  # the other sources have to do
-            sessions = ask(path, _TIMEOUT_S)
+            sessions = request_sessions(path, _TIMEOUT_S)
     return sessions, time.monotonic() - began_s
 
 
@@ -197,37 +199,37 @@ def parse_sessions(data: bytes, root_dir: str) -> dict[str, tuple[Session, ...]]
     content = read_json(data)
     found: dict[str, list[Session]] = {}
     for entry in content if isinstance(content, list) else []:
-        kernel = _kernel(entry) if isinstance(entry, dict) else None
+        kernel = _parse_kernel_id(entry) if isinstance(entry, dict) else None
         if kernel is None:
             continue
         before = found.get(kernel, ())
-        if len(before) >= _MOST_SESSIONS or (not before and len(found) >= _MOST_KERNELS):
+        if len(before) >= _MAX_SESSIONS or (not before and len(found) >= _MAX_KERNELS):
             continue
-        document = _document(entry, root_dir)
+        document = _parse_session(entry, root_dir)
         if document is not None:
             found.setdefault(kernel, []).append(document)
     return {kernel: tuple(documents) for kernel, documents in found.items()}
 
 
-def _kernel(entry: dict[str, Any]) -> str | None:
+def _parse_kernel_id(entry: dict[str, Any]) -> str | None:
     kernel = entry.get("kernel")
-    return text_of(kernel.get("id")) if isinstance(kernel, dict) else None
+    return valid_name(kernel.get("id")) if isinstance(kernel, dict) else None
 
 
-def _document(entry: dict[str, Any], root_dir: str) -> Session | None:
-    path = text_of(entry.get("path"))
+def _parse_session(entry: dict[str, Any], root_dir: str) -> Session | None:
+    path = valid_name(entry.get("path"))
     if path is None and isinstance(entry.get("notebook"), dict):
-        path = text_of(entry["notebook"].get("path"))
+        path = valid_name(entry["notebook"].get("path"))
     if path is None:
         return None
     kind = entry.get("type") if isinstance(entry.get("type"), str) else None
     if kind == "console":
-        return session_of(text_of(entry.get("name")) or path, kind)
+        return make_session(valid_name(entry.get("name")) or path, kind)
     path = _VSCODE_SUFFIX.sub("", _DRIVE.sub("", path))
-    return session_of(os.path.join(root_dir, path), kind)
+    return make_session(os.path.join(root_dir, path), kind)
 
 
-def ask(info_path: str, timeout_s: float) -> dict[str, tuple[Session, ...]]:
+def request_sessions(info_path: str, timeout_s: float) -> dict[str, tuple[Session, ...]]:
     """
     Sessions by kernel id, from the server that wrote this file. Blocks, so call it off the loop.
 
@@ -246,7 +248,7 @@ def ask(info_path: str, timeout_s: float) -> dict[str, tuple[Session, ...]]:
         raise Unsupported(f"{info_path} holds a token that fits into no header")
     try:
         # Root may read the token anyway; whoever has the port of a server that has ended may not.
-        answer = _get(info, timeout_s, frozenset((os.stat(info_path).st_uid, 0)))
+        answer = _request_sessions(info, timeout_s, frozenset((os.stat(info_path).st_uid, 0)))
     except (OSError, ValueError) as error:
         raise Unsupported(f"the Jupyter server of {info_path} does not answer: {error}") from error
     head, _, body = answer.partition(b"\r\n\r\n")
@@ -260,7 +262,7 @@ def ask(info_path: str, timeout_s: float) -> dict[str, tuple[Session, ...]]:
     return parse_sessions(body, info.root_dir)
 
 
-def _get(info: ServerInfo, timeout_s: float, uids: frozenset[int]) -> bytes:
+def _request_sessions(info: ServerInfo, timeout_s: float, uids: frozenset[int]) -> bytes:
     """The whole answer to GET /api/sessions, of a server of these users alone."""
     from urllib.parse import urlsplit
 
@@ -273,10 +275,10 @@ def _get(info: ServerInfo, timeout_s: float, uids: frozenset[int]) -> bytes:
         url.hostname or "", url.port or (443 if url.scheme == "https" else 80), timeout_s
     )
     try:
-        if _listened_by(connection, uids) is False:
+        if _is_owned_by(connection, uids) is False:
             raise OSError("another user has its port by now")
         if url.scheme == "https":
-            connection = _encrypted(connection)
+            connection = _wrap_tls(connection)
         connection.sendall(
             f"GET {path}api/sessions?no_track_activity=1 HTTP/1.0\r\n"
             "Host: localhost\r\n"
@@ -325,7 +327,7 @@ def _is_local(address: str) -> bool:
     return address not in ("0.0.0.0", "::")  # noqa: S104 - compared, never bound
 
 
-def _encrypted(connection: socket.socket) -> socket.socket:
+def _wrap_tls(connection: socket.socket) -> socket.socket:
     import ssl
 
     # Jupyter's certificates are mostly signed by their owner; the peer is this very machine.
@@ -335,7 +337,7 @@ def _encrypted(connection: socket.socket) -> socket.socket:
     return context.wrap_socket(connection)
 
 
-def _listened_by(connection: socket.socket, uids: frozenset[int]) -> bool | None:
+def _is_owned_by(connection: socket.socket, uids: frozenset[int]) -> bool | None:
     """
     Whether all who listen behind a connection are these users; None: this system does not say.
 
@@ -343,12 +345,12 @@ def _listened_by(connection: socket.socket, uids: frozenset[int]) -> bool | None
         connection: it is established, within this machine.
         uids: the users who may listen.
     """
-    owners = _owners(int(connection.getpeername()[1]))
+    owners = _listener_uids(int(connection.getpeername()[1]))
     # Nobody: it was led on by the kernel, to another network namespace or out of this machine.
     return None if owners is None else bool(owners) and owners <= uids
 
 
-def _owners(port: int) -> set[int] | None:
+def _listener_uids(port: int) -> set[int] | None:
     """Users whose sockets listen on a TCP port, at whatever address; None: it is not listed."""
     found: set[int] | None = None
     ending = b":%04X" % port

@@ -17,13 +17,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from watchdog_app.base.linux.kernel_log import PATH, KernelLog, message_of
+from watchdog_app.base.linux.kernel_log import PATH, KernelLog, parse_record
 from watchdog_app.core.model.exits import KernelEvent, KernelLogLine
 from watchdog_app.machine.gpu.events import parse_line, plain_line
 
-_MOST_A_LOOK = 20_000  # the kernel keeps about as many
-_MOST_WORDS = 400
-_MOST_ROWS = 4000  # of one table; the largest few are kept
+_MAX_RECORDS_A_READ = 20_000  # the kernel keeps about as many
+_MAX_LINES = 400
+_MAX_ROWS = 4000  # of one table; the largest few are kept
 _KEPT_ROWS = 8
 _KEEP_S = 60.0
 _LONGEST = 300
@@ -50,41 +50,41 @@ class _Pattern:
     constraint: str | None = None
 
 
-def _row(kind: KernelEvent, *forms: str, constraint: str | None = None) -> _Pattern:
+def _pattern(kind: KernelEvent, *forms: str, constraint: str | None = None) -> _Pattern:
     return _Pattern(kind, re.compile("".join(forms)), constraint)
 
 
 # Numbers of at most 64 bits: what has more digits was not written by the kernel. Forms begin at
 # the beginning, or after the kernel's own words: a device or a disk may be called so too.
 _PATTERNS = (
-    _row(
+    _pattern(
         KernelEvent.OOM_KILL,
         r"^(?:(?:Memory (?P<group>cgroup) out|Out) of memory[^:]{0,60}: )?",
         r"(?:Killed process|OOM-killed process) (?P<pid>\d{1,20}),? \((?P<name>.{0,64}?)\)",
         r"(?:.*?\banon-rss:(?P<anon>\d{1,20})kB)?(?:.*?\bfile-rss:(?P<file>\d{1,20})kB)?",
     ),
-    _row(
+    _pattern(
         KernelEvent.OOM_REPORT,
         r"^oom-kill:constraint=(?P<constraint>\w+)(?:.*?\boom_memcg=(?P<group>[^,]*))?",
         r"(?:.*\btask=(?P<name>.{0,64}),pid=(?P<pid>\d{1,20}),uid=\d{1,20}$)?",
     ),
-    _row(  # before Linux 5.0
+    _pattern(  # before Linux 5.0
         KernelEvent.OOM_REPORT,
         r"^Task in \S+ killed as a result of limit of (?P<group>\S+)$",
         constraint="CONSTRAINT_MEMCG",
     ),
-    _row(
+    _pattern(
         KernelEvent.OOM_REAPED,
         r"^oom_reaper: reaped process (?P<pid>\d{1,20}) \((?P<name>.{0,64}?)\)",
     ),
-    _row(
+    _pattern(
         KernelEvent.CRASH,
         r"^traps: (?P<name>.{1,64})\[(?P<pid>\d{1,20})\] ",
         r"(?:general protection(?: fault)?|trap [a-z ]+?|[a-z ]*error|invalid opcode)",
         r"(?: fault)? (?:rip|ip):",
         _LIBRARY,
     ),
-    _row(
+    _pattern(
         # As much of the name as there is: a program may call itself `a[42] segfault`.
         KernelEvent.CRASH,
         r"^(?P<name>.{1,64})\[(?P<pid>\d{1,20})\]:? ",
@@ -92,22 +92,22 @@ _PATTERNS = (
         r"(?: at (?P<address>[0-9a-fA-Fx]+))?",
         _LIBRARY,
     ),
-    _row(
+    _pattern(
         KernelEvent.BAD_MEMORY,
         r"(?:Killing|Sending SIGBUS to) (?P<name>.{1,64}?):(?P<pid>\d{1,20}) ",
         r"due to hardware memory corruption",
     ),
-    _row(
+    _pattern(
         KernelEvent.HUNG,
         r"^INFO: task (?P<name>.{1,64}?):(?P<pid>\d{1,20}) blocked for more than \d{1,20} seconds",
     ),
-    _row(KernelEvent.HOT, r"critical temperature reached"),
+    _pattern(KernelEvent.HOT, r"critical temperature reached"),
 )
 
 
 def parse(message: str, mono_s: float) -> KernelLogLine | None:
     """
-    What one line says of an end; None: nothing. Rows of tables are `Table`'s.
+    What one line says of an end; None: nothing. Rows of tables are `OomTable`'s.
 
     Args:
         message: of the kernel log, without its head.
@@ -116,14 +116,14 @@ def parse(message: str, mono_s: float) -> KernelLogLine | None:
     for pattern in _PATTERNS:
         found = pattern.form.search(message)
         if found is not None:
-            return _line(pattern, found.groupdict(), plain_line(message, _LONGEST), mono_s)
+            return _build_line(pattern, found.groupdict(), plain_line(message, _LONGEST), mono_s)
     line = parse_line(message, mono_s)
     if line is not None:
         return KernelLogLine(KernelEvent.XID, mono_s, plain_line(message, _LONGEST), line.pid)
     return None
 
 
-def _line(
+def _build_line(
     pattern: _Pattern, found: Mapping[str, str | None], text: str, mono_s: float
 ) -> KernelLogLine:
     words = {
@@ -143,7 +143,7 @@ def _line(
     )
 
 
-class Table:
+class OomTable:
     """The table of who holds how much, which comes before a kill: its largest rows."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class Table:
         self._rss_at = 0
         self._rows: list[KernelLogLine] = []
 
-    def take(self, message: str, mono_s: float) -> bool:
+    def add_line(self, message: str, mono_s: float) -> bool:
         """
         Take in a line; False: it is no part of a table.
 
@@ -170,7 +170,7 @@ class Table:
             return False
         # The name is last and may hold blanks.
         fields = row[4].split(None, self._columns - 1)
-        if len(fields) == self._columns and len(self._rows) < _MOST_ROWS:
+        if len(fields) == self._columns and len(self._rows) < _MAX_ROWS:
             with suppress(ValueError):
                 rss = int(fields[self._rss_at]) * os.sysconf("SC_PAGE_SIZE")
                 name, pid = plain_line(fields[-1], _LONGEST), int(row[3])
@@ -179,7 +179,7 @@ class Table:
                 )
         return True
 
-    def end(self) -> list[KernelLogLine]:
+    def finish(self) -> list[KernelLogLine]:
         """The largest rows, and the table is over."""
         rows = sorted(self._rows, key=lambda row: -(row.rss_bytes or 0))[:_KEPT_ROWS]
         self._columns, self._rows = 0, []
@@ -197,10 +197,10 @@ class KernelEvents:
     """
 
     def __init__(self, path: str = PATH, namespace: int | None = None) -> None:
-        self._records = KernelLog(path, _MOST_A_LOOK)
-        self._ours = sys.platform == "linux" and _first(namespace)
-        self._words: deque[KernelLogLine] = deque(maxlen=_MOST_WORDS)
-        self._table = Table()
+        self._records = KernelLog(path, _MAX_RECORDS_A_READ)
+        self._ours = sys.platform == "linux" and _in_first_namespace(namespace)
+        self._lines: deque[KernelLogLine] = deque(maxlen=_MAX_LINES)
+        self._table = OomTable()
 
     @property
     def readable(self) -> bool:
@@ -215,29 +215,29 @@ class KernelEvents:
         now = time.clock_gettime(time.CLOCK_MONOTONIC) if now_mono_s is None else now_mono_s
         for record in self._records.read():
             if any(mark in record for mark in _MARKS):
-                found = message_of(record)
+                found = parse_record(record)
                 if found is not None:
-                    self._take(*found)
-        while self._words and now - self._words[0].mono_s > _KEEP_S:
-            self._words.popleft()
-        return tuple(self._words)
+                    self._add_message(*found)
+        while self._lines and now - self._lines[0].mono_s > _KEEP_S:
+            self._lines.popleft()
+        return tuple(self._lines)
 
     def close(self) -> None:
         """Give the descriptor back."""
         self._records.close()
 
-    def _take(self, message: str, mono_s: float) -> None:
-        if self._table.take(message, mono_s):
+    def _add_message(self, message: str, mono_s: float) -> None:
+        if self._table.add_line(message, mono_s):
             return
         word = parse(message, mono_s)
         if word is None:
             return
         if word.kind in (KernelEvent.OOM_REPORT, KernelEvent.OOM_KILL):
-            self._words.extend(self._table.end())
-        self._words.append(word)
+            self._lines.extend(self._table.finish())
+        self._lines.append(word)
 
 
-def _first(namespace: int | None) -> bool:
+def _in_first_namespace(namespace: int | None) -> bool:
     if namespace is None:
         try:
             namespace = os.stat("/proc/self/ns/pid").st_ino

@@ -69,7 +69,7 @@ class Machine(Protocol):
     def review(self, key: ProcessKey) -> None:
         """Much depends on this process: the next look shows the limits that it has then."""
 
-    def follow_gpus(self, closely: bool) -> None:
+    def watch_gpus(self, closely: bool) -> None:
         """
         Read the GPUs each second, or as seldom as usual.
 
@@ -137,7 +137,7 @@ class LinuxMachine(Machine):
         self._swap_in_use = host.swap_free_bytes < host.swap_total_bytes
         processes = self._processes
         processes.update(now_mono_s, now_unix_s)
-        if self._servers.look(processes.kernels, now_mono_s):
+        if self._servers.poll(processes.kernels, now_mono_s):
             processes.rename_kernels()
         samples = processes.sample(now_mono_s, now_unix_s, swap_in_use=self._swap_in_use)
         infos = processes.infos
@@ -145,7 +145,7 @@ class LinuxMachine(Machine):
             {info.cgroup for info in infos.values() if info.cgroup is not None}, now_mono_s
         )
         watched = {sample.key.pid for sample in samples}
-        groups = self._unwatched.complete(groups, watched, now_mono_s)
+        groups = self._unwatched.add_unwatched(groups, watched, now_mono_s)
         hardware = self._hardware.read(now_mono_s)
         return Snapshot(
             mono_s=now_mono_s,
@@ -168,7 +168,7 @@ class LinuxMachine(Machine):
         """As `Machine`."""
         return self._processes.read(key, swap_in_use=self._swap_in_use)
 
-    def follow_gpus(self, closely: bool) -> None:
+    def watch_gpus(self, closely: bool) -> None:
         """As `Machine`."""
         self._hardware.gpus_busy = closely
 

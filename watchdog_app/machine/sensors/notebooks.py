@@ -36,7 +36,7 @@ _DOCUMENTS = (".ipynb", ".md", ".py", ".r", ".rmd", ".qmd", ".jl", ".myst")
 # All that is wanted of an environment, which also holds secrets.
 ENVIRON = ("JPY_SESSION_NAME", "JPY_PARENT_PID", "WATCHDOG_RUNTIME_DIR")
 
-_ONE_OF_A_KIND = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE, TaskKind.NOTEBOOK))
+_NEVER_FORKED = frozenset((TaskKind.KERNEL, TaskKind.CONSOLE, TaskKind.NOTEBOOK))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class KernelName:
     others: tuple[str, ...] = ()  # further notebooks that share the kernel
 
 
-def session_of(path: str, session_type: str | None = None) -> Session:
+def make_session(path: str, session_type: str | None = None) -> Session:
     """
     The session of a path; the type is the server's word, or told by the path's ending.
 
@@ -78,7 +78,7 @@ def parse_connection_file(data: bytes) -> str | None:
     The file also holds the key of the kernel's sockets: nothing else leaves this function.
     """
     content = read_json(data)
-    return text_of(content.get("jupyter_session")) if isinstance(content, dict) else None
+    return valid_name(content.get("jupyter_session")) if isinstance(content, dict) else None
 
 
 def read_json(data: bytes) -> Any:
@@ -89,7 +89,7 @@ def read_json(data: bytes) -> Any:
         return None
 
 
-def text_of(value: object) -> str | None:
+def valid_name(value: object) -> str | None:
     """A name or path that another program gave; None: there is none, or no file can bear it."""
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_PATH or "\0" in value:
         return None
@@ -115,7 +115,7 @@ def name_kernel(
         console: the program at whose prompt its user types; None: there is none.
     """
     if not sessions and session_name:
-        sessions = [session_of(session_name)]
+        sessions = [make_session(session_name)]
     if not sessions:
         sessions = [Session(path, TaskKind.NOTEBOOK) for path in parent_notebooks]
     if not sessions:
@@ -155,12 +155,12 @@ def absolute(path: str | None, cwd: str | None) -> str | None:
 class Sessions(Protocol):
     """Whoever knows which documents a kernel serves now."""
 
-    def of(self, kernel_id: str | None) -> Sequence[Session]:
+    def find_sessions(self, kernel_id: str | None) -> Sequence[Session]:
         """What is known of the kernel; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class ProcessReaders:
     """How processes are read, each by its pid; empty or None where that is refused."""
 
     argv: Callable[[int], tuple[str, ...]]
@@ -195,7 +195,7 @@ def kernel_facts(
     cwd: str | None,
     *,
     variables: Mapping[str, str],
-    reads: Reads,
+    reads: ProcessReaders,
 ) -> KernelFacts | None:
     """
     What the machine tells about a kernel's name; None for a process that is no kernel.
@@ -245,7 +245,7 @@ def kernel_facts(
     return KernelFacts(connection_file, session_name, notebooks, tuple(pids), console)
 
 
-def forked(
+def program_of_fork(
     program: Program, argv: Sequence[str], ppid: int, argv_of: Callable[[int], Sequence[str]]
 ) -> Program:
     """
@@ -259,14 +259,20 @@ def forked(
         ppid: parent of the process.
         argv_of: reads the command line of another process.
     """
-    alone = program.kind not in _ONE_OF_A_KIND or len(argv) < 2
+    alone = program.kind not in _NEVER_FORKED or len(argv) < 2
     if alone or tuple(argv) != tuple(argv_of(ppid)):
         return program
     return Program(TaskKind.PYTHON, f"forked worker of {program.name}")
 
 
-def described(
-    key: ProcessKey, ppid: int, uid: int, user: str | None, exe: str | None, *, reads: Reads
+def describe_process(
+    key: ProcessKey,
+    ppid: int,
+    uid: int,
+    user: str | None,
+    exe: str | None,
+    *,
+    reads: ProcessReaders,
 ) -> Description:
     """
     What the words and the environment of a Python process say of it.
@@ -280,7 +286,7 @@ def described(
         reads: of this process and of others.
     """
     argv, variables, cwd = reads.argv(key.pid), reads.environ(key.pid), reads.cwd(key.pid)
-    program = forked(identify(argv, exe), argv, ppid, reads.argv)
+    program = program_of_fork(identify(argv, exe), argv, ppid, reads.argv)
     kernel = kernel_facts(program, argv, ppid, cwd, variables=variables, reads=reads)
     info = ProcessInfo(
         key=key,
@@ -300,7 +306,9 @@ def described(
     return Description(info, program.own and kernel is None, kernel)
 
 
-def named(info: ProcessInfo, facts: KernelFacts | None, sessions: Sessions) -> ProcessInfo:
+def with_current_name(
+    info: ProcessInfo, facts: KernelFacts | None, sessions: Sessions
+) -> ProcessInfo:
     """
     The process under the name that it has now: only kernels change theirs.
 
@@ -312,7 +320,7 @@ def named(info: ProcessInfo, facts: KernelFacts | None, sessions: Sessions) -> P
     if facts is None:
         return info
     found = name_kernel(
-        sessions.of(info.kernel_id),
+        sessions.find_sessions(info.kernel_id),
         # A kernel that papermill starts inside a notebook inherits that notebook's
         # environment: the command line that started it knows better.
         None if facts.parent_notebooks or facts.console else facts.session_name,

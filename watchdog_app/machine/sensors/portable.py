@@ -24,14 +24,20 @@ from watchdog_app.core.model.machine import (
     ProcessSample,
     Snapshot,
 )
-from watchdog_app.machine.sensors.command_line import is_interpreter, kept
+from watchdog_app.machine.sensors.command_line import is_interpreter, truncate_argv
 from watchdog_app.machine.sensors.devices import Disks
 from watchdog_app.machine.sensors.jupyter import JupyterServers
 from watchdog_app.machine.sensors.machine import Machine
-from watchdog_app.machine.sensors.notebooks import ENVIRON, KernelFacts, Reads, described, named
+from watchdog_app.machine.sensors.notebooks import (
+    ENVIRON,
+    KernelFacts,
+    ProcessReaders,
+    describe_process,
+    with_current_name,
+)
 
 _DESCRIBE_EVERY_S = 5.0  # a shell can become Python, a kernel's notebook can be renamed
-_MOST_SHELLS = 64  # between a process and the watched one above it
+_MAX_SHELLS = 64  # between a process and the watched one above it
 _STATES = {  # as in /proc; any other sleeps
     psutil.STATUS_RUNNING: "R", psutil.STATUS_DISK_SLEEP: "D", psutil.STATUS_STOPPED: "T",
     psutil.STATUS_TRACING_STOP: "t", psutil.STATUS_IDLE: "I",
@@ -79,7 +85,7 @@ class PortableMachine(Machine):
         host = _host()
         self._describe_all(now_mono_s)
         kernels = [known.kernel for known in self._known.values() if known.kernel is not None]
-        self._servers.look(kernels, now_mono_s)
+        self._servers.poll(kernels, now_mono_s)
         samples: dict[ProcessKey, ProcessSample] = {}
         infos: dict[ProcessKey, ProcessInfo] = {}
         for pid, known in list(self._known.items()):
@@ -130,7 +136,7 @@ class PortableMachine(Machine):
     def review(self, key: ProcessKey) -> None:
         """Every sample asks for everything."""
 
-    def follow_gpus(self, closely: bool) -> None:
+    def watch_gpus(self, closely: bool) -> None:
         """No GPUs are read here."""
 
     def close(self) -> None:
@@ -164,7 +170,7 @@ class PortableMachine(Machine):
         exe = _optional(process.exe) or None
         if not is_interpreter(exe or "".join((_optional(process.cmdline) or [])[:1])):
             return
-        found = described(
+        found = describe_process(
             _key(process),
             known.ppid,
             # Windows has no uids: there the user's name decides.
@@ -179,13 +185,16 @@ class PortableMachine(Machine):
                 started_unix_s=process.create_time(),
                 leads_session=_leads_session(process),
             )
-            known.info, known.kernel = named(info, found.kernel, self._servers), found.kernel
+            known.info, known.kernel = (
+                with_current_name(info, found.kernel, self._servers),
+                found.kernel,
+            )
 
     def _ancestor(self, pid: int) -> ProcessKey | None:
         """The nearest watched process above one, of the same user; None: there is none."""
         below = self._known[pid]
         above = self._known.get(below.ppid)
-        for _ in range(_MOST_SHELLS):
+        for _ in range(_MAX_SHELLS):
             if above is None or above is below:
                 return None
             if above.info is not None and below.info is not None:
@@ -251,8 +260,8 @@ def _environ(process: psutil.Process) -> Mapping[str, str]:
     return {name: found[name] for name in ENVIRON if name in found}
 
 
-_READS = Reads(
-    argv=lambda pid: _of(pid, lambda each: kept(each.cmdline()), ()),
+_READS = ProcessReaders(
+    argv=lambda pid: _of(pid, lambda each: truncate_argv(each.cmdline()), ()),
     environ=lambda pid: _of(pid, _environ, {}),
     cwd=lambda pid: _of(pid, psutil.Process.cwd, None),
 )

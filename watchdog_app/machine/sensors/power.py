@@ -13,7 +13,7 @@ from watchdog_app.base.text.plain import clean
 from watchdog_app.core.model.hardware import Battery
 
 _JOULES_IN_UWH = 3.6e-3
-_MOST_BATTERY_W = 1000.0
+_MAX_BATTERY_W = 1000.0
 _PLUGS = frozenset(("Mains", "USB", "Wireless", "BrickID"))
 
 
@@ -31,10 +31,10 @@ class BatteryReader:
         """The batteries, and whether the machine is plugged in; None: nothing says so."""
         if now_mono_s >= self._due_mono_s:
             self._due_mono_s = now_mono_s + self.EVERY_S
-            self._found = self._look()
+            self._found = self._read_supplies()
         return self._found
 
-    def _look(self) -> tuple[tuple[Battery, ...], bool | None]:
+    def _read_supplies(self) -> tuple[tuple[Battery, ...], bool | None]:
         online: list[bool] = []
         stores = []
         for name in sysfs_names(self._base):
@@ -49,16 +49,16 @@ class BatteryReader:
             elif kind in ("Battery", "UPS") and sysfs_int(f"{path}/present") != 0:
                 stores.append((name, path))
         plugged = any(online) if online else None
-        found = [_battery(name, path, plugged) for name, path in stores]
+        found = [_read_battery(name, path, plugged) for name, path in stores]
         batteries = tuple(each for each in found if each is not None)
         if plugged is None and any(each.discharging for each in batteries):
             plugged = False
         return batteries, plugged
 
 
-def _battery(name: str, path: str, plugged: bool | None) -> Battery | None:
+def _read_battery(name: str, path: str, plugged: bool | None) -> Battery | None:
     """One battery; None where not even its level is known."""
-    left_j, full_j = _energies(path)
+    left_j, full_j = _read_energy_j(path)
     percent: float | None = sysfs_int(f"{path}/capacity")
     if left_j is not None and full_j is not None:
         # Firmware rounds the percent, and knows a new battery's by its design.
@@ -67,7 +67,7 @@ def _battery(name: str, path: str, plugged: bool | None) -> Battery | None:
         return None
     status = sysfs_text(f"{path}/status")
     discharging = status == "Discharging" or (status in (None, "Unknown") and plugged is False)
-    if plugged and _rests(path):
+    if plugged and _is_idle(path):
         discharging = False  # held at a charge threshold, or dead: either can say otherwise
     return Battery(
         name=clean(name, 40),
@@ -75,11 +75,11 @@ def _battery(name: str, path: str, plugged: bool | None) -> Battery | None:
         discharging=discharging,
         energy_j=left_j,
         full_j=full_j,
-        power_w=_watts(path) if discharging else None,
+        power_w=_read_power_w(path) if discharging else None,
     )
 
 
-def _energies(path: str) -> tuple[float | None, float | None]:
+def _read_energy_j(path: str) -> tuple[float | None, float | None]:
     """Joules left and when full; both or neither, so that their ratio means something."""
     left, full = sysfs_int(f"{path}/energy_now"), sysfs_int(f"{path}/energy_full")
     factor = _JOULES_IN_UWH
@@ -95,13 +95,13 @@ def _energies(path: str) -> tuple[float | None, float | None]:
     return min(left, full) * factor, full * factor
 
 
-def _rests(path: str) -> bool:
+def _is_idle(path: str) -> bool:
     """Whether a battery tells that nothing flows."""
     flows = (sysfs_int(f"{path}/power_now"), sysfs_int(f"{path}/current_now"))
     return 0 in flows
 
 
-def _watts(path: str) -> float | None:
+def _read_power_w(path: str) -> float | None:
     """What is drawn; None for 0, which a driver shows that does not know."""
     power = sysfs_int(f"{path}/power_now")
     if power is None:
@@ -110,4 +110,4 @@ def _watts(path: str) -> float | None:
             return None
         power = current * volts // 1_000_000
     watts = abs(power) / 1e6  # some drivers count what is drawn as negative
-    return watts if 0.0 < watts <= _MOST_BATTERY_W else None
+    return watts if 0.0 < watts <= _MAX_BATTERY_W else None

@@ -38,11 +38,11 @@ _YOUNG_EVERY_S = 0.5
 _REVIEW_EVERY_S = 10.0
 # Later than that for a process that has done nothing: it has changed nothing of itself.
 _IDLE_SLACK_S = 50.0
-_NEW_S = 0.03  # of a processor, for the new processes of one sample; some 50 Pythons
+_NEW_BUDGET_S = 0.03  # of a processor, for the new processes of one sample; some 50 Pythons
 # Nobody grows unseen for longer, whatever the kernel makes us wait for.
-_NAMELESS_AFTER_S = 2.0
+_UNNAMED_AFTER_S = 2.0
 # Two descriptors a process, at most a quarter; the rest of the daemon needs some too.
-_KEPT_SHARE = 4
+_KEPT_OPEN_SHARE = 4
 _MAX_DEPTH = 64  # deeper is a loop made of reused pids
 # How far shared pages may move before it is asked again what they are: the file that says so
 # costs 10 us, ten times as much as the one with their number.
@@ -162,7 +162,7 @@ class _Watched:
         self.last: ProcessSample | None = None  # the same object while it does nothing
         self.membership: bytes | None = None  # of which groups; None: not known yet
 
-    def change(self, **changes: Any) -> bool:
+    def update(self, **changes: Any) -> bool:
         """Take in what else is known of it; whether that is new."""
         info = replace(self.info, **changes)
         changed = info != self.info
@@ -218,14 +218,14 @@ class ProcessTable:
         self._watched: dict[int, _Watched] = {}  # by pid
         self._discovery = Discovery(proc, self._watched, self._background)
         # Pythons of which it is not known yet what they are, since when; watched or not.
-        self._asked: dict[int, float] = {}
+        self._undescribed: dict[int, float] = {}
         self._memberships = Memberships(proc, patience_s)
         self._infos: Mapping[ProcessKey, ProcessInfo] = MappingProxyType({})
         self._changed = False
-        self._kept = descriptor_limit() // (2 * _KEPT_SHARE)
-        self._shared_pages = SharedPages(proc, self._program_of, background=self._background)
-        self._find_again = False  # whom a process belongs to: a shell has not answered
-        self._new_s = float("inf")  # at the first sample there is nothing to miss yet
+        self._max_kept_open = descriptor_limit() // (2 * _KEPT_OPEN_SHARE)
+        self._shared_pages = SharedPages(proc, self._find_program, background=self._background)
+        self._ancestors_unknown = False  # whom a process belongs to: a shell has not answered
+        self._new_budget_s = float("inf")  # at the first sample there is nothing to miss yet
 
     @property
     def faults(self) -> dict[str, Fault]:
@@ -251,7 +251,7 @@ class ProcessTable:
     def rename_kernels(self) -> None:
         """Give every kernel the name that it has now."""
         for each in self._watched.values():
-            info, each.info = each.info, self._describer.renamed(each.info, each.kernel)
+            info, each.info = each.info, self._describer.with_current_name(each.info, each.kernel)
             self._changed |= info != each.info
 
     def update(self, now_mono_s: float, now_unix_s: float) -> None:
@@ -262,15 +262,15 @@ class ProcessTable:
             now_mono_s: monotonic time of the sample.
             now_unix_s: the same by the clock.
         """
-        changes = self._discovery.look(now_mono_s)
-        if changes.there is not None:
-            self._keep(changes.there)
-        found, self._find_again = self._find_again, False
-        for pid in (*self._asked, *changes.again):
+        changes = self._discovery.scan(now_mono_s)
+        if changes.existing is not None:
+            self._drop_ended(changes.existing)
+        found, self._ancestors_unknown = self._ancestors_unknown, False
+        for pid in (*self._undescribed, *changes.recheck):
             found |= self._examine(pid, now_mono_s, now_unix_s)
-        end_s, self._new_s = time.thread_time() + self._new_s, _NEW_S
-        begun = self._discovery.begun
-        while begun and time.thread_time() <= end_s and not self._background.spent:
+        end_s, self._new_budget_s = time.thread_time() + self._new_budget_s, _NEW_BUDGET_S
+        begun = self._discovery.new_pids
+        while begun and time.thread_time() <= end_s and not self._background.is_exhausted:
             found |= self._examine(begun.popleft(), now_mono_s, now_unix_s)
         if found:
             self._find_ancestors()
@@ -287,15 +287,15 @@ class ProcessTable:
             swap_in_use: whether the machine has anything in swap.
         """
         samples = []
-        keep = len(self._watched) <= self._kept
-        self._regroup(now_mono_s)
+        keep = len(self._watched) <= self._max_kept_open
+        self._update_groups(now_mono_s)
         for pid, watched in list(self._watched.items()):
             files = watched.files
             try:
                 sample = files.sample(swap_in_use=swap_in_use)
             except SensorError:
                 self._drop(pid)
-                self._discovery.begun.append(pid)  # its pid may be another process's by now
+                self._discovery.new_pids.append(pid)  # its pid may be another process's by now
                 continue
             if not keep:
                 files.close()
@@ -304,8 +304,8 @@ class ProcessTable:
             due = watched.is_due(now_mono_s, idle=idle)
             if not due or self._review(watched, now_mono_s, now_unix_s):
                 samples.append(sample)
-        completed = self._shared_pages.complete(samples, now_mono_s)
-        self._background.over()
+        completed = self._shared_pages.add_cow_bytes(samples, now_mono_s)
+        self._background.end_sample()
         return completed
 
     def review(self, key: ProcessKey) -> None:
@@ -343,35 +343,35 @@ class ProcessTable:
         self._discovery.close()
         self._memberships.close()
 
-    def _keep(self, there: Container[int]) -> None:
+    def _drop_ended(self, there: Container[int]) -> None:
         """Drop whoever is not among these."""
-        self._background.keep(there)
-        self._asked = {pid: since for pid, since in self._asked.items() if pid in there}
+        self._background.drop_ended(there)
+        self._undescribed = {pid: since for pid, since in self._undescribed.items() if pid in there}
         for pid in [pid for pid in self._watched if pid not in there]:
             self._drop(pid)
 
     def _examine(self, pid: int, now_mono_s: float, now_unix_s: float) -> bool:
         """Look at a pid of which it is not known what it is; whether it is watched from now on."""
-        asked_mono_s = self._asked.pop(pid, now_mono_s)
+        asked_mono_s = self._undescribed.pop(pid, now_mono_s)
         try:
             # Root may ask anyone at once; others are refused all but the owner of foreign ones.
             foreign = self._own_uid != 0 and read_owner(self._proc, pid) != self._own_uid
-            if pid != self._own_pid and not foreign and self._discovery.holds_python(pid):
-                uid, stat = read_owner(self._proc, pid), self._stat_of(pid)
-                description = self._described(pid, stat, uid)
+            if pid != self._own_pid and not foreign and self._discovery.is_python(pid):
+                uid, stat = read_owner(self._proc, pid), self._read_stat(pid)
+                description = self._describe(pid, stat, uid)
                 if description is None:
                     self._discovery.forget(pid)
-                    self._asked[pid] = asked_mono_s
-                    if pid in self._watched or now_mono_s - asked_mono_s < _NAMELESS_AFTER_S:
+                    self._undescribed[pid] = asked_mono_s
+                    if pid in self._watched or now_mono_s - asked_mono_s < _UNNAMED_AFTER_S:
                         return False
                     description = self._describer.describe(pid, stat, uid, waits=False)
                 if not description.own:
-                    description = self._describer.placed(description, stat, now_unix_s)
+                    description = self._describer.complete(description, stat, now_unix_s)
                     self._watch(pid, stat, description, now_mono_s)
                     return True
         except Gone:
             self._discovery.forget(pid)
-            self._background.forget(pid)
+            self._background.drop(pid)
             return False
         except SensorError:
             pass  # not for us to read: not for us to watch
@@ -379,13 +379,13 @@ class ProcessTable:
             self._drop(pid)
         return False
 
-    def _stat_of(self, pid: int) -> process.Stat:
+    def _read_stat(self, pid: int) -> process.Stat:
         stat = process.read_stat(pid, self._proc)
         if stat is None:
             raise Gone(f"process {pid} has ended")
         return stat
 
-    def _described(self, pid: int, stat: process.Stat, uid: int) -> Description | None:
+    def _describe(self, pid: int, stat: process.Stat, uid: int) -> Description | None:
         """What a process is; None: that has to wait for it."""
         # Of this program in this process: what is said of the one before an exec is not its own.
         question = Question(pid, "all", (stat.start_ticks, stat.start_stack))
@@ -400,7 +400,7 @@ class ProcessTable:
         if watched is not None and watched.info.key == description.info.key:
             # Watched without a name until now.
             watched.info, watched.kernel = description.info, description.kernel
-            self._place(watched, watched.membership)
+            self._set_membership(watched, watched.membership)
             return
         if watched is not None:
             watched.files.close()
@@ -421,47 +421,47 @@ class ProcessTable:
             self._find_ancestors()
             renewed = self._watched.get(pid)
             if renewed is not None and renewed.info.key == info.key:
-                self._place(renewed, watched.membership)
+                self._set_membership(renewed, watched.membership)
             return pid in self._watched
         watched.reviewed = stat
-        self._changed |= watched.change(
+        self._changed |= watched.update(
             # Pid 1 inherits orphans. Who started them tells them from its workers.
             ppid=info.ppid if stat.ppid == 1 else stat.ppid,
-            cgroup=self._group_of(watched),
-            started_unix_s=self._describer.started(stat, now_unix_s, info.started_unix_s),
+            cgroup=self._find_group(watched),
+            started_unix_s=self._describer.start_unix_s(stat, now_unix_s, info.started_unix_s),
             rlimit_as_bytes=self._describer.rlimit_as(pid),
         )
         if info.kind is TaskKind.PYTHON and (young or stat.comm != before.comm):
             # Workers say in their title what they do: ray::IDLE becomes ray::train. Only then is
             # the command line read again: it can wait for the lock of a memory map that swaps.
-            argv = self._argv_of(pid)
+            argv = self._read_argv(pid)
             if argv and argv != info.argv:
-                self._changed |= watched.change(argv=argv, name=identify(argv, info.exe).name)
+                self._changed |= watched.update(argv=argv, name=identify(argv, info.exe).name)
         if stat.ppid != before.ppid:
             self._find_ancestors()
         return True
 
-    def _regroup(self, now_mono_s: float) -> None:
+    def _update_groups(self, now_mono_s: float) -> None:
         """Take in which groups they are in now."""
         for pid, membership in self._memberships.read(self._watched, now_mono_s).items():
             watched = self._watched[pid]
             if membership != watched.membership:
-                self._place(watched, membership)
+                self._set_membership(watched, membership)
 
-    def _place(self, watched: _Watched, membership: bytes | None) -> None:
+    def _set_membership(self, watched: _Watched, membership: bytes | None) -> None:
         watched.membership = membership
-        self._changed |= watched.change(cgroup=self._group_of(watched))
+        self._changed |= watched.update(cgroup=self._find_group(watched))
 
-    def _group_of(self, watched: _Watched) -> str | None:
+    def _find_group(self, watched: _Watched) -> str | None:
         """Folder of its group as far as that is known: it can have been made since."""
         if watched.membership is None:
             return watched.info.cgroup
-        return self._describer.group(watched.membership)
+        return self._describer.group_folder(watched.membership)
 
     def _find_ancestors(self) -> None:
         """Tell each watched process which watched one it belongs to, through shells."""
         for each in self._watched.values():
-            self._changed |= each.change(ancestor=self._ancestor(each))
+            self._changed |= each.update(ancestor=self._ancestor(each))
 
     def _ancestor(self, watched: _Watched) -> ProcessKey | None:
         """The nearest watched process above one, of the same user; None: there is none."""
@@ -480,18 +480,18 @@ class ProcessTable:
             # own, even when the terminal is a Python program. `sh -c` is no such shell, although
             # a notebook's `!command` gives it a terminal.
             if between.leads_terminal:
-                argv = self._argv_of(pid)
-                self._find_again |= argv is None
+                argv = self._read_argv(pid)
+                self._ancestors_unknown |= argv is None
                 if "-c" not in (argv or ())[1:2]:
                     return None
             pid = between.ppid
         return None
 
-    def _argv_of(self, pid: int) -> tuple[str, ...] | None:
+    def _read_argv(self, pid: int) -> tuple[str, ...] | None:
         """Command line of a process; None: that has to wait for it."""
         return self._background.ask(Question(pid, "words"), lambda: read_argv(self._proc, pid))
 
-    def _program_of(self, pid: int) -> tuple[int, str | None] | None:
+    def _find_program(self, pid: int) -> tuple[int, str | None] | None:
         watched = self._watched.get(pid)
         if watched is None or not watched.reviewed.start_stack:
             return None
@@ -499,5 +499,5 @@ class ProcessTable:
 
     def _drop(self, pid: int) -> None:
         self._watched.pop(pid).files.close()
-        self._background.forget(pid)
+        self._background.drop(pid)
         self._changed = True

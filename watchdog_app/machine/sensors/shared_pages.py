@@ -23,7 +23,7 @@ from watchdog_app.base.threads import Background, Question
 from watchdog_app.core.model.machine import ProcessKey, ProcessSample
 
 _TICK_BUDGET_S = 0.003  # begun within a sample; the last one may take longer
-_NEWBORN_S = 1.0  # many live shorter than that
+_FIRST_WALK_AFTER_S = 1.0  # many live shorter than that
 _EVERY_S = 30.0
 _COST_FACTOR = 1000.0  # a walk of 50 ms is repeated after 50 s: a thousandth of a core
 _REST_S = 0.5  # samples that follow faster are those near a limit, where each copy counts
@@ -52,7 +52,7 @@ class _Walk:
             at_rest: nothing is near a limit.
         """
         if self.cost_s is None:
-            return self.since_mono_s + _NEWBORN_S
+            return self.since_mono_s + _FIRST_WALK_AFTER_S
         every_s = max(_EVERY_S, _COST_FACTOR * self.cost_s)
         if not at_rest:
             near_s = max(_EVERY_NEAR_S, _COST_FACTOR_NEAR * self.cost_s * relatives)
@@ -66,7 +66,7 @@ class SharedPages:
 
     Args:
         proc: where the proc file system is mounted.
-        program_of: what a pid executes: equal in parent and child when no exec lies between;
+        find_program: what a pid executes: equal in parent and child when no exec lies between;
             None: not known.
         clock: to keep the budget.
         background: where it is measured; None: in threads of its own, waited for.
@@ -75,18 +75,18 @@ class SharedPages:
     def __init__(
         self,
         proc: str,
-        program_of: Callable[[int], Hashable | None],
+        find_program: Callable[[int], Hashable | None],
         clock: Callable[[], float] = time.perf_counter,
         background: Background | None = None,
     ) -> None:
         self._proc = proc
-        self._program_of = program_of
+        self._find_program = find_program
         self._clock = clock
         self._background = background or Background()
         self._walks: dict[ProcessKey, _Walk] = {}  # of forks and of whom they stem from
         self._last_mono_s = float("-inf")
 
-    def complete(
+    def add_cow_bytes(
         self, samples: Sequence[ProcessSample], now_mono_s: float
     ) -> tuple[ProcessSample, ...]:
         """
@@ -98,11 +98,11 @@ class SharedPages:
         """
         at_rest = now_mono_s - self._last_mono_s >= _REST_S
         self._last_mono_s = now_mono_s
-        parents = self._parents(samples)
+        parents = self._find_parents(samples)
         families: dict[ProcessKey, list[ProcessSample]] = {}
         for sample in samples:
             if sample.key in parents:
-                head = _head(sample, parents)
+                head = _family_head(sample, parents)
                 families.setdefault(head.key, [head]).append(sample)
         self._walks = {
             member.key: self._walks.get(member.key) or _Walk(now_mono_s)
@@ -117,27 +117,27 @@ class SharedPages:
                 due_s = walk.due_mono_s(len(family), at_rest=at_rest)
                 if now_mono_s >= due_s and spent_s < _TICK_BUDGET_S:
                     spent_s += self._measure(member, walk, now_mono_s)
-            cow.update(self._shares(family, parents))
+            cow.update(self._divide_surplus(family, parents))
         return tuple(
-            replace(sample, cow_bytes=min(_private(sample), cow[sample.key]))
+            replace(sample, cow_bytes=min(_private_bytes(sample), cow[sample.key]))
             if sample.key in cow
             else sample
             for sample in samples
         )
 
-    def _parents(self, samples: Sequence[ProcessSample]) -> dict[ProcessKey, ProcessSample]:
+    def _find_parents(self, samples: Sequence[ProcessSample]) -> dict[ProcessKey, ProcessSample]:
         """Whom each fork was forked from."""
         by_pid = {sample.key.pid: sample for sample in samples}
         parents = {}
         for sample in samples:
             parent = by_pid.get(sample.ppid)
             if parent is not None and parent is not sample:
-                program = self._program_of(sample.key.pid)
-                if program is not None and program == self._program_of(sample.ppid):
+                program = self._find_program(sample.key.pid)
+                if program is not None and program == self._find_program(sample.ppid):
                     parents[sample.key] = parent
         return parents
 
-    def _shares(
+    def _divide_surplus(
         self, family: Sequence[ProcessSample], parents: Mapping[ProcessKey, ProcessSample]
     ) -> Iterator[tuple[ProcessKey, int]]:
         """What is to be taken off each fork's size, so that the sum counts every page once."""
@@ -148,7 +148,7 @@ class SharedPages:
         for member, walk in zip(family[1:], walks[1:], strict=True):
             if walk.shared_bytes is None:
                 # A newborn shares all that its parent has; it can never share more than it has.
-                yield member.key, _private(parents[member.key])
+                yield member.key, _private_bytes(parents[member.key])
             elif None in surplus:
                 yield member.key, walk.shared_bytes
             else:
@@ -159,7 +159,7 @@ class SharedPages:
     def _measure(self, sample: ProcessSample, walk: _Walk, now_mono_s: float) -> float:
         """Take in what a walk has told; seconds that it took, 0 while it goes on."""
         measured = self._background.ask(
-            Question(sample.key.pid, "shares", sample.key), lambda: self._walked(sample)
+            Question(sample.key.pid, "shares", sample.key), lambda: self._walk_pages(sample)
         )
         if measured is None:
             return 0.0  # asked again at the next sample
@@ -174,16 +174,18 @@ class SharedPages:
         walk.since_mono_s, walk.cost_s = now_mono_s, cost_s
         return cost_s
 
-    def _walked(self, sample: ProcessSample) -> tuple[int, bytes, float]:
+    def _walk_pages(self, sample: ProcessSample) -> tuple[int, bytes, float]:
         """In a thread: its size as it was then, what the walk has told, and how long it took."""
         begun_s = self._clock()
         data = b""
         with suppress(SensorError):
             data = read_bytes(f"{self._proc}/{sample.key.pid}/smaps_rollup", 4096)
-        return _private(sample), data, self._clock() - begun_s
+        return _private_bytes(sample), data, self._clock() - begun_s
 
 
-def _head(sample: ProcessSample, parents: Mapping[ProcessKey, ProcessSample]) -> ProcessSample:
+def _family_head(
+    sample: ProcessSample, parents: Mapping[ProcessKey, ProcessSample]
+) -> ProcessSample:
     """Whom a fork stems from, through forks of forks."""
     seen = {sample.key}
     while (parent := parents.get(sample.key)) is not None and parent.key not in seen:
@@ -192,5 +194,5 @@ def _head(sample: ProcessSample, parents: Mapping[ProcessKey, ProcessSample]) ->
     return sample
 
 
-def _private(sample: ProcessSample) -> int:
+def _private_bytes(sample: ProcessSample) -> int:
     return max(0, sample.rss_bytes - (sample.shared_bytes or 0))

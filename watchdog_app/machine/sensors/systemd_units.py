@@ -25,15 +25,15 @@ from typing import Any, NamedTuple
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.exits import UnitEnd
 
-_WAIT_S = 5.0
-_AGAIN_S = 1.0  # systemd writes of an end once the unit's group is empty
-_LOOKS = 3
-_MOST_LINES = 500
-_MOST_BYTES = 1 << 20
+_TIMEOUT_S = 5.0
+_RETRY_S = 1.0  # systemd writes of an end once the unit's group is empty
+_ATTEMPTS = 3
+_MAX_LINES = 500
+_MAX_BYTES = 1 << 20
 _KEPT_LINES = 3
 # An end is neither written down nor told until then: journalctl is slow under memory pressure.
 _ANSWER_S = 12.0
-_MOST_QUESTIONS = 8  # without an answer at once: further ends are written down unasked
+_MAX_QUESTIONS = 8  # without an answer at once: further ends are written down unasked
 _LONGEST = 240
 GUARDS = ("earlyoom", "nohang", "nohang-desktop", "bustd")
 _MANAGER = re.compile(r"user@(\d+)\.service")
@@ -53,7 +53,7 @@ class Unit(NamedTuple):
     user: bool  # of the user's own manager
 
 
-def unit_of(group: str | None) -> Unit | None:
+def find_unit(group: str | None) -> Unit | None:
     """
     The innermost service or scope in the path of a control group; None: none that can be asked.
 
@@ -75,7 +75,7 @@ def unit_of(group: str | None) -> Unit | None:
 
 
 @dataclass(slots=True)
-class UnitQuestion:
+class UnitQuery:
     """A question to systemd, with its answer."""
 
     until_mono_s: float  # an answer is waited for no longer
@@ -87,7 +87,7 @@ class UnitQuestion:
         return self.answered or now_mono_s >= self.until_mono_s
 
 
-class UnitQuestions:
+class UnitQueries:
     """
     Asks systemd in a thread, one question after the other.
 
@@ -101,7 +101,7 @@ class UnitQuestions:
 
     def ask(
         self, group: str | None, pid: int, since_unix_s: float, *, guards: Sequence[str] = ()
-    ) -> UnitQuestion | None:
+    ) -> UnitQuery | None:
         """
         Ask of a process that has ended; None: nobody could answer.
 
@@ -111,21 +111,25 @@ class UnitQuestions:
             since_unix_s: when it was last seen alive.
             guards: daemons that kill for memory and run here.
         """
-        unit = unit_of(group)
+        unit = find_unit(group)
         guards = [each for each in guards if each in GUARDS]
-        if (unit is None and not guards) or self._unanswered >= _MOST_QUESTIONS or not can_ask():
+        if (
+            (unit is None and not guards)
+            or self._unanswered >= _MAX_QUESTIONS
+            or not has_systemd_tools()
+        ):
             return None
-        question = UnitQuestion(time.monotonic() + _ANSWER_S)
+        question = UnitQuery(time.monotonic() + _ANSWER_S)
         self._unanswered += 1
         job = partial(ask, unit, pid, since_unix_s, guards=guards)
-        self._worker.submit(job, lambda answer, _: self._answer(question, answer))
+        self._worker.submit(job, lambda answer, _: self._store_answer(question, answer))
         return question
 
     def collect(self) -> None:
         """Put what has been answered into the questions."""
         self._worker.collect()
 
-    def _answer(self, question: UnitQuestion, answer: UnitEnd | None) -> None:
+    def _store_answer(self, question: UnitQuery, answer: UnitEnd | None) -> None:
         self._unanswered -= 1
         question.answered, question.answer = True, answer
 
@@ -145,9 +149,9 @@ def ask(
         guards: daemons that kill for memory and run here.
     """
     found = None
-    for look in range(_LOOKS):
-        time.sleep(_AGAIN_S if look else 0.0)
-        shown = {} if unit is None else _show(unit)
+    for look in range(_ATTEMPTS):
+        time.sleep(_RETRY_S if look else 0.0)
+        shown = {} if unit is None else _unit_properties(unit)
         found = _read(unit, pid, since_unix_s, shown, guards)
         settled = unit is None or shown.get("ActiveState") in ("failed", "inactive")
         told = found is not None and (
@@ -171,7 +175,7 @@ def _read(
     words = [] if unit is None else [f"UNIT={unit.name}"]
     if unit is not None and unit.user:
         words = ["--user", f"USER_UNIT={unit.name}"]
-    for line in _journal(words, since_unix_s) if words else ():
+    for line in _journal_messages(words, since_unix_s) if words else ():
         for pattern in (_OOMD, _KERNEL, _RESULT):
             found = pattern.search(line)
             if found is None or unit is None or found[1] != unit.name:
@@ -183,7 +187,7 @@ def _read(
             else:
                 result = found[2]
             lines.append(line[:_LONGEST])
-    guard = _said_by(guards, pid, since_unix_s)
+    guard = _find_guard_line(guards, pid, since_unix_s)
     if guard is not None:
         lines.append(guard[1][:_LONGEST])
     status = _main_status(shown, pid)
@@ -202,12 +206,14 @@ def _read(
     )
 
 
-def _said_by(guards: Sequence[str], pid: int, since_unix_s: float) -> tuple[str, str] | None:
+def _find_guard_line(
+    guards: Sequence[str], pid: int, since_unix_s: float
+) -> tuple[str, str] | None:
     """The one of them that says that it ends this process, and its line."""
     for guard in guards:
         if guard not in GUARDS:
             continue
-        said = list(_journal([f"_SYSTEMD_UNIT={guard}.service"], since_unix_s))
+        said = list(_journal_messages([f"_SYSTEMD_UNIT={guard}.service"], since_unix_s))
         own = [line for line in said if (v := _VICTIM.search(line)) and int(v[1]) == pid]
         acted = any(_ACTS.search(line) for line in said)  # nohang says both on lines of their own
         if own and acted:
@@ -215,10 +221,10 @@ def _said_by(guards: Sequence[str], pid: int, since_unix_s: float) -> tuple[str,
     return None
 
 
-def _journal(words: Sequence[str], since_unix_s: float) -> Iterator[str]:
+def _journal_messages(words: Sequence[str], since_unix_s: float) -> Iterator[str]:
     """Messages of the journal, oldest first; none where it cannot be read."""
-    argv = ["journalctl", "--no-pager", "-q", "-o", "json", "-n", str(_MOST_LINES)]
-    for line in _output([*argv, f"--since=@{int(since_unix_s)}", *words]).splitlines():
+    argv = ["journalctl", "--no-pager", "-q", "-o", "json", "-n", str(_MAX_LINES)]
+    for line in _command_output([*argv, f"--since=@{int(since_unix_s)}", *words]).splitlines():
         if not line.startswith("{"):
             yield line  # asked for JSON and answered otherwise: a wrapper of somebody's
             continue
@@ -232,11 +238,11 @@ def _journal(words: Sequence[str], since_unix_s: float) -> Iterator[str]:
                 yield told
 
 
-def _show(unit: Unit) -> dict[str, str]:
+def _unit_properties(unit: Unit) -> dict[str, str]:
     """Properties of a unit; empty where systemd does not answer."""
     names = "LoadState,ActiveState,Result,ExecMainPID,ExecMainCode,ExecMainStatus"
     argv = ["systemctl", *["--user"] * unit.user, "show", "-p", names, "--", unit.name]
-    pairs = (line.partition("=") for line in _output(argv).splitlines())
+    pairs = (line.partition("=") for line in _command_output(argv).splitlines())
     shown = {name.strip(): value.strip() for name, _, value in pairs}
     # Of a unit that is not loaded any more systemctl shows what a new one would have.
     return {} if shown.get("LoadState") == "not-found" else shown
@@ -255,7 +261,7 @@ def _main_status(shown: dict[str, str], pid: int) -> int | None:
     return None
 
 
-def can_ask() -> bool:
+def has_systemd_tools() -> bool:
     """Whether a command is there that tells of ends."""
     # Not shutil.which: shutil would cost the daemon 1 MB.
     return any(
@@ -265,7 +271,7 @@ def can_ask() -> bool:
     )
 
 
-def _output(argv: Sequence[str]) -> str:
+def _command_output(argv: Sequence[str]) -> str:
     try:
         done = subprocess.run(
             argv,
@@ -273,9 +279,9 @@ def _output(argv: Sequence[str]) -> str:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "LC_ALL": "C", "SYSTEMD_COLORS": "0"},
-            timeout=_WAIT_S,
+            timeout=_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout[:_MOST_BYTES].decode("utf-8", "replace")
+    return done.stdout[:_MAX_BYTES].decode("utf-8", "replace")

@@ -21,10 +21,10 @@ from dataclasses import dataclass, replace
 from watchdog_app.base.linux.files import sysfs_int, sysfs_names, sysfs_text
 from watchdog_app.core.model.hardware import Temperature
 
-_FIND_EVERY_S = 60.0
+_SCAN_EVERY_S = 60.0
 _COUNTERS_EVERY_S = 10.0
-_MOST_SENSORS = 32
-_MOST_COUNTERS = 64
+_MAX_SENSORS = 32
+_MAX_COUNTERS = 64
 _INPUT = re.compile(r"temp(\d+)_input")
 _TRIP = re.compile(r"trip_point_(\d+)_type")
 # A sensor that is not connected shows -128, -62, 0, 127 or 255; a disk without a threshold 65261.
@@ -76,7 +76,7 @@ class _Sensor:
     last: Temperature | None = None  # None: it shows nonsense, or its device is asleep
 
 
-class HeatReader:
+class TemperatureReader:
     """
     Temperatures and counters below one /sys. For one thread, which may have to wait for devices.
 
@@ -89,7 +89,7 @@ class HeatReader:
         self._sensors: dict[str, _Sensor] = {}  # by file
         self._counter_files: list[str] = []
         self._throttle_events: int | None = None
-        self._find_mono_s = self._count_mono_s = float("-inf")
+        self._next_scan_mono_s = self._next_count_mono_s = float("-inf")
 
     def read(self, now_mono_s: float) -> tuple[tuple[Temperature, ...], int | None]:
         """
@@ -98,14 +98,14 @@ class HeatReader:
         Args:
             now_mono_s: monotonic time of the sample.
         """
-        if now_mono_s >= self._find_mono_s:
-            self._find_mono_s = now_mono_s + _FIND_EVERY_S
-            self._find()
+        if now_mono_s >= self._next_scan_mono_s:
+            self._next_scan_mono_s = now_mono_s + _SCAN_EVERY_S
+            self._find_sensors()
         for path, sensor in self._sensors.items():
             if now_mono_s >= sensor.due_mono_s:
                 self._read_sensor(path, sensor, now_mono_s)
-        if now_mono_s >= self._count_mono_s:
-            self._count_mono_s = now_mono_s + _COUNTERS_EVERY_S
+        if now_mono_s >= self._next_count_mono_s:
+            self._next_count_mono_s = now_mono_s + _COUNTERS_EVERY_S
             read = map(sysfs_int, self._counter_files)  # None: a CPU that was taken offline
             counts = [count for count in read if count is not None and count >= 0]
             self._throttle_events = sum(counts) if counts else None
@@ -121,21 +121,21 @@ class HeatReader:
             sensor.last = replace(sensor.record, celsius=degrees)
             sensor.due_mono_s = now_mono_s + sensor.every_s
         elif not os.path.exists(path):  # EIO and EAGAIN pass, ENODEV stays
-            self._find_mono_s = now_mono_s
+            self._next_scan_mono_s = now_mono_s
 
-    def _find(self) -> None:
+    def _find_sensors(self) -> None:
         known = self._sensors
         self._sensors = {
             # Another device may have the number now.
             path: known[path]
             if path in known and known[path].record == record
-            else _sensor(path, record)
-            for path, record in _find(self._root).items()
+            else _new_sensor(path, record)
+            for path, record in _find_temperatures(self._root).items()
         }
-        self._counter_files = _counters(self._root)
+        self._counter_files = _find_counters(self._root)
 
 
-def _sensor(path: str, record: Temperature) -> _Sensor:
+def _new_sensor(path: str, record: Temperature) -> _Sensor:
     name, _, _ = record.key.partition("/")
     chip = _CHIPS.get(name.split(" ")[0])
     # Reading a GPU that the system has put to sleep wakes it, on kernels before 6.13.
@@ -144,11 +144,11 @@ def _sensor(path: str, record: Temperature) -> _Sensor:
     return _Sensor(record, 0.0 if chip is None else chip.every_s, status if may_sleep else None)
 
 
-def _find(root: str) -> dict[str, Temperature]:
+def _find_temperatures(root: str) -> dict[str, Temperature]:
     """Every temperature worth watching by its file."""
     found: dict[str, Temperature] = {}
     base = f"{root}/class/hwmon"
-    zones = {_zone_name(kind) for _, kind in _zones(root)}
+    zones = {_zone_name(kind) for _, kind in _list_zones(root)}
     seen: dict[str, int] = {}
     for folder in sysfs_names(base):
         path = f"{base}/{folder}"
@@ -162,13 +162,15 @@ def _find(root: str) -> dict[str, Temperature]:
         if chip is not None and channels:
             number_of = seen[name] = seen.get(name, 0) + 1
             key = name if number_of == 1 else f"{name} {number_of}"
-            found.update(_of_chip(path, key, chip, channels))
-    found.update(_of_zones(root, any(each.is_cpu for each in found.values())))
+            found.update(_chip_temperatures(path, key, chip, channels))
+    found.update(_zone_temperatures(root, any(each.is_cpu for each in found.values())))
     _number_labels(found)
-    return dict(list(found.items())[:_MOST_SENSORS])
+    return dict(list(found.items())[:_MAX_SENSORS])
 
 
-def _of_chip(path: str, key: str, chip: _Chip, channels: list[str]) -> dict[str, Temperature]:
+def _chip_temperatures(
+    path: str, key: str, chip: _Chip, channels: list[str]
+) -> dict[str, Temperature]:
     """The channels that stand for the whole chip; all where none does."""
     labels = {channel: sysfs_text(f"{path}/temp{channel}_label") for channel in channels}
     chosen: list[str] = []
@@ -179,9 +181,9 @@ def _of_chip(path: str, key: str, chip: _Chip, channels: list[str]) -> dict[str,
     found = {}
     for channel in chosen or channels:
         limit = f"{path}/temp{channel}_"
-        slowdown = _limit(limit + chip.slowdown) if chip.slowdown else None
-        shutdown = _limit(limit + chip.shutdown) if chip.shutdown else None
-        slowdown = _below(slowdown, shutdown)
+        slowdown = _read_limit_c(limit + chip.slowdown) if chip.slowdown else None
+        shutdown = _read_limit_c(limit + chip.shutdown) if chip.shutdown else None
+        slowdown = _plausible_slowdown(slowdown, shutdown)
         found[f"{path}/temp{channel}_input"] = Temperature(
             key=f"{key}/{labels[channel] or f'temp{channel}'}",
             label=chip.label,
@@ -193,7 +195,7 @@ def _of_chip(path: str, key: str, chip: _Chip, channels: list[str]) -> dict[str,
     return found
 
 
-def _zones(root: str) -> Iterator[tuple[str, str]]:
+def _list_zones(root: str) -> Iterator[tuple[str, str]]:
     base = f"{root}/class/thermal"
     for folder in sysfs_names(base):
         if folder.startswith("thermal_zone"):
@@ -206,14 +208,14 @@ def _zone_name(kind: str) -> str:
     return kind.replace("-", "_").lower()
 
 
-def _of_zones(root: str, cpu_known: bool) -> dict[str, Temperature]:
+def _zone_temperatures(root: str, cpu_known: bool) -> dict[str, Temperature]:
     """Zones at whose trip points the kernel itself acts, and those of the CPU."""
     found = {}
-    for folder, kind in _zones(root):
+    for folder, kind in _list_zones(root):
         path = f"{root}/class/thermal/{folder}"
         is_cpu = _CPU_ZONE.fullmatch(kind) is not None
         logged_only = _LOGGED_ONLY.fullmatch(kind) is not None
-        slowdown, shutdown = (None, None) if logged_only else _trips(path)
+        slowdown, shutdown = (None, None) if logged_only else _read_trip_points(path)
         if is_cpu and cpu_known and shutdown is None:
             continue  # its own driver has told
         if not is_cpu and slowdown is None and shutdown is None:
@@ -229,7 +231,7 @@ def _of_zones(root: str, cpu_known: bool) -> dict[str, Temperature]:
     return found
 
 
-def _trips(path: str) -> tuple[float | None, float | None]:
+def _read_trip_points(path: str) -> tuple[float | None, float | None]:
     """Where the kernel slows down and where it powers off; None each where it does not."""
     if sysfs_text(f"{path}/mode") == "disabled":
         return None, None
@@ -237,7 +239,7 @@ def _trips(path: str) -> tuple[float | None, float | None]:
     for entry in sysfs_names(path):
         match = _TRIP.fullmatch(entry)
         if match is not None:
-            degrees = _limit(f"{path}/trip_point_{match[1]}_temp")
+            degrees = _read_limit_c(f"{path}/trip_point_{match[1]}_temp")
             found = points.get(sysfs_text(f"{path}/{entry}"))
             if found is not None and degrees is not None:
                 found.append(degrees)
@@ -246,10 +248,10 @@ def _trips(path: str) -> tuple[float | None, float | None]:
     # degrees, and a machine that computes is above that all day.
     believed = [each for each in points["passive"] if each >= _LOWEST_PASSIVE_C]
     slowdown = max(believed, default=min(points["hot"], default=None))
-    return _below(slowdown, shutdown), shutdown
+    return _plausible_slowdown(slowdown, shutdown), shutdown
 
 
-def _below(slowdown: float | None, shutdown: float | None) -> float | None:
+def _plausible_slowdown(slowdown: float | None, shutdown: float | None) -> float | None:
     """A slowdown that comes before the shutdown; another one is not believed."""
     if slowdown is None or shutdown is None or slowdown < shutdown:
         return slowdown
@@ -267,7 +269,7 @@ def _number_labels(found: dict[str, Temperature]) -> None:
             found[path] = replace(each, label=f"{each.label} {index}")
 
 
-def _counters(root: str) -> list[str]:
+def _find_counters(root: str) -> list[str]:
     """Files that count, each package and each core once, however many threads show them."""
     base = f"{root}/devices/system/cpu"
     found: dict[tuple[str, int | None, int | None], str] = {}
@@ -285,10 +287,10 @@ def _counters(root: str) -> list[str]:
             if (which, package, identity) not in found and os.path.exists(file):
                 found[which, package, identity] = file
     # Packages first: theirs say most, and a machine of two hundred cores costs no more.
-    return sorted(found.values(), key=lambda file: "package" not in file)[:_MOST_COUNTERS]
+    return sorted(found.values(), key=lambda file: "package" not in file)[:_MAX_COUNTERS]
 
 
-def _limit(path: str) -> float | None:
+def _read_limit_c(path: str) -> float | None:
     return _celsius(sysfs_int(path), _LOWEST_LIMIT_C, _HIGHEST_LIMIT_C)
 
 

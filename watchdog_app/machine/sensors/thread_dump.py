@@ -15,17 +15,17 @@ import os
 from collections.abc import Iterable, Mapping
 
 from watchdog_app.base.linux.files import read_or_empty
-from watchdog_app.base.linux.process import Stat, read_stat, whole
+from watchdog_app.base.linux.process import Stat, parse_number, read_stat
 from watchdog_app.core.model.agent import ProcessThreads, ThreadState
 from watchdog_app.core.model.machine import ProcessKey
 
-_MOST_PROCESSES = 64
-_MOST_THREADS = 128  # of one process
-_MOST_IN_ALL = 400
+_MAX_PROCESSES = 64
+_MAX_THREADS = 128  # of one process
+_MAX_THREADS_TOTAL = 400
 _KERNEL_FRAMES = 8
 
 # What a thread that stands still can be in.
-_CALLS: Mapping[str, Mapping[int, str]] = {
+_SYSTEM_CALLS: Mapping[str, Mapping[int, str]] = {
     "x86_64": {
         0: "read", 1: "write", 18: "pwrite64", 20: "writev", 40: "sendfile", 44: "sendto",
         46: "sendmsg", 275: "splice",
@@ -57,41 +57,41 @@ def dump(
         proc: where /proc is.
         machine: as `os.uname` has it, for the numbers of system calls; None: this one.
     """
-    calls = _CALLS.get(machine or (os.uname().machine if hasattr(os, "uname") else ""), {})
+    calls = _SYSTEM_CALLS.get(machine or (os.uname().machine if hasattr(os, "uname") else ""), {})
     found: list[ProcessThreads] = []
-    left = _MOST_IN_ALL
+    left = _MAX_THREADS_TOTAL
     children: list[int] = []
-    for _, key in zip(range(_MOST_PROCESSES), members, strict=False):
+    for _, key in zip(range(_MAX_PROCESSES), members, strict=False):
         stat = read_stat(key.pid, proc)
         if stat is not None and stat.start_ticks == key.start_time:
-            process = _process(proc, stat, min(left, _MOST_THREADS), calls, children)
+            process = _read_process(proc, stat, min(left, _MAX_THREADS), calls, children)
             left -= len(process.threads)
             found.append(process)
     known = {process.pid for process in found}
-    for pid in children[: 4 * _MOST_PROCESSES]:
+    for pid in children[: 4 * _MAX_PROCESSES]:
         stat = None if pid in known else read_stat(pid, proc)
         if stat is not None and stat.state == "Z" and stat.ppid in known:
             known.add(pid)
-            found.append(ProcessThreads(pid, stat.ppid, _text(stat.comm), stat.state))
+            found.append(ProcessThreads(pid, stat.ppid, _decode(stat.comm), stat.state))
     return tuple(found)
 
 
-def _process(
+def _read_process(
     proc: str, stat: Stat, most: int, calls: Mapping[int, str], children: list[int]
 ) -> ProcessThreads:
     threads: list[ThreadState] = []
-    for tid in _threads(proc, stat.pid)[:most]:
+    for tid in _list_tids(proc, stat.pid)[:most]:
         folder = f"{proc}/{stat.pid}/task/{tid}"
         thread = read_stat(tid, f"{proc}/{stat.pid}/task")
         if thread is not None:
-            threads.append(_thread(folder, thread, calls))
+            threads.append(_read_thread(folder, thread, calls))
         # A kernel may be built without it.
         children += [int(word) for word in read_or_empty(f"{folder}/children").split()]
-    comm = _text(stat.comm)
+    comm = _decode(stat.comm)
     return ProcessThreads(stat.pid, stat.ppid, comm, stat.state, tuple(threads), stat.threads)
 
 
-def _threads(proc: str, pid: int) -> list[int]:
+def _list_tids(proc: str, pid: int) -> list[int]:
     try:
         found = sorted(int(name) for name in os.listdir(f"{proc}/{pid}/task") if name.isdigit())
     except OSError:
@@ -99,11 +99,11 @@ def _threads(proc: str, pid: int) -> list[int]:
     return [pid] * (pid in found) + [tid for tid in found if tid != pid]
 
 
-def _thread(folder: str, stat: Stat, calls: Mapping[int, str]) -> ThreadState:
+def _read_thread(folder: str, stat: Stat, calls: Mapping[int, str]) -> ThreadState:
     number = parse_syscall(read_or_empty(f"{folder}/syscall", 512))
     return ThreadState(
         stat.pid,
-        _text(stat.comm),
+        _decode(stat.comm),
         stat.state,
         parse_wchan(read_or_empty(f"{folder}/wchan", 256)),
         None if number is None else calls.get(number),
@@ -114,14 +114,14 @@ def _thread(folder: str, stat: Stat, calls: Mapping[int, str]) -> ThreadState:
 def parse_wchan(data: bytes) -> str | None:
     """The function of the kernel in which a thread sleeps; None: in none, or it is not told."""
     # `poll_schedule_timeout.constprop.0`: what compilers append says nothing.
-    name = _text(data.strip()).partition(".")[0]
+    name = _decode(data.strip()).partition(".")[0]
     return None if name in ("", "0") else name[:80]
 
 
 def parse_syscall(data: bytes) -> int | None:
     """Number of a system call, of /proc/PID/syscall; None: it is in none (`running`, -1)."""
     words = data.split()
-    return whole(words[0]) if words else None
+    return parse_number(words[0]) if words else None
 
 
 def parse_stack(data: bytes) -> tuple[str, ...]:
@@ -131,9 +131,9 @@ def parse_stack(data: bytes) -> tuple[str, ...]:
         _, _, name = line.partition(b"] ")
         name = name.partition(b"+")[0].partition(b".")[0].strip()
         if name:
-            found.append(_text(name)[:80])
+            found.append(_decode(name)[:80])
     return tuple(found)
 
 
-def _text(data: bytes) -> str:
+def _decode(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from watchdog_app.base.linux.files import translate, write_bytes
+from watchdog_app.base.linux.files import sensor_error, write_bytes
 from watchdog_app.base.threads import Worker
 from watchdog_app.core.model.machine import CgroupMemory, Fault
 from watchdog_app.machine.sensors.host import parse_pressure
@@ -34,7 +34,7 @@ from watchdog_app.machine.sensors.host import parse_pressure
 _TRIGGER = b"some 100000 2000000\0"
 _STALL_S = 0.1
 _RATIOS = (0.80, 0.90, 0.95)
-_END_S = 1.0
+_CLOSE_S = 1.0
 _LINUX: bool = sys.platform == "linux"
 _READ, _URGENT = (select.EPOLLIN, select.EPOLLPRI) if sys.platform == "linux" else (0, 0)
 
@@ -90,7 +90,7 @@ class Triggers:
 
     Args:
         poller: waits for the descriptors.
-        wake: ends its wait from another thread: `take` has something to do.
+        wake: ends its wait from another thread: `pop_wakeup` has something to do.
         pressure_path: of the whole machine.
     """
 
@@ -100,19 +100,20 @@ class Triggers:
         self.faults: tuple[Fault, ...] = ()
         self._poller = poller
         self._armed: set[_Source] = set()
-        self._quiet: set[_Source] = set()  # fired, and not armed again yet
+        self._fired: set[_Source] = set()  # fired, and not armed again yet
         self._groups: dict[str, _Group] = {}  # by path
         self._worker = Worker(wake, linger_s=0.0)
         self._wakeup: Wakeup | None = None
         if not _LINUX:
             return
         try:
-            self._add(_pressure(pressure_path))
+            self._add(_open_pressure(pressure_path))
         except OSError as error:
-            self._say(
+            self._add_fault(
                 "wakeups.pressure",
                 "Memory pressure does not wake watchdog between two looks "
-                f"({translate(error, pressure_path)}). It looks more often when memory is short.",
+                f"({sensor_error(error, pressure_path)}). "
+                "It looks more often when memory is short.",
                 "Use a kernel with psi=1, 6.4 or newer, or let watchdog run as root.",
             )
 
@@ -125,12 +126,12 @@ class Triggers:
         if not _LINUX:
             return
         self._worker.collect()
-        for source in self._quiet:
+        for source in self._fired:
             with suppress(OSError):  # swallow what came in since: this sample has seen it
                 source.fired()
             with suppress(OSError):
                 self._add(source)
-        self._quiet.clear()
+        self._fired.clear()
         wanted = {
             group.path: group
             for group in groups
@@ -140,51 +141,53 @@ class Triggers:
             group = wanted.get(path)
             if group is None or group.limit_bytes != self._groups[path].limit_bytes:
                 for source in self._groups.pop(path).sources:
-                    self._give_up(source)
+                    self._release(source)
         for path, group in wanted.items():
             if path not in self._groups:
                 followed = self._groups[path] = _Group(group.limit_bytes)
-                self._worker.submit(partial(_arm, group), partial(self._take_in, path, followed))
+                self._worker.submit(
+                    partial(_open_sources, group), partial(self._add_group_sources, path, followed)
+                )
 
-    def take(self) -> Wakeup | None:
+    def pop_wakeup(self) -> Wakeup | None:
         """What fired first since the last call; None: nothing has."""
         self._worker.collect()
         found, self._wakeup = self._wakeup, None
         return found
 
-    def settle(self, timeout_s: float) -> None:
+    def wait_until_armed(self, timeout_s: float) -> None:
         """Wait until the groups of the latest `update` are armed, as far as they can be."""
         self._worker.collect(timeout_s)
 
     def close(self) -> None:
         """Give all descriptors back."""
         self._groups.clear()
-        self.settle(_END_S)
-        for source in (*self._armed, *self._quiet):
-            self._give_up(source)
-        self._worker.close(_END_S)
+        self.wait_until_armed(_CLOSE_S)
+        for source in (*self._armed, *self._fired):
+            self._release(source)
+        self._worker.close(_CLOSE_S)
 
     def _add(self, source: _Source) -> None:
-        self._poller.add(source.fd, source.mask, partial(self._ready, source))
+        self._poller.add(source.fd, source.mask, partial(self._on_ready, source))
         self._armed.add(source)
 
-    def _ready(self, source: _Source, _: int) -> None:
+    def _on_ready(self, source: _Source, _: int) -> None:
         # Taken out and not merely masked: an error of a removed group is never masked.
         self._poller.remove(source.fd)
         self._armed.discard(source)
-        self._quiet.add(source)
+        self._fired.add(source)
         with suppress(OSError):
             if source.fired():
                 self._wakeup = self._wakeup or source.wakeup
 
-    def _give_up(self, source: _Source) -> None:
+    def _release(self, source: _Source) -> None:
         if source in self._armed:
             self._poller.remove(source.fd)
         self._armed.discard(source)
-        self._quiet.discard(source)
+        self._fired.discard(source)
         self._worker.submit(partial(os.close, source.fd))
 
-    def _take_in(
+    def _add_group_sources(
         self,
         path: str,
         group: _Group,
@@ -195,45 +198,45 @@ class Triggers:
         sources, problem = found or ([], None)
         if self._groups.get(path) is not group:
             for source in sources:
-                self._give_up(source)
+                self._release(source)
             return
         group.sources = sources
         for source in sources:
             self._add(source)
         if problem is not None and os.path.isdir(path):
-            self._say(
+            self._add_fault(
                 "wakeups.groups",
                 "Memory groups do not wake watchdog between two looks "
-                f"({translate(problem, path)}). "
+                f"({sensor_error(problem, path)}). "
                 "It looks more often when a group nears its limit.",
                 None,
             )
 
-    def _say(self, source: str, message: str, remedy: str | None) -> None:
+    def _add_fault(self, source: str, message: str, remedy: str | None) -> None:
         if all(fault.source != source for fault in self.faults):
             self.faults = (*self.faults, Fault(source, message, remedy))
 
 
-def _arm(group: CgroupMemory) -> tuple[list[_Source], OSError | None]:
+def _open_sources(group: CgroupMemory) -> tuple[list[_Source], OSError | None]:
     """In the thread: the sources of a group, and what keeps it from having all of them."""
     sources: list[_Source] = []
     try:
         if group.version == 2:
-            sources.append(_events(group.path))
+            sources.append(_open_events(group.path))
             with suppress(OSError):  # only where the group is delegated to us
-                sources.append(_pressure(f"{group.path}/memory.pressure"))
+                sources.append(_open_pressure(f"{group.path}/memory.pressure"))
             return sources, None
         for ratio in _RATIOS:
             threshold = f"{int((group.limit_bytes or 0) * ratio)}"
             crossed = Wakeup("threshold", group.path)
-            sources.append(_eventfd(crossed, "memory.usage_in_bytes", threshold))
-        sources.append(_eventfd(Wakeup("oom", group.path), "memory.oom_control"))
+            sources.append(_open_eventfd(crossed, "memory.usage_in_bytes", threshold))
+        sources.append(_open_eventfd(Wakeup("oom", group.path), "memory.oom_control"))
     except OSError as error:
         return sources, error
     return sources, None
 
 
-def _pressure(path: str) -> _Source:
+def _open_pressure(path: str) -> _Source:
     """A trigger on one pressure file."""
     fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -257,7 +260,7 @@ def _pressure(path: str) -> _Source:
     return _Source(fd, _URGENT, Wakeup("pressure", path), fired)
 
 
-def _events(group: str) -> _Source:
+def _open_events(group: str) -> _Source:
     """The memory.events file of a cgroup v2 group."""
     fd = os.open(f"{group}/memory.events", os.O_RDONLY | os.O_CLOEXEC)
     # Reading is also what arms it: it reports changes since the last read.
@@ -271,7 +274,7 @@ def _events(group: str) -> _Source:
     return _Source(fd, _URGENT, Wakeup("events", group), fired)
 
 
-def _eventfd(wakeup: Wakeup, name: str, argument: str = "") -> _Source:
+def _open_eventfd(wakeup: Wakeup, name: str, argument: str = "") -> _Source:
     """An eventfd on a memory threshold or on the OOM event of a cgroup v1 group."""
     fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:

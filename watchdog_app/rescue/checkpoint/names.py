@@ -72,7 +72,7 @@ def is_other_users(directory: str, name: RescueName) -> bool:
         found = [os.lstat(each) for each in (path, *inside)]
     except OSError:
         return False  # gone, or not whole: that is told when it is read
-    return any(paths.foreign(each) and each.st_uid != owner for each in found)
+    return any(paths.is_foreign(each) and each.st_uid != owner for each in found)
 
 
 def is_folder(found: os.stat_result) -> bool:

@@ -164,7 +164,7 @@ def is_trusted(found: os.stat_result, directory: str) -> bool:
     Some network disks show one owner and mode for all files: a new file of this user then gives
     the expected ones.
     """
-    strange = paths.foreign(found)
+    strange = paths.is_foreign(found)
     open_to_all = bool(found.st_mode & stat.S_IWOTH)
     if not strange and not open_to_all:
         return True

@@ -339,7 +339,7 @@ def _open_lock_file(path: str, flags: int) -> int:
         found = os.fstat(fd)
         regular = stat.S_ISREG(found.st_mode)
         # Whatever its mode (`chmod -R 777`): the kernel holds the lock, not the file's text.
-        ours = regular and (not paths.foreign(found) or is_trusted(found, os.path.dirname(path)))
+        ours = regular and (not paths.is_foreign(found) or is_trusted(found, os.path.dirname(path)))
     except BaseException:
         os.close(fd)
         raise

@@ -24,7 +24,7 @@ from typing import Any
 
 from watchdog_app.base.durable import make_folders, sync_folder
 from watchdog_app.base.errors import RescueDamaged, RescueError
-from watchdog_app.base.linux.files import in_memory
+from watchdog_app.base.linux.files import is_in_memory
 from watchdog_app.base.text.quantities import MIB, format_bytes
 from watchdog_app.rescue.checkpoint import format, names
 from watchdog_app.rescue.checkpoint.disk_errors import SaveFailed, translate
@@ -123,7 +123,7 @@ class RescueStore:
         self._streamer.prepare()
         self.hold_reserve(tensors)
         self._remove_abandoned()
-        if in_memory(self.directory):
+        if is_in_memory(self.directory):
             self._report_once(
                 f"The rescue folder {self.directory} lies in memory (tmpfs): a save there takes "
                 "the memory that is running out, and a restart loses it. Give Rescue a folder "

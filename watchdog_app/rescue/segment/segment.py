@@ -91,7 +91,7 @@ class Segment:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
         try:
             found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or paths.foreign(found):
+            if not stat.S_ISREG(found.st_mode) or paths.is_foreign(found):
                 raise PermissionError(errno.EACCES, "it is no file of this user's", path)
             if not BASE < found.st_size <= MOST_BYTES or found.st_size % 4096:
                 raise SegmentDamaged(f"{path} is {found.st_size} bytes long, which no segment is")

@@ -10,7 +10,7 @@ import zlib
 from contextlib import suppress
 
 from watchdog_app.base import paths
-from watchdog_app.base.linux.files import in_memory
+from watchdog_app.base.linux.files import is_in_memory
 from watchdog_app.rescue.segment.segment import (
     ASK,
     MAGIC,
@@ -36,7 +36,7 @@ def folder(env: Mapping[str, str] = os.environ) -> str:
     A segment on a disk would be written to it all the time, and read from it when memory is short.
     """
     runtime = paths.runtime_dir(env)
-    if not sys.platform.startswith("linux") or in_memory(
+    if not sys.platform.startswith("linux") or is_in_memory(
         _nearest_existing(os.path.abspath(runtime))
     ):
         return os.path.join(runtime, _FOLDER)
@@ -73,7 +73,7 @@ def make_folder(where: str) -> None:
     for each in (os.path.dirname(where), where):
         os.makedirs(each, mode=0o700, exist_ok=True)
         found = os.lstat(each)
-        if not stat.S_ISDIR(found.st_mode) or paths.foreign(found):
+        if not stat.S_ISDIR(found.st_mode) or paths.is_foreign(found):
             raise PermissionError(errno.EACCES, "it is no folder of this user's", each)
 
 
