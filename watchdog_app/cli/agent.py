@@ -181,21 +181,21 @@ def _status(args: Args, out: Output) -> int:
 
 def _environment_lines(found: list[dict[str, Any]]) -> list[str]:
     lines = []
-    for one in found:
-        kernels = f"  (kernels: {one['kernels']})" if one["kernels"] else ""
+    for row in found:
+        kernels = f"  (kernels: {row['kernels']})" if row["kernels"] else ""
         lines.append(
-            f"{'on ' if one['on'] else 'off'}  {plain(one['environment'])}{plain(kernels)}"
+            f"{'on ' if row['on'] else 'off'}  {plain(row['environment'])}{plain(kernels)}"
         )
-        if one["on"]:
-            lines.append(f"     by {plain(one['startup_file'])}")
-        elif one["exists"]:
-            lines.append(f"     {plain(one['startup_file'])} is there, and is not ours")
+        if row["on"]:
+            lines.append(f"     by {plain(row['startup_file'])}")
+        elif row["exists"]:
+            lines.append(f"     {plain(row['startup_file'])} is there, and is not ours")
     return lines
 
 
-def _kernel_line(one: dict[str, Any]) -> str:
-    has = "will have it" if one["on"] else f"will not: {one['why']}"
-    return f"  {plain(one['name'])}  {has}"
+def _kernel_line(kernel: dict[str, Any]) -> str:
+    has = "will have it" if kernel["on"] else f"will not: {kernel['why']}"
+    return f"  {plain(kernel['name'])}  {has}"
 
 
 def _describe_kernel(kernel: Kernel, prefix: str | None, on: set[str]) -> dict[str, Any]:

@@ -117,31 +117,31 @@ def run(args: Args, out: Output) -> int:
         raise UsageError("Give an option or a verb, not both.")
     if chosen > 1:
         raise UsageError("Choose one of --json, --path, --check and --default.")
-    where = paths.config_file()
+    path = paths.config_file()
     if args.path or args.verb == "path":
-        out.lines(where)
+        out.lines(path)
     elif args.default:
         out.lines(*template())
     elif args.check is not None or args.verb == "check":
-        out.lines(_check_file((args.file if args.verb == "check" else args.check) or "", where))
+        out.lines(_check_file((args.file if args.verb == "check" else args.check) or "", path))
     elif args.verb in (None, "show"):
-        _print_settings(where, out)
+        _print_settings(path, out)
     elif args.verb == "get":
         _print_setting(args, out)
     elif args.verb == "rule" and args.rule_verb == "list":
         out.lines(*_list_rules())
     elif args.verb == "edit":
-        if _edit_file(where, out):
-            _reload_daemon(where, args, out)
+        if _edit_file(path, out):
+            _reload_daemon(path, args, out)
     else:
-        _change_file(where, args, out)
+        _change_file(path, args, out)
     return EXIT_OK
 
 
-def _check_file(file: str, where: str) -> str:
+def _check_file(file: str, path: str) -> str:
     config.load(file or None, required=bool(file))
-    what = plain(file or where)
-    there = file or os.path.exists(where)
+    what = plain(file or path)
+    there = file or os.path.exists(path)
     return f"{what} is good." if there else f"There is no {what}: the defaults are in force."
 
 
@@ -150,33 +150,33 @@ def _effective_settings() -> list[Json]:
     return config.describe(*config.load(warn=warn_of_old_key))
 
 
-def _print_settings(where: str, out: Output) -> None:
+def _print_settings(path: str, out: Output) -> None:
     settings = _effective_settings()
     running = _read_daemon_settings()
-    exists = os.path.exists(where)
+    exists = os.path.exists(path)
     missing = "" if exists else " (does not exist)"
     out.result(
-        {"path": where, "exists": exists, "settings": settings, "daemon": running},
+        {"path": path, "exists": exists, "settings": settings, "daemon": running},
         lambda: [
-            f"file: {plain(where)}{missing}",
+            f"file: {plain(path)}{missing}",
             "",
-            *_settings_table(settings, where, out),
+            *_settings_table(settings, path, out),
             *_compare_with_daemon(settings, running),
         ],
     )
 
 
-def _settings_table(settings: list[Json], where: str, out: Output) -> list[str]:
+def _settings_table(settings: list[Json], path: str, out: Output) -> list[str]:
     appearance = out.style
     rows = [["SETTING", "VALUE", "FROM"]]
-    for one in settings:
-        value = one["value"]
+    for setting in settings:
+        value = setting["value"]
         if isinstance(value, dict):
             shown = ", ".join(f"{key} = {format_value(item)}" for key, item in value.items())
         else:
-            shown = format_value_with_unit(str(one["key"]), value)
-        source = "the file" if one["source"] == where else plain(one["source"])
-        rows.append([str(one["key"]), plain(shown), source])
+            shown = format_value_with_unit(str(setting["key"]), value)
+        source = "the file" if setting["source"] == path else plain(setting["source"])
+        rows.append([str(setting["key"]), plain(shown), source])
     head, *lines = Table(rows, set(), gives_way=1, gap=2).lines(out.columns, appearance.ellipsis)
     colored = [
         line if row[2] == "default" else appearance.paint(line, "cyan")
@@ -189,7 +189,7 @@ def _print_setting(args: Args, out: Output) -> None:
     from watchdog_app.config import editing
 
     key = editing.check_key(args.key)
-    found = next(one for one in _effective_settings() if one["key"] == key)
+    found = next(setting for setting in _effective_settings() if setting["key"] == key)
     value = found["value"]
     # Bare, for scripts; a list as it stands in the file. A person is told the unit, too.
     shown = format_value_with_unit(key, value) if sys.stdout.isatty() else format_value(value)
@@ -197,43 +197,45 @@ def _print_setting(args: Args, out: Output) -> None:
 
 
 def _list_rules() -> list[str]:
-    rules = [one for one in _effective_settings() if str(one["key"]).startswith("rule ")]
+    rules = [
+        setting for setting in _effective_settings() if str(setting["key"]).startswith("rule ")
+    ]
     lines = []
-    for number, one in enumerate(rules, 1):
-        parts = [f"{name} = {format_value(value)}" for name, value in one["value"].items()]
+    for number, setting in enumerate(rules, 1):
+        parts = [f"{name} = {format_value(value)}" for name, value in setting["value"].items()]
         lines.append(f"{number}  {plain(', '.join(parts))}")
     return lines or ["There are no rules. Add one: watchdog config rule add --help"]
 
 
-def _change_file(where: str, args: Args, out: Output) -> None:
-    """Change the file at `where` as the verb says."""
+def _change_file(path: str, args: Args, out: Output) -> None:
+    """Change the file at `path` as the verb says."""
     from watchdog_app.config import editing
 
-    before = config.read_file(where)
+    before = config.read_file(path)
     text = before or ""
     if args.verb == "set":
         after = editing.set_value(
             text, args.key, editing.parse_value(editing.check_key(args.key), args.value)
         )
-        done = f"{args.key} is {_format_effective_value(after, where, args.key)} now"
+        done = f"{args.key} is {_format_effective_value(after, path, args.key)} now"
     elif args.verb == "unset":
         after = editing.remove_value(text, editing.check_key(args.key))
-        done = f"{args.key} is {_format_effective_value(after, where, args.key)} again, by default"
+        done = f"{args.key} is {_format_effective_value(after, path, args.key)} again, by default"
     elif args.rule_verb == "add":
         after = editing.add_rule(text, _rule_from_args(args))
         done = "The rule stands before all others now"
     else:
         after = editing.remove_rule(text, args.n)
         done = f"Rule {args.n} is removed"
-    config.loads(after, where, {})
+    config.loads(after, path, {})
     if after == text:
-        out.lines(f"Nothing to change in {plain(where)}.")
+        out.lines(f"Nothing to change in {plain(path)}.")
         return
-    editing.write(where, after, before)
-    out.lines(f"{plain(done)}, in {plain(where)}.")
+    editing.write(path, after, before)
+    out.lines(f"{plain(done)}, in {plain(path)}.")
     if args.verb == "set" and args.key == "notify.command":
-        _warn_of_missing_program(after, where)
-    _reload_daemon(where, args, out)
+        _warn_of_missing_program(after, path)
+    _reload_daemon(path, args, out)
 
 
 def _rule_from_args(args: Args) -> dict[str, Any]:
@@ -254,21 +256,21 @@ def _rule_from_args(args: Args) -> dict[str, Any]:
     return rule
 
 
-def _format_effective_value(text: str, where: str, key: str) -> str:
+def _format_effective_value(text: str, path: str, key: str) -> str:
     """The value of a key by a file's text; raises ConfigError where that holds a mistake."""
     return format_value_with_unit(
         key,
         next(
-            one["value"]
-            for one in config.describe(*config.loads(text, where, {}))
-            if one["key"] == key
+            setting["value"]
+            for setting in config.describe(*config.loads(text, path, {}))
+            if setting["key"] == key
         ),
     )
 
 
-def _warn_of_missing_program(text: str, where: str) -> None:
+def _warn_of_missing_program(text: str, path: str) -> None:
     """Warn of a notify command that is missing: it is set all the same."""
-    command = config.loads(text, where, {})[0].notify.command
+    command = config.loads(text, path, {})[0].notify.command
     if command and shutil.which(command[0]) is None:
         remark(
             f"there is no program {plain(command[0])} that could be run: no notification "
@@ -277,7 +279,7 @@ def _warn_of_missing_program(text: str, where: str) -> None:
         )
 
 
-def _reload_daemon(where: str, args: Args, out: Output) -> None:
+def _reload_daemon(path: str, args: Args, out: Output) -> None:
     """Make a running daemon read the file, and print what it still does differently."""
     if args.no_reload:
         out.lines("A running daemon takes it over with: watchdog reload")
@@ -291,7 +293,7 @@ def _reload_daemon(where: str, args: Args, out: Output) -> None:
     except WatchdogError as error:
         out.lines(f"The running daemon has not taken it over: {plain(error)}")
         return
-    lines = _compare_with_daemon(config.describe(*config.load(where)), _read_daemon_settings())
+    lines = _compare_with_daemon(config.describe(*config.load(path)), _read_daemon_settings())
     if lines:
         lines[-1] = "It reads another file or has other variables in its environment."
     out.lines(*(lines or ["The running daemon uses it."]))
@@ -306,17 +308,17 @@ def as_toml(settings: list[Json]) -> list[str]:
     """A configuration file that sets nothing: every key with its default, commented out."""
     lines = ["# watchdog: every setting with its default. Take the # away to change one."]
     section = ""
-    for one in settings:
-        part, _, name = str(one["key"]).partition(".")
+    for setting in settings:
+        part, _, name = str(setting["key"]).partition(".")
         if not name:
             continue  # a rule: none is there by default
         if part != section:
             lines += ["", f"[{part}]"]
             section = part
         lines.append("")
-        lines += wrap(str(one["help"]), 96, first="# ", rest="# ")
-        lines += wrap(f"accepted: {one['accepted']}", 96, first="# ", rest="#   ")
-        lines.append(f"# {name} = {format_value(one['value'])}")
+        lines += wrap(str(setting["help"]), 96, first="# ", rest="# ")
+        lines += wrap(f"accepted: {setting['accepted']}", 96, first="# ", rest="#   ")
+        lines.append(f"# {name} = {format_value(setting['value'])}")
     return [
         *lines,
         "",
@@ -360,15 +362,15 @@ def _read_daemon_settings() -> list[Json] | None:
     except WatchdogError:
         return None
     settings = result.get("settings") if isinstance(result, dict) else None
-    return [one for one in settings or [] if isinstance(one, dict)]
+    return [setting for setting in settings or [] if isinstance(setting, dict)]
 
 
 def _compare_with_daemon(settings: list[Json], running: list[Json] | None) -> list[str]:
     """What a running daemon does differently, and how to change that."""
     if running is None:
         return []
-    here = {str(one["key"]): one["value"] for one in settings}
-    there = {str(one.get("key")): one.get("value") for one in running}
+    here = {str(setting["key"]): setting["value"] for setting in settings}
+    there = {str(setting.get("key")): setting.get("value") for setting in running}
     lines = [
         f"  {plain(key)}: {plain(format_value_with_unit(key, there.get(key)))} instead of "
         f"{plain(format_value_with_unit(key, here.get(key)))}"
@@ -380,7 +382,7 @@ def _compare_with_daemon(settings: list[Json], running: list[Json] | None) -> li
     return ["", "The daemon still uses:", *lines, "Make it read the file again: watchdog reload"]
 
 
-def _edit_file(where: str, out: Output) -> bool:
+def _edit_file(path: str, out: Output) -> bool:
     """
     Let a person change the file; whether it was changed.
 
@@ -394,7 +396,7 @@ def _edit_file(where: str, out: Output) -> bool:
     from watchdog_app.config import editing
 
     command = _find_editor()
-    before = config.read_file(where)
+    before = config.read_file(path)
     text = "\n".join([*template(), ""]) if before is None else before
     begun = text
     while True:
@@ -403,19 +405,19 @@ def _edit_file(where: str, out: Output) -> bool:
             out.lines("Nothing was changed.")
             return False
         try:
-            config.loads(text, where, {})
+            config.loads(text, path, {})
         except ConfigError as error:
             remark(error, lead="")
             if _ask_to_edit_again():
                 continue
-            kept = f"{where}{_REJECTED}"
+            kept = f"{path}{_REJECTED}"
             editing.write(kept, text, config.read_file(kept))
             raise ConfigError(
                 f"The settings of before stay in force. What you wrote is in {kept}"
             ) from None
         break
-    editing.write(where, text, before)
-    out.lines(f"{plain(where)} is changed.")
+    editing.write(path, text, before)
+    out.lines(f"{plain(path)} is changed.")
     return True
 
 

@@ -89,8 +89,8 @@ def _install(args: Args, out: Output) -> int:
     else:
         out.lines("Menu entry, icons, units and completions are installed for every user already.")
     if args.login:
-        for unit, way in login.enable(UNITS).items():
-            out.lines(f"{unit.removesuffix('.service')} starts at login, by {way.value}.")
+        for unit, method in login.enable(UNITS).items():
+            out.lines(f"{unit.removesuffix('.service')} starts at login, by {method.value}.")
         out.lines("Start both now: watchdog start; watchdog tray &")
     elif all(login.method(unit) is not None for unit in UNITS):
         out.lines("Daemon and tray icon start at every login, as before.")
@@ -132,11 +132,11 @@ def _status(out: Output) -> int:
 
     placed = open_placed_files()
     login = LoginStart(os.environ, "watchdog", placed)
-    ways = {unit.removesuffix(".service"): login.method(unit) for unit in UNITS}
+    methods = {unit.removesuffix(".service"): login.method(unit) for unit in UNITS}
     nothing = "Nothing is placed for this user. Place it: watchdog desktop install"
     lines = [f"{counted(len(placed.files), 'file')} placed." if placed.files else nothing]
-    for name, way in ways.items():
-        starts = f"starts at login, by {way.value}" if way else "does not start at login"
+    for name, method in methods.items():
+        starts = f"starts at login, by {method.value}" if method else "does not start at login"
         lines.append(f"{name} {starts}.")
     lines += [f"Left, because it was changed since: {plain(path)}" for path in placed.kept_files]
     out.result(
@@ -144,7 +144,7 @@ def _status(out: Output) -> int:
             "schema_version": 1,
             "placed": list(placed.files),
             "left": list(placed.kept_files),
-            "login": {name: way and way.value for name, way in ways.items()},
+            "login": {name: method and method.value for name, method in methods.items()},
         },
         lambda: lines,
     )

@@ -126,11 +126,11 @@ Each command says more: watchdog COMMAND --help
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command line and return the exit code. Prints every WatchdogError."""
-    words = sys.argv[1:] if argv is None else list(argv)
+    arguments = sys.argv[1:] if argv is None else list(argv)
     _open_closed_streams()
     _escape_unencodable_output()
     try:
-        code = _run_command(words)
+        code = _run_command(arguments)
         sys.stdout.flush()  # here, where a full disk or a closed pipe can still be told
     except WatchdogError as error:
         remark(str(error))
@@ -196,11 +196,11 @@ def load_command(name: str) -> tuple[ModuleType, Parser]:
     return module, build_parser(name, module)
 
 
-def _run_command(words: list[str]) -> int:
-    if not words:
+def _run_command(arguments: list[str]) -> int:
+    if not arguments:
         sys.stdout.write(_SHORT_HELP)
         return EXIT_OK
-    name, *rest = words
+    name, *rest = arguments
     if name in ("-h", "--help") or (name == "help" and not rest):
         sys.stdout.write(overview())
         return EXIT_OK
@@ -253,22 +253,26 @@ def _run_without_argparse(name: str, rest: list[str]) -> int | None:
     return int(module.run(args, Output(args)))
 
 
-def _report_unknown_command(word: str) -> int:
+def _report_unknown_command(name: str) -> int:
     from difflib import get_close_matches
 
-    if word.startswith("-"):
-        remark(f"There is no option {word} before a command. Options follow the command.")
+    if name.startswith("-"):
+        remark(f"There is no option {name} before a command. Options follow the command.")
     else:
-        near = get_close_matches(word.lower(), COMMANDS, n=1, cutoff=0.5)
+        near = get_close_matches(name.lower(), COMMANDS, n=1, cutoff=0.5)
         hint = f" Did you mean: watchdog {near[0]}" if near else ""
-        remark(f"There is no command {word!r}.{hint}")
+        remark(f"There is no command {name!r}.{hint}")
     remark("All commands: watchdog --help")
     return EXIT_USAGE
 
 
 def _print_candidates(error: RequestError) -> None:
-    for one in getattr(error, "candidates", ())[:20]:
-        what = f"{one.get('pid')}  {one.get('name')}" if isinstance(one, dict) else str(one)
+    for candidate in getattr(error, "candidates", ())[:20]:
+        what = (
+            f"{candidate.get('pid')}  {candidate.get('name')}"
+            if isinstance(candidate, dict)
+            else str(candidate)
+        )
         remark(plain(what), lead="  ")  # a name must not make a line
 
 

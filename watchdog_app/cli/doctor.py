@@ -122,17 +122,17 @@ def as_json(report: Report, now_unix_s: float) -> dict[str, Any]:
         **report.facts,
         "findings": [
             {
-                "id": one.id,
-                "group": one.group,
-                "severity": one.severity.value,
-                "checked": one.checked,
-                "what": one.what,
-                "why": one.why or None,
-                "remedy": one.remedy or None,
-                "commands": list(one.commands),
-                "details": list(one.details),
+                "id": finding.id,
+                "group": finding.group,
+                "severity": finding.severity.value,
+                "checked": finding.checked,
+                "what": finding.what,
+                "why": finding.why or None,
+                "remedy": finding.remedy or None,
+                "commands": list(finding.commands),
+                "details": list(finding.details),
             }
-            for one in report.findings
+            for finding in report.findings
         ],
     }
     return with_timestamp(body, now_unix_s)
@@ -153,14 +153,14 @@ def render(report: Report, columns: int | None, style: Style, verbose: bool) -> 
     lines = [style.paint(line, color) for line in wrap(verdict, room)]
     fine = 0
     for group in report.groups:
-        found = [one for one in report.findings if one.group == group]
-        shown = [one for one in found if verbose or one.severity is not Severity.OK]
+        found = [finding for finding in report.findings if finding.group == group]
+        shown = [finding for finding in found if verbose or finding.severity is not Severity.OK]
         fine += len(found) - len(shown)
         if not shown:
             continue
         lines += ["", style.paint(_TITLES.get(group, group), "bold")]
-        for one in shown:
-            lines += _render_finding(one, room, style, verbose)
+        for finding in shown:
+            lines += _render_finding(finding, room, style, verbose)
     if fine:
         lines += ["", f"{counted(fine, 'answer')} without anything to do; --verbose shows them."]
     return lines
@@ -179,22 +179,24 @@ def _verdict(report: Report) -> tuple[str, str]:
     return f"watchdog doctor: {', '.join(parts) or 'nothing to mend'}. {meaning}", color
 
 
-def _render_finding(one: Finding, room: int, style: Style, verbose: bool) -> list[str]:
-    word, color = _SEVERITY_LABELS[one.severity]
+def _render_finding(finding: Finding, room: int, style: Style, verbose: bool) -> list[str]:
+    word, color = _SEVERITY_LABELS[finding.severity]
     blank = " " * _INDENT
-    first, *rest = wrap(plain(one.what), room, first=pad(word, _INDENT), rest=blank)
+    first, *rest = wrap(plain(finding.what), room, first=pad(word, _INDENT), rest=blank)
     lines = [style.paint(word, color) + first[len(word) :], *rest]
-    if one.severity is Severity.OK and not verbose:
+    if finding.severity is Severity.OK and not verbose:
         return lines
-    if one.why:
-        lines += wrap(plain(one.why), room, first=f"{blank}Why: ", rest=f"{blank}     ")
-    if one.remedy or one.commands:
-        remedy = plain(one.remedy) or "Run:"
+    if finding.why:
+        lines += wrap(plain(finding.why), room, first=f"{blank}Why: ", rest=f"{blank}     ")
+    if finding.remedy or finding.commands:
+        remedy = plain(finding.remedy) or "Run:"
         lines += wrap(remedy, room, first=f"{blank}Do:  ", rest=f"{blank}     ")
     # Never folded: a command is copied as it stands.
-    lines += [style.paint(f"{blank}       {plain(command)}", "bold") for command in one.commands]
-    if verbose or one.severity in (Severity.ERROR, Severity.WARNING):
-        for detail in one.details:
+    lines += [
+        style.paint(f"{blank}       {plain(command)}", "bold") for command in finding.commands
+    ]
+    if verbose or finding.severity in (Severity.ERROR, Severity.WARNING):
+        for detail in finding.details:
             folded = wrap(plain(detail), room, first=f"{blank}     | ", rest=f"{blank}     | ")
             lines += [style.paint(line, "dim") for line in folded]
     return lines

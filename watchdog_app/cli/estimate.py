@@ -234,13 +234,13 @@ def run_child(python: str, plan: dict[str, Any], timeout_s: float, out: Output) 
     from watchdog_app.install import trust
 
     root = trust.importable_package("estimate/child.py")
-    words = [python, "-c", _BOOTSTRAP.format(root=root)]
+    command = [python, "-c", _BOOTSTRAP.format(root=root)]
     read_fd, write_fd = os.pipe()
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     with tempfile.TemporaryFile() as errors, os.fdopen(read_fd, "rb") as answers:
         try:
             child = subprocess.Popen(
-                [*words, json.dumps({**plan, "answer_fd": write_fd})],
+                [*command, json.dumps({**plan, "answer_fd": write_fd})],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,

@@ -82,20 +82,20 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:
     """Replace this process by the program."""
-    words = args.command[1:] if args.command[:1] == ["--"] else args.command
+    command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if args.kernel:
         from watchdog_app.guard import launch
 
         if sys.platform == "linux" and not args.undo:
             launch.check_sizes(args.limit, args.reserve, args.swap)
-        if words:
+        if command:
             raise UsageError("--kernel runs nothing now: it makes a kernel. Leave the command out.")
         name = args.name or _KERNEL
         out.lines(*(_remove_kernel(name) if args.undo else _install_kernel(args, name)))
         return EXIT_OK
     if args.name or args.undo:
         raise UsageError("--name and --undo go with --kernel.")
-    if not words:
+    if not command:
         raise UsageError("Name a program: watchdog exec -- python train.py")
     from watchdog_app.install import trust
 
@@ -105,14 +105,14 @@ def run(args: Args, out: Output) -> int:
     if args.no_resume:
         env["WATCHDOG_AGENT_RESUME"] = "no"
     if not args.no_guard:
-        _enter_guard(args, words, env)
-    return _exec_program(words, env)
+        _enter_guard(args, command, env)
+    return _exec_program(command, env)
 
 
-def _enter_guard(args: Args, words: list[str], env: dict[str, str]) -> None:
+def _enter_guard(args: Args, command: list[str], env: dict[str, str]) -> None:
     from watchdog_app.guard import launch
 
-    if not _can_run(words[0], env):
+    if not _can_run(command[0], env):
         return  # it is said in a moment, and nothing needs a guard for that
     entered = launch.enter(
         launch.Options(
@@ -122,8 +122,8 @@ def _enter_guard(args: Args, words: list[str], env: dict[str, str]) -> None:
             at_limit=args.at_limit,
             hold_s=args.hold_for,
             refuse=not args.no_refuse,
-            notebook=launch.is_notebook(words),
-            name=launch.display_name(words, env, _current_folder()),
+            notebook=launch.is_notebook(command),
+            name=launch.display_name(command, env, _current_folder()),
         )
     )
     env.update(entered.environment)
@@ -137,8 +137,8 @@ def _current_folder() -> str:
         return "a folder that is gone"
 
 
-def _can_run(word: str, env: dict[str, str]) -> bool:
-    return shutil.which(word, path=env.get("PATH", os.defpath)) is not None
+def _can_run(program: str, env: dict[str, str]) -> bool:
+    return shutil.which(program, path=env.get("PATH", os.defpath)) is not None
 
 
 def _python_path(before: str) -> str:
@@ -151,23 +151,25 @@ def _python_path(before: str) -> str:
     return os.pathsep.join([shim, *rest])
 
 
-def _exec_program(words: list[str], env: dict[str, str]) -> NoReturn:
+def _exec_program(command: list[str], env: dict[str, str]) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
     if sys.platform == "win32":  # an exec there would leave the terminal to both
         import subprocess
 
-        raise SystemExit(subprocess.call(words, env=env))
+        raise SystemExit(subprocess.call(command, env=env))
     # Python ignores these in itself; what it starts is to have them as everybody else.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
-        os.execvpe(words[0], words, env)  # noqa: S606 - a shell would stand between
+        os.execvpe(command[0], command, env)  # noqa: S606 - a shell would stand between
     except FileNotFoundError as error:
-        raise _ProgramNotRun(f"There is no program {words[0]}.", _NOT_FOUND) from error
+        raise _ProgramNotRun(f"There is no program {command[0]}.", _NOT_FOUND) from error
     except OSError as error:
-        raise _ProgramNotRun(f"{words[0]} cannot be run: {error.strerror}.", _CANNOT_RUN) from error
+        raise _ProgramNotRun(
+            f"{command[0]} cannot be run: {error.strerror}.", _CANNOT_RUN
+        ) from error
 
 
 def _install_kernel(args: Args, name: str) -> list[str]:
@@ -197,11 +199,11 @@ def _exec_options(args: Args) -> list[str]:
         "--at-limit": None if args.at_limit == "auto" else args.at_limit,
         "--hold-for": None if args.hold_for is None else f"{args.hold_for}s",
     }
-    words = [
+    options = [
         word for name, value in given.items() if value is not None for word in (name, str(value))
     ]
-    words += ["--no-refuse"] if args.no_refuse else []
-    return words + (["--no-guard"] if args.no_guard else [])
+    options += ["--no-refuse"] if args.no_refuse else []
+    return options + (["--no-guard"] if args.no_guard else [])
 
 
 def _remove_kernel(name: str) -> list[str]:

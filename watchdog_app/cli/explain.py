@@ -196,13 +196,13 @@ def _read_system_journal(begin_unix_s: float, end_unix_s: float) -> list[str]:
     command = shutil.which("journalctl")
     if command is None:
         return []
-    words = [command, "--no-pager", "-q", "-o", "cat", "-n", "2000"]
-    words += [f"--since=@{begin_unix_s:.0f}", f"--until=@{end_unix_s:.0f}", "_TRANSPORT=kernel"]
+    arguments = [command, "--no-pager", "-q", "-o", "cat", "-n", "2000"]
+    arguments += [f"--since=@{begin_unix_s:.0f}", f"--until=@{end_unix_s:.0f}", "_TRANSPORT=kernel"]
     for guard in _OOM_DAEMONS:
-        words += ["+", f"_SYSTEMD_UNIT={guard}.service"]
+        arguments += ["+", f"_SYSTEMD_UNIT={guard}.service"]
     try:
         done = subprocess.run(
-            words,
+            arguments,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_JOURNALCTL_TIMEOUT_S,

@@ -90,7 +90,7 @@ def deaths_table(entries: list[Json], columns: int | None, style: Style) -> list
     """
     if not entries:
         return ["Nothing has died that the journal knows of."]
-    names = [shorten(plain(one.get("name") or "?"), 24, style.ellipsis) for one in entries]
+    names = [shorten(plain(entry.get("name") or "?"), 24, style.ellipsis) for entry in entries]
     widest = max(width(name) for name in names)
     lines = []
     for entry, name in zip(entries, names, strict=True):
@@ -114,13 +114,13 @@ def _color_certainty(line: str, style: Style) -> str:
     return line
 
 
-def find_task(status: Status, wanted: str) -> Task | None:
+def find_task(status: Status, query: str) -> Task | None:
     """
-    The task that the daemon found by `wanted`; it has made sure that there is one.
+    The task that the daemon found by `query`; it has made sure that there is one.
 
     The most exact way of answering to it wins, as in the daemon.
     """
-    pid, folded = parse_pid(wanted), wanted.strip().casefold()
+    pid, folded = parse_pid(query), query.strip().casefold()
 
     def texts(task: Task) -> list[str]:
         if pid is not None:

@@ -76,12 +76,12 @@ def run(args: Args, out: Output) -> int:
     return EXIT_OK
 
 
-def read_entries(**wanted: Any) -> list[Json]:
+def read_entries(**filters: Any) -> list[Json]:
     """
     What happened, newest first; without a daemon from the journal and what supervisors wrote down.
 
     Args:
-        wanted: as `Journal.history` takes it.
+        filters: as `Journal.history` takes it.
 
     Raises:
         DaemonNotRunning: no daemon, no journal and nothing of a guard is there.
@@ -89,10 +89,10 @@ def read_entries(**wanted: Any) -> list[Json]:
     from watchdog_app.history.past import Source
 
     source = Source()
-    found = source.history(**wanted)
+    found = source.history(**filters)
     if source.missing is None:
         return found or []
-    merged = offline_status.merge_guard_entries(found or [], wanted)
+    merged = offline_status.merge_guard_entries(found or [], filters)
     if found is None and not merged:
         raise source.missing
     return merged
@@ -112,7 +112,7 @@ def render(
     style = style or Style()
     if not entries:
         return ["Nothing has happened in that time."]
-    names = [shorten(_task_name(one), _NAME_COLUMNS, style.ellipsis) for one in entries]
+    names = [shorten(_task_name(entry), _NAME_COLUMNS, style.ellipsis) for entry in entries]
     name_columns = max((len(name) for name in names), default=0)
     lines = []
     for entry, name in zip(entries, names, strict=True):

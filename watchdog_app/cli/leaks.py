@@ -71,20 +71,20 @@ def render(found: Json) -> list[str]:
     lines: list[str] = []
     if found.get("refused"):
         lines.append(f"Lines are not known: {plain(found['refused'])}.")
-    grown = [one for one in found.get("lines") or [] if isinstance(one, dict)]
+    grown = [record for record in found.get("lines") or [] if isinstance(record, dict)]
     if grown:
         lines.append(f"{name}: Python objects that became more{over}:")
-    for one in grown:
-        size = number_or_none(one.get("bytes_per_step"))
+    for record in grown:
+        size = number_or_none(record.get("bytes_per_step"))
         each = "" if size is None else f", {quantities.size(size)} a step"
-        place = f"{plain(one.get('file') or '?')}:{one.get('line')}"
-        lines.append(f"  {quantities.size(one.get('bytes'))}{each}: {place}")
-    tensors = [one for one in found.get("tensors") or [] if isinstance(one, dict)]
+        place = f"{plain(record.get('file') or '?')}:{record.get('line')}"
+        lines.append(f"  {quantities.size(record.get('bytes'))}{each}: {place}")
+    tensors = [record for record in found.get("tensors") or [] if isinstance(record, dict)]
     if tensors:
         lines.append(f"{name}: tensors that became more{over}:")
-    for one in tensors:
-        shape = ", ".join(str(size) for size in one.get("shape") or [])
-        lines.append(f"  {one.get('more')} of {plain(one.get('type') or '?')} ({shape})")
+    for record in tensors:
+        shape = ", ".join(str(size) for size in record.get("shape") or [])
+        lines.append(f"  {record.get('more')} of {plain(record.get('type') or '?')} ({shape})")
     if not grown and not tensors and not found.get("refused"):
         lines.append(f"{name}: nothing that Python knows of became more{over}.")
         lines.append("What grows is a library's own memory, or it grows more rarely: try longer.")

@@ -106,7 +106,7 @@ def _build_request(args: Args) -> dict[str, Any]:
     return {"go_on": True} if args.go_on else {"end": True}  # as the guard's own socket calls them
 
 
-def _find_guard(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
+def _find_guard(target: str, guards: list[GuardRecord]) -> GuardRecord:
     from watchdog_app.guard import cgroup
 
     by_group = {
@@ -114,40 +114,40 @@ def _find_guard(wanted: str, guards: list[GuardRecord]) -> GuardRecord:
         for guard in guards
         if guard.group
     }
-    pid = _find_pid(wanted)
+    pid = _find_pid(target)
     if pid is not None:
         found = by_group.get(cgroup.guard_of_process(pid) or "")
         if found is not None:
             return found
-    name = os.path.basename(wanted)
+    name = os.path.basename(target)
     named = [
         guard
         for guard in guards
-        if (guard.name == name if parse_pid(wanted) is None else guard.pid == pid)
+        if (guard.name == name if parse_pid(target) is None else guard.pid == pid)
     ]
     if len(named) == 1:
         return named[0]
     if named:
         raise TaskNotFound(
-            f"{plain(wanted)} fits several: {_format_names(named)}. Name one by its pid."
+            f"{plain(target)} fits several: {_format_names(named)}. Name one by its pid."
         )
     there = f"There are: {_format_names(guards)}." if guards else _NO_GUARD
-    raise WatchdogError(f"{plain(wanted)} is under no guard. {there}")
+    raise WatchdogError(f"{plain(target)} is under no guard. {there}")
 
 
 def _format_names(guards: list[GuardRecord]) -> str:
     return ", ".join(f"{plain(guard.name)} (pid {guard.pid})" for guard in guards)
 
 
-def _find_pid(wanted: str) -> int | None:
-    if parse_pid(wanted) is not None:
-        return parse_pid(wanted)
+def _find_pid(target: str) -> int | None:
+    if parse_pid(target) is not None:
+        return parse_pid(target)
     try:  # a notebook's name is known to the daemon alone
         with Client.connect() as daemon:
             tasks = Status.read(daemon.call("status")).tasks
     except WatchdogError:
         return None
-    found = [one.pid for one in tasks if wanted in (one.name, one.notebook, one.script)]
+    found = [task.pid for task in tasks if target in (task.name, task.notebook, task.script)]
     return found[0] if len(found) == 1 else None
 
 

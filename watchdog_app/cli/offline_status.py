@@ -108,41 +108,41 @@ def explain_guards(task: str | None, since_unix_s: float = 0.0) -> list[str]:
     return found
 
 
-def merge_guard_entries(noted: list[Json], wanted: Json) -> list[Json]:
+def merge_guard_entries(journal_entries: list[Json], filters: Json) -> list[Json]:
     """
     The history with what guards did while no daemon ran, newest first.
 
     Args:
-        noted: entries of the journal.
-        wanted: as `Journal.history` takes them.
+        journal_entries: entries of the journal.
+        filters: as `Journal.history` takes them.
     """
     from watchdog_app.guard import record
 
-    known = [
+    reported = [
         (each.get("pid"), float(each.get("unix_s") or 0.0))
-        for each in noted
+        for each in journal_entries
         if each.get("kind") == "death"
         or str(each.get("decision_kind") or "").startswith(_GUARD_DECISIONS)
     ]
     kinds, since, until = (
-        wanted.get("kinds"),
-        wanted.get("since_unix_s"),
-        wanted.get("until_unix_s"),
+        filters.get("kinds"),
+        filters.get("since_unix_s"),
+        filters.get("until_unix_s"),
     )
     more = [
         entry
         for guard in (*record.read_all(), *record.read_past())
-        if _matches(guard, wanted.get("task"))
+        if _matches(guard, filters.get("task"))
         for entry in _guard_entries(guard)
         if (kinds is None or entry["kind"] in kinds)
         and (since is None or entry["unix_s"] >= since)
         and (until is None or entry["unix_s"] <= until)
         and not any(
-            pid == guard.pid and abs(at - entry["unix_s"]) < _SAME_EVENT_S for pid, at in known
+            pid == guard.pid and abs(at - entry["unix_s"]) < _SAME_EVENT_S for pid, at in reported
         )
     ]
-    merged = sorted([*noted, *more], key=lambda each: -float(each.get("unix_s") or 0.0))
-    return merged[: wanted.get("limit")]
+    merged = sorted([*journal_entries, *more], key=lambda each: -float(each.get("unix_s") or 0.0))
+    return merged[: filters.get("limit")]
 
 
 def _guard_entries(guard: GuardRecord) -> Iterator[Json]:

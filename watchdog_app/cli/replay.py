@@ -112,10 +112,10 @@ def _load_settings(args: Args) -> Settings:
 
     env = dict(os.environ)
     given: dict[str, str] = {}
-    wanted = list(args.set)
+    assignments = list(args.set)
     if args.caution is not None:
-        wanted.append(f"watch.caution={args.caution}")
-    for text in wanted:
+        assignments.append(f"watch.caution={args.caution}")
+    for text in assignments:
         key, equals, value = text.partition("=")
         if not equals or key not in SETTINGS:
             raise UsageError(
@@ -204,12 +204,12 @@ def _had_agent(task: str) -> bool:
     )
 
 
-def _query_history(method: str, **wanted: Any) -> list[dict[str, Any]]:
+def _query_history(method: str, **filters: Any) -> list[dict[str, Any]]:
     """Ask the daemon; without one, the journal that it left."""
     from watchdog_app.history.past import Source
 
     source = Source()
-    found = (source.series if method == "series" else source.history)(**wanted)
+    found = (source.series if method == "series" else source.history)(**filters)
     if found is None and source.missing is not None:
         raise source.missing
     return found or []

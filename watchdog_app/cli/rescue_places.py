@@ -34,31 +34,31 @@ class RescueFolders:
                 found.append(folder)
         return tuple(found)
 
-    def add(self, folder: str, *words: object) -> None:
+    def add(self, folder: str, *names: object) -> None:
         """Add a folder with the names of its task; ignored where it does not exist."""
         if os.path.isabs(folder) and os.path.isdir(folder):
-            known = (one if isinstance(one, int) else str(one) for one in words if one)
+            known = (one if isinstance(one, int) else str(one) for one in names if one)
             self._folders.setdefault(folder, set()).update(known)
 
-    def folders_of_task(self, word: str) -> list[str]:
+    def folders_of_task(self, query: str) -> list[str]:
         """Folders whose task matches a name, path or pid."""
         return [
             folder
             for folder, words in self._folders.items()
-            if any(self.matches(word, one) for one in words)
+            if any(self.matches(query, one) for one in words)
         ]
 
     @staticmethod
-    def matches(word: str, program: str | int | None) -> bool:
+    def matches(query: str, program: str | int | None) -> bool:
         """Whether a program's name, path or pid is meant by a word that a person typed."""
-        if not program or not word:
+        if not program or not query:
             return False
-        pid = parse_pid(word)
+        pid = parse_pid(query)
         if pid is not None or isinstance(program, int):
             return pid == program
-        if word.startswith(("./", "../")):
-            word = os.path.abspath(word)
-        return program == word or word.casefold() in os.path.basename(program).casefold()
+        if query.startswith(("./", "../")):
+            query = os.path.abspath(query)
+        return program == query or query.casefold() in os.path.basename(program).casefold()
 
 
 def known_rescue_folders() -> RescueFolders:

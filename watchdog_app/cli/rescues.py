@@ -85,27 +85,29 @@ def add_arguments(parser: Parser) -> None:
 
 def run(args: Args, out: Output) -> int:
     """Do what the first word says."""
-    words = list(args.words)
-    verb = words.pop(0) if words and words[0] in VERBS else "list"
+    targets = list(args.words)
+    verb = targets.pop(0) if targets and targets[0] in VERBS else "list"
     if verb != "prune" and (args.keep or args.older_than is not None or args.dry_run or args.yes):
         raise UsageError("--keep, --older-than, --dry-run and --yes belong to: rescues prune")
     if verb == "show":
-        return _show_rescue(words, args, out)
+        return _show_rescue(targets, args, out)
     if verb == "verify":
-        return _verify_rescues(words, args, out)
+        return _verify_rescues(targets, args, out)
     if verb == "prune":
-        return _prune_folder(words, args, out)
-    return _list_rescues(words, args, out)
+        return _prune_folder(targets, args, out)
+    return _list_rescues(targets, args, out)
 
 
-def _list_rescues(words: Sequence[str], args: Args, out: Output) -> int:
+def _list_rescues(targets: Sequence[str], args: Args, out: Output) -> int:
     with out.progress("searching for rescues"):
-        found, search, roots = _find_rescues(words)
-    found.sort(key=lambda one: (one.created_unix_s or 0.0, one.name.sequence), reverse=True)
+        found, search, roots = _find_rescues(targets)
+    found.sort(
+        key=lambda rescue: (rescue.created_unix_s or 0.0, rescue.name.sequence), reverse=True
+    )
     if args.json:
         _print_json(
             out,
-            rescues=[rescues_text.as_json(one) for one in found],
+            rescues=[rescues_text.as_json(rescue) for rescue in found],
             being_written=search.writing,
             left_half_written=search.partial,
             unreadable=search.unreadable,
@@ -120,52 +122,52 @@ def _list_rescues(words: Sequence[str], args: Args, out: Output) -> int:
     return EXIT_OK
 
 
-def _show_rescue(words: Sequence[str], args: Args, out: Output) -> int:
+def _show_rescue(targets: Sequence[str], args: Args, out: Output) -> int:
     from watchdog_app.rescue.checkpoint.reader import LoadedRescue
 
-    if words and words[0].endswith(".py") and os.path.isfile(words[0]):
+    if targets and targets[0].endswith(".py") and os.path.isfile(targets[0]):
         from watchdog_app.cli import rescues_program
 
-        return rescues_program.show(words[0], words[1:], out)
-    if len(words) != 1:
+        return rescues_program.show(targets[0], targets[1:], out)
+    if len(targets) != 1:
         raise UsageError("Name one rescue or program: watchdog rescues show PATH")
-    one = _examine_rescue(words[0])
-    if one.condition != "complete":
-        raise WatchdogError(_describe_incomplete(one))
+    rescue = _examine_rescue(targets[0])
+    if rescue.condition != "complete":
+        raise WatchdogError(_describe_incomplete(rescue))
     try:
-        with LoadedRescue(one.path) as loaded:
+        with LoadedRescue(rescue.path) as loaded:
             meta, tensors = loaded.meta, loaded.tensors
     except RescueError as error:
-        raise WatchdogError(f"{one.path}: {error}.") from error
+        raise WatchdogError(f"{rescue.path}: {error}.") from error
     if args.json:
-        _print_json(out, rescue=rescues_text.details_json(one, meta, tensors))
+        _print_json(out, rescue=rescues_text.details_json(rescue, meta, tensors))
         return EXIT_OK
     out.lines(
-        *rescues_text.details(one, meta, tensors, now_unix_s=time.time(), columns=out.columns)
+        *rescues_text.details(rescue, meta, tensors, now_unix_s=time.time(), columns=out.columns)
     )
     return EXIT_OK
 
 
-def _verify_rescues(words: Sequence[str], args: Args, out: Output) -> int:
+def _verify_rescues(targets: Sequence[str], args: Args, out: Output) -> int:
     from watchdog_app.rescue.checkpoint import inventory
 
     with out.progress("searching for rescues"):
-        found, search, roots = _find_rescues(words)
+        found, search, roots = _find_rescues(targets)
     if not found:
         raise WatchdogError(_describe_none_found(roots))
     results = []
     code = EXIT_OK
-    for one in found:
-        error = _verify_checksums(one, out)
-        if error is not None and not os.path.lexists(one.path):
+    for rescue in found:
+        error = _verify_checksums(rescue, out)
+        if error is not None and not os.path.lexists(rescue.path):
             continue  # pruned by its training while we read
         problem = None if error is None else str(error)
         word = "DAMAGED" if isinstance(error, RescueDamaged) else "NOT READ"
         code = EXIT_OK if code == EXIT_OK and error is None else EXIT_FAILURE
-        results.append({"path": one.path, "whole": problem is None, "problem": problem})
+        results.append({"path": rescue.path, "whole": problem is None, "problem": problem})
         if not args.json:
-            said = "whole" if problem is None else f"{word}: {problem}"
-            out.lines(f"{plain(one.path)}: {plain(said)}")
+            outcome = "whole" if problem is None else f"{word}: {problem}"
+            out.lines(f"{plain(rescue.path)}: {plain(outcome)}")
     if args.json:
         _print_json(out, rescues=results, unreadable=search.unreadable)
     elif code == EXIT_OK:
@@ -179,24 +181,24 @@ def _verify_rescues(words: Sequence[str], args: Args, out: Output) -> int:
     return code
 
 
-def _prune_folder(words: Sequence[str], args: Args, out: Output) -> int:
+def _prune_folder(targets: Sequence[str], args: Args, out: Output) -> int:
     from watchdog_app.rescue.checkpoint import inventory
     from watchdog_app.rescue.checkpoint.inventory import Search
 
-    if len(words) != 1:
+    if len(targets) != 1:
         raise UsageError("Name one folder: watchdog rescues prune FOLDER")
-    if not os.path.isdir(words[0]):
-        raise WatchdogError(f"{words[0]} is no folder. Nothing was removed.")
+    if not os.path.isdir(targets[0]):
+        raise WatchdogError(f"{targets[0]} is no folder. Nothing was removed.")
     keep = args.keep or (_KEEP if args.older_than is None else 1)
     search = Search()
     go: list[Found] = []
     stay: list[tuple[Found, str]] = []
-    for folder in inventory.find_rescue_folders(words[0], search):
+    for folder in inventory.find_rescue_folders(targets[0], search):
         found = inventory.rescues_in(folder, search)
         gone, kept = _select_to_prune(found, keep, args.older_than, out)
         go += gone
         stay += kept
-    paths = [one.path for one in go] + search.partial
+    paths = [rescue.path for rescue in go] + search.partial
     size = sum(inventory.disk_usage_bytes(path) or 0 for path in paths)
     ask = not (args.dry_run or args.yes)
     if paths and ask and (args.json or not sys.stdin or not sys.stdin.isatty()):
@@ -206,7 +208,7 @@ def _prune_folder(words: Sequence[str], args: Args, out: Output) -> int:
         )
     if not args.json:
         word = "goes" if ask or args.dry_run else "removed"
-        out.lines(*(f"stays   {plain(one.path)}: {plain(why)}" for one, why in stay))
+        out.lines(*(f"stays   {plain(rescue.path)}: {plain(why)}" for rescue, why in stay))
         out.lines(*(f"{word:<7} {plain(path)}" for path in paths))
         out.lines(*(() if paths else ["Nothing to remove."]))
     removed: list[str] = []
@@ -225,7 +227,7 @@ def _prune_folder(words: Sequence[str], args: Args, out: Output) -> int:
             chosen=paths,
             bytes=size,
             removed=removed,
-            stay=[{"path": one.path, "reason": why} for one, why in stay],
+            stay=[{"path": rescue.path, "reason": why} for rescue, why in stay],
             problems=problems,
         )
     elif args.dry_run and paths:
@@ -245,11 +247,11 @@ def _select_to_prune(
 
     from watchdog_app.rescue.checkpoint import inventory
 
-    known = {one.path: one for one in found}
+    known = {rescue.path: rescue for rescue in found}
     read: set[str] = set()
     while True:
         go, stay = inventory.to_prune(list(known.values()), keep, older_than_s, time.time())
-        unread = set(known) - read - {one.path for one in go} if go else set()
+        unread = set(known) - read - {rescue.path for rescue in go} if go else set()
         unread = {path for path in unread if known[path].condition == "complete"}
         if not unread:
             return go, stay
@@ -260,14 +262,14 @@ def _select_to_prune(
         read |= unread
 
 
-def _verify_checksums(one: Found, out: Output) -> Exception | None:
+def _verify_checksums(rescue: Found, out: Output) -> Exception | None:
     """Compare every byte of a rescue with its checksum; what is wrong, or None."""
     from watchdog_app.rescue.checkpoint import inventory
 
     with out.progress("reading") as progress:
         try:
             inventory.verify(
-                one.path,
+                rescue.path,
                 lambda done, total: progress.update(f"reading: {100 * done // max(1, total)} %"),
             )
         except (RescueError, OSError) as error:
@@ -275,7 +277,7 @@ def _verify_checksums(one: Found, out: Output) -> Exception | None:
     return None
 
 
-def _find_rescues(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
+def _find_rescues(targets: Sequence[str]) -> tuple[list[Found], Search, list[str]]:
     """Rescues that the words name, what else the search saw, and the folders searched."""
     from watchdog_app.rescue.checkpoint import inventory
     from watchdog_app.rescue.checkpoint.inventory import Search
@@ -285,7 +287,7 @@ def _find_rescues(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]
     found: dict[str, Found] = {}
     roots: list[str] = []
     tasks: list[str] = []
-    for word in words:
+    for word in targets:
         path = os.path.abspath(os.path.expanduser(word))
         if RescueName.parse(os.path.basename(path)) and os.path.lexists(path):
             found[path] = _examine_rescue(path)
@@ -293,28 +295,28 @@ def _find_rescues(words: Sequence[str]) -> tuple[list[Found], Search, list[str]]
             roots.append(path)
         else:
             tasks.append(word)
-    if not words or tasks:
+    if not targets or tasks:
         from watchdog_app.cli.rescue_places import known_rescue_folders
 
         places = known_rescue_folders()
-    for root in roots if words else places.folders:
+    for root in roots if targets else places.folders:
         for folder in inventory.find_rescue_folders(root, search):
-            found.update((one.path, one) for one in inventory.rescues_in(folder, search))
+            found.update((rescue.path, rescue) for rescue in inventory.rescues_in(folder, search))
     for word in tasks:
         named = set(places.folders_of_task(word))
         hits = 0
         for root in places.folders:
             for folder in inventory.find_rescue_folders(root, search):
-                for one in inventory.rescues_in(folder):
-                    if root in named or places.matches(word, one.program):
-                        found[one.path] = one
+                for rescue in inventory.rescues_in(folder):
+                    if root in named or places.matches(word, rescue.program):
+                        found[rescue.path] = rescue
                         hits += 1
         if not hits:
             raise WatchdogError(
                 f"{word} is no folder and no rescue, and no rescue of a notebook or script of that "
                 "name is known here. Name the folder: watchdog rescues FOLDER"
             )
-    return list(found.values()), search, roots if words else list(places.folders)
+    return list(found.values()), search, roots if targets else list(places.folders)
 
 
 def _examine_rescue(word: str) -> Found:
@@ -330,15 +332,15 @@ def _examine_rescue(word: str) -> Found:
                 f"watchdog rescues {word}"
             )
         raise WatchdogError(f"{word} is no rescue: a rescue is a folder called rescue-...")
-    one = inventory.examine(path, name)
-    if one is None:
+    rescue = inventory.examine(path, name)
+    if rescue is None:
         raise WatchdogError(f"There is no {word}.")
-    return one
+    return rescue
 
 
-def _describe_incomplete(one: Found) -> str:
-    what = "is damaged" if one.condition == "damaged" else "cannot be read"
-    return f"{one.path} {what}: {one.problem}. A resume passes it over for the one before."
+def _describe_incomplete(rescue: Found) -> str:
+    what = "is damaged" if rescue.condition == "damaged" else "cannot be read"
+    return f"{rescue.path} {what}: {rescue.problem}. A resume passes it over for the one before."
 
 
 def _describe_none_found(roots: Sequence[str]) -> str:

@@ -22,12 +22,12 @@ _MAX_RUNS = 5  # runs that are shown, the newest first
 _AT_RUN = "compared when it runs"
 
 
-def show(word: str, tokens: Sequence[str], out: Output) -> int:
+def show(script: str, tokens: Sequence[str], out: Output) -> int:
     """
     Compare a program with the unfinished rescues that it left.
 
     Args:
-        word: its path, as it was typed.
+        script: its path, as it was typed.
         tokens: the arguments that it would be started with; empty: they were not told.
         out: where it is shown.
 
@@ -37,7 +37,7 @@ def show(word: str, tokens: Sequence[str], out: Output) -> int:
     from watchdog_app.rescue.identity import arguments
     from watchdog_app.rescue.identity.program_key import Program
 
-    path = os.path.realpath(word)
+    path = os.path.realpath(script)
     program = Program("script", path, arguments.parse(tokens), pooled=False)
     found = [
         _compare_run(left, program, has_arguments=bool(tokens))
@@ -45,7 +45,7 @@ def show(word: str, tokens: Sequence[str], out: Output) -> int:
     ]
     if not found:
         raise WatchdogError(
-            f"No unfinished rescue of {word} is known here. Rescues in another folder: "
+            f"No unfinished rescue of {script} is known here. Rescues in another folder: "
             "watchdog rescues FOLDER"
         )
     out.result(

@@ -33,7 +33,7 @@ def table(
 ) -> list[str]:
     """A line a rescue, in the order given."""
     rows: list[tuple[str, ...]] = [_HEADS]
-    rows += [_row(one, now_unix_s) for one in found]
+    rows += [_row(rescue, now_unix_s) for rescue in found]
     grid = Table(rows, _RIGHT, _GIVES_WAY, gap=2)
     # A path that is cut is of no use: on a narrow terminal it goes below its line.
     if columns is None or grid.room(columns) >= grid.wanted():
@@ -41,8 +41,8 @@ def table(
     else:
         short = Table([row[:-1] for row in rows], _RIGHT, 0, gap=2).lines(columns, style.ellipsis)
         lines = short[:1]
-        for one, line in zip(found, short[1:], strict=True):
-            lines += [line, f"  {plain(shorten_path(one.path))}"]
+        for rescue, line in zip(found, short[1:], strict=True):
+            lines += [line, f"  {plain(shorten_path(rescue.path))}"]
     head, *rest = lines
     painted = [
         style.paint(line, "red") if " damaged" in line or " unreadable" in line else line
@@ -61,7 +61,7 @@ def remarks(search: Search) -> list[str]:
             f"{counted(len(search.partial), 'rescue')} left half-written by a process that ended; "
             "the next training there removes it, and so does: watchdog rescues prune FOLDER"
         )
-    lines += [f"Not looked into: {plain(one)}" for one in search.unreadable[:_MAX_UNREADABLE]]
+    lines += [f"Not looked into: {plain(path)}" for path in search.unreadable[:_MAX_UNREADABLE]]
     if len(search.unreadable) > _MAX_UNREADABLE:
         lines.append(f"and {len(search.unreadable) - _MAX_UNREADABLE} more folders")
     if search.cut_short:
@@ -72,7 +72,7 @@ def remarks(search: Search) -> list[str]:
 
 
 def details(
-    one: Found,
+    rescue: Found,
     meta: Mapping[str, Any],
     tensors: Mapping[str, TensorInfo],
     *,
@@ -80,17 +80,17 @@ def details(
     columns: int | None,
 ) -> list[str]:
     """All that is in a rescue, for people."""
-    saved = quantities.moment(one.created_unix_s)
-    age = quantities.age(now_unix_s - (one.created_unix_s or now_unix_s))
+    saved = quantities.moment(rescue.created_unix_s)
+    age = quantities.age(now_unix_s - (rescue.created_unix_s or now_unix_s))
     facts = [
-        ("path", plain(one.path)),
-        ("program", plain(one.program or quantities.UNKNOWN)),
-        *([("started", plain(started_as))] if (started_as := _started_as(one)) else []),
+        ("path", plain(rescue.path)),
+        ("program", plain(rescue.program or quantities.UNKNOWN)),
+        *([("started", plain(started_as))] if (started_as := _started_as(rescue)) else []),
         ("saved", f"{saved} ({age}), because: {plain(meta.get('reason') or 'not told')}"),
-        ("position", _format_position(one)),
-        ("state", _format_condition(one)),
-        ("training", one.training),
-        ("size", f"{format_bytes(one.bytes)} on disk, {counted(len(tensors), 'tensor')}"),
+        ("position", _format_position(rescue)),
+        ("state", _format_condition(rescue)),
+        ("training", rescue.training),
+        ("size", f"{format_bytes(rescue.bytes)} on disk, {counted(len(tensors), 'tensor')}"),
         ("versions", _format_versions(meta)),
     ]
     lines: list[str] = []
@@ -111,44 +111,44 @@ def details(
     return lines
 
 
-def as_json(one: Found) -> dict[str, Any]:
+def as_json(rescue: Found) -> dict[str, Any]:
     """One rescue as plain values; null for unknown."""
     return {
-        "path": one.path,
-        "program": one.program,
-        "step": one.name.step,
-        "sequence": one.name.sequence,
-        "epoch": one.epoch,
-        "batch": one.batch,
-        "loss": one.loss,
-        "saved_unix_s": one.created_unix_s,
-        "bytes": one.bytes,
-        "condition": one.condition,
-        "problem": one.problem,
-        "training": one.training,
+        "path": rescue.path,
+        "program": rescue.program,
+        "step": rescue.name.step,
+        "sequence": rescue.name.sequence,
+        "epoch": rescue.epoch,
+        "batch": rescue.batch,
+        "loss": rescue.loss,
+        "saved_unix_s": rescue.created_unix_s,
+        "bytes": rescue.bytes,
+        "condition": rescue.condition,
+        "problem": rescue.problem,
+        "training": rescue.training,
     }
 
 
-def _started_as(one: Found) -> str | None:
+def _started_as(rescue: Found) -> str | None:
     """The program with its plain options, as far as the rescue tells them."""
     from watchdog_app.rescue.identity import program_key
 
-    return None if one.key is None else program_key.describe_program(one.key)
+    return None if rescue.key is None else program_key.describe_program(rescue.key)
 
 
 def details_json(
-    one: Found,
+    rescue: Found,
     meta: Mapping[str, Any],
     tensors: Mapping[str, TensorInfo],
 ) -> dict[str, Any]:
     """All that is in a rescue, without the tensors' contents."""
-    return as_json(one) | {
+    return as_json(rescue) | {
         "kind": meta.get("kind"),
         "reason": meta.get("reason"),
         "position": meta.get("position"),
         "not_restored": meta.get("not_restored"),
         "made_by": meta.get("program"),
-        "started_as": _started_as(one),
+        "started_as": _started_as(rescue),
         "environment": meta.get("environment"),
         "tensors": [
             {"name": i.name, "dtype": i.dtype, "shape": list(i.shape), "bytes": i.nbytes}
@@ -157,35 +157,35 @@ def details_json(
     }
 
 
-def _row(one: Found, now_unix_s: float) -> tuple[str, ...]:
-    saved = one.created_unix_s
+def _row(rescue: Found, now_unix_s: float) -> tuple[str, ...]:
+    saved = rescue.created_unix_s
     return (
-        plain(os.path.basename(one.program) if one.program else quantities.UNKNOWN),
-        str(one.name.step),
-        quantities.UNKNOWN if one.epoch is None else str(one.epoch + 1),
-        quantities.UNKNOWN if one.loss is None else f"{one.loss:.4g}",
+        plain(os.path.basename(rescue.program) if rescue.program else quantities.UNKNOWN),
+        str(rescue.name.step),
+        quantities.UNKNOWN if rescue.epoch is None else str(rescue.epoch + 1),
+        quantities.UNKNOWN if rescue.loss is None else f"{rescue.loss:.4g}",
         quantities.UNKNOWN if saved is None else quantities.age(now_unix_s - saved),
-        quantities.size(one.bytes),
-        one.condition,
-        one.training,
-        plain(shorten_path(one.path)),
+        quantities.size(rescue.bytes),
+        rescue.condition,
+        rescue.training,
+        plain(shorten_path(rescue.path)),
     )
 
 
-def _format_condition(one: Found) -> str:
-    if one.condition != "complete":
-        return f"{one.condition}: {plain(one.problem)}"
+def _format_condition(rescue: Found) -> str:
+    if rescue.condition != "complete":
+        return f"{rescue.condition}: {plain(rescue.problem)}"
     return "complete; every byte is compared with its checksum when it is loaded"
 
 
-def _format_position(one: Found) -> str:
-    parts = [f"step {one.name.step}"]
-    if one.epoch is not None:
-        parts.append(f"epoch {one.epoch + 1}")
-    if one.batch is not None:
-        parts.append(f"after batch {one.batch}")
-    if one.loss is not None:
-        parts.append(f"loss {one.loss:.6g}")
+def _format_position(rescue: Found) -> str:
+    parts = [f"step {rescue.name.step}"]
+    if rescue.epoch is not None:
+        parts.append(f"epoch {rescue.epoch + 1}")
+    if rescue.batch is not None:
+        parts.append(f"after batch {rescue.batch}")
+    if rescue.loss is not None:
+        parts.append(f"loss {rescue.loss:.6g}")
     return ", ".join(parts)
 
 

@@ -53,7 +53,7 @@ def run(args: Args, out: Output) -> int:
     return EXIT_FAILURE if failures or not (resumed or args.all) else EXIT_OK
 
 
-def _resume_offline(task: str | None, gone: WatchdogError) -> dict[str, Any]:
+def _resume_offline(task: str | None, error: WatchdogError) -> dict[str, Any]:
     """What a daemon that is gone had paused, where anything was ever written down."""
     from watchdog_app.daemon import offline
 
@@ -61,7 +61,7 @@ def _resume_offline(task: str | None, gone: WatchdogError) -> dict[str, Any]:
     resumed = offline.resume(task, failures)
     if resumed is None:
         # What was written down may have been lost: who stands still is named all the same.
-        raise type(gone)(f"{gone}{offline.stopped_tasks()}") from gone
+        raise type(error)(f"{error}{offline.stopped_tasks()}") from error
     return {"resumed": resumed, "failures": failures}
 
 

@@ -66,13 +66,13 @@ def run(args: Args, out: Output) -> int:
     return EXIT_OK
 
 
-def _snooze_target(status: Status, word: str | None) -> dict[str, Any]:
+def _snooze_target(status: Status, target: str | None) -> dict[str, Any]:
     """The parameter that a word stands for: an incident that is open or snoozed, else a task."""
-    if word is None:
+    if target is None:
         return {}
     snoozed = status.daemon.snoozed if status.daemon is not None else ()
     incidents = {one.id for one in status.incidents} | {one.incident for one in snoozed}
-    return {"incident" if word in incidents else "task": word}
+    return {"incident" if target in incidents else "task": target}
 
 
 def format_answer(answer: dict[str, Any]) -> str:

@@ -94,15 +94,15 @@ def render(found: Json, everything: bool = False) -> list[tuple[str, str]]:
 
 
 def _render_process(process: Json, everything: bool) -> list[tuple[str, str]]:
-    threads = [one for one in process.get("threads") or [] if isinstance(one, dict)]
+    threads = [thread for thread in process.get("threads") or [] if isinstance(thread, dict)]
     name = f"Process {process.get('pid')} ({plain(process.get('name') or '?')})"
     state = str(process.get("state"))
     count = max(len(threads), process.get("thread_count") or 0)
     if not threads:
         return [(f"{name}: {_STATES.get(state, plain(state))}", "bold")]
     lines = [(f"{name}, {count} thread{'s' if count > 1 else ''}", "bold")]
-    python = [one for one in threads if one.get("frames")]
-    kernel = [one for one in threads if not one.get("frames")]
+    python = [thread for thread in threads if thread.get("frames")]
+    kernel = [thread for thread in threads if not thread.get("frames")]
     shown = python + (kernel if everything else kernel[: 1 if python else _MAX_NATIVE_THREADS])
     max_frames = sys.maxsize if everything else _MAX_FRAMES
     for thread in shown:

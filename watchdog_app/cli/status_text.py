@@ -91,7 +91,7 @@ def render(
     for part in (
         resource_lines(status, columns, style, everything),
         gpu_lines(status, columns, style, everything),
-        *(incident_lines(one, now_unix_s, columns, style) for one in status.incidents),
+        *(incident_lines(incident, now_unix_s, columns, style) for incident in status.incidents),
     ):
         lines += [*part, ""] if part else []
     lines += _task_section(
@@ -149,15 +149,15 @@ def incident_lines(
     return lines
 
 
-def _format_contributor(incident: Incident, one: Contributor) -> str:
-    text = f"{plain(one.name or '?')} (pid {quantities.whole(one.pid)})"
+def _format_contributor(incident: Incident, contributor: Contributor) -> str:
+    text = f"{plain(contributor.name or '?')} (pid {quantities.whole(contributor.pid)})"
     if incident.is_fault:
         return f"hit: {text}" if incident.is_gpu_fault else text
-    share = quantities.ratio(one.share)
+    share = quantities.ratio(contributor.share)
     if incident.blame == "work":
-        return text if one.share is None else f"{text} {share} of the work"
-    text += f" {quantities.rate(one.slope_bytes_per_s)}"
-    return text if one.share is None else f"{text}, {share} of the growth"
+        return text if contributor.share is None else f"{text} {share} of the work"
+    text += f" {quantities.rate(contributor.slope_bytes_per_s)}"
+    return text if contributor.share is None else f"{text}, {share} of the growth"
 
 
 def _task_section(
@@ -197,10 +197,10 @@ def _problem_lines(status: Status, columns: int | None, style: Style) -> list[st
         *_undelivered_lines(status.daemon),
     ]
     reported = _reported_by_incidents(status)
-    for one in status.problems:
-        if one.source not in reported:
-            remedy = f" {plain(one.remedy)}" if one.remedy else ""
-            texts.append(plain(one.message or "?") + remedy)
+    for problem in status.problems:
+        if problem.source not in reported:
+            remedy = f" {plain(problem.remedy)}" if problem.remedy else ""
+            texts.append(plain(problem.message or "?") + remedy)
     lines = [
         style.paint(line, "yellow") for text in texts for line in wrap(text, columns, first="! ")
     ]
@@ -221,12 +221,12 @@ def _protection_lines(daemon: Daemon | None) -> list[str]:
 def _snooze_lines(daemon: Daemon | None) -> list[str]:
     """Which notifications are snoozed, and until when."""
     found = []
-    for one in daemon.snoozed if daemon else ():
-        if one.incident is not None:
-            whose = f"of incident {plain(one.incident)}"
+    for snooze in daemon.snoozed if daemon else ():
+        if snooze.incident is not None:
+            whose = f"of incident {plain(snooze.incident)}"
         else:
-            whose = f"about {plain(one.name)}" if one.name else "of every kind"
-        until = quantities.moment(one.until_unix_s)
+            whose = f"about {plain(snooze.name)}" if snooze.name else "of every kind"
+        until = quantities.moment(snooze.until_unix_s)
         found.append(f"Notifications {whose} are suppressed until {until}: watchdog snooze --help")
     return found
 
@@ -245,7 +245,9 @@ def _undelivered_lines(daemon: Daemon | None) -> list[str]:
 def _reported_by_incidents(status: Status) -> set[str]:
     """Sources of problems about GPUs whose incident says the same, and more."""
     subjects = {
-        one.subject for one in status.incidents if one.is_gpu_fault and one.level >= Level.WARNING
+        incident.subject
+        for incident in status.incidents
+        if incident.is_gpu_fault and incident.level >= Level.WARNING
     }
     driver = {"gpu.driver", "gpu.driver.updated"} if "driver" in subjects else set()
     return driver | {
@@ -272,7 +274,7 @@ def resource_lines(
     shown, left_out = listed_resources(status, everything)
     if not shown:
         return []
-    rows = [_resource_cells(one, style) for one in shown]
+    rows = [_resource_cells(resource, style) for resource in shown]
     table = Table(rows, _RESOURCES_RIGHT, gives_way=_LABEL, gap=2)
     for column, least in ((None, 24), (_TREND, 20), (_BAR, 12), (_USED, 8)):
         if columns is None or table.room(columns) >= min(table.wanted(), least):
@@ -281,8 +283,8 @@ def resource_lines(
             row[column or 0] = ""
         table = Table(rows, _RESOURCES_RIGHT, gives_way=_LABEL, gap=1)
     lines = [
-        style.paint(line, one.level.color)
-        for line, one in zip(table.lines(columns, style.ellipsis), shown, strict=True)
+        style.paint(line, resource.level.color)
+        for line, resource in zip(table.lines(columns, style.ellipsis), shown, strict=True)
     ]
     if left_out:
         text = f"and {counted(left_out, 'limit')} far away; --all shows them"
@@ -290,22 +292,22 @@ def resource_lines(
     return lines
 
 
-def _resource_cells(one: Resource, style: Style) -> list[str]:
-    unit = one.unit or "bytes"
-    slope = quantities.movement(one.slope_per_s, unit)
-    if one.growth == "unknown":
+def _resource_cells(resource: Resource, style: Style) -> list[str]:
+    unit = resource.unit or "bytes"
+    slope = quantities.movement(resource.slope_per_s, unit)
+    if resource.growth == "unknown":
         slope = quantities.UNKNOWN  # too few samples: not the same as steady
-    filled = one.ratio
-    if unit == "ratio" and one.used is not None:  # of a battery the bar shows what is left
-        filled = max(0.0, 1.0 - one.used)
+    filled = resource.ratio
+    if unit == "ratio" and resource.used is not None:  # of a battery the bar shows what is left
+        filled = max(0.0, 1.0 - resource.used)
     return [
-        one.level.mark,
-        plain(one.label or one.kind or "?"),
+        resource.level.mark,
+        plain(resource.label or resource.kind or "?"),
         style.bar(filled, _BAR_COLUMNS),
-        quantities.of_limit(one.used, one.limit, unit),
-        "" if unit == "ratio" else quantities.ratio(one.ratio),
+        quantities.of_limit(resource.used, resource.limit, unit),
+        "" if unit == "ratio" else quantities.ratio(resource.ratio),
         {"0": "steady", quantities.UNKNOWN: ""}.get(slope, slope),
-        one.end(),
+        resource.end(),
     ]
 
 

@@ -47,14 +47,14 @@ def files(kernel: Kernel, command: Sequence[str]) -> dict[str, bytes]:
     try:
         with open(path, encoding="utf-8") as file:
             spec = json.load(file)
-        words = [str(word) for word in spec["argv"]]
-        if words[0] in ("python", "python3") and kernel.python:
-            words[0] = kernel.python  # Jupyter knows which one that is only where it comes first
+        argv = [str(word) for word in spec["argv"]]
+        if argv[0] in ("python", "python3") and kernel.python:
+            argv[0] = kernel.python  # Jupyter knows which one that is only where it comes first
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise WatchdogError(f"The kernelspec {path} cannot be read: {error}") from error
-    if kernel.name.endswith(SUFFIX) and "exec" in words:
+    if kernel.name.endswith(SUFFIX) and "exec" in argv:
         raise WatchdogError(f"{kernel.name} starts under a guard already.")
-    spec["argv"] = [*command, *words]
+    spec["argv"] = [*command, *argv]
     spec["display_name"] = f"{spec.get('display_name', kernel.name)}, under a guard"
     found = {"kernel.json": (json.dumps(spec, indent=1, ensure_ascii=False) + "\n").encode()}
     for name in _LOGOS:

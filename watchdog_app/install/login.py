@@ -42,11 +42,11 @@ class LoginMethod(StrEnum):
     AUTOSTART = "autostart entry"
 
 
-def systemctl(words: Sequence[str]) -> tuple[int, str]:
+def systemctl(arguments: Sequence[str]) -> tuple[int, str]:
     """The real one; status 127 where there is none, or where it does not answer."""
     try:
         done = subprocess.run(
-            ["systemctl", "--user", "--no-pager", *words],
+            ["systemctl", "--user", "--no-pager", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -98,7 +98,7 @@ class LoginStart:
         Raises:
             WatchdogError: systemd refused, or an autostart entry could not be written.
         """
-        ways: dict[str, LoginMethod] = {}
+        methods: dict[str, LoginMethod] = {}
         managed = self.has_user_manager()
         for unit in units:
             path = autostart_path(self._env, unit)
@@ -109,15 +109,15 @@ class LoginStart:
                     if status != 0:
                         raise WatchdogError(f"systemd did not enable {unit}: {output}")
                     self._placed.set_enabled(unit, True)
-                ways[unit] = LoginMethod.UNIT
+                methods[unit] = LoginMethod.UNIT
             else:
                 if managed and self._is_installed(unit) and self._is_enabled(unit):
                     self._disable_unit(unit)
                 # Over one that its user switched off in the settings of the desktop, too: the
                 # wish of now counts.
                 self._write_entry(path, unit)
-                ways[unit] = LoginMethod.AUTOSTART
-        return ways
+                methods[unit] = LoginMethod.AUTOSTART
+        return methods
 
     def update_entries(self) -> None:
         """

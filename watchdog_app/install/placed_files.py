@@ -123,11 +123,13 @@ class PlacedFiles:
         report = Report()
         if paths is None:
             self._files, self._kept_files = {**self._kept_files, **self._files}, {}
-        wanted = [path for path in (self._files if paths is None else paths) if path in self._files]
-        if paths is not None and not wanted:
+        to_remove = [
+            path for path in (self._files if paths is None else paths) if path in self._files
+        ]
+        if paths is not None and not to_remove:
             return report
         try:
-            for path in wanted:
+            for path in to_remove:
                 self._remove(path, report, even_changed)
             if paths is None:
                 self._enabled.clear()

@@ -52,7 +52,7 @@ def column_titles(columns: int, has_gpu: bool) -> tuple[str, ...]:
 
 
 def visible_tasks(
-    status: Status, sort: str, wanted: str, everything: bool, chosen: Task | None = None
+    status: Status, sort: str, name_filter: str, everything: bool, chosen: Task | None = None
 ) -> list[Task]:
     """
     The tasks to show, in order.
@@ -60,25 +60,25 @@ def visible_tasks(
     Args:
         status: the last one.
         sort: one of `SORTS`.
-        wanted: a part of the name; empty: any.
+        name_filter: a part of the name; empty: any.
         everything: small idle interpreters as well.
         chosen: a task that is shown although it is a small idle one.
     """
     found = ordered(status.tasks, sort)
-    if wanted:
-        needle = wanted.casefold()
-        return [one for one in found if needle in (one.name or "").casefold()]
+    if name_filter:
+        needle = name_filter.casefold()
+        return [task for task in found if needle in (task.name or "").casefold()]
     if everything:
         return found
-    kept = {one.key for one in without_background(found)[0]}
+    kept = {task.key for task in without_background(found)[0]}
     if chosen is not None:
         kept.add(chosen.key)
-    return [one for one in found if one.key in kept]
+    return [task for task in found if task.key in kept]
 
 
 def ended_message(before: Task, now: Task | None, status: Status) -> str:
     """Message that the chosen task has ended, and which one is chosen now; empty while it runs."""
-    if any(one.key == before.key for one in status.tasks):
+    if any(task.key == before.key for task in status.tasks):
         return ""
     then = "" if now is None else f" {plain(now.name or '?')} is chosen now."
     return f"{plain(before.name or '?')} has ended.{then}"
@@ -87,7 +87,7 @@ def ended_message(before: Task, now: Task | None, status: Status) -> str:
 def is_pid_reused(task: Task, status: Status | None) -> bool:
     """Whether its pid belongs to another program by now."""
     known = status.tasks if status is not None else ()
-    return any(one.pid == task.pid and one.key != task.key for one in known)
+    return any(other.pid == task.pid and other.key != task.key for other in known)
 
 
 def task_cells(
@@ -188,23 +188,25 @@ def resource_rows(status: Status, columns: int, everything: bool, most: int) -> 
     if not shown:
         return [Text("No limit is known yet.", style="dim")]
     wide = columns >= _WIDE
-    labels = [plain(one.label or one.kind or "?") for one in shown]
+    labels = [plain(resource.label or resource.kind or "?") for resource in shown]
     # The figures come first: they are what cannot be guessed from the rest.
     tiny = columns < _TINY
     left = columns - (_FIGURES_WIDE if wide else _FIGURES_TINY if tiny else _FIGURES)
     room = min(max(map(width, labels)), max(8 if tiny else 10, left // 2))
     bar_columns = max(4 if tiny else 8, min(48, left - room))
     lines = []
-    for one, label in zip(shown, labels, strict=True):
-        style = charts.text_style(one.level)
+    for resource, label in zip(shown, labels, strict=True):
+        style = charts.text_style(resource.level)
         name = shorten(label, room)
-        line = Text(f"{one.level.mark:2} ", style=style)
+        line = Text(f"{resource.level.mark:2} ", style=style)
         line.append(name + " " * (room - width(name)) + " ", style=style)
-        line.append_text(charts.bar(one, bar_columns))
-        line.append(f" {quantities.ratio(one.ratio):>5}")
+        line.append_text(charts.bar(resource, bar_columns))
+        line.append(f" {quantities.ratio(resource.ratio):>5}")
         if not tiny:
-            line.append(f"  {quantities.of_limit(one.used, one.limit, one.unit or 'bytes')}")
-        if end := one.end(interval=wide):
+            line.append(
+                f"  {quantities.of_limit(resource.used, resource.limit, resource.unit or 'bytes')}"
+            )
+        if end := resource.end(interval=wide):
             line.append(f"  {end}", style=style or "bold")
         line.truncate(columns)
         lines.append(line)

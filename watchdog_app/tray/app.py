@@ -271,16 +271,16 @@ class Companion:
 
     def _find_backend(self, grace: bool) -> tuple[Callable[[TrayState], Any], str] | None:
         """A factory of icons for the tray that runs, and its name; None: there is no tray."""
-        wanted = self._options.backend
+        backend = self._options.backend
         own = backends.native_backend()
         if own is not None:
             return self._pystray_icon(own), sys.platform
         item = self._item
-        if item is not None and item.has_panel.is_set() and wanted in ("auto", "sni"):
+        if item is not None and item.has_panel.is_set() and backend in ("auto", "sni"):
             return lambda state: self._bus_icon(item, state), "sni"
-        if grace and wanted == "auto":
+        if grace and backend == "auto":
             return None
-        found = backends.x11_backend(wanted)
+        found = backends.x11_backend(backend)
         return None if found is None else (self._pystray_icon(found[0]), found[1])
 
     def _bus_icon(self, item: StatusNotifierItem, state: TrayState) -> StatusNotifierItem:

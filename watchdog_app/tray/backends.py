@@ -41,16 +41,16 @@ def native_backend() -> Any:
 
 
 def x11_backend(
-    wanted: str = "auto", env: Mapping[str, str] = os.environ
+    backend: str = "auto", env: Mapping[str, str] = os.environ
 ) -> tuple[Any, str] | None:
     """
     A backend for a tray of the old kind (XEmbed) that runs now, and its name; None: there is none.
 
     Args:
-        wanted: "auto" or "xorg"; "sni": none of this kind.
+        backend: "auto" or "xorg"; "sni": none of this kind.
         env: DISPLAY says whether there is a screen at all.
     """
-    if not env.get("DISPLAY") or wanted == "sni":
+    if not env.get("DISPLAY") or backend == "sni":
         return None
     logging.getLogger("pystray").setLevel(logging.CRITICAL)  # it logs tracebacks of what is normal
     try:
@@ -61,13 +61,15 @@ def x11_backend(
     return (xorg.Icon, "xorg") if xorg.has_tray() else None
 
 
-def pystray_menu(entries: Callable[[], Iterable[Entry]], wanted: Callable[[Command], None]) -> Any:
+def pystray_menu(
+    entries: Callable[[], Iterable[Entry]], on_command: Callable[[Command], None]
+) -> Any:
     """
     The menu as pystray takes it.
 
     Args:
         entries: the menu now.
-        wanted: called with the command of an item that is clicked.
+        on_command: called with the command of an item that is clicked.
     """
     pystray = _import_pystray()
 
@@ -79,7 +81,7 @@ def pystray_menu(entries: Callable[[], Iterable[Entry]], wanted: Callable[[Comma
             action = pystray.Menu(*map(item, entry.children))
         elif entry.command is not None:
             command = entry.command
-            action = lambda _icon, _item: wanted(command)  # noqa: E731 - one line, and no name
+            action = lambda _icon, _item: on_command(command)  # noqa: E731 - one line, and no name
         checked = entry.checked
         return pystray.MenuItem(
             # Windows underlines what follows an ampersand.

@@ -220,9 +220,9 @@ class Commands:
         return None  # silence is what was asked for
 
     def _explain(self, task: Target | None) -> tuple[str, str, str] | None:
-        words = ["explain"] if task is None else ["explain", str(task.pid)]
+        arguments = ["explain"] if task is None else ["explain", str(task.pid)]
         try:
-            launching.run_in_terminal(launching.own_command(words), launching.PAGER)
+            launching.run_in_terminal(launching.own_command(arguments), launching.PAGER)
         except WatchdogError:
             found = request("explain", task=None if task is None else str(task.pid))
             text = labels.plain_block(found.get("text") if isinstance(found, dict) else "", 1200)

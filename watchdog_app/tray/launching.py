@@ -56,9 +56,9 @@ PAGER = '"$@" 2>&1 | LESS= less -R -P "Arrows and blank scroll, q closes this wi
 WAIT = '"$@"; printf "\\nPress Enter to close this window. "; read -r _'
 
 
-def own_command(words: Sequence[str]) -> list[str]:
+def own_command(arguments: Sequence[str]) -> list[str]:
     """The command line of one of our own commands, with this very installation."""
-    return children.watchdog_argv(words)
+    return children.watchdog_argv(arguments)
 
 
 def open_live_view() -> None:
@@ -143,10 +143,10 @@ def start_daemon() -> None:
 def _find_terminals(env: Mapping[str, str]) -> list[list[str]]:
     """Command prefixes of the installed terminals, the user's choice first."""
     found = []
-    wanted = env.get("TERMINAL", "").split()
-    if wanted and shutil.which(wanted[0]):
+    preferred = env.get("TERMINAL", "").split()
+    if preferred and shutil.which(preferred[0]):
         known = {prefix[0]: list(prefix[1:]) for prefix in _TERMINALS}
-        found.append([*wanted, *known.get(os.path.basename(wanted[0]), ["-e"])])
+        found.append([*preferred, *known.get(os.path.basename(preferred[0]), ["-e"])])
     found += [list(prefix) for prefix in _TERMINALS if shutil.which(prefix[0])]
     chosen = os.path.basename(
         os.path.realpath(shutil.which(_ALTERNATIVES_LINK) or _ALTERNATIVES_LINK)

@@ -49,7 +49,7 @@ class StatusNotifierItem(Part):
     The icon on the bus, with the face of pystray's: registers with every panel that comes.
 
     Args:
-        wanted: called with what a click asks for.
+        on_command: called with what a click asks for.
         opened: called when the menu is about to be shown.
         entries: the menu now.
     """
@@ -60,14 +60,14 @@ class StatusNotifierItem(Part):
 
     def __init__(
         self,
-        wanted: Callable[[Command], None],
-        opened: Callable[[], None],
+        on_command: Callable[[Command], None],
+        on_opened: Callable[[], None],
         entries: Callable[[], Iterable[Entry]],
     ) -> None:
         self.session: SessionBus | None = None
         self.has_panel = threading.Event()  # somebody is there to show an icon
-        self._menu = DBusMenu(self._emit_for_menu, wanted, opened)
-        self._on_command = wanted
+        self._menu = DBusMenu(self._emit_for_menu, on_command, on_opened)
+        self._on_command = on_command
         self._entries = entries
         self._visible = False
         self._pixmaps: list[list[int | bytes]] = []

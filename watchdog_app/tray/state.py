@@ -79,14 +79,17 @@ def nearest(status: Status) -> Resource | None:
 
     At rest only some count: disks are 90 % full for years, and frameworks take whole GPUs.
     """
-    worst = max((one.level for one in status.resources), default=Level.OK)
+    worst = max((resource.level for resource in status.resources), default=Level.OK)
     if worst is Level.OK:
-        calm = [one for one in status.resources if one.on_icon]
-        return max(calm, key=lambda one: one.ratio or 0.0, default=None)
-    near = [one for one in status.resources if one.level is worst]
+        calm = [resource for resource in status.resources if resource.on_icon]
+        return max(calm, key=lambda resource: resource.ratio or 0.0, default=None)
+    near = [resource for resource in status.resources if resource.level is worst]
     return min(
         near,
-        key=lambda one: (math.inf if one.eta_s is None else one.eta_s, -(one.ratio or 0.0)),
+        key=lambda resource: (
+            math.inf if resource.eta_s is None else resource.eta_s,
+            -(resource.ratio or 0.0),
+        ),
     )
 
 
@@ -111,9 +114,9 @@ def capitalize_first(text: str) -> str:
 
 
 def _mark(status: Status) -> Mark:
-    if any(one.waits for one in status.tasks):
+    if any(task.waits for task in status.tasks):
         return Mark.PAUSED
-    if any(one.agent is not None and one.agent.saving for one in status.tasks):
+    if any(task.agent is not None and task.agent.saving for task in status.tasks):
         return Mark.SAVING
     known = protection_state(status)
     return Mark.OFF if known is not None and not known[0] else Mark.NONE
