@@ -29,7 +29,7 @@ _REQUIRED: Any = object()
 
 
 class _InvalidValue(Exception):
-    """A value is not what its field can be; says what is wrong with it."""
+    """A value is not valid for its field; the message says why."""
 
 
 class Field:
@@ -393,7 +393,7 @@ class Stop(Params, method="stop"):
     """`{}`; then the daemon ends."""
 
 
-# What agents tell the daemon
+# What agents send to the daemon
 
 
 class Rescue(Params):

@@ -227,7 +227,7 @@ def _start_message(journal: Journal | None) -> str:
     """The history's text for this start; it names an earlier daemon that was killed."""
     entries: list[dict[str, Any]] = []
     if journal is not None:
-        with suppress(sqlite3.Error):  # whoever writes next hears of it
+        with suppress(sqlite3.Error):  # the next write reports it
             entries = journal.history(limit=_MOST_DAEMON_ENTRIES, kinds=("daemon",))
     for each in entries:
         what = str(each.get("what"))

@@ -30,7 +30,7 @@ _DEADLINE_FACTOR = (
 
 
 @dataclass(slots=True)
-class Rescue:
+class RescueRequest:
     """One request to one agent, and how it stands."""
 
     id: str
@@ -44,7 +44,7 @@ class Rescue:
     rescue: RescueRecord | None = None
     detail: str = ""
     remedy: str | None = None
-    followers: list[Callable[[Rescue], None]] = field(default_factory=list)
+    followers: list[Callable[[RescueRequest], None]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """As in the answer to `task.checkpoint`."""
@@ -72,7 +72,7 @@ class Checkpoints:
     def __init__(self, agents: Agents, log: Log) -> None:
         self.agents = agents
         self._log = log
-        self._open: dict[str, Rescue] = {}
+        self._open: dict[str, RescueRequest] = {}
         self._near: dict[ProcessKey, float] = {}  # whose resource is near, and when that was seen
 
     def request(
@@ -84,8 +84,8 @@ class Checkpoints:
         *,
         agent_pid: int | None = None,
         deadline_s: float | None = None,
-        follower: Callable[[Rescue], None] | None = None,
-    ) -> list[Rescue]:
+        follower: Callable[[RescueRequest], None] | None = None,
+    ) -> list[RescueRequest]:
         """
         Ask every training agent of a task for a rescue.
 
@@ -109,7 +109,7 @@ class Checkpoints:
             if under_way is None:
                 rescue_id = id_ if number == 0 else f"{id_}.{number}"
                 wait_s = deadline_s if deadline_s is not None else save_deadline_s(agent)
-                under_way = Rescue(
+                under_way = RescueRequest(
                     rescue_id, task.key, task.name, agent.key, now_mono_s, now_mono_s + wait_s
                 )
                 self._open[rescue_id] = under_way
@@ -238,17 +238,17 @@ class Checkpoints:
         """When `expire` has something to do."""
         return min((rescue.until_mono_s for rescue in self._open.values()), default=None)
 
-    def _open_requests(self, id_: str | None, agent: Agent) -> Iterable[Rescue]:
+    def _open_requests(self, id_: str | None, agent: Agent) -> Iterable[RescueRequest]:
         return [
             rescue
             for rescue in self._open.values()
             if rescue.agent == agent.key and id_ in (None, rescue.id)
         ]
 
-    def _end(self, rescue: Rescue, status: str, detail: str) -> None:
+    def _end(self, rescue: RescueRequest, status: str, detail: str) -> None:
         del self._open[rescue.id]
         rescue.status, rescue.detail = status, detail
-        # Followers hold the rescues that they wait for: a circle, and nobody needs it any more.
+        # Followers refer to the requests that they wait for: break this reference cycle.
         followers, rescue.followers = rescue.followers, []
         for follower in followers:
             follower(rescue)

@@ -24,7 +24,7 @@ from watchdog_app.core.model.decisions import (
 )
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import name_with_pid
-from watchdog_app.daemon.checkpoints import MOST_FOLLOWERS, Checkpoints, Rescue
+from watchdog_app.daemon.checkpoints import MOST_FOLLOWERS, Checkpoints, RescueRequest
 from watchdog_app.daemon.guards import Guards
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.notify.dispatcher import Dispatcher, NotificationFilter
@@ -187,8 +187,8 @@ class Executor:
         self._resume(operation, pause)
 
     def request_checkpoint(
-        self, task: Task, by: str, deadline_s: float | None, done: Callable[[Rescue], None]
-    ) -> list[Rescue]:
+        self, task: Task, by: str, deadline_s: float | None, done: Callable[[RescueRequest], None]
+    ) -> list[RescueRequest]:
         """
         A person wants a rescue; empty when nobody in the task could save.
 
@@ -358,8 +358,8 @@ class Executor:
         *,
         agent_pid: Any = None,
         deadline_s: float | None = None,
-        done: Callable[[Rescue], None] = lambda _: None,
-    ) -> list[Rescue]:
+        done: Callable[[RescueRequest], None] = lambda _: None,
+    ) -> list[RescueRequest]:
         """
         Ask the agents of a task for a rescue; the outcome is written down once all have answered.
 
@@ -371,9 +371,9 @@ class Executor:
             deadline_s: None: from what the agent's saves cost.
             done: called with each request that has ended.
         """
-        asked: list[Rescue] = []
+        asked: list[RescueRequest] = []
 
-        def follow(rescue: Rescue) -> None:
+        def follow(rescue: RescueRequest) -> None:
             done(rescue)
             result = _combined_outcome(asked)
             if result is not None:
@@ -432,7 +432,7 @@ def _name_and_path(task: Task | None) -> tuple[str | None, str | None]:
 
 
 def _combined_outcome(
-    rescues: Sequence[Rescue],
+    rescues: Sequence[RescueRequest],
 ) -> tuple[OutcomeStatus, str, Mapping[str, Any]] | None:
     """What became of one request to all agents of a task; None while one is under way."""
     if not rescues or any(rescue.status == "requested" for rescue in rescues):

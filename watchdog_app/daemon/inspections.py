@@ -297,7 +297,7 @@ class Inspections:
             threads, left = _merge_threads(look.threads, question.stacks.get(look.pid, []), left)
             processes.append(replace(look, threads=threads, agent=look.pid in asked))
         silent = {key.pid for key in question.waiting} & asked
-        # The agent that trains is the one whose silence says something.
+        # Only the silence of the agent that trains has a meaning.
         view = self.agents.view_of(question.task)
         answered = None
         if question.stacks or silent:

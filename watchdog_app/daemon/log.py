@@ -91,7 +91,7 @@ def _rotate(fd: int, path: str) -> None:
     try:
         os.replace(path, f"{path}.1")
         os.replace(f"{path}.new", path)
-        for each in {fd, 1, 2}:  # what Python itself says goes there as well
+        for each in {fd, 1, 2}:  # Python's own messages go there as well
             try:
                 if os.path.samestat(here, os.fstat(each)):
                     os.dup2(new, each)

@@ -30,7 +30,7 @@ _PRESSURE_PERCENT = 10.0  # of the time somebody waits for memory
 
 
 class Loop:
-    """Runs the parts until told to end. `reloading` asks for the configuration to be read again."""
+    """Runs the parts until stopped. `reloading` requests a reload of the configuration."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Loop:
         self._next_garbage_mono_s = 0.0
 
     def run(self) -> None:
-        """Look, decide, act, answer, until told to end."""
+        """Look, decide, act and answer requests, until stopped."""
         while not self._control.stopping:
             self._run_once()
 

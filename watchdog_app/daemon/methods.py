@@ -20,7 +20,7 @@ from watchdog_app.core.model.agent import MemoryGrowth, ThreadDump
 from watchdog_app.core.model.machine import ProcessKey, Task
 from watchdog_app.core.model.tasks import find_task, name_with_pid
 from watchdog_app.daemon.agent_methods import AgentMethods, Answer, Method
-from watchdog_app.daemon.checkpoints import Rescue, no_agent_message
+from watchdog_app.daemon.checkpoints import RescueRequest, no_agent_message
 from watchdog_app.daemon.control import Control
 from watchdog_app.daemon.log import Log
 from watchdog_app.daemon.parts import Parts
@@ -72,7 +72,7 @@ class Methods(AgentMethods):
             reply.error(error.code, str(error))
         except WatchdogError as error:
             reply.error(jsonrpc.REFUSED, str(error))
-        except Exception as error:  # a fault of ours: this client hears of it, the others do not
+        except Exception as error:  # a fault of ours: only this client gets the error
             self._log.error("a request failed", method=method, error=repr(error))
             reply.error(jsonrpc.REFUSED, f"The daemon failed to do this: {error!r}")
         else:
@@ -213,10 +213,10 @@ class Methods(AgentMethods):
         wanted, wait, timeout_s = params.task, params.wait, params.timeout_s
         tasks = self._parts.observer.tasks()
         chosen = list(tasks) if wanted is None else [find_task(wanted, tasks)]
-        found: list[Rescue] = []
+        found: list[RescueRequest] = []
         answers: list[dict[str, Any]] = []
 
-        def done(_: Rescue) -> None:
+        def done(_: RescueRequest) -> None:
             if wait and found and all(rescue.status != "requested" for rescue in found):
                 reply.result({"requests": [*answers, *(rescue.to_json() for rescue in found)]})
 
@@ -274,7 +274,7 @@ class Methods(AgentMethods):
         self._parts.inspections.trace(task, params.seconds, time.monotonic(), done)
 
     def _guard_limit(self, _: Connection, params: requests.LimitGuard, reply: Reply) -> None:
-        """A supervisor may stand still, or be short of memory itself: nobody else waits for it."""
+        """Ask the supervisor in a thread: it may be stopped, or short of memory itself."""
         guards = self._parts.guards
         if self._parts.supervisors.waiting >= _MOST_LIMITS:
             raise RequestError("Too many wait for their guards. Ask again.", jsonrpc.REFUSED)

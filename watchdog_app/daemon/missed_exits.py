@@ -228,7 +228,7 @@ def _diagnose_unseen(missed: _Missed, unit: UnitEnd | None) -> _Diagnosis:
     if words is not None and error_text is not None:
         kind = CauseKind.SIGNAL if words.fatal else CauseKind.FAILED
         cause = Cause(kind, f"ended {between}: {error_text}", Certainty.EXACT)
-    # Others may have been killed as well in all that time: the machine's count alone says nothing.
+    # Other processes may have been killed meanwhile: the machine's count alone is no evidence.
     elif cause.kind in (CauseKind.OOM_DAEMON, CauseKind.GROUP_LIMIT):
         likely = "" if cause.text.startswith("most likely") else "most likely "
         text = f"{likely}{cause.text}; {between}"

@@ -209,7 +209,7 @@ class Observer:
             tasks = self.kernels.with_notebook_names(self._group_tasks(snapshot))
             tasks = mark_stopping(tasks, self._engine.held, process_control.is_stopping)
             readings = readings_of(snapshot, tasks, views, self._guard_limits)
-        except Exception as error:  # a sensor that fails in a way nobody foresaw included
+        except Exception as error:  # also an unexpected failure of a sensor
             self._faults.put(
                 "machine",
                 f"The machine could not be read: {error}. Nothing is watched until it can.",

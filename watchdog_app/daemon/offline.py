@@ -152,8 +152,8 @@ def _save(remaining: Iterable[Pause], entries: Iterable[Entry]) -> None:
         return
     with suppress(sqlite3.Error, OSError, WatchdogError), reading(state):
         # Only one that can be read is opened for writing: a damaged one would be set aside, which
-        # is for the next daemon to do and to tell. Nothing is trimmed here: how much is kept is
-        # for the daemon's settings to say.
+        # is for the next daemon to do and to report. Nothing is trimmed here: the daemon's settings
+        # decide how much is kept.
         journal = Journal(state, max_age_s=float("inf"), max_bytes=1 << 62)
         with closing(journal):
             journal.add(entries)

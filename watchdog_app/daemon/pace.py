@@ -135,7 +135,7 @@ class Pace:
         self._bring_due_time_forward()
 
     def _bring_due_time_forward(self) -> None:
-        # Asked for in between: not late by the time that nobody had asked.
+        # A look that was requested in between is late from its request on only.
         if self._due_mono_s is not None:
             asked = max(self.next_look_mono_s, time.monotonic())
             self._due_mono_s = min(self._due_mono_s, asked)

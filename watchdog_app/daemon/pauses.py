@@ -193,7 +193,7 @@ def encode_file(boot: str, pauses: Iterable[Pause]) -> bytes:
 def _read_content(path: str) -> bytes:
     with open(path, "rb", opener=open_nonblocking) as file:
         found = os.fstat(file.fileno())
-        # It says which processes to signal: nobody else may have written it.
+        # It names the processes to signal: no other user may have written it.
         if not stat.S_ISREG(found.st_mode) or paths.is_foreign(found):
             raise ValueError("it is not a file of this user alone")
         return file.read(_MAX_BYTES)
@@ -336,7 +336,7 @@ class Pauses:
         ]
 
     def remove_ended(self) -> list[Pause]:
-        """Remove and return the pauses that somebody else ended, or whose processes are gone."""
+        """Remove and return pauses that others have ended, or whose processes have ended."""
         found = []
         for pause in list(self._pauses.values()):
             states = {self._state_of(key) for key in pause.paused.keys}
@@ -353,7 +353,7 @@ class Pauses:
         return found
 
     def rewrite_missing(self) -> None:
-        """Write the copies again if that failed, or if somebody cleaned the runtime folder."""
+        """Write the copies again after a failure, or after the runtime folder was cleaned."""
         if self._failures or (self._pauses and self._is_removed()):
             self._write()
 

@@ -134,7 +134,7 @@ class PidFds:
         self._handles: dict[ProcessKey, int | None] = {}  # None: it cannot be had, or has ended
 
     def follow(self, keys: Collection[ProcessKey]) -> None:
-        """Follow these, and nobody else any more."""
+        """Follow these processes and no others."""
         now = set(keys)
         for key in self._handles.keys() - now:
             self.release(key)

@@ -25,7 +25,7 @@ _RESTART_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _KernelEnd:
     """The end of a kernel."""
 
     task: Task
@@ -56,7 +56,7 @@ class Restarts:
 
     def __init__(self, kernels: KernelRegistry) -> None:
         self._kernels = kernels
-        self._ends: dict[ProcessKey, _End] = {}
+        self._ends: dict[ProcessKey, _KernelEnd] = {}
         self._restarts: dict[ProcessKey, tuple[Restart, float]] = {}  # whose end is not known yet
 
     def task_ended(
@@ -75,7 +75,7 @@ class Restarts:
         """
         if task is None or task.info.kernel_id is None:
             return None  # nobody starts it again under the same name
-        end = _End(task, notified, time.monotonic() if mono_s is None else mono_s)
+        end = _KernelEnd(task, notified, time.monotonic() if mono_s is None else mono_s)
         restarted = self._restarts.pop(task.key, None)
         if restarted is not None:  # its cause was waited for meanwhile
             return _restart_notification(*restarted, end)
@@ -97,7 +97,7 @@ class Restarts:
         return found
 
 
-def _restart_notification(restart: Restart, seen_mono_s: float, end: _End) -> Notified | None:
+def _restart_notification(restart: Restart, seen_mono_s: float, end: _KernelEnd) -> Notified | None:
     """The notification that a kernel runs again after a reported end."""
     after_s = max(0.0, seen_mono_s - end.mono_s)
     if end.notified is None or after_s > _RESTART_WITHIN_S:
@@ -112,7 +112,7 @@ def _remember(known: dict[ProcessKey, T], key: ProcessKey, value: T) -> None:
     known[key] = value
 
 
-def _restart_entry(restart: Restart, end: _End | None, unix_s: float) -> Entry:
+def _restart_entry(restart: Restart, end: _KernelEnd | None, unix_s: float) -> Entry:
     task, before = restart.now, restart.before
     text = (
         f"The kernel of {clean(task.name)} was restarted: process {before.pid} became "

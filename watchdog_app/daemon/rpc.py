@@ -290,7 +290,7 @@ class RpcServer:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    # A client that nobody accepts would wake the loop again and again.
+                    # A client that is not accepted would wake the loop again and again.
                     self._poller.remove(self._listener.fileno())
                     self._accept_again_mono_s = time.monotonic() + _ACCEPT_AGAIN_S
                 else:

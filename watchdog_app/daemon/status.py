@@ -193,7 +193,7 @@ def kind_name(key: ResourceKey) -> str:
 
 
 def task_state(task: machine.Task) -> str:
-    """One word for a process tree: what its user would say that it does."""
+    """One word for the state of a process tree."""
     letters = {member.state for member in task.members}
     if task.paused:
         return "paused"

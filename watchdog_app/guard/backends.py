@@ -95,7 +95,7 @@ def remove_empty_groups() -> None:
             folder = f"{ROOT}/{name}{base}"
             with suppress(OSError):
                 for each in [one for one in os.listdir(folder) if _is_orphaned(folder, one)]:
-                    with suppress(OSError):  # somebody is in it, and it stays
+                    with suppress(OSError):  # it holds a process, and it stays
                         os.rmdir(f"{folder}/{each}")
 
 

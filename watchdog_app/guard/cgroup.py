@@ -169,7 +169,7 @@ class Cgroup:
         return self._stopped and not self._frozen and not self.is_stopped()
 
     def remove(self) -> bool:
-        """Remove the group once it is empty; False: somebody is in it."""
+        """Remove the group if it is empty; False: it holds a process."""
         for folder in filter(None, (self.freezer, self.path)):
             try:
                 os.rmdir(folder)

@@ -110,7 +110,7 @@ class CgroupV2(Cgroup):
             self._write("memory.high", "max")
 
     def open_events(self, near_bytes: int) -> list[tuple[int, int]]:
-        """As `Cgroup.open_events`; cgroup v2 tells of the limit alone."""
+        """As `Cgroup.open_events`; cgroup v2 has an event for the limit alone."""
         del near_bytes
         if self._event is None:
             self._event = os.open(f"{self.path}/memory.events", os.O_RDONLY | os.O_CLOEXEC)

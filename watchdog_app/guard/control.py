@@ -100,7 +100,7 @@ class Listener:
         self._watch(connection.fileno(), lambda: self._receive(connection))
         if not transport.peer(connection).trusted:
             self._drop(connection)
-        elif len(self._received) > _MOST_CLIENTS:  # a request is said at once: that one is silent
+        elif len(self._received) > _MOST_CLIENTS:  # clients send at once: drop a silent one
             self._drop(next(iter(self._received)))
 
     def _receive(self, connection: socket.socket) -> None:

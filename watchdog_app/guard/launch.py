@@ -187,7 +187,7 @@ def _limit_reservations(options: Options, why: str) -> Entered:
 
 
 def is_notebook(words: Sequence[str]) -> bool:
-    """Whether a command is a kernel or a Jupyter server, which somebody sits in front of."""
+    """Whether a command is a kernel or a Jupyter server, which a person uses."""
     names = [os.path.basename(word) for word in words[:4]]
     return any(
         name.startswith(("jupyter", "ipykernel")) or name in ("ipython", "ipython3")

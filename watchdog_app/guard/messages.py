@@ -174,7 +174,7 @@ def _rescue_text(record: GuardRecord) -> str:
     if not record.agents:
         return f"Nothing of it was saved: no training was seen in it.{lost}"
     reasons = dict.fromkeys(_plain(each) for each in (record.because, record.trouble) if each)
-    if record.state == "ending":  # why it is ended is said already
+    if record.state == "ending":  # the reason is in the text already
         reasons.pop(_plain(record.because), None)
     because = "; ".join(reasons)
     return f"Its work could not be saved{': ' if because else ''}{because}.{old}{lost}"

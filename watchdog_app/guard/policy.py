@@ -239,7 +239,7 @@ class Policy:
         return ()
 
     def signal_waits(self, now: float) -> Actions:
-        """A signal that ends or interrupts waits for somebody who is stopped."""
+        """A signal that ends or interrupts is pending for a stopped process."""
         if self.state is not State.STOPPED:
             return ()
         self._set_state(State.EXITING, now)

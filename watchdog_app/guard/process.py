@@ -114,7 +114,7 @@ def _is_supervised(record: GuardRecord) -> bool:
     """Whether the supervisor or its standby runs."""
     from watchdog_app.base.linux.process import read_stat
 
-    # Not of a zombie: where nobody collects those, they would keep a guard for ever.
+    # A zombie does not count: one that is never collected would keep a guard for ever.
     stats = [read_stat(pid or 0) for pid in (record.supervisor_pid, record.standby_pid)]
     return any(
         stat is not None and stat.comm.startswith(b"watchdog-") and not stat.has_ended
@@ -217,7 +217,7 @@ def _create_supervisor(folder: str, role: str, fds: list[int]) -> Supervisor | N
         ended_name = "supervisor" if role == "standby" else "supervisor and its standby"
         found.note("supervisor", f"The guard's {ended_name} had ended; another one took over.")
         if _restarted_too_often(found):
-            # Somebody may be killed then, and nobody waits for ever.
+            # The kernel may then kill a process, but no process waits for ever.
             group.lift_limit()
             group.resume(everyone=found.stopped)
             return None
@@ -304,7 +304,7 @@ def _leave_own_guard() -> bool:
 
 
 def _send_answer(fd: int, what: bytes) -> None:
-    with suppress(OSError):  # whoever started it was killed meanwhile: then the guard is empty
+    with suppress(OSError):  # the launcher was killed meanwhile: then the guard is empty
         os.write(fd, what)
         os.close(fd)
 

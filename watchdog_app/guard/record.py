@@ -244,7 +244,7 @@ def read(folder: str) -> GuardRecord | None:
 def read_file(path: str, folder: str | None = None) -> GuardRecord | None:
     """The guard in a file that is called NAME.json, or as a folder is; None: it holds no record."""
     try:
-        # Not to wait for the writer of a pipe that somebody put there.
+        # O_NONBLOCK: do not wait for the writer if the path is a pipe.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(fd, "rb") as file:
             found = os.fstat(fd)
@@ -256,7 +256,7 @@ def read_file(path: str, folder: str | None = None) -> GuardRecord | None:
 
 
 def parse(text: bytes, folder: str) -> GuardRecord | None:
-    """The guard of a folder, as `to_json` tells of it; None where that is no record of it."""
+    """The guard record in a text from `to_json`; None if it is no record of this folder."""
     try:
         record = GuardRecord(**json.loads(text))
     except (ValueError, TypeError, RecursionError):

@@ -358,7 +358,7 @@ class Supervisor:
         """The limit that was asked for. Raises ActionError: no number, too low, or too high."""
         free = limits.room_around(self.group.path).free_bytes
         wanted = request.get("limit_bytes")
-        if request.get("more") is True:  # a button: as much as the report says, or as there is
+        if request.get("more") is True:  # a button: the amount of the report, or all that is free
             more = parse_bytes(size_above(max(self.record.limit_bytes, held)))
             wanted = min(more, held + free)
         if isinstance(wanted, bool) or not isinstance(wanted, int):
@@ -435,7 +435,7 @@ class Supervisor:
             return _WAIT_S[State.COPYING]
         if self.group.signals_near_limit and self._used_bytes < limit * _NEAR_SHARE:
             return _SLOWEST_S
-        # Page cache may have met that long ago, and tells no more what the program takes.
+        # Page cache may have reached that before, and gives no event for the program then.
         room = max(0, limit - self._held_bytes)
         return min(_SLOWEST_S, max(_FASTEST_S, room / _FILL_BYTES_PER_S))
 

@@ -237,7 +237,7 @@ class Trainings:
 
 
 class _Child:
-    """A child at work. `fd` becomes readable when it has ended or has something to say."""
+    """A running child. `fd` becomes readable when it writes its result or ends."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ OnOutcome = Callable[[bool, str], None]  # delivered, detail
 
 _MOST_SNOOZES = 64
 _MOST_REMEMBERED = 256
-# What is told also while protection is off: what has happened, and not what may.
+# Topics that are sent also while protection is off: they report events, not forecasts.
 _ALWAYS_SENT = frozenset(
     (
         "exited",
