@@ -1,11 +1,11 @@
 """
 The border between the agent and the training: an error of ours stays ours.
 
-Everything that the training calls goes through a `Guard`. It holds back
+Everything that the training calls goes through a `Guard`. It catches
 `Exception` and nothing else: Ctrl-C, `sys.exit` and the kernel's signals are
 the user's, and so is what a signal handler of the program raises while code of
 ours happens to run (PyTorch's: a worker of a DataLoader was killed). With
-WATCHDOG_AGENT_STRICT=1 (our own tests) nothing is held back.
+WATCHDOG_AGENT_STRICT=1 (our own tests) it catches nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STRICT = "WATCHDOG_AGENT_STRICT"
 
 class Guard:
     """
-    Holds back errors of the agent: counted, told once in plain words.
+    Catches errors of the agent, counts them, and prints the first one in plain words.
 
         guard = Guard("the rescue agent")
         with guard:
@@ -45,7 +45,7 @@ class Guard:
 
     def caught(self, error: Exception) -> None:
         """
-        Count `error` and tell the first one.
+        Count `error` and print the first one.
 
         Raises:
             Exception: `error` again, where tests asked for that or it is none of ours.
@@ -64,7 +64,7 @@ class Guard:
         )
 
     def print_once(self, message: str) -> None:
-        """Say something that is no error of ours, the first time that it comes up."""
+        """Print a message that is no error of ours, the first time that it occurs."""
         if message not in self._printed:
             self._printed.add(message)
             print_message(message)
@@ -114,7 +114,7 @@ def _handler_code(handler: Any) -> CodeType | None:
 
 
 def print_message(message: str) -> None:
-    """One line to stderr, `watchdog: ` in front; never raises, control characters are shown."""
+    """Write one line to stderr after `watchdog: `. Never raises; escapes control characters."""
     shown = "".join(char if char.isprintable() else repr(char)[1:-1] for char in message)
     try:
         sys.stderr.write(f"watchdog: {shown}\n")

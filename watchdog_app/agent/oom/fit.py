@@ -1,8 +1,8 @@
 """
 A Keras `fit` whose training step runs out of memory: the state before that step is saved.
 
-Keras looks up `model.train_function` for each step, and there stands the watch while a `fit`
-trains. An error goes on to the program, with a note of what was saved. With on_oom="shrink" the
+Keras looks up `model.train_function` for each step; a wrapper replaces it while a `fit`
+trains. An error is raised to the program, with a note of what was saved. With on_oom="shrink" the
 batch is trained in parts instead, and the fit goes on.
 """
 
@@ -250,7 +250,7 @@ class FitWatch:
         return True
 
     def _record_before_step(self) -> None:
-        """Keep what the step that begins may change."""
+        """Record what the step that begins may change."""
         record = self._record
         if record is None:
             return
@@ -269,7 +269,7 @@ class FitWatch:
         self._pace.add_cost(began, time.perf_counter())
 
     def _save_after_error(self, error: Exception, args: tuple[Any, ...]) -> None:
-        """Memory ran out in a step: save what was before it, and say so in the error."""
+        """Save the state before a step that ran out of memory, and add a note to the error."""
         with self._guard:
             watch.release_memory()
             whole, exact = self._restore_before_step(args, error)
@@ -297,7 +297,7 @@ class FitWatch:
         )
 
     def _restore_before_step(self, args: tuple[Any, ...], error: Exception) -> tuple[bool, bool]:
-        """Whether the weights are whole, and whether all else is as before the step."""
+        """Restore the state; whether the weights are whole, and whether all else is restored."""
         told = self._state.backend.undo_step(self._model, args)
         if told is not None:
             return told, True
@@ -311,7 +311,7 @@ class FitWatch:
         return True, True
 
     def _failed_before_batch(self, error: Exception) -> bool:
-        """It ran out before it had its batch, and its counters are put back."""
+        """Whether the step failed before it had its batch, with its counters restored."""
         model = self._model
         one_step = getattr(model, "steps_per_execution", 1) == 1
         simple = one_step and of_keras(type(model).train_step.__module__, ("keras",))

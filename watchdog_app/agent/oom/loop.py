@@ -1,9 +1,9 @@
 """
 A training loop of the program's own that runs out of memory: the state before that step.
 
-At the end of each step, as often as it pays, a record is kept of what the next one may change.
-When an error of memory leaves the program, that is put back and saved, unless an optimizer has
-been at the weights since.
+After a step, as often as the time allows, a record is taken of what the next step may change.
+When an error of memory leaves the program, the record is restored and saved, unless an optimizer
+has changed the weights since.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AFTERWARDS = (
 
 
 class LoopWatch:
-    """Waits for errors of memory in one loop, from its making to `end`."""
+    """Saves one loop after an error of memory, from its construction to `end`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class LoopWatch:
     ) -> None:
         """
         Args:
-            record: of what a step may change, as the framework keeps it.
+            record: the framework's record of what a step may change.
             passes: over the loop's data.
             save: saves the state as it is; the argument is the reason, the answer the folder.
             shrinks: the program asked for parts of batches.
@@ -75,16 +75,16 @@ class LoopWatch:
 
     def pass_begun(self) -> None:
         """
-        A pass over the data has begun, or the rescue's has been found again.
+        Record the state at the beginning of a pass over the data.
 
-        What lies between two epochs has been done then, and is not to be done twice: a scheduler's
-        step.
+        What the program does between two epochs, such as a scheduler's step, is done by then and
+        must not be repeated.
         """
         if self._steps and self._last_position.is_only_open_pass():
             self._record_if_due(self._pace_of_passes)
 
     def out_of_memory(self, error: BaseException) -> None:
-        """An error of memory leaves the loop: save what was before the step, and say so."""
+        """Save the state before the step when an error of memory leaves the loop, and print it."""
         if self._reported is error:
             return
         self._reported = error
@@ -145,7 +145,7 @@ class LoopWatch:
 
 
 class LastPosition:
-    """Where the passes of one loop stood; costs a microsecond to note."""
+    """The position of each pass of one loop at the last record; costs a microsecond."""
 
     def __init__(self, passes: Passes) -> None:
         self._passes = passes
@@ -157,10 +157,10 @@ class LastPosition:
 
     def record_position(self, *, own: bool) -> None:
         """
-        The loop is at a place that it can be brought back to.
+        Record the current position of each pass.
 
         Args:
-            own: note also the random numbers that the data draws for itself.
+            own: record also the states of the data's own random generators.
         """
         epoch = self._passes._epoch
         if epoch is not self._epoch or len(epoch) != len(self._counts):
@@ -173,7 +173,7 @@ class LastPosition:
         self._own = [own_random.capture_all(each.generators) for each in epoch] if own else None
 
     def is_only_open_pass(self) -> bool:
-        """Whether the pass that has just begun is the only one that is being read."""
+        """Whether the pass that has just begun is the only unfinished one."""
         return all(each.finished for each in self._passes._epoch[:-1])
 
     def is_of_this_epoch(self) -> bool:
@@ -190,12 +190,12 @@ class LastPosition:
         ]
 
     def clear(self) -> None:
-        """Keep nothing alive."""
+        """Release all references."""
         self.__init__(self._passes)  # type: ignore[misc]
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Within it the passes stand as noted; own random numbers stay as put back."""
+        """Within it the passes are at the recorded position; own generators stay restored."""
         if self._epoch is None:
             yield
             return

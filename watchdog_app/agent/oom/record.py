@@ -1,10 +1,10 @@
 """
-What a training step may have changed when it fails: kept before it, compared and put back after.
+A record of what a training step may change: taken before it, restored after it has failed.
 
 A step that runs out of memory in its forward pass has moved statistics, seeds, counters and
 metrics, and has left the weights alone; one that fails while it applies gradients has torn them.
-The former are kept whole; they are small. Of weights and slots only marks are kept, which tell
-whether they were touched.
+The former are copied; they are small. Of weights and slots only marks are kept, which show
+whether they were written to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _FIRST_RECORDS = 10
 
 
 class Pace:
-    """When to keep a record, which costs 0.1 to 1 ms: it takes its share of the time, no more."""
+    """Limits how often a record is taken, which costs 0.1 to 1 ms, to a share of the time."""
 
     def __init__(self, *, always: bool = False) -> None:
         """
@@ -34,11 +34,11 @@ class Pace:
         self._next_s = 0.0  # asked at every step: one comparison, whatever the reason
 
     def due(self, now_s: float) -> bool:
-        """Whether to keep one now."""
+        """Whether to take a record now."""
         return now_s >= self._next_s
 
     def add_cost(self, began_s: float, ended_s: float) -> None:
-        """That took so long."""
+        """Add the time that a record took."""
         self._left -= 1
         if self._left <= 0 and not self._always:
             self._next_s = ended_s + (ended_s - began_s) / _SHARE
@@ -54,7 +54,7 @@ class Record(ABC):
 
     def set_variables(self, small: Sequence[Any], trained: Sequence[Any]) -> None:
         """
-        The variables that the training has now.
+        Set the variables that the training has now.
 
         Args:
             small: statistics, seeds, counters, metrics.
@@ -66,13 +66,13 @@ class Record(ABC):
         """A step has ended."""
 
     def capture(self) -> None:
-        """A step is about to begin."""
+        """Take the record of the step that is about to begin."""
         self._captured = None  # frees, before more is taken
         self._captured = self._values(), self._marks()
 
     @property
     def is_captured(self) -> bool:
-        """Whether there is one of the step that runs."""
+        """Whether there is a record of the current step."""
         return self._captured is not None
 
     def weights_unchanged(self) -> bool:
@@ -80,30 +80,30 @@ class Record(ABC):
         return self._captured is not None and self._marks_equal(self._captured[1], self._marks())
 
     def restore(self) -> bool:
-        """Statistics, seeds, counters and metrics as before the step; False: not gradients."""
+        """Restore statistics, seeds, counters and metrics; False if gradients are not restored."""
         if self._captured is not None:
             for item, value in zip(self._small, self._captured[0], strict=True):
                 self._assign(item, value)
         return True
 
     def drop_gradients(self) -> None:  # noqa: B027 - where variables hold none
-        """Those of the step that failed are no part of the state."""
+        """Delete the gradients of the step that failed."""
 
     def release(self) -> None:
-        """The step is over: hold nothing that it may want to write to in place."""
+        """Release the record: the next step may write to its tensors in place."""
         self._captured = None
 
     @abstractmethod
     def _values(self) -> Sequence[Any]:
-        """The small ones, whole."""
+        """Copies of the small variables."""
 
     @abstractmethod
     def _marks(self) -> Any:
-        """What tells whether weights and slots were written to."""
+        """Marks that change when weights and slots are written to."""
 
     @abstractmethod
     def _assign(self, item: Any, value: Any) -> None:
-        """Give a small one the value that `_values` gave for it."""
+        """Set a small variable to the value from `_values`."""
 
     def _marks_equal(self, before: Any, now: Any) -> bool:
         """Whether two marks are of the same weights."""

@@ -37,7 +37,7 @@ _init_events: Any = None
 
 
 def install() -> None:
-    """Say so from now on, below tracebacks of this process; does nothing where it does already."""
+    """Install the excepthook that explains refusals below tracebacks; may be called again."""
     global _main_hook
     if _main_hook is None:
         _main_hook, sys.excepthook = sys.excepthook, _excepthook
@@ -56,7 +56,7 @@ def attach(module: ModuleType) -> None:
 
 
 def detach() -> None:
-    """As it was, unless somebody else has put theirs on top."""
+    """Restore the previous hooks, unless others were installed after ours."""
     global _main_hook, _thread_hook, _init_events
     if sys.excepthook is _excepthook:
         sys.excepthook, _main_hook = _main_hook, None
@@ -106,7 +106,7 @@ def _print_explanation(error: BaseException | None, *, lives: bool) -> None:
 
 def explanation(error: Exception, *, lives: bool) -> str | None:
     """
-    What is said of an error that leaves the program; None: it was not the guard.
+    The explanation of an error that leaves the program; None: it was not the guard.
 
     Args:
         error: of any kind.

@@ -1,10 +1,9 @@
 """
-Memory that ran out inside the program: which errors say so, where they leave it, what is said.
+Errors of memory in the program: recognise them, catch them where they leave it, explain them.
 
-The frameworks word it in many ways, and none of them has a class of its own for it that
-others share: `is_out_of_memory` knows them by type and text, and imports none of them. A loop of
-somebody's own has no place where its errors come by. They do come by `sys.excepthook`, and in a
-notebook where IPython tells that a cell has ended.
+The frameworks share no error class: `is_out_of_memory` recognises their errors by type and text
+and imports none of them. The errors of a user's own loop are seen by `sys.excepthook`, and in a
+notebook by IPython's event `post_run_cell`.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def raised_in_optimizer(error: BaseException) -> bool:
 
 def drop_frames(error: BaseException) -> None:
     """
-    Let go of what the functions below the caller held when `error` was raised.
+    Release what the functions below the caller held when `error` was raised.
 
     For an error that goes no further: the local variables of each function that it came through
     keep activations alive as long as the error itself.
@@ -114,7 +113,7 @@ def drop_frames(error: BaseException) -> None:
 
 
 def release_memory() -> None:
-    """Give back what nobody holds any more, to the system and to the GPU's allocator."""
+    """Free unreachable objects, and the GPU allocator's unused cache."""
     gc.collect()
     torch: Any = sys.modules.get("torch")
     if torch is not None and hasattr(torch, "cuda") and torch.cuda.is_initialized():
@@ -141,7 +140,7 @@ def saved_text(where: str, path: str | None, as_it_was: str, advice: str) -> str
 
 
 def inconsistent_text(where: str, weights: str) -> str:
-    """What is said where weights are not those of a whole step."""
+    """The message where the weights are not those of a whole step."""
     return (
         f"memory ran out {where}: the weights in memory are {weights}. They were not saved; an "
         "earlier rescue, if there is one, stands and is resumed from by the next run."
@@ -149,14 +148,14 @@ def inconsistent_text(where: str, weights: str) -> str:
 
 
 class Training(Protocol):
-    """A training that is to be told."""
+    """A training that is notified."""
 
     def out_of_memory(self, error: BaseException) -> None:
         """The program was left by this error of memory."""
 
 
 def register(training: Training) -> None:
-    """Tell `training` of such an error, until `unregister`; keeps nothing alive."""
+    """Notify `training` of errors of memory until `unregister`; keeps no reference to it."""
     global _events
     _registered.add(training)
     _install_excepthook()
@@ -167,7 +166,7 @@ def register(training: Training) -> None:
 
 
 def unregister(training: Training) -> None:
-    """The training is over. With the last one everything is as it was."""
+    """Stop notifying `training`. The last one restores the hooks of before."""
     global _previous_hook, _events
     _registered.discard(training)
     if _registered:
@@ -181,9 +180,9 @@ def unregister(training: Training) -> None:
 
 def print_and_add_note(error: BaseException, text: str) -> None:
     """
-    At once, since an error may be caught, and in the error, for whoever keeps or logs it.
+    Print a message at once, and add it to the error as a note for whoever logs it.
 
-    In a cell only at once: IPython shows errors without asking the hook, right below what is said.
+    In a cell it is printed alone: IPython shows the error itself, below the message.
     """
     global _keep_hook
     print_message(text)
@@ -206,7 +205,7 @@ def _install_excepthook() -> None:
 
 
 def notify_trainings(error: BaseException | None) -> None:
-    """The program was left by `error`: each training that is open hears of it, once."""
+    """Notify each registered training once of the error that left the program."""
     if error is None or not is_out_of_memory(error):
         return
     for training in list(_registered):

@@ -1,10 +1,9 @@
 """
-What is left behind in the last moment: where Python was when it crashed, or which exception
-nobody caught.
+Records where Python was when it crashed, or which uncaught exception ended the program.
 
 Python's own handler (faulthandler) writes the stack into a small file in the state folder; where
-the program has switched it on itself, it is left alone. An exception is noted by type, first line
-and place, and goes on to whoever was asked before us. The daemon reads the file after the end,
+the program has switched it on itself, it is left alone. An exception is recorded by type, first
+line and place, and passed to the previous excepthook. The daemon reads the file after the end,
 shows it with the cause of death, and removes it; a process that ends well removes its own.
 """
 
@@ -41,7 +40,7 @@ _failed = False  # an exception that nobody caught came by
 
 def install() -> bool:
     """
-    From now on the end of this process is noted. Never raises; does nothing where it is on.
+    Install the handlers that record how this process ends. Never raises; may be called again.
 
     Returns:
         Whether it is on.
@@ -87,7 +86,7 @@ def _is_foreign_file(found: os.stat_result) -> bool:
 
 
 def uninstall() -> None:
-    """As it was before; what was noted stays for the daemon, an empty file goes."""
+    """Restore the handlers of before; keep a written report for the daemon, remove an empty one."""
     file, path = _file, _path
     if file is None:
         return
@@ -113,7 +112,7 @@ def failed() -> bool:
 
 
 def _restore_handlers() -> None:
-    """The handlers of before, unless somebody else has put theirs on top."""
+    """Restore the previous handlers, unless others were installed after ours."""
     global _file, _path, _enabled_faulthandler, _previous_excepthook
     _file = _path = None
     if _enabled_faulthandler:
@@ -125,7 +124,7 @@ def _restore_handlers() -> None:
 
 
 def _close_in_child() -> None:
-    """A fork writes nothing into its parent's file; it ends as it would have without us."""
+    """In a forked child: restore the handlers, and close the parent's file."""
     file = _file
     if file is None:
         return
@@ -139,7 +138,7 @@ def _close_in_child() -> None:
 def _excepthook(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """Stands in for `sys.excepthook`: notes what ends the program, and passes it on."""
+    """Replaces `sys.excepthook`: records what ends the program, and calls the previous hook."""
     global _failed
     # Programs call it by themselves too, to print an error, and go on; a prompt goes on as well.
     ends = getattr(sys, "last_value", None) is error and not hasattr(sys, "ps1")
@@ -177,7 +176,7 @@ def _format_exception(
 
 
 def _remove_old_reports(folder: str) -> None:
-    """Files that no daemon came for: the oldest go."""
+    """Remove the oldest reports that no daemon has read."""
     import time
 
     now = time.time()

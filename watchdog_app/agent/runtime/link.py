@@ -1,9 +1,9 @@
 """
-The agent's line to the daemon: a thread that nobody waits for.
+The agent's connection to the daemon, kept by a background thread.
 
-The training thread reads one attribute, `Link.wanted`, and leaves messages in
-a bounded queue. Connecting, sending, waiting and trying again are the thread's.
-Without a daemon the thread sleeps and looks again, at most every ten seconds.
+The training thread reads one attribute, `Link.pending_request`, and puts messages
+into a bounded queue. The background thread connects, sends, waits and retries.
+Without a daemon it sleeps and retries, at least every ten seconds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _CLOSE_WAIT_S = 1.0
 
 class Link:
     """
-    One training's line to the daemon. Every method returns at once and raises nothing of ours.
+    One training's connection to the daemon. Every method returns at once and raises no error.
 
     `pending_request` is the request that waits for the next step boundary, or None: a
-    plain attribute, so that a training pays nothing for looking at it.
+    plain attribute, so that reading it costs a training nothing.
     """
 
     def __init__(
@@ -60,15 +60,13 @@ class Link:
             by_lines: the program does not resume from a rescue by itself.
         """
         self.pending_request: CheckpointRequest | None = None
-        self.step: int | None = None  # completed ones; set at each, told with the next report
-        # Of a loop that does not say when it ends: whether the program has left it.
+        self.step: int | None = None  # completed steps; sent with the next report
+        # Whether the program has left its loop, where the loop does not report its own end.
         self.loop_has_ended: Callable[[], bool] | None = None
-        self.segment_path: str | None = (
-            None  # where the daemon looks for what we publish; None: nowhere
-        )
-        self.acknowledges = False  # this daemon says when it has looked at an announcement ...
-        self.acknowledged_number: int | None = None  # ... of which this is the number
-        # For the thread. `fields` is replaced as a whole, never changed.
+        self.segment_path: str | None = None  # the file that we publish to; None: none
+        self.acknowledges = False  # this daemon acknowledges announcements ...
+        self.acknowledged_number: int | None = None  # ... this one last
+        # The background thread reads these. `fields` is replaced as a whole, never changed.
         self.registration: dict[str, Any] = {
             "framework": framework,
             "directory": directory,
@@ -78,7 +76,7 @@ class Link:
         self.fields: dict[str, Any] = {}
         self.latest_progress: dict[str, Any] | None = None
         self.last_saved: dict[str, Any] | None = None
-        self.training_thread_id: int | None = None  # identity of the thread that makes the steps
+        self.training_thread_id: int | None = None  # `get_ident()` of it
         self._socket_path = socket_path
         self._thread: LinkThread | None = None
 
@@ -88,7 +86,7 @@ class Link:
         return self._thread is not None and self._thread.connected
 
     def start(self) -> None:
-        """Begin to look for the daemon; does nothing when that has begun. Also after a fork."""
+        """Start the background thread, unless it runs. A forked child may call this again."""
         if self._thread is not None:
             return
         line = LinkThread(self, self._socket_path)
@@ -102,12 +100,12 @@ class Link:
         _register_exit_handlers()
 
     def report(self, **fields: Any) -> None:
-        """Figures of `agent.report`, kept until the thread sends them: the newest once a second."""
+        """Store fields of `agent.report`; the thread sends the newest ones once a second."""
         self.fields = {**self.fields, **fields}
         self.training_thread_id = _thread.get_ident()
 
     def report_soon(self, **fields: Any) -> None:
-        """The same of what is news at once: a phase that begins, growth that is announced."""
+        """As `report`, sent within a quarter of a second: a new phase, announced growth."""
         self.report(**fields)
         if self._thread is not None:
             self._thread.send_soon()
@@ -117,7 +115,7 @@ class Link:
         self._post("agent.progress", request=request, state="accepted")
 
     def progress(self, request: str | int, bytes_done: int, bytes_total: int) -> None:
-        """The save is under way; of many such messages the newest is sent."""
+        """Report how far the save is; only the newest of such messages is sent."""
         self.latest_progress = {
             "request": request,
             "state": "saving",
@@ -141,7 +139,7 @@ class Link:
         self._post("agent.saved", request=request, rescue=told)
 
     def restored_from(self, path: str, step: int, bytes_: int, saved_unix_s: float) -> None:
-        """The rescue that this training was restored from: until it saves anew, that one stands."""
+        """Report the rescue that this training was restored from as its last one."""
         if self.last_saved is None:
             self.last_saved = {
                 "path": path,
@@ -159,7 +157,7 @@ class Link:
         self, wait_s: float = _CLOSE_WAIT_S, *, finished: bool = True, failed: bool = False
     ) -> None:
         """
-        Say good-bye and end the thread.
+        Tell the daemon that the training is over, and end the thread.
 
         Args:
             wait_s: for the thread, at most.
@@ -180,7 +178,7 @@ class Link:
             self._thread.post(method, params)
 
     def _close_in_child(self) -> None:
-        """In a forked child: the line is the parent's. Let go of it without a word."""
+        """In a forked child: close the parent's connection and send nothing."""
         line = self._detach_thread()
         if line is not None:
             line.close_in_child()
@@ -192,7 +190,7 @@ class Link:
 
 
 def registered_links(framework: str) -> list[Link]:
-    """Those of trainings under way in this process for which the program named a Rescue."""
+    """The links of running trainings of this process for which the program made a Rescue."""
     return [
         each
         for each in list(_open_links)
@@ -227,8 +225,8 @@ def _close_all() -> None:
         link.close(finished=False, failed=failed)
 
 
-# Held while a socket is being opened: a child forked at that moment would hold the parent's
-# connection open without knowing, and the daemon would not notice the parent's death.
+# Locked while a socket is being opened: a child forked at that moment would keep the parent's
+# connection open, and the daemon would not notice the parent's death.
 _fork_state = threading.local()
 _FORK_LOCK_WAIT_S = 0.05
 
@@ -251,14 +249,14 @@ def _after_fork_in_child() -> None:
 
 _MOST_WAITING = 100  # messages; the oldest is dropped
 _REPORT_EVERY_S = 1.0
-_URGENT_REPORT_EVERY_S = 0.25  # phases of a hundredth of a second are nobody's business
+_URGENT_REPORT_EVERY_S = 0.25  # drops phases of a hundredth of a second
 _PROGRESS_EVERY_S = 0.25
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 10.0
 _ANSWER_S = 5.0
 _STALE_S = 3.0  # growth that was announced longer before the daemon came has begun without it
 
-# Worth telling a daemon that came later; the others made sense only when they were said.
+# Sent to a daemon that starts later; all other messages are dropped at a reconnect.
 _SENT_AFTER_RECONNECT = frozenset({"agent.saved", "agent.failed", "agent.bye"})
 
 
@@ -314,18 +312,18 @@ class LinkThread:
             raise
 
     def post(self, method: str, params: Mapping[str, Any]) -> None:
-        """Leave a message to be sent; never waits."""
+        """Queue a message; never waits."""
         self._waiting.append((method, params))
         self._wake()
 
     def send_soon(self) -> None:
-        """Send `fields` soon: they hold news."""
+        """Send `fields` within a quarter of a second."""
         if not self._send_is_urgent:
             self._send_is_urgent = True
             self._wake()
 
     def stop(self) -> None:
-        """Let the thread end once it has sent what waits, if it can be sent at once."""
+        """Make the thread end after it has sent the queue, if that can be sent at once."""
         self._stopping = True
         self._wake()
 
@@ -334,7 +332,7 @@ class LinkThread:
         self._ended_lock.acquire(timeout=wait_s)
 
     def close_in_child(self) -> None:
-        """In a forked child: close our copies of the parent's files without a word."""
+        """In a forked child: close our copies of the parent's files and send nothing."""
         self._stopping = True
         self._disconnect()
         self._pipe_lock = threading.Lock()  # another thread may have held it
@@ -351,7 +349,7 @@ class LinkThread:
                 except RequestError as error:  # it will refuse us again, so a person must know
                     _guard.print_once(f"the daemon does not take this training: {error}")
                 except (WatchdogError, OSError):
-                    pass  # no daemon, one that ended, or one that talks nonsense: look again later
+                    pass  # no daemon, one that ended, or one that answers wrongly: retry later
                 except Exception as error:
                     _guard.caught(error)
                 finally:
@@ -417,7 +415,7 @@ class LinkThread:
         return link
 
     def _send_report(self, client: Client, link: Link) -> None:
-        """Send progress and figures, where they are due."""
+        """Send progress and fields, where they are due."""
         progress, link.latest_progress = link.latest_progress, None
         if progress is not None:
             client.notify("agent.progress", **progress)
@@ -464,7 +462,7 @@ class LinkThread:
                 self._waiting.appendleft(message)
                 raise
             if method == "agent.bye":
-                self._stopping = True  # nothing is said after it, however late `stop` comes
+                self._stopping = True  # send nothing after it, however late `stop` is called
 
     def _receive_messages(self, client: Client) -> None:
         for message in client.notifications(0):
@@ -484,8 +482,8 @@ class LinkThread:
                 )
 
     def _with_current_step(self, fields: Mapping[str, Any], link: Link) -> Mapping[str, Any]:
-        # A training passes on its figures once a second and its step number at each step. One that
-        # has stopped between two reports is told with the step at which it stands.
+        # A training reports its fields once a second and sets its step at each step. When it stops
+        # between two reports, the daemon still gets the step at which it stopped.
         step = _current_step_of_link(link)
         seen, self._last_step = self._last_step, step
         if step is None or step != seen or step == fields.get("step"):
@@ -497,7 +495,7 @@ class LinkThread:
         return None if link is None else _current_step_of_link(link)
 
     def _wait(self, seconds: float) -> bool:
-        """Sleep until something comes; whether it came from the daemon."""
+        """Sleep until something arrives; True if the daemon sent it."""
         run_lock.heartbeat()
         # poll(2), not select(2): a training may have more than 1024 files open.
         poll = select.poll()
@@ -545,7 +543,7 @@ def _current_step_of_link(link: Link) -> int | None:
 
 
 def _json_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures as JSON knows them: a scalar becomes a number, what cannot is left out."""
+    """The fields as JSON values: scalars become numbers; other objects are left out."""
     found: dict[str, Any] = {}
     for key, value in fields.items():
         if value is None or isinstance(value, bool | int | float | str) or key in _JSON_FIELDS:

@@ -273,7 +273,7 @@ def adopt(directory: str, path: str) -> None:
 
 @contextmanager
 def allow_resume_from(path: str) -> Iterator[None]:
-    """Within it trainings may resume from the rescue at `path` although its cell was rewritten."""
+    """Within it trainings may resume from the rescue at `path` even if its cell was rewritten."""
     global _allowed_run
     name = RescueName.parse(os.path.basename(path))
     _allowed_run = None if name is None else name.run
@@ -339,7 +339,7 @@ def finish(beginning: Beginning) -> None:
 
 @dataclass(slots=True)
 class _FolderRuns:
-    """What lies in a folder, seen from a training that begins."""
+    """The runs in a folder, classified for a training that begins."""
 
     candidates: list[SavedRun] = field(default_factory=list)  # the newest last
     mine: SavedRun | None = None  # begun by this process before ...
@@ -477,7 +477,7 @@ _OF_THIS_PROCESS = "is of this process"
 def other_training_reason(
     left: SavedRun, program: program_key.Program, training: program_key.Training | None
 ) -> str | None:
-    """What makes a run another training, in words; None: it is this one."""
+    """Why a run is of another training, in words; None: it is this one."""
     if left.run is None:
         return "was saved by an earlier watchdog, which noted no program"
     if left.run_record.get("id") != left.run:
@@ -530,7 +530,7 @@ def _alive_reason(verdict: run_lock.Verdict) -> str:
 
 
 def _left_alone_messages(seen: _FolderRuns, resume: bool | str) -> list[str]:
-    """What is left alone by a training that starts over."""
+    """A message for each run that a training leaves alone as it starts over."""
     if resume is False:
         return []
     mine = seen.mine
@@ -549,7 +549,7 @@ def _left_alone_messages(seen: _FolderRuns, resume: bool | str) -> list[str]:
 
 
 def _other_run_messages(seen: _FolderRuns) -> list[tuple[str, bool]]:
-    """A line for each run that is left alone, the newest first; whether it is said at any rate."""
+    """A message for each run left alone, the newest first; whether it is always printed."""
     lines = []
     for left, why in reversed(seen.others):
         if "runs" in why or "still run" in why:
@@ -590,7 +590,7 @@ def _open_training(root: str, name: str | None, site: CallSite | None) -> progra
 
 
 def _turn_key(root: str, name: str | None, site: CallSite | None) -> _TurnKey:
-    """What a training is counted as: threads of a program begin theirs in any order."""
+    """The key under which a training is counted: threads start theirs in any order."""
     return root, name or site, program_key.thread_key()[0]
 
 
@@ -608,7 +608,7 @@ def _training_number(root: str) -> int:
 
 
 def _undo_begin() -> None:
-    """The training that began last could not go on: the next one takes its place."""
+    """Undo the last `begin` of this thread: the next training takes its place."""
     with _lock:
         last = _last_begun.pop(threading.get_ident(), None)
         if last is None:

@@ -1,10 +1,9 @@
 """
-One training under watch: what happens at a step boundary, whatever the framework.
+One watched training: what happens at a step boundary, for every framework.
 
-The framework's part of the agent calls `boundary` in the training thread
-between two steps, when the state is consistent, and gives a function that
-captures that state. Everything else is here: the step time, the reports, the
-save that somebody asked for and the one that nobody did.
+The framework's adapter calls `boundary` in the training thread between two
+steps, when the state is consistent, and passes a function that captures that
+state. This module measures step times, reports, and saves.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Session:
     Saves when asked, reports once a second, costs under a microsecond a step otherwise.
 
     All methods belong to the training thread. `boundary` and `save_now` never
-    raise `Exception`: errors of ours are told once and contained.
+    raise `Exception`: errors of ours are printed once and contained.
     """
 
     def __init__(
@@ -90,11 +89,11 @@ class Session:
         self._next_report = 0.0
         self._rearm_at: float | None = None
         self._phase: str | None = None
-        self._position: Mapping[str, Any] = {}  # the position as told last
+        self._position: Mapping[str, Any] = {}  # as reported last
         self._allocators = Allocators(clock)
         self.breakdown = Breakdown(clock)
         self._announcements = Announcements(link, self.breakdown, self.guard, clock)
-        # To a page outside the process, where there is one: for when we can do nothing any more.
+        # Publishes to a segment outside the process, which is saved when we can no longer save.
         self.publisher: Publisher | None = None
         self._segment = TrainingSegment(marker)
 
@@ -110,9 +109,9 @@ class Session:
 
     def prepare(self) -> None:
         """
-        Once, before the first step: start the link, and rehearse a save on the disk.
+        Start the link and rehearse a save on the disk; call once, before the first step.
 
-        A folder that cannot be written is told at once rather than at the end of the night.
+        Prints at once, rather than hours later, that a folder cannot be written.
         """
         with self.guard:
             self.breakdown.start()
@@ -142,7 +141,7 @@ class Session:
 
     def record_step_time(self, step: int) -> bool:
         """
-        The first half of `boundary`: note how long the step took.
+        Record how long the step took; the first half of `boundary`.
 
         In a step of milliseconds the model empties the caches, and each function and dict that is
         touched after it costs ten times what it does in a tight loop: here there are few.
@@ -174,7 +173,7 @@ class Session:
 
     @property
     def due(self) -> bool:
-        """Whether the next boundary is more than counted: reported, published or saved."""
+        """Whether the next boundary is reported, published or saved."""
         publisher = self.publisher
         return (
             self.link.pending_request is not None
@@ -183,7 +182,7 @@ class Session:
         )
 
     def process_boundary(self, step: int, **position: Any) -> SavedRescue | None:
-        """The second half of `boundary`, as that: publish, save and report where it is due."""
+        """Publish, save and report where it is due; the second half of `boundary`."""
         try:
             now = self._clock() if self._last is None else self._last  # the step's end
             self.publish(step, **position)
@@ -195,7 +194,7 @@ class Session:
             return None
 
     def publish(self, step: int, **position: Any) -> None:
-        """The first moment between two steps, before anybody hears that one has ended."""
+        """Publish the state between two steps, before the program learns that one has ended."""
         if self.publisher is not None:
             self._position = position
             self.publisher.boundary(step)
@@ -205,24 +204,24 @@ class Session:
         Save without having been asked; between two steps, like `boundary`.
 
         Returns:
-            The rescue, or None when it failed, which was then told on stderr and to the daemon.
+            The rescue; None when it failed, which is then printed and reported to the daemon.
         """
         with self.guard:
             return self._save(None, reason, step)
         return None
 
     def step_begins(self) -> None:
-        """Until the next boundary the state may change in an order that nobody can tell."""
+        """Mark what is published as outdated: until the next boundary the state may change."""
         if self.publisher is not None:
             self.publisher.step_begins()
 
     def report_not_restored(self, lost: Sequence[str]) -> None:
-        """Tell the daemon what a resume will not bring back."""
+        """Report to the daemon what a resume will not restore."""
         told = [each[:_LONGEST_TEXT] for each in lost[:_MOST_TEXTS]]
         self.link.report(not_restored=told)
 
     def report_allocators(self) -> None:
-        """Between two batches that train nothing (a validation): report what the GPUs hold."""
+        """Report the GPUs' allocators between two batches that do not train (a validation)."""
         now = self._clock()
         if now >= self._next_report:
             self._next_report = now + _REPORT_EVERY_S
@@ -232,12 +231,12 @@ class Session:
                     self.link.report(allocators=allocators)
 
     def reset_step_timer(self) -> None:
-        """What comes next is no step (validation, a new epoch): do not count it as one."""
+        """Leave the time up to the next boundary out of the step time (validation, new epoch)."""
         self._last = None
 
     def phase(self, name: str, epoch: int | None = None, **position: Any) -> None:
         """
-        Another part of an epoch begins: the daemon learns what each part needs.
+        Report that another part of an epoch begins, so that the daemon learns what each needs.
 
         Args:
             name: "train", "validate", "save", "epoch_end", or a word of the program's own.
@@ -257,31 +256,32 @@ class Session:
             self.link.report_soon(**fields)
 
     def expect(self, bytes_: int, what: str, *, at_most: bool = False) -> None:
-        """Announce memory that the program is about to take: see `Announcements.expect`."""
+        """Announce memory that the program is about to allocate: see `Announcements.expect`."""
         self._announcements.expect(bytes_, what, at_most=at_most)
 
     def save_before_growth(self, bytes_: int, step: int, **position: Any) -> SavedRescue | None:
         """
-        What was announced begins now, and until it is there no step ends: save first, if the
-        daemon finds that it will not fit.
+        Save before the announced growth begins, if the daemon finds that it will not fit.
+
+        No step ends until the growth is over, so this is the last boundary before it.
 
         Returns:
             The rescue that was saved here, or None.
         """
         refused = step > 0 and self._announcements.wait_for_save_request(bytes_)
-        self.reset_step_timer()  # what was waited is no part of a step
+        self.reset_step_timer()  # the wait is no part of a step
         return self.boundary(step, **position) if refused else None
 
     def end(self, *, well: bool = True) -> None:
         """
-        The training is over: tell the daemon, give memory and threads back.
+        Report the end of the training, and release memory and threads.
 
         Args:
             well: it was not an exception that ended it.
         """
         with self.guard:
             failed = not well and crash_report.failed()
-            if not failed:  # else it is under way to its end: nobody has left it
+            if not failed:  # else the program is ending by an exception, still inside the training
                 self.link.report(training=False)
             self.publisher = None
             self._segment.close()
@@ -291,7 +291,7 @@ class Session:
                 self.store.run.release_if_unused()
 
     def measure(self) -> None:
-        """Look at the state once, so that its size and the cost of a save are known beforehand."""
+        """Capture the state once, so that its size and the cost of a save are known."""
         with self.guard:
             self._record_state_size(self._capture())
             self._hold_reserve(self._clock())
@@ -365,7 +365,7 @@ class Session:
         return self.store.save(capture.entries, capture.meta, progress, step=step)
 
     def _capture_with_meta(self, reason: str, step: int) -> Capture:
-        """The state and everything that a rescue says beside it."""
+        """The state with all metadata of a rescue."""
         capture = self._capture()
         meta = {
             "step": step,
@@ -416,15 +416,15 @@ GUARD = "WATCHDOG_GUARD"  # as `rescue.segment.segment` has it
 
 class TrainingSegment:
     """
-    The segment of one training: of `watchdog exec`, or of the daemon, which may come later.
+    The segment that one training publishes to, made by `watchdog exec` or the daemon.
 
-    Where nobody has made one, nothing is imported and nothing is held.
+    Without a segment nothing is imported and no memory is held. The daemon may start later.
     """
 
     def __init__(self, marker: Callable[[], ChangeMarker] | None) -> None:
         """
         Args:
-            marker: makes what tells that a step has begun; None: nothing does.
+            marker: makes the marker that shows when a step begins; None: there is none.
         """
         self._make_marker = marker
         self._marker: ChangeMarker | None = None
@@ -438,10 +438,10 @@ class TrainingSegment:
         also: Callable[[], Mapping[str, Any]],
     ) -> Publisher | None:
         """
-        Begin to publish; None where there is no segment, or not yet.
+        Start publishing; None where there is no segment, or not yet.
 
         Args:
-            path: that the daemon told; None: it told of none.
+            path: from the daemon; None: it sent none.
             store: where rescues go.
             take, also: as `Publisher`.
         """
@@ -472,7 +472,7 @@ class TrainingSegment:
 
 
 def _finite_float(value: Any) -> float | None:
-    """A loss as a program tells it, a tensor of one element for instance; None for other things."""
+    """A loss as a float, also from a tensor of one element; None where it is no finite number."""
     try:
         number = None if value is None else float(value)
     except Exception:  # whatever a program calls its loss must not cost it the rescue
@@ -484,7 +484,7 @@ _LONGEST_PURPOSE = 100  # the daemon takes no longer ones
 
 _WORTH_WAITING_BYTES = 256 * 2**20
 _LONGEST_WAIT_S = 3.0  # a machine that is busy; else some tenths
-_SILENT_WAIT_S = 1.0  # of a daemon that says nothing where it has nothing against it
+_SILENT_WAIT_S = 1.0  # for a daemon that sends no acknowledgements
 _WAIT_S = 0.01
 
 _numbers = itertools.count(1)  # of the process: the next training's are new ones too
@@ -492,7 +492,7 @@ _numbers = itertools.count(1)  # of the process: the next training's are new one
 
 class Announcements:
     """
-    What one training announces.
+    The announcements of one training: memory that it is about to allocate.
 
     Args:
         link: to the daemon.
@@ -513,7 +513,7 @@ class Announcements:
 
     def expect(self, bytes_: int, what: str, *, at_most: bool) -> None:
         """
-        The program is about to take so much more memory, and no more.
+        Announce that the program is about to allocate so much more memory.
 
         Args:
             bytes_: so much more than now.
@@ -539,10 +539,10 @@ class Announcements:
 
     def wait_for_save_request(self, bytes_: int) -> bool:
         """
-        Whether the daemon asks for a save now that so many bytes were announced.
+        Whether the daemon asks for a save after so many bytes were announced.
 
-        Waits for its word, some tenths of a second as a rule, and only for what takes longer than
-        that to fill.
+        Waits for its answer, some tenths of a second as a rule, and only for growth that takes
+        longer than that.
         """
         link = self._link
         if bytes_ < _WORTH_WAITING_BYTES:
@@ -555,7 +555,7 @@ class Announcements:
         ):
             patient = link.acknowledges and self._patient
             if time.monotonic() - began >= (_LONGEST_WAIT_S if patient else _SILENT_WAIT_S):
-                self._patient = False  # one that hangs keeps a training waiting once
+                self._patient = False  # a daemon that hangs delays a training once
                 break
             time.sleep(_WAIT_S)
         else:

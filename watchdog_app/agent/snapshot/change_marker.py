@@ -1,6 +1,6 @@
 """
-What a framework does for a training that is published: tells when a step begins to change the
-tensors, and, where it knows how, later states at a fraction of the cost of taking them whole.
+What a framework's adapter does for a published training: it marks when a step begins to change
+tensors, and refreshes later states at a fraction of the cost of a full capture.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ Refresh = Callable[[int], Refreshed | None]  # of the step that is complete
 
 class ChangeMarker:
     """
-    What tells that a step has begun to change the large tensors. This one knows of nothing.
+    Marks that a step has begun to change the large tensors. This base class marks nothing.
 
-    A framework's sets the page's mark, or has a number in memory that it counts.
+    A framework's marker sets the segment's mark, or counts in a number in memory.
     """
 
-    # Whether a step that begins after this boundary will tell; else what is published holds for
-    # the boundary alone.
+    # Whether a step that begins after this boundary sets the mark; else the published state
+    # is valid at the boundary alone.
     trusted = True
-    is_supported = True  # whether there is any such moment; else nothing is published
+    is_supported = True  # whether there is such a moment; else nothing is published
 
     def prepare(self) -> None:
-        """Before the first step, and perhaps before there is a page."""
+        """Prepare before the first step, perhaps before there is a segment."""
 
     def update(self, step: int) -> None:
-        """The training stands at a boundary: which tensors are covered may be asked now."""
+        """Update which tensors are covered; called at a boundary, before `covers`."""
 
     def covers(self, name: str, address: int) -> bool:  # noqa: ARG002
         """Whether this tensor is changed only after the mark."""
@@ -87,7 +87,7 @@ class ChangeMarker:
         return ()
 
     def begin(self, step_begins: Callable[[], None]) -> None:
-        """From now on `step_begins` is to be called before a large tensor is changed."""
+        """Start calling `step_begins` before a large tensor is changed."""
 
     def refresh(
         self,
@@ -95,7 +95,7 @@ class ChangeMarker:
         contents: Contents,  # noqa: ARG002
     ) -> Refresh | None:
         """
-        What tells cheaply how a state is at later boundaries; None where there is no such way.
+        A function that captures later states cheaply; None where there is no such way.
 
         Args:
             meta: of the state that is being published whole.
@@ -104,10 +104,10 @@ class ChangeMarker:
         return None
 
     def end(self) -> None:
-        """Take hooks off."""
+        """Remove the hooks."""
 
 
 class NoMarker(ChangeMarker):
-    """Of a training that cannot be copied from outside; it can still be asked to save."""
+    """For a training that cannot be copied from outside; it can still save itself."""
 
     is_supported = False

@@ -1,5 +1,5 @@
 """
-A training that publishes what a rescue of it would hold, at its boundaries, as often as is free.
+Publishes at step boundaries what a rescue would hold, as often as a small share of time allows.
 
 It may cost half a percent of the time, and two where the watcher refuses no jump (`watchdog exec
 --no-refuse`): there every step may be the one that counts. When a limit is near, the watcher asks
@@ -47,7 +47,7 @@ Parts = tuple[bytes, bytes, bytes, Bytes, Bytes]  # see `tables.write`
 
 
 class Publisher:
-    """One training and its page. For the training's thread; raises nothing of ours."""
+    """Publishes one training to its segment. For the training's thread; raises no error of ours."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Publisher:
 
     @property
     def asked(self) -> bool:
-        """Whether a limit is near, and each step is to be published."""
+        """Whether a limit is near, so that each step is published."""
         return self._page.asked
 
     @property
@@ -98,7 +98,7 @@ class Publisher:
         return asked and self._marker.is_supported
 
     def boundary(self, step: int) -> None:
-        """Between two steps: publish where that is due; nothing where another thread does."""
+        """Publish between two steps where that is due, unless another thread is publishing."""
         if self._publishing.acquire(blocking=False):
             try:
                 self._boundary(step)
@@ -134,14 +134,14 @@ class Publisher:
         self._next_s = max(self._next_s, time.perf_counter() - _CREDIT_S) + cost_s / share
 
     def step_begins(self) -> None:
-        """What comes next changes the state, in an order that nobody can tell."""
+        """Mark the published state as changing, in an unknown order."""
         # A forked child must not write into its parent's page. And whoever has wrapped an
         # optimizer after us calls this for as long as he likes.
         if not self.ended and os.getpid() == self._pid:
             self._page.step_begins()
 
     def end(self) -> None:
-        """The training is over: what is published counts no longer."""
+        """Mark the published state as outdated, and close the segment."""
         self.ended = True
         with self._guard:
             if os.getpid() == self._pid:
@@ -224,7 +224,7 @@ def _is_allowed_reader(pid: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _PublishedState:
-    """What was published whole, and how it is told later."""
+    """A full state that was published, and how it is refreshed."""
 
     static: bytes
     addresses: bytes

@@ -1,11 +1,11 @@
 """
-Random generators that a source of data holds for itself: found, taken, put back.
+Finds, captures and restores the random generators that a source of data holds.
 
 A generator function draws its order from `rng` in its closure, a `PyDataset`
-from `self.rng`, a `map` from a layer's seeds. Nobody names them, but their state
-at the start of a pass is all that it takes to have the same pass again. They are
-looked for in what the program wrote: attributes, closures, and the globals that
-its functions name. Orders that a source shuffles in place with them go along.
+from `self.rng`, a `map` from a layer's seeds. The program does not name them, but their state
+at the start of a pass is enough to repeat that pass. They are searched for in what
+the program wrote: attributes, closures, and the globals that its functions name.
+Orders that a source shuffles in place are captured, too.
 
 Those of each framework that the program has loaded are known; none is imported.
 """
@@ -80,7 +80,7 @@ def find_generators(source: Any) -> list[Any]:
 
 
 def is_generator(thing: Any) -> bool:
-    """Whether this is a random generator that can be taken and put back."""
+    """Whether this is a random generator that can be captured and restored."""
     return _generator_kind(thing) is not None
 
 
@@ -90,7 +90,7 @@ def capture_all(generators: Sequence[Any]) -> States:
 
 
 def restore_all(generators: Sequence[Any], states: Sequence[Sequence[Any]]) -> bool:
-    """Set the generators; False, and nothing set, where they are others than were taken."""
+    """Restore the generators; False, and nothing set, where they are of other kinds."""
     if [_generator_kind(each) for each in generators] != [state[0] for state in states]:
         return False
     for each, state in zip(generators, states, strict=True):
@@ -224,7 +224,7 @@ def _json_state(value: Any) -> Any:
 
 
 def _children(thing: Any) -> Iterator[Any]:
-    """What a thing holds, as far as the program put it there."""
+    """The objects that the program has put into an object."""
     if isinstance(thing, types.FunctionType):
         yield from _function_children(thing)
     elif isinstance(thing, types.MethodType):

@@ -1,10 +1,9 @@
 """
-The process-wide random numbers of Python, NumPy, TensorFlow and PyTorch: taken, put back.
+Captures and restores the global random generators of Python, NumPy, TensorFlow and PyTorch.
 
-Those of a framework are taken where the program has loaded it; none is imported. Random numbers
-that belong to a model (Keras seed generators) are variables and travel with it; generators that
-data holds are in `own_random`. These here belong to no object: a resumed process starts with
-others unless they are put back.
+A framework's generators are captured where the program has loaded it; none is imported. The seed
+generators of a Keras model are variables and are saved with it; `own_random` captures those that
+data holds. The global ones belong to no object: a resumed process must restore them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Snapshot = tuple[tuple[Any, ...], tuple[Any, ...] | None, bytes | None]
 
 
 def snapshot() -> Snapshot:
-    """The global generators that code of a program draws from, to be compared; 50 microseconds."""
+    """The states of the global generators, to be compared later; takes 50 microseconds."""
     numpy, torch = sys.modules.get("numpy"), _torch()
     of_torch = None if torch is None else torch.get_rng_state().numpy().tobytes()
     if numpy is None:
