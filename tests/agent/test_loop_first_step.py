@@ -184,7 +184,7 @@ def test_a_list_that_a_training_without_a_rescue_fills_is_reported(program: Call
     model(torch.ones(1, 2))
 
     assert ["model.bank, which training changes (make it a buffer, or name it)"] == found.lost()
-    assert {"n": 1, "last": [1]} == found.moved()["model"]["counts"]
+    assert {"n": 1, "last": [1]} == found.changed_values()["model"]["counts"]
 
 
 def test_an_attribute_that_training_changed_is_no_other_model(

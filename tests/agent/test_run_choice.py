@@ -190,14 +190,14 @@ def test_newest_of_nothing_is_an_error(tmp_path: Path):
 def test_other_choices_are_refused(resume):
     """A typing error must not decide about a night's work."""
     with pytest.raises(ValueError, match="resume must be"):
-        run_choice.check(resume)
+        run_choice.check_arguments(resume)
 
 
 @pytest.mark.parametrize("name", ["", 7, "x" * 101])
 def test_a_name_is_a_short_text(name):
     """Anything else is a mistake."""
     with pytest.raises(ValueError, match="name must be"):
-        run_choice.check(True, name)
+        run_choice.check_arguments(True, name)
 
 
 def test_what_fails_while_a_rescue_is_given_back_is_told_with_the_way_out():

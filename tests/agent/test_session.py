@@ -356,17 +356,17 @@ def test_the_cost_of_a_save_is_rather_guessed_too_high():
     cost = SaveCost()
     assert cost.predict(100 * 10**6) > 1
 
-    cost.rehearsed(4 << 20, 3.0)
+    cost.add_rehearsal(4 << 20, 3.0)
     assert cost.predict(0) == pytest.approx(3.0, rel=0.1)
 
     for nbytes, seconds in ((100, 0.1), (200, 1.0), (100, 0.2)):
-        cost.measured(nbytes, seconds)
+        cost.add_save(nbytes, seconds)
     assert cost.predict(100) == 1.0
     assert cost.predict(400) > 1.0
     for _ in range(3):
-        cost.measured(100, 0.1)
+        cost.add_save(100, 0.1)
     assert cost.predict(100) == 0.1
-    cost.measured(0, 0.0)
+    cost.add_save(0, 0.0)
     assert cost.predict(10**9) > 0.5
 
 

@@ -31,7 +31,7 @@ CALLS = {
 REASONS = {
     ("__init__.py", "importlib.import_module"): "a module of ours, by a fixed name",
     ("agent/found/fit_rescue.py", "importlib.import_module"): "ours, out of two",
-    ("agent/hook.py", "importlib.import_module"): "ours, from the table WAITED_FOR",
+    ("agent/hook.py", "importlib.import_module"): "ours, from the table WATCHED_MODULES",
     ("cli/dispatch.py", "importlib.import_module"): "ours, from the table of commands",
     ("doctor/probe.py", "importlib.import_module"): "torch and jax, in a child, in the user's Python",
     ("estimate/child.py", "importlib.import_module"): "the framework, out of a fixed list",

@@ -4,9 +4,9 @@ The agent switched on without a word in the program: it waits until a framework 
     from watchdog_app.agent import hook
     hook.switch_on()
 
-One finder on `sys.meta_path` looks at the name of each module that is imported, and nothing
-else happens until one of those in `WAITED_FOR` is. Nothing of a framework is imported here, and
-nothing at all that starts slowly: this runs at the start of every kernel and every script.
+One finder on `sys.meta_path` looks at the name of each module that is imported, and does nothing
+until one of those in `WATCHED_MODULES` is. It imports nothing of a framework, and nothing that
+starts slowly: this runs at the start of every kernel and every script.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # A framework's module: what it has once it is complete, and the module of ours that is then
 # given it: `attach(module)`, once a module, and `detach()`, which undoes all of them.
-WAITED_FOR = {
+WATCHED_MODULES = {
     # Keras 3 alone has it. Each fit of every backend comes by here.
     "keras.src.callbacks.callback_list": ("CallbackList", "watchdog_app.agent.found.fits"),
     # What a loop over Keras 3's `train_on_batch` comes by.
@@ -59,7 +59,7 @@ class _Finder:
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The module's spec with a loader of ours around its own; None for any other module."""
-        if name not in WAITED_FOR:
+        if name not in WATCHED_MODULES:
             if name in _COMPUTING_LIBRARIES:
                 _install_crash_report()
             return None
@@ -119,7 +119,7 @@ def switch_on() -> bool:
         _explain_refusals()
     if not _COMPUTING_LIBRARIES.isdisjoint(sys.modules):
         _install_crash_report()
-    for name, (last, _) in WAITED_FOR.items():
+    for name, (last, _) in WATCHED_MODULES.items():
         module = sys.modules.get(name)
         # While it is being imported by another thread it is not complete: that import is let be.
         if module is not None and hasattr(module, last):
@@ -137,7 +137,7 @@ def switch_off() -> bool:
     if not is_on():
         return False
     sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _finder]
-    for ours in {ours for _, ours in WAITED_FOR.values()}:
+    for ours in {ours for _, ours in WATCHED_MODULES.values()}:
         attached: Any = sys.modules.get(ours)
         if attached is not None:
             attached.detach()
@@ -165,7 +165,7 @@ def _explain_refusals() -> None:
     try:
         from watchdog_app.agent.oom import refused
 
-        WAITED_FOR.update(refused.WAITED_FOR)
+        WATCHED_MODULES.update(refused.WATCHED_MODULES)
         refused.install()
     except Exception:  # noqa: S110 - an error that is not explained is no reason to fail either
         pass
@@ -175,7 +175,7 @@ def _attach(module: ModuleType) -> None:
     try:
         from importlib import import_module
 
-        import_module(WAITED_FOR[module.__name__][1]).attach(module)
+        import_module(WATCHED_MODULES[module.__name__][1]).attach(module)
     except Exception as error:  # the program imports its framework, with us or without
         from watchdog_app.agent.contain import describe, print_message
 

@@ -93,7 +93,7 @@ def _report_notebook() -> None:
     if path is None:
         return
 
-    def tell() -> None:
+    def send() -> None:
         from contextlib import suppress
 
         from watchdog_app.base.errors import WatchdogError
@@ -108,7 +108,7 @@ def _report_notebook() -> None:
     import threading
 
     try:
-        threading.Thread(target=tell, name="watchdog-notebook", daemon=True).start()
+        threading.Thread(target=send, name="watchdog-notebook", daemon=True).start()
     except RuntimeError:  # none can be started
         pass
 

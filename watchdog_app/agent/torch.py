@@ -93,7 +93,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
         """
         found = None
         with self._guard:
-            found = self._state.graphs.stepped(loss)
+            found = self._state.graphs.compare_step(loss)
         if found is not None:
             self._refuse([found])
         super().step(loss)
@@ -105,7 +105,7 @@ class Rescue(LoopRescue[TorchState, SavedTorch, LoaderPasses]):
         return TorchState(objects, self._position, self._passes)
 
     def _read(self, rescue: LoadedRescue) -> SavedTorch:
-        self._state.graphs.expect((rescue.meta.get("identity") or {}).get("graph"))
+        self._state.graphs.set_saved((rescue.meta.get("identity") or {}).get("graph"))
         return SavedTorch(rescue.path, rescue.meta, rescue.read)
 
     def _batches(self, dataset: Iterable[Any]) -> Iterator[Any]:

@@ -125,7 +125,7 @@ class LoopRescue(ABC, Generic[S, V, P]):
             TypeError: something in `state` cannot be saved.
             ValueError: `name`, `resume`, `keep` or `on_oom` is not one of the choices.
         """
-        run_choice.check(resume, name)
+        run_choice.check_arguments(resume, name)
         watch.check_on_oom(on_oom)
         self.directory = os.fspath(directory)
         self.step_number = self.epoch = 0

@@ -62,14 +62,14 @@ class NamedState:
         """What a rescue says of a loop of any framework, as JSON."""
         return {
             "identity": self._attributes.identity(self._identity),
-            attributes.KEY: self._attributes.moved(),
+            attributes.KEY: self._attributes.changed_values(),
             "random": randomness.capture(),
             "not_restored": self.lost,
         }
 
     def _put_common(self, saved: SavedState) -> None:
         """Set attributes and random numbers, once the objects are set."""
-        self._attributes.put(saved.meta.get(attributes.KEY))
+        self._attributes.restore(saved.meta.get(attributes.KEY))
         randomness.restore(saved.meta["random"])
 
 

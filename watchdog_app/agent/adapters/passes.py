@@ -212,7 +212,7 @@ class Passes:
                 orders=last.orders,
                 later=list(last.later),
                 loader=self._state_of(last, place, tensors),
-                attributes=None if last.attributes is None else last.attributes.moved(),
+                attributes=None if last.attributes is None else last.attributes.changed_values(),
             )
         # Not `asdict`: random numbers are long lists, and nobody changes them.
         return {str(place): dict(vars(each)) for place, each in places.items()}

@@ -86,7 +86,7 @@ class LoopState(NamedState):
 
     def variables(self) -> list[StateVariable]:
         """Every variable of the objects, as they are now."""
-        return variables.of_objects(self._variables)
+        return variables.object_variables(self._variables)
 
     def capture(self) -> Capture:
         """Everything, as tensors to be read one by one and as JSON."""
@@ -146,7 +146,7 @@ class LoopState(NamedState):
             "position": self._position(),
             "others": others,
             "random": randomness.capture(),
-            attributes.KEY: self._attributes.moved(),
+            attributes.KEY: self._attributes.changed_values(),
         }
 
     def build(self, saved: SavedLoop) -> None:

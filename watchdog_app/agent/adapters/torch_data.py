@@ -99,7 +99,7 @@ class LoaderPasses(Passes):
         iterator = self._return(dataset, now, known, read)
         self._put_own(now, known.now_own)
         if now.attributes is not None:
-            now.attributes.put(known.attributes)
+            now.attributes.restore(known.attributes)
         if random is not None:  # not read since the rescue, while steps were made
             randomness.restore(random)
         return iterator

@@ -117,7 +117,7 @@ class TorchState(NamedState):
             self._waiting,
             self._position,
             self.not_restored,
-            attributes=self._attributes.moved,
+            attributes=self._attributes.changed_values,
         )
 
     def build(self, saved: SavedTorch) -> None:

@@ -138,7 +138,7 @@ def _of(one: Found) -> set[int]:
 
 def _variables_in(objects: Mapping[str, Any]) -> set[int]:
     """The variables of objects, by their ids."""
-    return {id(each.holder) for each in variables.of_objects(objects)}
+    return {id(each.holder) for each in variables.object_variables(objects)}
 
 
 def _holders(optimizers: Iterable[Any]) -> set[int]:

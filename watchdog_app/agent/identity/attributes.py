@@ -52,7 +52,7 @@ class Attributes:
         self._first = self._current_values() if begins else {}
         self._first_items = self._items() if begins else {}
 
-    def moved(self) -> Values:
+    def changed_values(self) -> Values:
         """Those that are not as they were at first."""
         found: Values = {}
         for label, values in self._current_values().items():
@@ -77,11 +77,11 @@ class Attributes:
 
     def identity(self, found: Mapping[str, Any]) -> dict[str, Any]:
         """An identity as JSON that says which of them have moved."""
-        moved = {name for values in self.moved().values() for name in values}
+        moved = {name for values in self.changed_values().values() for name in values}
         return {**found, "moved": sorted(moved)}
 
-    def put(self, saved: object) -> None:
-        """Set them to what `moved` gave; what this program does not have is left out."""
+    def restore(self, saved: object) -> None:
+        """Set them to what `changed_values` gave; what this program does not have is left out."""
         told = saved if isinstance(saved, Mapping) else {}
         for label, thing, names in self._objects:
             values = told.get(label)

@@ -58,7 +58,7 @@ class Audit:
         self._known = set(ids_within(named.values()))
         self._counters: dict[str, None] = {}
         self._names: dict[str, None] = {}
-        for each, text, values in texts_around(frame):
+        for each, text, values in frames_with_source(frame):
             self._audit_text(each.f_lineno, text, values)
 
     @property
@@ -124,7 +124,7 @@ class Audit:
         first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else None
         if not counted or not isinstance(first, ast.Name):
             return
-        loaded = {name for name, is_load in _events_of(loop.body) if is_load}
+        loaded = {name for name, is_load in _name_events_of(loop.body) if is_load}
         if first.id in loaded:
             self._counters[first.id] = None
 
@@ -147,7 +147,7 @@ class Audit:
             inner = code.source_tree(plain.__code__)
             if inner is None:
                 continue
-            known = code.values_of(plain)
+            known = code.outer_values(plain)
             # What it is given is named by its caller.
             for name in plain.__code__.co_varnames:
                 known.pop(name, None)
@@ -186,7 +186,7 @@ def _program_frames(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def texts_around(
+def frames_with_source(
     frame: FrameType | None,
 ) -> Iterator[tuple[FrameType, ast.AST, dict[str, Any]]]:
     """The frames of the program whose text is known, from `frame` outwards, with their names."""
@@ -246,42 +246,42 @@ def _changed_containers(loop: ast.AST, values: Mapping[str, Any]) -> Iterator[st
 
 def _body_events(loop: ast.AST) -> Iterator[tuple[str, bool]]:
     if isinstance(loop, ast.While):
-        yield from _events(loop.test)
+        yield from _name_events(loop.test)
     elif isinstance(loop, ast.For | ast.AsyncFor):
-        yield from _events(loop.target)
-    yield from _events_of(getattr(loop, "body", ()))
+        yield from _name_events(loop.target)
+    yield from _name_events_of(getattr(loop, "body", ()))
 
 
-def _events_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, bool]]:
+def _name_events_of(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, bool]]:
     for each in nodes:
-        yield from _events(each)
+        yield from _name_events(each)
 
 
-def _events(node: ast.AST) -> Iterator[tuple[str, bool]]:
+def _name_events(node: ast.AST) -> Iterator[tuple[str, bool]]:
     """Names in the order in which they are read (True) and set (False), roughly."""
     if isinstance(node, ast.Name):
         yield node.id, isinstance(node.ctx, ast.Load)
     elif isinstance(node, ast.AugAssign):
-        yield from _events(node.value)
+        yield from _name_events(node.value)
         if isinstance(node.target, ast.Name):
             yield node.target.id, True
-        yield from _events(node.target)
+        yield from _name_events(node.target)
     elif isinstance(node, ast.Assign):
-        yield from _events_of((node.value, *node.targets))
+        yield from _name_events_of((node.value, *node.targets))
     elif isinstance(node, ast.For | ast.AsyncFor):
-        yield from _events_of((node.iter, node.target, *node.body, *node.orelse))
+        yield from _name_events_of((node.iter, node.target, *node.body, *node.orelse))
     elif isinstance(node, ast.If):
-        yield from _events(node.test)
-        branches = [list(_events_of(branch)) for branch in (node.body, node.orelse)]
+        yield from _name_events(node.test)
+        branches = [list(_name_events_of(branch)) for branch in (node.body, node.orelse)]
         # What one branch sets, the other may still read as the last iteration left it.
         yield from ((name, True) for branch in branches for name in _read_first(branch))
         yield from (event for branch in branches for event in branch)
     elif isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
-        inner = [event for each in ast.iter_child_nodes(node) for event in _events(each)]
+        inner = [event for each in ast.iter_child_nodes(node) for event in _name_events(each)]
         bound = {name for name, is_load in inner if not is_load}
         yield from (event for event in inner if event[0] not in bound)
     elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-        yield from _events_of(ast.iter_child_nodes(node))
+        yield from _name_events_of(ast.iter_child_nodes(node))
 
 
 def _is_used(name: str, whole: ast.AST) -> bool:

@@ -90,7 +90,7 @@ def fingerprint(function: object) -> Fingerprint | None:
     """
     try:
         plain, _ = unwrapped(function)
-        return None if plain is None else _Fingerprinter().of(plain)
+        return None if plain is None else _Fingerprinter().fingerprint(plain)
     except Exception:  # whatever the program's own objects do when they are looked at
         return None
 
@@ -113,7 +113,7 @@ def without_logging(node: ast.AST) -> ast.AST:
     return found
 
 
-def values_of(function: FunctionType) -> dict[str, object]:
+def outer_values(function: FunctionType) -> dict[str, object]:
     """What the names of a function that are not its own stand for."""
     return {**function.__globals__, **_closure(function)}
 
@@ -267,7 +267,7 @@ class _Fingerprinter:
         self._known: dict[CodeType, int] = {}
         self._found: Fingerprint = []
 
-    def of(self, function: FunctionType) -> Fingerprint:
+    def fingerprint(self, function: FunctionType) -> Fingerprint:
         self.number(function, None)
         return self._found
 
@@ -430,7 +430,7 @@ class _Names:
         self._changed = changed
         self._follow = follow
         self._owner = owner or _defining_class(function)
-        self._values = values_of(function)
+        self._values = outer_values(function)
 
     def meaning(self, written: str) -> str | None:
         """One text for a name that is not local; None: it stays as it is written."""

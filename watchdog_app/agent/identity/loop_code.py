@@ -16,7 +16,7 @@ from typing import Any
 from watchdog_app.agent.identity import audit, code, keras_facts
 
 _DEPTH = 3  # of functions that the loop calls
-_MOST = 64
+_MAX_FUNCTIONS = 64
 _Scope = Mapping[str, Any]
 
 
@@ -32,13 +32,13 @@ def functions(
         named: the objects that were given to it.
         of_library: note the functions and losses of libraries, too: no autograd graph tells them.
     """
-    for each, text, values in audit.texts_around(frame):
+    for each, text, values in audit.frames_with_source(frame):
         loops = audit.loops_around(text, each.f_lineno)
         if loops:
             found = _LossFunctions(rescue, named, of_library=of_library)
             found.follow(loops[-1], values, 0)
             if found.seen:
-                return found.functions[:_MOST]
+                return found.functions[:_MAX_FUNCTIONS]
     return None
 
 
@@ -163,7 +163,7 @@ def _body_and_scope(called: Any) -> tuple[ast.AST, dict[str, Any]] | None:
     text = None if plain is None else code.source_tree(plain.__code__)
     if plain is None or text is None:
         return None
-    outer = code.values_of(plain)
+    outer = code.outer_values(plain)
     for name in plain.__code__.co_varnames:
         outer.pop(name, None)
     return text, outer

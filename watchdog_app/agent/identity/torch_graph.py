@@ -49,12 +49,12 @@ class Graphs:
         self._comparable = True
         self._loss: Callable[[], Any] = lambda: None  # of the last step, as long as it is there
 
-    def expect(self, saved: object) -> None:
+    def set_saved(self, saved: object) -> None:
         """The training resumes from a rescue with these graphs; None: they are not known."""
         told = isinstance(saved, list) and all(isinstance(each, str) for each in saved)
         self._saved = saved if told and isinstance(saved, list) else ()
 
-    def stepped(self, loss: Any) -> str | None:
+    def compare_step(self, loss: Any) -> str | None:
         """
         A step with this loss has ended.
 

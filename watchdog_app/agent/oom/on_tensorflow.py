@@ -131,11 +131,11 @@ def _sampler(item: NamedVariable) -> Callable[[], Any]:
         return lambda: tf.reshape(variable.read_value(), [-1])[::stride]
     read = _reader(variable)
 
-    def some() -> Any:
+    def read_elements() -> Any:
         whole = np.asarray(read())  # the variable's own memory: only the elements are copied
         return whole.reshape(-1)[::stride].copy()
 
-    return some
+    return read_elements
 
 
 def gradients(

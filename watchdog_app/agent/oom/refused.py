@@ -26,7 +26,7 @@ FOLDER = "WATCHDOG_GUARD"  # as `rescue.segment.segment` has it: its last part n
 LIMIT = "WATCHDOG_GUARD_LIMIT"  # bytes, where there is no group and reservations alone are limited
 
 # Who else shows an error to people: what it has once it is complete. The agent's hook waits for it.
-WAITED_FOR = {
+WATCHED_MODULES = {
     "threading": ("_after_fork", __name__),
     "IPython.core.interactiveshell": ("InteractiveShellABC", __name__),
 }

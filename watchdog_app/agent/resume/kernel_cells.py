@@ -19,7 +19,7 @@ from typing import Any
 from watchdog_app.rescue.identity.notebook import ipython_shell
 
 KEY = "cells"  # of a rescue's description
-_MOST = 10_000  # cells; a loop that runs cells by itself is no notebook
+_MAX_CELLS = 10_000  # cells; a loop that runs cells by itself is no notebook
 _KERNEL_ID = re.compile(r"kernel-(.+)\.json")
 
 _failed: set[int] = set()  # cells of this process that ended with an error
@@ -103,7 +103,7 @@ def read(meta: Mapping[str, Any]) -> Cells | None:
             if each is not None
         }
         running = int(told["running"])
-        if not 0 < running <= _MOST:
+        if not 0 < running <= _MAX_CELLS:
             return None
         return Cells(
             int(told["session"]), str(told["history"]),

@@ -84,11 +84,11 @@ class Beginning:
     waiting: list[RescueName] = field(default_factory=list)  # in `directory`, old to new
     why: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    nothing: bool = False  # no rescue at all lies there
-    counted: _TurnKey | None = None  # as what, in `_turns`
+    folder_is_empty: bool = False  # no rescue at all lies there
+    turn_key: _TurnKey | None = None  # as what, in `_turns`
 
 
-def check(resume: object, name: object = None) -> None:
+def check_arguments(resume: object, name: object = None) -> None:
     """
     Refuse what `begin` does not know.
 
@@ -136,7 +136,7 @@ def begin(
     _warn_about_missing_locks(beginning.run)
     with _lock:
         _held_runs[beginning.directory, beginning.run.id] = beginning.run
-        beginning.counted = _turn_key(root, name, site)
+        beginning.turn_key = _turn_key(root, name, site)
         _last_begun[threading.get_ident()] = beginning
     return beginning
 
@@ -154,7 +154,7 @@ def choose(beginning: Beginning, store: RescueStore) -> Choice:
             but is of a newer format or cannot be read.
     """
     why = tuple(beginning.why)
-    if beginning.nothing and beginning.resume == "newest":
+    if beginning.folder_is_empty and beginning.resume == "newest":
         raise RescueError(
             f"There is no rescue in {beginning.directory} to resume from. "
             'Leave resume="newest" out, or name the folder that holds one.'
@@ -342,11 +342,11 @@ class _FolderRuns:
     """The runs in a folder, classified for a training that begins."""
 
     candidates: list[SavedRun] = field(default_factory=list)  # the newest last
-    mine: SavedRun | None = None  # begun by this process before ...
-    mine_exactly: bool = False  # ... as this very training
+    own_run: SavedRun | None = None  # begun by this process before ...
+    own_run_matches: bool = False  # ... as this very training
     same_finished: list[SavedRun] = field(default_factory=list)
     others: list[tuple[SavedRun, str]] = field(default_factory=list)  # left alone, and why in words
-    anything: bool = False
+    has_rescues: bool = False
     salt: bytes | None = None
     notes: dict[str, str] = field(default_factory=dict)  # to be said of a candidate, by its path
 
@@ -369,7 +369,7 @@ def _begin(
     same = frozenset(left.run for left in seen.same_finished if left.run)
     if found:
         return Beginning(root, runs.start_run(root, key, same), resume=False)
-    mine = seen.mine if seen.mine_exactly or not seen.candidates else None
+    mine = seen.own_run if seen.own_run_matches or not seen.candidates else None
     if mine is not None and mine.run is not None:
         held = _held_runs.get((mine.directory, mine.run))
         held = held or runs.take_over(mine, key, same)  # what did not fit before
@@ -404,7 +404,7 @@ def _begin(
         why = [line for line, every in _other_run_messages(seen) if every]
         return Beginning(root, run, resume, left.names, why[:_MOST_NAMED], notes)
     begun = Beginning(root, runs.start_run(root, key, same), resume, why=why)
-    begun.nothing = not seen.anything
+    begun.folder_is_empty = not seen.has_rescues
     return begun
 
 
@@ -421,7 +421,7 @@ def _classify_runs(
 ) -> _FolderRuns:
     seen = _FolderRuns()
     lefts = runs.saved_runs(root)
-    seen.anything = bool(lefts)
+    seen.has_rescues = bool(lefts)
     seen.salt = next(_salts(lefts), None)
     run_lock.remove_unused(root, {left.run for left in lefts if left.run})
     for left in lefts:
@@ -443,10 +443,12 @@ def _classify_runs(
             continue
         if left.is_held_here:
             if another is None:
-                seen.mine, seen.mine_exactly = left, True
+                seen.own_run, seen.own_run_matches = left, True
             elif resume in _CHOICES and other_training_reason(left, program, None) is None:
-                if not seen.mine_exactly:
-                    seen.mine = left  # what this process began before, and goes back to on purpose
+                if not seen.own_run_matches:
+                    seen.own_run = (
+                        left  # what this process began before, and goes back to on purpose
+                    )
             elif left.run is None:
                 seen.others.append((left, _OF_THIS_PROCESS))
             continue
@@ -533,7 +535,7 @@ def _left_alone_messages(seen: _FolderRuns, resume: bool | str) -> list[str]:
     """A message for each run that a training leaves alone as it starts over."""
     if resume is False:
         return []
-    mine = seen.mine
+    mine = seen.own_run
     lines = []
     if mine is not None and resume is True:
         lines.append(
@@ -584,8 +586,8 @@ def _open_training(root: str, name: str | None, site: CallSite | None) -> progra
         _reset_after_fork()
         training = _training(root, name, site)
         _finished_counts[root] = training.place - 1
-        _open_trainings[root] = _cell()
-        _turns[_turn_key(root, name, site)] = _cell(), training.turn
+        _open_trainings[root] = _cell_number()
+        _turns[_turn_key(root, name, site)] = _cell_number(), training.turn
         return training
 
 
@@ -598,7 +600,7 @@ def _training(root: str, name: str | None, site: CallSite | None) -> program_key
     """The one that begins next."""
     cell, turn = _turns.get(_turn_key(root, name, site), (None, 0))
     # A cell that is run again begins the same trainings again.
-    turn = 0 if _interactive() and cell != _cell() else turn
+    turn = 0 if _is_interactive() and cell != _cell_number() else turn
     return program_key.training(name, site, turn + 1, _previous_trainings(root) + 1)
 
 
@@ -615,9 +617,9 @@ def _undo_begin() -> None:
             return
         _open_trainings.pop(last.directory, None)
         _held_runs.pop((last.directory, last.run.id), None)
-        if last.counted in _turns:
-            cell, turn = _turns[last.counted]
-            _turns[last.counted] = cell, turn - 1
+        if last.turn_key in _turns:
+            cell, turn = _turns[last.turn_key]
+            _turns[last.turn_key] = cell, turn - 1
     last.run.release(remove=False)
 
 
@@ -627,15 +629,17 @@ def _previous_trainings(root: str) -> int:
         return behind
     # Begun and not ended well: a script went on to its next training. A person may have run
     # the same cell again, and two trainings of one cell are told apart by its number.
-    again = _interactive() and (_open_trainings[root] is None or _open_trainings[root] != _cell())
+    again = _is_interactive() and (
+        _open_trainings[root] is None or _open_trainings[root] != _cell_number()
+    )
     return behind if again else behind + 1
 
 
-def _interactive() -> bool:
+def _is_interactive() -> bool:
     return "ipykernel" in sys.modules or hasattr(sys, "ps1")
 
 
-def _cell() -> object:
+def _cell_number() -> object:
     """The number of the cell that runs, which differs each time it is run; None outside IPython."""
     return getattr(ipython_shell(), "execution_count", None)
 

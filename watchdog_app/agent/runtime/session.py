@@ -124,7 +124,7 @@ class Session:
                 self.guard.print_once(f"no rescue can be saved as things are: {error}")
             else:
                 if rehearsal is not None:
-                    self.cost.rehearsed(rehearsal.bytes, rehearsal.seconds)
+                    self.cost.add_rehearsal(rehearsal.bytes, rehearsal.seconds)
 
     def boundary(self, step: int, **position: Any) -> SavedRescue | None:
         """
@@ -349,7 +349,7 @@ class Session:
             self._last = now  # a save is no part of a step
             self._rearm_at = now + _REARM_AFTER_S
         self.saved = saved
-        self.cost.measured(saved.bytes, saved.seconds)
+        self.cost.add_save(saved.bytes, saved.seconds)
         self.link.saved(request, saved.path, saved.step, saved.bytes, saved.seconds, reason=reason)
         return saved
 
@@ -580,11 +580,11 @@ class SaveCost:
         self._rehearsal: tuple[int, float] | None = None
         self._recent: deque[tuple[int, float]] = deque(maxlen=_RECENT)
 
-    def rehearsed(self, nbytes: int, seconds: float) -> None:
+    def add_rehearsal(self, nbytes: int, seconds: float) -> None:
         """A few bytes were written the way a save writes."""
         self._rehearsal = (nbytes, seconds)
 
-    def measured(self, nbytes: int, seconds: float) -> None:
+    def add_save(self, nbytes: int, seconds: float) -> None:
         """A save took this long."""
         self._recent.append((nbytes, seconds))
 

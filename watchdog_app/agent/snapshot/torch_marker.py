@@ -66,7 +66,7 @@ class Loop(Protocol):
 
 
 class TorchRefresh:
-    """Made at a boundary, of what was published there whole; `take` is called at later ones."""
+    """Made at a boundary, of what was published there whole; `capture` is called at later ones."""
 
     def __init__(self, loop: Loop, meta: Mapping[str, Any], contents: Contents) -> None:
         """
@@ -95,7 +95,7 @@ class TorchRefresh:
         self._values = sum(size for _, size in contents.small)
         self._gathering = Gathering([*contents.small, *sample_ranges(contents.large)])
 
-    def take(self, step: int) -> Refreshed | None:  # noqa: ARG002
+    def capture(self, step: int) -> Refreshed | None:  # noqa: ARG002
         """What is there now; None where it must be taken whole."""
         if self._accumulates_gradients() or not self._loop.same():
             return None
@@ -307,6 +307,6 @@ class TorchMarker(OptimizerMarker):
     def refresh(self, meta: Mapping[str, Any], contents: Contents) -> Refresh | None:
         """See `ChangeMarker`."""
         try:
-            return TorchRefresh(self, meta, contents).take
+            return TorchRefresh(self, meta, contents).capture
         except (NeedsFullCapture, OSError):
             return None

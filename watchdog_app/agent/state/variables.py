@@ -38,9 +38,9 @@ __all__ = [
     "entry",
     "from_bytes",
     "is_variable",
-    "metrics_of",
-    "of_model",
-    "of_objects",
+    "metric_variables",
+    "model_variables",
+    "object_variables",
     "optimizer_targets",
     "optimizers_of",
     "plain_variables",
@@ -98,7 +98,7 @@ class StateVariable:
         self.holder.assign(value)
 
 
-def of_model(model: Any, extra: Iterable[Any] = ()) -> list[StateVariable]:
+def model_variables(model: Any, extra: Iterable[Any] = ()) -> list[StateVariable]:
     """
     Every variable of a compiled or bare Keras model, in an order that its program repeats.
 
@@ -133,14 +133,14 @@ def collect(groups: Iterable[tuple[str, Iterable[Any]]]) -> list[StateVariable]:
     return found.variables
 
 
-def metrics_of(model: Any) -> list[StateVariable]:
+def metric_variables(model: Any) -> list[StateVariable]:
     """The variables of a model's metrics alone."""
     found = _Collector()
     found.add(METRIC, model.metrics_variables)
     return found.variables
 
 
-def of_objects(objects: Mapping[str, Any]) -> list[StateVariable]:
+def object_variables(objects: Mapping[str, Any]) -> list[StateVariable]:
     """
     Every variable of named objects: models, layers, optimizers, metrics, modules, variables.
 

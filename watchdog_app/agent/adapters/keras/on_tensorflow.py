@@ -55,12 +55,12 @@ class OnTensorFlow(Backend):
         return variables.plain_variables(model)
 
     def variables(self, model: Any, extra: Iterable[Any]) -> list[NamedVariable]:
-        """See `variables.of_model`."""
-        return [*variables.of_model(model, extra)]
+        """See `variables.model_variables`."""
+        return [*variables.model_variables(model, extra)]
 
     def metrics(self, model: Any) -> list[NamedVariable]:
-        """See `variables.metrics_of`."""
-        return [*variables.metrics_of(model)]
+        """See `variables.metric_variables`."""
+        return [*variables.metric_variables(model)]
 
     def keep(self, item: NamedVariable) -> Kept:
         """

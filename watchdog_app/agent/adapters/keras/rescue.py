@@ -102,7 +102,7 @@ class FitRescue:
             ValueError: `name`, `resume`, `keep` or `on_oom` is none of these.
         """
         super().__init__()
-        run_choice.check(resume, name)
+        run_choice.check_arguments(resume, name)
         watch.check_on_oom(on_oom)
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}")

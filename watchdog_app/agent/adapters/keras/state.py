@@ -131,7 +131,7 @@ class FitState:
 
     def put_attributes(self, saved: object) -> None:
         """Set attributes that training had changed."""
-        self._attributes.put(saved)
+        self._attributes.restore(saved)
 
     def changing(self) -> dict[str, Any] | None:
         """What of the JSON values is another with each batch; None where tensors are as well."""
@@ -148,7 +148,7 @@ class FitState:
             "position": self.course.position(),
             "order_seed": None if self.order is None else self.order.seed,
             "callbacks": callbacks,
-            attributes.KEY: self._attributes.moved(),
+            attributes.KEY: self._attributes.changed_values(),
             "own_random": self._own_random,
             "own_orders": self._own_orders,
             "logs": dict(_numbers(self.logs)),
