@@ -71,7 +71,7 @@ def watchdog_argv(words: Sequence[str]) -> list[str]:
 
 def reset_priority(pid: int) -> None:
     """
-    A process that we started for somebody else is not protected and preferred as the daemon is.
+    Reset oom_score_adj and nice value of a process that we started for the user.
 
     It inherits our oom_score_adj and our nice value; to give both back is always allowed.
     """
@@ -84,7 +84,7 @@ def reset_priority(pid: int) -> None:
 
 def run_module(words: Sequence[str]) -> None:
     """
-    Be one of MODULES, in a frozen program.
+    Run one of MODULES in this process of a frozen program.
 
     Args:
         words: those after CHILD: the module, then its own.

@@ -158,7 +158,7 @@ def sync_folder(folder: str) -> None:
 
 
 def _open_locked(temporary: str) -> int:
-    """The file of that name, held by us alone, whatever is in it."""
+    """Open and lock the temporary file, whatever is in it."""
     end_mono_s = time.monotonic() + _PATIENCE_S
     while True:
         # Read and write: also what somebody else's kill has left is to be written over.

@@ -188,7 +188,7 @@ def oom_score_warning(score: int | None) -> str | None:
 
 def raise_priority() -> int:
     """
-    Be given a processor before others, as far as allowed; the nice value now in force.
+    Lower our nice value as far as allowed; the value now in force.
 
     Call it before threads are started: they inherit it. Whoever started us with a nice value of
     their own keeps it. Where it is not allowed, a session of our own has to do (sched(7),
@@ -209,7 +209,7 @@ def raise_priority() -> int:
 
 def shorten_switch_interval() -> None:
     """
-    Let no thread that computes hold up the loop for long.
+    Set a short switch interval, so that a computing thread does not delay the loop.
 
     One interpreter runs one thread at a time, and who waits for its turn asks for it after the
     switch interval alone. Each file that a look reads gives the turn away: beside a thread that
@@ -237,7 +237,7 @@ def raise_file_limit() -> None:
 
 def limit_heap() -> None:
     """
-    Give back at once what a moment has taken: call it before threads are started.
+    Make malloc return freed memory at once; call it before threads are started.
 
     The C library learns from large pieces that come and go, and keeps ever more of what is free;
     and each thread gets a heap of its own, of which it uses little. Source: mallopt(3).
@@ -251,7 +251,7 @@ def limit_heap() -> None:
 
 
 class _LazyModule(ModuleType):
-    """Stands for a module until somebody uses it."""
+    """A placeholder that imports its module at the first use."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -275,7 +275,7 @@ def load_lazily(*names: str) -> None:
 
 def freeze_garbage() -> None:
     """
-    What was made at the start lives to the end: never look at it again.
+    Exclude the objects of the start from garbage collection; they live to the end.
 
     What the start alone needed is given back, 0.5 MB of the C library's heap: call it before
     `lock_memory`, which would keep it. So are the lists of all files that could be imported,
@@ -336,7 +336,7 @@ class OwnUsage:
 
 
 def is_terminal_closed() -> bool:
-    """We were started in the foreground of a terminal, and it was closed."""
+    """Whether the terminal in whose foreground we were started was closed."""
     try:
         os.tcgetpgrp(0)
     except OSError as error:

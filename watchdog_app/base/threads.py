@@ -195,11 +195,11 @@ class Background:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether this look has waited for as long as one may."""
+        """Whether this sample has used up its waiting time."""
         return self._remaining_s <= 0.0
 
     def end_sample(self) -> None:
-        """A look is over: the next one may wait again."""
+        """Reset the waiting time: the next sample may wait again."""
         self._remaining_s = _SAMPLE_WAIT_S
 
     def ask(self, question: Question, job: Callable[[], T]) -> T | None:
@@ -237,12 +237,12 @@ class Background:
         self._threads.close()
 
     def drop_ended(self, alive: Container[int]) -> None:
-        """Forget what was asked of others: they have ended."""
+        """Drop the reads of all processes that are not alive any more."""
         for question in [each for each in self._pending if each.pid not in alive]:
             self._pending.pop(question).dropped = True
 
     def drop(self, pid: int) -> None:
-        """Forget what was asked of a process."""
+        """Drop the reads of one process."""
         for question in [each for each in self._pending if each.pid == pid]:
             self._pending.pop(question).dropped = True
 
@@ -260,7 +260,7 @@ class Background:
         answer.ready.release()
 
     def _submit(self, answer: _PendingRead, job: Callable[[], Any]) -> bool:
-        """Have it read; whether that begins at once."""
+        """Submit a read; whether a thread starts it at once."""
 
         def run() -> None:
             if not answer.dropped:

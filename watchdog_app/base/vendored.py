@@ -12,7 +12,7 @@ import sys
 
 
 def add_to_path() -> None:
-    """Let this process import them; before the first import of one, in processes that need one."""
+    """Put the vendored packages first on sys.path; call it before importing one of them."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     folder = os.path.join(package, "_vendor")
     if folder not in sys.path and os.path.isdir(folder):

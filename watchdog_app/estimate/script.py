@@ -30,7 +30,7 @@ class TrainingStarted(BaseException):
 
 
 class LoadedModel:
-    """A model, and what was seen on the way to it."""
+    """The model that a script made, and notes on how it was loaded."""
 
     def __init__(self, model: Any, batch: int | None = None, notes: tuple[str, ...] = ()) -> None:
         self.model = model
@@ -129,7 +129,7 @@ def _without_contents(wanted: bool) -> Any:
 
 @contextmanager
 def _block_training() -> Iterator[None]:
-    """Trainings of the frameworks that are loaded are not started in here."""
+    """Raise TrainingStarted where a script calls fit, train_on_batch or backward."""
 
     def fit(model: Any, *given: Any, **settings: Any) -> None:  # (x, y, batch_size, ...)
         batch = settings.get("batch_size", given[2] if len(given) > 2 else None)

@@ -1,7 +1,7 @@
 """
 What a TensorFlow graph takes and gives back while it runs on a CPU, from the graph alone.
 
-The executor is played: operations run as they become ready, first come first served; an output
+The executor is simulated: operations run as they become ready, first come first served; an output
 lives until its last reader is done. Operations that hand on their input, or write their result
 into an input that nobody else needs, take nothing, as in TensorFlow's kernels.
 """
@@ -48,7 +48,7 @@ class Simulation:
 
 def simulate(graph: Any, workers: int = _WORKERS, *, compiled: bool = False) -> Simulation:
     """
-    Run a graph on paper.
+    Simulate one run of a graph and count its memory.
 
     Args:
         graph: a FuncGraph; all its shapes should be known.

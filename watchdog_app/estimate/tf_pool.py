@@ -143,7 +143,7 @@ def simulate_pool(
 
 
 def _run_step(pool: _Pool, events: Sequence[Event], first_key: int) -> None:
-    """Play a step; what it leaves is given back. Keys of one step are unlike those of another."""
+    """Replay one step's events and free what is left. Keys of two steps differ."""
     alive: dict[int, None] = {}
     for event, size in events:
         key = event + first_key

@@ -153,7 +153,7 @@ class GpuMonitor:
     # Whether there is a driver
 
     def _scan_for_driver(self, now_mono_s: float) -> None:
-        """Look for library, module and bus: once a minute, and when a driver comes or goes."""
+        """Find library, module and PCI devices: once a minute, and when a driver path changes."""
         seen = existing_driver_paths(self._root, self._backends)
         since = None if self._scanned_mono_s is None else now_mono_s - self._scanned_mono_s
         if since is not None and since < _DRIVER_SCAN_EVERY_S and seen == self._existing_paths:
@@ -192,7 +192,7 @@ class GpuMonitor:
     # Asking
 
     def _control_reader(self, now_mono_s: float, busy: bool) -> None:
-        """Start the reader, ask it, or let it go."""
+        """Start the reader, ask it, or stop it."""
         reader, gpus = self._reader, [each.gpu for each in self._devices.values()]
         in_use = any(gpu.processes for gpu in gpus)
         if not self._power_saving.may_read(self._bus_gpus, in_use, now_mono_s):

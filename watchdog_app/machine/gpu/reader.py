@@ -155,7 +155,7 @@ def _answer_once(answers: _Answers, only: Sequence[int]) -> int:
 
 
 def _set_up_process(parent: int) -> None:
-    """Go with the parent, stand back for everybody, be no dearer to the kernel than others."""
+    """End with the parent; lower this process's priority and reset its oom_score_adj."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)  # it went before we asked

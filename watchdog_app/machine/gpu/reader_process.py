@@ -1,5 +1,5 @@
 """
-The reader's life: started, asked, given up on, started again later and later. Nothing here waits.
+Start, ask, stop and restart the reader process, with a growing back-off. Nothing here waits.
 
 A GPU on which the driver hung or crashed is left out for a while, so that the others are read.
 """
@@ -173,7 +173,7 @@ class _Backoff:
 
 
 class ReaderProcess:
-    """One reader at a time, and what became of those before."""
+    """The reader process, its back-off after failures, and the GPUs that it skips."""
 
     def __init__(
         self, argv: Sequence[str], env: Mapping[str, str], deadline_s: float, start_s: float
@@ -234,12 +234,12 @@ class ReaderProcess:
         return GpuState.OK if self._awake is not None and index not in self._awake else None
 
     def reset_backoff(self) -> None:
-        """Something has changed: no use in waiting for the next try."""
+        """Retry at once and skip no GPU any more: the driver has changed."""
         self._retry = _Backoff()
         self._skips.clear()
 
     def clear_fault(self) -> None:
-        """There is no driver any more: nothing is wrong with it either."""
+        """Forget the fault and the version of a driver that was removed."""
         self.fault, self.absent, self.driver_version = None, False, None
 
     def start(self, now_mono_s: float, library_folder: str | None) -> None:
@@ -322,7 +322,7 @@ class ReaderProcess:
         return found
 
     def stop(self) -> None:
-        """No reader for now."""
+        """Kill the reader, if one runs; the next `start` makes another."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -333,7 +333,7 @@ class ReaderProcess:
 
     def stop_for(self, now_mono_s: float, seconds: float, after_s: float = 0.0) -> None:
         """
-        No reader for so long, once the reading that is under way is in.
+        Stop the reader between two readings, and start none for some time.
 
         Args:
             now_mono_s: now.
@@ -347,7 +347,7 @@ class ReaderProcess:
             self._retry.until_mono_s = now_mono_s + seconds
 
     def restart_damaged(self, now_mono_s: float) -> None:
-        """It said what no reader says: the driver has damaged it."""
+        """Stop a reader whose answers make no sense, and skip the GPU that it was reading."""
         self._skip_gpu(now_mono_s, _SKIP_CRASHED_S)
         said = "The GPU reader was damaged by the driver library and is started again."
         self._fail(now_mono_s, _reader_fault(said))
@@ -360,14 +360,14 @@ class ReaderProcess:
         self._stopped.clear()
 
     def _start_waiting(self, now_mono_s: float) -> None:
-        """An answer is to come from now on."""
+        """Start the deadline of an answer."""
         self._waiting = True
         self._silent_polls = 0
         self._current_index = None
         self._progress_mono_s = now_mono_s
 
     def _handle_message(self, message: Mapping[str, Any], now_mono_s: float) -> bool:
-        """Take one message; whether it is one about GPUs."""
+        """Update the state by one message; whether the caller needs the message, too."""
         if "failed" in message:
             failed = message["failed"]
             remedy = failed.get("remedy")

@@ -163,7 +163,7 @@ def resume(paused: Paused) -> tuple[ProcessKey, ...]:
 
 
 class _Pauser:
-    """One pause in the making."""
+    """Stops the processes of one task and records which ones."""
 
     def __init__(
         self, members: Sequence[ProcessKey], own_uid: int, others: Collection[ProcessKey]

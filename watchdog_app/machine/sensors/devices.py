@@ -54,7 +54,7 @@ class _Device(Generic[T]):
 
     def poll(self, background: Background, now_mono_s: float) -> bool:
         """
-        Ask if it is due and take what came; whether this is its first question.
+        Start a read if one is due, and store a finished one; whether this was the first read.
 
         Args:
             background: asks it in a thread.

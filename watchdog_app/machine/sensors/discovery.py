@@ -94,7 +94,7 @@ class Discovery:
             return False
 
     def forget(self, pid: int) -> None:
-        """It has ended, or is watched from now on."""
+        """Stop checking a pid that has ended or is watched from now on."""
         self._young.pop(pid, None)
 
     def close(self) -> None:

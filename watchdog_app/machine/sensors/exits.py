@@ -1,5 +1,5 @@
 """
-What can be asked at an end: the kernel's counts, its log, Python's crash report, the neighbours.
+Evidence of how a process ended: OOM counters, kernel log, crash report, OOM daemons.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Counter:
         return Span(self.value - len(rises), self.value, known, self.since_mono_s)
 
     def claim(self, alive_mono_s: float) -> None:
-        """One kill since then is known: who died next was not its victim."""
+        """Mark one kill since then as explained: no later death is its victim."""
         for each in self._kills:
             if each.mono_s > alive_mono_s - _DYING_S and not each.claimed:
                 each.claimed = True
@@ -164,7 +164,7 @@ _DAEMONS_S = 10.0  # finding those that kill for memory asks every process on th
 
 class ExitEvidence:
     """
-    Asks them.
+    Collects the evidence of one end from all sources.
 
     Args:
         folder: of the state, where crash reports lie; None: nobody leaves any.

@@ -153,7 +153,7 @@ class OomTable:
 
     def add_line(self, message: str, mono_s: float) -> bool:
         """
-        Take in a line; False: it is no part of a table.
+        Add a line to the table; False: it is no part of one.
 
         Args:
             message: of the kernel log, without its head.
@@ -180,7 +180,7 @@ class OomTable:
         return True
 
     def finish(self) -> list[KernelLogLine]:
-        """The largest rows, and the table is over."""
+        """Return the largest rows and clear the table."""
         rows = sorted(self._rows, key=lambda row: -(row.rss_bytes or 0))[:_KEPT_ROWS]
         self._columns, self._rows = 0, []
         return rows

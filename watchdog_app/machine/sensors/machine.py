@@ -67,7 +67,7 @@ class Machine(Protocol):
         self.disks.watch(paths)
 
     def review(self, key: ProcessKey) -> None:
-        """Much depends on this process: the next look shows the limits that it has then."""
+        """Read limits and memory group of this process anew at the next sample."""
 
     def watch_gpus(self, closely: bool) -> None:
         """

@@ -163,7 +163,7 @@ class _Watched:
         self.membership: bytes | None = None  # of which groups; None: not known yet
 
     def update(self, **changes: Any) -> bool:
-        """Take in what else is known of it; whether that is new."""
+        """Set fields of `info`; whether any of them changed."""
         info = replace(self.info, **changes)
         changed = info != self.info
         self.info = info
@@ -309,7 +309,7 @@ class ProcessTable:
         return completed
 
     def review(self, key: ProcessKey) -> None:
-        """At the next update it is asked anew for its memory group and its limits."""
+        """Read memory group and limits of a process anew at the next update."""
         watched = self._watched.get(key.pid)
         if watched is not None and watched.info.key == key:
             watched.review_due_mono_s = float("-inf")
@@ -442,7 +442,7 @@ class ProcessTable:
         return True
 
     def _update_groups(self, now_mono_s: float) -> None:
-        """Take in which groups they are in now."""
+        """Read the memory groups of all watched processes and store those that changed."""
         for pid, membership in self._memberships.read(self._watched, now_mono_s).items():
             watched = self._watched[pid]
             if membership != watched.membership:
@@ -459,7 +459,7 @@ class ProcessTable:
         return self._describer.group_folder(watched.membership)
 
     def _find_ancestors(self) -> None:
-        """Tell each watched process which watched one it belongs to, through shells."""
+        """Set each watched process's nearest watched ancestor, looking through shells."""
         for each in self._watched.values():
             self._changed |= each.update(ancestor=self._ancestor(each))
 

@@ -194,7 +194,7 @@ class Triggers:
         found: tuple[list[_Source], OSError | None] | None,
         _: Exception | None,
     ) -> None:
-        """Wait for what has been armed, unless the group is not followed any more."""
+        """Poll the sources that were opened, unless the group is not watched any more."""
         sources, problem = found or ([], None)
         if self._groups.get(path) is not group:
             for source in sources:
