@@ -69,7 +69,7 @@ def test_a_save_that_ended_just_before_the_stop_counts(tmp_path, monkeypatch):
     segment_folder.make_segment(str(path), 65536)
     with Segment(str(path)) as segment:
         segment.begin(me.pid, me.start_time)
-        segment.unable("it cannot be copied from outside")
+        segment.set_reason("it cannot be copied from outside")
     saved = {"ok": True, "path": "rescue-12", "step": 12}
 
     def answer_late(_: int):
