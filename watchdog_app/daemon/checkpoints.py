@@ -229,8 +229,8 @@ class Checkpoints:
                 detail = f"The agent began to save and has not ended within {waited}."
             else:
                 detail = (
-                    f"The agent did not answer within {waited}: the training is inside one long "
-                    "step, or between trainings. It saves at its next step."
+                    f"The agent did not answer within {waited}: no step has ended since. It saves "
+                    f"when one ends. See where it stands: watchdog stacks {rescue.agent.pid}"
                 )
             self._end(rescue, "failed", detail)
 

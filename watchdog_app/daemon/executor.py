@@ -204,7 +204,8 @@ class Executor:
         if self.checkpoints.is_full(task):
             raise RequestError(
                 f"{name_with_pid(task)} was asked for a rescue {MOST_FOLLOWERS} times and has not "
-                "saved yet. It saves at its next step; see: watchdog status"
+                "saved yet. It saves when a step ends. See where it stands: watchdog stacks "
+                f"{task.key.pid}"
             )
         if not self.checkpoints.agents.connected_in(task):
             return []
