@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -79,3 +82,26 @@ def test_a_program_that_is_not_there_is_an_os_error():
     """The caller says which."""
     with pytest.raises(FileNotFoundError):
         children.run(["/no/such/program"], 1.0, os.environ)
+
+
+def test_a_child_that_is_being_started_is_ended_as_well(monkeypatch):
+    """Its thread had no time to register it when the interrupt came."""
+    real, started, ended = subprocess.Popen, threading.Event(), []
+
+    def slowly(*args, **options):
+        child = real(*args, **options)
+        started.set()
+        time.sleep(0.3)
+        ended.append(child)
+        return child
+
+    monkeypatch.setattr(children, "_closed", threading.Event())
+    monkeypatch.setattr(subprocess, "Popen", slowly)
+    thread = threading.Thread(target=run, args=("import time; time.sleep(600)",))
+    thread.start()
+    started.wait()
+
+    children.kill_all()
+
+    assert -signal.SIGKILL == ended[0].wait(30)
+    thread.join()

@@ -23,9 +23,11 @@ from watchdog_app.base.text.quantities import format_duration
 
 _MAX_BYTES = 1 << 18  # of each stream; the rest is read and dropped
 _AFTER_END_S = 0.5
+_START_S, _POLL_S = 1.0, 0.01  # to start a child; a dead network disk may keep it for ever
 
 _lock = threading.Lock()
 _running_groups: set[int] = set()  # groups that were started and not yet ended
+_starting: set[int] = set()  # threads that start a child
 _closed = threading.Event()
 
 
@@ -79,23 +81,28 @@ def run(
     # An interpreter on a dead network disk hangs in its very start: with vfork this whole process
     # would, and with the lock held so would its end.
     subprocess._USE_VFORK = False  # type: ignore[misc]
-    if _closed.is_set():
-        raise OSError("the doctor was interrupted")
-    child = subprocess.Popen(
-        list(words),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(env),
-        cwd=cwd,
-        start_new_session=True,  # so that its children are ended with it
-        close_fds=True,
-        bufsize=0,
-    )
     with _lock:
-        _running_groups.add(child.pid)
         if _closed.is_set():
-            _kill(child.pid)
+            raise OSError("the doctor was interrupted")
+        _starting.add(threading.get_ident())
+    try:
+        child = subprocess.Popen(
+            list(words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            cwd=cwd,
+            start_new_session=True,  # so that its children are ended with it
+            close_fds=True,
+            bufsize=0,
+        )
+        with _lock:
+            _running_groups.add(child.pid)
+            if _closed.is_set():
+                _kill(child.pid)
+    finally:
+        _starting.discard(threading.get_ident())
     kept = bytearray(), bytearray()
     readers = [
         threading.Thread(target=_drain, args=pair, daemon=True)
@@ -131,6 +138,10 @@ def kill_all() -> None:
         _closed.set()
         for pid in _running_groups:
             _kill(pid)
+    # A thread that is starting a child kills it itself, unless this process ends before.
+    end_mono_s = time.monotonic() + _START_S
+    while _starting and time.monotonic() < end_mono_s:
+        time.sleep(_POLL_S)
 
 
 def _drain(stream: IO[bytes], kept: bytearray) -> None:
